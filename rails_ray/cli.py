@@ -1,0 +1,275 @@
+"""The `rails-ray` command: each stage of the pipeline, and the whole of it as `quickstart`."""
+
+import logging
+import os
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from rails_ray import __version__
+from rails_ray.config import RunConfig
+from rails_ray.errors import RailsRayError
+from rails_ray.recipes import by_name
+
+STORAGE = "rails-ray-data"
+DEFAULT_RECIPE = "emoji-mol"
+DESCRIPTION = "Train, index and serve retrieval with learned similarities on Ray."
+DEFAULT_URL = "http://127.0.0.1:8000"
+EXIT_FAILED, EXIT_BAD_ARGUMENT, EXIT_INTERRUPTED = 1, 2, 130
+
+out = Console()
+errors = Console(stderr=True)
+
+
+@dataclass(frozen=True)
+class Quickstart:
+    """Do the whole job on packaged data: train, encode, publish, serve, ask over HTTP, and measure."""
+
+    storage: str = STORAGE
+    """Folder for everything that is made."""
+    steps: int | None = None
+    """Training steps of each model; fewer are faster and worse."""
+    port: int = 8000
+    """HTTP port on 127.0.0.1."""
+    keep: bool = False
+    """Go on serving until Ctrl-C, and print a curl line."""
+
+    def run(self) -> None:
+        from rails_ray.quickstart import quickstart
+
+        quickstart(self.storage, num_steps=self.steps, port=self.port, keep=self.keep, console=out)
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a model by a recipe and store it as a run. Every field of the recipe can be overridden by its name."""
+
+    recipe: tyro.conf.Positional[str] = DEFAULT_RECIPE
+    """emoji-mol (Mixture of Logits) or emoji-dot (dot product)."""
+    storage: str = STORAGE
+    """Folder for everything that is made."""
+    run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
+    """Name of the run; by default the recipe's name and the time."""
+    workers: int = 2
+    """Data-parallel workers; each takes a GPU where the cluster has enough of them."""
+    config: tyro.conf.OmitArgPrefixes[tyro.conf.AvoidSubcommands[RunConfig]] = field(
+        default_factory=lambda: by_name(DEFAULT_RECIPE)
+    )
+
+    def run(self) -> None:
+        from rails_ray import on_ray, rendering
+        from rails_ray.on_ray.cluster import cluster
+
+        with cluster(), rendering.bar(out, f"train {self.config.name}") as on_progress:
+            run = on_ray.train(
+                self.config, self.storage, run=self.run_name, num_workers=self.workers, on_progress=on_progress
+            )
+        hit_rate = run.validation["hit_rate"]
+        out.print(
+            f"run {run.name}: validation hit rate@1 {hit_rate['1']:.4f}, hit rate@10 {hit_rate['10']:.4f}, "
+            f"MRR {run.validation['mrr']:.4f}, {run.training['seconds']:.0f} s of training"
+        )
+        _next(f"rails-ray encode --run {run.name}", self.storage)
+
+
+@dataclass(frozen=True)
+class Encode:
+    """Encode the items of a run into the parts of an index version, which is not served before it is published."""
+
+    run_name: Annotated[str, tyro.conf.arg(name="run")]
+    """A run that `rails-ray train` made."""
+    storage: str = STORAGE
+    """Folder for everything that is made."""
+    version: str | None = None
+    """Name of the version; by default the run's name and the time."""
+    shards: int = 2
+    """Parts of the corpus that are searched side by side."""
+    workers: int = 1
+    """Encoders that work side by side."""
+
+    def run(self) -> None:
+        from rails_ray import on_ray, rendering
+        from rails_ray.on_ray.cluster import cluster
+
+        with cluster(), rendering.spinner(out, f"encode the items of {self.run_name}"):
+            encoded = on_ray.encode(
+                self.storage, self.run_name, version=self.version, num_shards=self.shards, num_workers=self.workers
+            )
+        out.print(f"version {encoded.version}: {encoded.num_items} items in {len(encoded.shard_items)} shards")
+        _next(f"rails-ray publish --version {encoded.version}", self.storage)
+
+
+@dataclass(frozen=True)
+class Publish:
+    """Check an encoded version, write its manifest, and make it the current one."""
+
+    version: str
+    """A version that `rails-ray encode` made."""
+    storage: str = STORAGE
+    """Folder for everything that is made."""
+
+    def run(self) -> None:
+        from rails_ray.on_ray.publishing import publish
+
+        manifest = publish(self.storage, self.version)
+        out.print(f"version {manifest.version} is current: {manifest.num_items} items, {len(manifest.parts)} parts")
+        _next("rails-ray serve", self.storage)
+
+
+@dataclass(frozen=True)
+class Serve:
+    """Serve an index version over HTTP until Ctrl-C."""
+
+    storage: str = STORAGE
+    """Folder for everything that is made."""
+    version: str | None = None
+    """A published version; by default the current one."""
+    host: str = "127.0.0.1"
+    """Address to listen on. There is no access control: other machines can ask where it is not 127.0.0.1."""
+    port: int = 8000
+    """HTTP port."""
+
+    def run(self) -> None:
+        from contextlib import ExitStack
+
+        from rails_ray import rendering
+        from rails_ray.on_ray.cluster import cluster
+        from rails_ray.on_ray.serving.app import ServeArgs, check_port, served
+        from rails_ray.storage.filesystem import Storage
+        from rails_ray.storage.manifest import read_manifest
+
+        check_port(self.host, self.port)
+        version = read_manifest(Storage(self.storage), self.version).version
+        with ExitStack() as stack:
+            with rendering.spinner(out, f"deploy version {version}"):
+                is_own = stack.enter_context(cluster())
+                arguments = ServeArgs(storage=self.storage, version=version)
+                url = stack.enter_context(served(arguments, host=self.host, port=self.port, leave_serve=is_own))
+            out.print(f"serving at {url} until Ctrl-C; its API is described at {url}/docs", highlight=False)
+            while True:
+                time.sleep(3600)
+
+
+@dataclass(frozen=True)
+class Query:
+    """Ask a running server."""
+
+    texts: tyro.conf.Positional[tuple[str, ...]]
+    """One or more queries."""
+    k: int = 1000
+    """At most so many items per query; the cut-off keeps what is worth it."""
+    top: int | None = None
+    """Cut to so many items instead of by the version's own cut-off."""
+    method: str = "brute_force"
+    """brute_force (exact) or average (two steps)."""
+    url: str = DEFAULT_URL
+    """Of the server."""
+
+    def run(self) -> None:
+        from rails_ray import client, rendering
+
+        options = {"cutoff": {"top_k": self.top}} if self.top is not None else {}
+        answer = client.search(self.url, self.texts, min(self.k, self.top or self.k), method=self.method, **options)
+        out.print(rendering.answers(self.texts, answer, f"{answer['method']}, {_exactness(answer)}"))
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Measure a run or a version on held-out queries."""
+
+    storage: str = STORAGE
+    """Folder for everything that is made."""
+    run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
+    """A run to evaluate."""
+    version: str | None = None
+    """A version to evaluate; by default the current one."""
+    split: str = "test"
+    """train, valid or test."""
+
+    def run(self) -> None:
+        from rails_ray import on_ray, rendering
+        from rails_ray.on_ray.cluster import cluster
+
+        with cluster(), rendering.spinner(out, "evaluate"):
+            report = on_ray.evaluate(self.storage, run=self.run_name, version=self.version, split=self.split)
+        name = self.run_name or self.version or "current version"
+        out.print(rendering.reports([(name, report, None)], f"{report.num_queries} queries of split {report.split}"))
+
+
+Command = (
+    Annotated[Quickstart, tyro.conf.subcommand("quickstart")]
+    | Annotated[Train, tyro.conf.subcommand("train")]
+    | Annotated[Encode, tyro.conf.subcommand("encode")]
+    | Annotated[Publish, tyro.conf.subcommand("publish")]
+    | Annotated[Serve, tyro.conf.subcommand("serve")]
+    | Annotated[Query, tyro.conf.subcommand("query")]
+    | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; its exit code. Errors that a user can cause are one sentence on stderr."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        command = parse(arguments)
+        _quiet_ray()
+        command.run()
+    except ValueError as error:
+        return _fail(error, EXIT_BAD_ARGUMENT)
+    except (RailsRayError, OSError) as error:
+        return _fail(error, EXIT_FAILED)
+    except KeyboardInterrupt:
+        errors.print("rails-ray: stopped")
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def parse(arguments: Sequence[str]) -> Quickstart | Train | Encode | Publish | Serve | Query | Evaluate:
+    """The command that these arguments name.
+
+    Raises:
+        ValueError: if a recipe is unknown.
+        SystemExit: if an argument is wrong, or help was asked for; as `argparse` does.
+    """
+    if arguments == ["--version"]:
+        out.print(__version__)
+        raise SystemExit(0)
+    if arguments[:1] == ["train"]:  # which fields there are to override, and their defaults, is the recipe's matter
+        named = arguments[1] if len(arguments) > 1 and not arguments[1].startswith("-") else DEFAULT_RECIPE
+        default = Train(recipe=named, config=by_name(named))
+        return tyro.cli(Train, prog="rails-ray train", args=arguments[1:], default=default)
+    return tyro.cli(Command, prog="rails-ray", description=DESCRIPTION, args=arguments)  # type: ignore[call-overload,no-any-return]
+
+
+def _quiet_ray() -> None:
+    """Let our own progress be what is seen. Ray reads its environment when it is first imported."""
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    if "RAY_ADDRESS" not in os.environ:  # a cluster of our own gets a secret of its own, not one in the home folder
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    for name in ("ray.data", "ray.serve", "ray.train"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def _next(command: str, storage: str) -> None:
+    where = "" if storage == STORAGE else f" --storage {storage}"
+    out.print(f"next: {command}{where}", highlight=False, soft_wrap=True)
+
+
+def _exactness(answer: dict[str, object]) -> str:
+    return "exact" if answer["is_exact"] else "approximate"
+
+
+def _fail(error: Exception, code: int) -> int:
+    errors.print(f"rails-ray: {error}", highlight=False, markup=False, soft_wrap=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

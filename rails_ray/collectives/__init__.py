@@ -1,0 +1,6 @@
+"""Collectives: the only place that names `torch.distributed`.
+
+| member | what it does                                        |
+|--------|-----------------------------------------------------|
+| `mean` | the differentiable mean of a tensor over all workers |
+"""

@@ -1,0 +1,38 @@
+"""The mean of a tensor over all workers, with the gradient that makes data-parallel training exact.
+
+    m = 1/W sum_r m_r          backward: dL/dm_r = 1/W sum_r' dL_r'/dm
+
+Each worker's loss depends on m. Data-parallel training averages parameter gradients over the W workers, so each
+worker must pass back the mean of what all of them want of m; a local gradient alone would be right only where all
+losses depend on m in the same way.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class _MeanOverWorkers(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return _mean(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return _mean(gradients[0])
+
+
+def _mean(tensor: Tensor) -> Tensor:
+    total = tensor.clone()
+    dist.all_reduce(total)
+    return total / dist.get_world_size()
+
+
+def mean_over_workers(tensor: Tensor) -> Tensor:
+    """The mean over all workers of the default process group; the tensor itself where there is no group."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return tensor
+    result: Tensor = _MeanOverWorkers.apply(tensor)
+    return result

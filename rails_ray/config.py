@@ -1,0 +1,85 @@
+"""The tree of small configs that describes one run; its JSON lies beside every artefact of the run."""
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rails_ray.encoders.components import ComponentsConfig
+from rails_ray.encoders.temperature import TemperatureConfig
+from rails_ray.encoders.two_tower import TwoTowerConfig
+from rails_ray.similarities.dot_product import DotProductConfig
+from rails_ray.similarities.mol import MixtureOfLogitsConfig
+from rails_ray.training.loop import TrainingConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """
+    folder: with items.parquet, queries.parquet and relevance.parquet (see `rails_ray.data.text`); None for the emoji.
+    num_valid, num_test: held-out queries of the emoji; a folder's tables name their own.
+    split_seed: of the emoji's split.
+    """
+
+    folder: str | None = None
+    num_valid: int = 2000
+    num_test: int = 2000
+    split_seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossConfig:
+    """
+    kind: `beta_nce` trains tau_q, which cut-offs by mass need; `sampled_softmax` does not.
+    mutual_information_weight: of L_MI; of no effect with a dot product.
+    """
+
+    kind: Literal["beta_nce", "sampled_softmax"] = "beta_nce"
+    mutual_information_weight: float = 0.001
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """All that decides what a run computes.
+
+    name: of the recipe; runs are called by it and the time.
+    seed: of initial weights, batches and dropout.
+    """
+
+    name: str
+    seed: int = 0
+    data: DataConfig = field(default_factory=DataConfig)
+    encoder: TwoTowerConfig = field(default_factory=TwoTowerConfig)
+    components: ComponentsConfig = field(default_factory=ComponentsConfig)
+    temperature: TemperatureConfig = field(default_factory=TemperatureConfig)
+    similarity: MixtureOfLogitsConfig | DotProductConfig = field(default_factory=MixtureOfLogitsConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+
+def to_json(config: RunConfig) -> bytes:
+    return json.dumps(dataclasses.asdict(config), indent=1).encode()
+
+
+def from_json(data: bytes) -> RunConfig:
+    """Raises:
+    ValueError: if a field is missing, unknown or out of range.
+    """
+    try:
+        values: dict[str, Any] = json.loads(data)
+        similarity = values.pop("similarity")
+        # Only a mixture counts components, so its config is known by that field.
+        kind = MixtureOfLogitsConfig if "num_query_components" in similarity else DotProductConfig
+        encoder = values.pop("encoder")
+        return RunConfig(
+            data=DataConfig(**values.pop("data")),
+            encoder=TwoTowerConfig(**encoder | {"ngram_sizes": tuple(encoder["ngram_sizes"])}),
+            components=ComponentsConfig(**values.pop("components")),
+            temperature=TemperatureConfig(**values.pop("temperature")),
+            similarity=kind(**similarity),
+            loss=LossConfig(**values.pop("loss")),
+            training=TrainingConfig(**values.pop("training")),
+            **values,
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"a run's config must have the fields of RunConfig, got: {error}") from None

@@ -1,0 +1,116 @@
+"""Text as a bag of hashed words and character n-grams, for every script and without a vocabulary.
+
+A text is cut into words: runs of letters and digits, lower-cased; a Han character is a word by itself and a run of
+kana is one, as these scripts put no spaces. Each word, framed by a space on both sides, gives its n-grams and itself:
+" dog " -> " do", "dog", "og ", " dog", "dog ", " dog ". A piece c_0 .. c_{n-1} falls into bucket
+
+    mix(sum_i c_i * BASE^i mod 2^64) mod R
+
+and each text counts each bucket once. Differences of one cumulative sum give the hash of every piece, so the work is
+a few numpy passes for all texts.
+
+Axes: B texts, R buckets, W pieces of all texts together.
+"""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+BASE = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: odd, so that it has an inverse modulo 2^64
+HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+KANA = "\u3041-\u30ff"
+WORD = re.compile(rf"[{HAN}]|[{KANA}]+|(?:(?![{HAN}{KANA}])[^\W_])+")
+
+
+@dataclass(frozen=True)
+class Bags:
+    """The distinct buckets of B texts, one text after the other; text b starts at `starts[b]` and ends where the next starts."""
+
+    buckets: Int[Tensor, " W"]
+    starts: Int[Tensor, " B"]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def take(self, rows: Int[Tensor, " M"]) -> "Bags":
+        """The bags of some texts, in the order of `rows`, repeats allowed."""
+        ends = torch.cat([self.starts[1:], self.starts.new_tensor([len(self.buckets)])])
+        lengths = ends[rows] - self.starts[rows]
+        starts = lengths.cumsum(0) - lengths
+        within = torch.arange(int(lengths.sum())) - starts.repeat_interleave(lengths)
+        return Bags(self.buckets[self.starts[rows].repeat_interleave(lengths) + within], starts)
+
+    def to(self, device: torch.device | str) -> Self:
+        return type(self)(self.buckets.to(device), self.starts.to(device))
+
+
+def normalise(text: str) -> str:
+    """Lower-cased, and with one code for each accented letter."""
+    return unicodedata.normalize("NFC", text.casefold())
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, normalised."""
+    return WORD.findall(normalise(text))
+
+
+def hash_texts(texts: Sequence[str], sizes: Sequence[int], num_buckets: int) -> Bags:
+    """The buckets of the words and of the n-grams of these sizes of each text.
+
+    Args:
+        sizes: lengths n of the n-grams, in characters, the framing spaces counted.
+        num_buckets: R.
+    """
+    framed = [f" {' '.join(words(text))} " for text in texts]
+    lengths = np.array([len(text) for text in framed], dtype=np.int64)
+    text_of = np.repeat(np.arange(len(texts)), lengths)
+    codes = np.frombuffer("".join(framed).encode("utf-32-le"), dtype=np.uint32).astype(np.uint64)
+    num_codes = len(codes)
+
+    powers = _powers(BASE, num_codes)
+    inverse_powers = _powers(pow(BASE, -1, 2**64), num_codes)
+    sums = np.zeros(num_codes + 1, dtype=np.uint64)
+    np.cumsum(codes * powers[:-1], out=sums[1:])
+
+    # A piece may not reach into the next word: no space but at its ends, and not two texts.
+    spaces = np.concatenate([[0], np.cumsum(codes == ord(" "))])
+    spans: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []  # (first, end) of each piece
+    for size in sizes:
+        first = np.arange(max(num_codes - size + 1, 0))
+        inside = spaces[np.maximum(first + size - 1, first + 1)] - spaces[first + 1]
+        first = first[(inside == 0) & (text_of[first] == text_of[first + size - 1])]
+        spans.append((first, first + size))
+    is_space = np.flatnonzero(codes == ord(" "))
+    first, last = is_space[:-1], is_space[1:]
+    is_word = (text_of[first] == text_of[last]) & (last - first > 1)
+    spans.append((first[is_word], last[is_word] + 1))
+
+    first = np.concatenate([span[0] for span in spans])
+    end = np.concatenate([span[1] for span in spans])
+    buckets = _mix((sums[end] - sums[first]) * inverse_powers[first]) % np.uint64(num_buckets)
+    pieces = torch.from_numpy(text_of[first] * num_buckets + buckets.astype(np.int64))
+    distinct = pieces.unique()  # by text, then by bucket
+    counts = torch.bincount(distinct // num_buckets, minlength=len(texts))
+    return Bags(distinct % num_buckets, counts.cumsum(0) - counts)
+
+
+def _powers(base: int, count: int) -> NDArray[np.uint64]:
+    """base^0 .. base^count modulo 2^64."""
+    factors = np.full(count + 1, base, dtype=np.uint64)
+    factors[0] = 1
+    return np.cumprod(factors, dtype=np.uint64)
+
+
+def _mix(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """MurmurHash3's 64-bit finaliser: every input bit reaches the low bits that the modulus reads."""
+    hashes = (hashes ^ (hashes >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
+    hashes = (hashes ^ (hashes >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+    return hashes ^ (hashes >> np.uint64(33))

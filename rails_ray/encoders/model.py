@@ -1,0 +1,50 @@
+"""What is trained, stored and served: two towers, their components and the similarity that compares them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rails_ray.encoders import Encoder
+from rails_ray.encoders.components import ItemComponents, QueryComponents
+from rails_ray.similarities import Scored
+from rails_ray.similarities.states import ItemState, QueryState
+
+
+class Model(nn.Module):
+    """Encode queries, encode items, score the ones against the others."""
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        query_components: QueryComponents,
+        item_components: ItemComponents,
+        similarity: nn.Module,
+    ) -> None:
+        super().__init__()
+        self.encoder: Any = encoder  # an `Encoder` that is also a module, which no type can say
+        self.query_components = query_components
+        self.item_components = item_components
+        self.similarity = similarity
+
+    def features(self, inputs: Sequence[str]) -> Any:
+        """What `encode_queries` and `encode_items` read, from texts."""
+        encoder: Encoder[Any] = self.encoder
+        return encoder.features(inputs)
+
+    def encode_queries(self, features: Any) -> QueryState:
+        return self.query_state(self.encoder.queries(features))
+
+    def query_state(self, representation: Float[Tensor, "B D"]) -> QueryState:
+        """From representations that were made elsewhere."""
+        state: QueryState = self.query_components(representation)
+        return state
+
+    def encode_items(self, features: Any) -> ItemState:
+        state: ItemState = self.item_components(self.encoder.items(features))
+        return state
+
+    def score(self, query: QueryState, items: ItemState) -> Scored:
+        scored: Scored = self.similarity(query, items)
+        return scored

@@ -1,0 +1,83 @@
+"""Two towers over hashed character n-grams: the mean of bucket embeddings, then a small network per side.
+
+    h(text) = LayerNorm(mean over its distinct pieces of E[bucket]),   representation = h + W_2 SiLU(W_1 h)
+
+Both sides share E and begin with the same network, so that a query and an item that share a word are near each other
+before any training.
+
+Axes: B texts, D width of a representation, R buckets, H hidden width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rails_ray.encoders.character_ngrams import Bags, hash_texts
+
+# Small against a step of Adam, so that a bucket which few texts hold still moves within a short run.
+INITIAL_STD = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoTowerConfig:
+    """
+    width: D.
+    hidden: H of each tower's network.
+    num_buckets: R, rows of the shared embedding table.
+    ngram_sizes: lengths of the character n-grams beside whole words.
+    """
+
+    width: int = 128
+    hidden: int = 256
+    num_buckets: int = 2**15
+    ngram_sizes: tuple[int, ...] = (3, 4)
+
+    def __post_init__(self) -> None:
+        for name in ("width", "hidden", "num_buckets"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if any(size < 2 for size in self.ngram_sizes):
+            raise ValueError(f"ngram_sizes must be at least 2, got {self.ngram_sizes}")
+
+
+class TwoTower(nn.Module):
+    """Texts to representations, queries and items each by a network of their own."""
+
+    def __init__(self, config: TwoTowerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = nn.EmbeddingBag(config.num_buckets, config.width, mode="mean")
+        nn.init.normal_(self.embeddings.weight, std=INITIAL_STD)
+        self.norm = nn.LayerNorm(config.width)
+        self.query_tower = _tower(config)
+        self.item_tower = _tower(config)
+        self.item_tower.load_state_dict(self.query_tower.state_dict())
+
+    @property
+    def width(self) -> int:
+        return self.config.width
+
+    def features(self, inputs: Sequence[str]) -> Bags:
+        return hash_texts(inputs, self.config.ngram_sizes, self.config.num_buckets)
+
+    def queries(self, features: Bags) -> Float[Tensor, "B D"]:
+        bag = self._bag(features)
+        return bag + self.query_tower(bag)  # type: ignore[no-any-return]
+
+    def items(self, features: Bags) -> Float[Tensor, "B D"]:
+        bag = self._bag(features)
+        return bag + self.item_tower(bag)  # type: ignore[no-any-return]
+
+    def _bag(self, features: Bags) -> Tensor:
+        mean: Tensor = self.norm(self.embeddings(features.buckets, features.starts))
+        return mean
+
+
+def _tower(config: TwoTowerConfig) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(config.width, config.hidden),
+        nn.SiLU(),
+        nn.Linear(config.hidden, config.width),
+    )

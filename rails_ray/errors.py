@@ -1,0 +1,30 @@
+"""The failures a caller can act on. Arguments that cannot be right are plain `ValueError`s.
+
+    RailsRayError
+    |-- NotFoundError       a run, a version or a data file that is not there: name another
+    |-- DamagedError        bytes that are not what was published: restore or publish again
+    |-- TrainingError       a training run that ended without a model: read its logs, start again
+    `-- UnavailableError    a server or a shard that does not answer: wait, or ask for less coverage
+
+Each message is one sentence: what must hold, what came, and what to do where that is not plain.
+"""
+
+
+class RailsRayError(Exception):
+    """Root of the errors that this package raises on its own account."""
+
+
+class NotFoundError(RailsRayError):
+    """Something named by the caller does not exist."""
+
+
+class DamagedError(RailsRayError):
+    """A stored artefact does not hold the bytes that its manifest names."""
+
+
+class TrainingError(RailsRayError):
+    """A training run ended without a model."""
+
+
+class UnavailableError(RailsRayError):
+    """A server or a shard does not answer."""

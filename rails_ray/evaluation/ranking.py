@@ -1,0 +1,91 @@
+"""Rank the whole corpus for each query of a split.
+
+Axes: Q queries of the split, X items, k length of the lists kept.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rails_ray.data.batch import FeatureRows
+from rails_ray.data.text import Queries
+from rails_ray.encoders.model import Model
+from rails_ray.retrieval.brute_force import BruteForce
+from rails_ray.similarities.states import ItemState, QueryState, concatenate
+from rails_ray.top_k import select
+
+BATCH_SIZE = 128  # queries or items encoded at a time
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """
+    best_rank: rank of the first relevant item among all items, from 1 [Q].
+    scores: of the k best items, descending [Q, k].
+    is_relevant: whether each of them is [Q, k].
+    num_relevant: relevant items in the corpus [Q].
+    temperature: tau_q [Q].
+    """
+
+    best_rank: NDArray[np.int64]
+    scores: NDArray[np.float32]
+    is_relevant: NDArray[np.bool_]
+    num_relevant: NDArray[np.int64]
+    temperature: NDArray[np.float32]
+
+
+def encode_items(model: Model, features: FeatureRows) -> ItemState:
+    """The state of all items, encoded in batches."""
+    with torch.inference_mode():
+        return concatenate([model.encode_items(batch) for _, batch in in_batches(features, model)])
+
+
+def in_batches(features: FeatureRows, model: Model) -> Iterator[tuple[int, FeatureRows]]:
+    """(number of the first, features) of consecutive batches, on the model's device."""
+    device = next(model.parameters()).device
+    for first in range(0, len(features), BATCH_SIZE):
+        rows = torch.arange(first, min(first + BATCH_SIZE, len(features)))
+        yield first, features.take(rows).to(device)
+
+
+def query_batches(model: Model, texts: list[str]) -> Iterator[tuple[int, QueryState]]:
+    """(number of the first, encoded queries) of consecutive batches."""
+    with torch.inference_mode():
+        for first, batch in in_batches(model.features(texts), model):
+            yield first, model.encode_queries(batch)
+
+
+def rank_all(model: Model, items: ItemState, queries: Queries, k: int) -> Ranking:
+    """Score every item for every query and keep the k best."""
+    search = BruteForce(model.similarity, items)  # type: ignore[arg-type]
+    best_rank, lists, relevant_lists, temperature = [], [], [], []
+    for first, query in query_batches(model, queries.texts):
+        scores = search.scores(query)
+        is_relevant = torch.zeros_like(scores, dtype=torch.bool)
+        for line in range(len(query)):
+            is_relevant[line, torch.from_numpy(queries.relevant(first + line))] = True
+        best_rank.append(rank_of_best(scores, is_relevant))
+        top = select(scores, k)
+        lists.append(top.scores)
+        relevant_lists.append(is_relevant.gather(1, top.item_rows))
+        temperature.append(query.temperature)
+    return Ranking(
+        best_rank=torch.cat(best_rank).cpu().numpy(),
+        scores=torch.cat(lists).cpu().numpy(),
+        is_relevant=torch.cat(relevant_lists).cpu().numpy(),
+        num_relevant=np.diff(queries.starts),
+        temperature=torch.cat(temperature).cpu().numpy(),
+    )
+
+
+def rank_of_best(scores: Float[Tensor, "B X"], is_relevant: Bool[Tensor, "B X"]) -> Int[Tensor, " B"]:
+    """The rank, from 1, of the first relevant item; among equal scores the lower row comes first (as in `top_k`)."""
+    best = scores.masked_fill(~is_relevant, -torch.inf).max(dim=1, keepdim=True).values
+    rows = torch.arange(scores.shape[1], device=scores.device)
+    best_row = torch.where(is_relevant & (scores == best), rows, scores.shape[1]).min(dim=1, keepdim=True).values
+    return ((scores > best) | ((scores == best) & (rows < best_row))).sum(dim=1) + 1

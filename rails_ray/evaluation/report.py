@@ -1,0 +1,66 @@
+"""One model on one split: the numbers that a table shows and a JSON file keeps."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from rails_ray.cutoffs.calibration import best_mass
+from rails_ray.cutoffs.policies import MassCutoff, cut
+from rails_ray.data.text import Queries
+from rails_ray.encoders.model import Model
+from rails_ray.evaluation.metrics import ListQuality, hit_rate, list_quality, mean_reciprocal_rank
+from rails_ray.evaluation.ranking import Ranking, rank_all
+from rails_ray.similarities.states import ItemState
+
+LONGEST_LIST = 1000  # items of a list that a cut-off may keep
+HIT_RATES = (1, 10)
+
+
+@dataclass(frozen=True)
+class Report:
+    """
+    hit_rate: by k.
+    cutoff_mass, lists: the per-query cut-off and what it keeps; None where the model has no trained tau_q.
+    """
+
+    split: str
+    num_queries: int
+    num_items: int
+    hit_rate: dict[int, float]
+    mrr: float
+    cutoff_mass: float | None
+    lists: ListQuality | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def validate(model: Model, items: ItemState, queries: Queries, has_temperature: bool) -> Report:
+    """The report on the validation split, with the mass that keeps the best lists there."""
+    ranking = rank_all(model, items, queries, min(LONGEST_LIST, len(items)))
+    mass = None
+    if has_temperature:
+        mass, _ = best_mass(ranking.scores, ranking.is_relevant, ranking.num_relevant, ranking.temperature)
+    return _report("valid", len(items), ranking, mass)
+
+
+def evaluate(model: Model, items: ItemState, queries: Queries, split: str, cutoff_mass: float | None) -> Report:
+    """The report on a split with a given mass."""
+    ranking = rank_all(model, items, queries, min(LONGEST_LIST, len(items)))
+    return _report(split, len(items), ranking, cutoff_mass)
+
+
+def _report(split: str, num_items: int, ranking: Ranking, mass: float | None) -> Report:
+    lists = None
+    if mass is not None:
+        kept = cut(ranking.scores, ranking.temperature, MassCutoff(mass), num_items).num_kept
+        lists = list_quality(kept, ranking.is_relevant, ranking.num_relevant)
+    return Report(
+        split=split,
+        num_queries=len(ranking.best_rank),
+        num_items=num_items,
+        hit_rate={k: hit_rate(ranking.best_rank, k) for k in HIT_RATES},
+        mrr=mean_reciprocal_rank(ranking.best_rank),
+        cutoff_mass=mass,
+        lists=lists,
+    )

@@ -1,0 +1,35 @@
+"""All vectors, scanned in blocks: exact inner-product search.
+
+Plain torch rather than `faiss.IndexFlatIP`, which it equals: faiss excludes the same items for all queries of a call,
+and the mathematics must also run where only torch is installed.
+
+Axes: B queries, X items, d width of a vector.
+"""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from rails_ray.top_k import Exclusions, TopK, check_k, scan
+
+BLOCK_SCORES = 2**20  # scores of a block, 4 MB: stays in the cache between product and selection
+
+
+class FlatIndex:
+    """Exact inner-product search over `vectors` [X, d]."""
+
+    is_exact = True
+
+    def __init__(self, vectors: Float[Tensor, "X d"]) -> None:
+        self.vectors = vectors
+
+    def search(self, queries: Float[Tensor, "B d"], k: int, exclude: Exclusions | None = None) -> TopK:
+        """The contract of `Index`.
+
+        Raises:
+            ValueError: unless 1 <= k <= X.
+        """
+        num_items = len(self.vectors)
+        check_k(k, num_items)
+        size = max(BLOCK_SCORES // max(len(queries), 1), 1)
+        blocks = ((first, queries @ self.vectors[first : first + size].T) for first in range(0, num_items, size))
+        return scan(blocks, k, exclude)

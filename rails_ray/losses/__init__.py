@@ -1,0 +1,23 @@
+"""Losses: tensors in, one number out. A loss knows neither ranks nor configs nor models.
+
+| member               | paper                                                            |
+|----------------------|------------------------------------------------------------------|
+| `sampled_softmax`    | RAILS, Equation 4 (first part)                                   |
+| `beta_nce`           | pEBR, Section 2.4.2: the logit is log z / tau_q                  |
+| `mutual_information` | RAILS, Equation 3: every pair of components used, few by each    |
+| `negatives`          | which items a query is trained against, and which of them to hide |
+"""
+
+from typing import Protocol
+
+from jaxtyping import Float
+from torch import Tensor
+
+
+class ScoreLogit(Protocol):
+    """Turns scores in [-1, 1] into the logits of a softmax over one positive and N negatives."""
+
+    def __call__(self, scores: Float[Tensor, "B X"], temperature: Float[Tensor, " B"]) -> Float[Tensor, "B X"]:
+        """Args:
+        temperature: tau_q of each query.
+        """

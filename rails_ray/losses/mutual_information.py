@@ -1,0 +1,28 @@
+"""Mutual-information loss: use every pair of components over the batch, and few of them for each pair (q, x).
+
+    L_MI = -H(E[pi]) + E[H(pi | q, x)]
+
+Source: RAILS, Equation 3. Zero at best is not reached: the minimum is -log P, all pairs used equally, each gate one-hot.
+
+Axes: B pairs of query and positive, P pairs of components.
+"""
+
+from jaxtyping import Float
+from torch import Tensor, special
+
+SMALLEST_GATE = 1e-12
+
+
+def mutual_information(gates: Float[Tensor, "B P"], mean_gates: Float[Tensor, " P"]) -> Float[Tensor, ""]:
+    """L_MI in nats, in [-log P, 0].
+
+    Args:
+        mean_gates: E[pi] over the whole batch, of which `gates` may be one worker's part. It stands apart because
+            the entropy of a mean is not the mean of entropies.
+    """
+    return _entropy(gates).mean() - _entropy(mean_gates)
+
+
+def _entropy(probabilities: Float[Tensor, "*B P"]) -> Float[Tensor, "*B"]:
+    # At 0 the entropy is 0 and its slope infinite: the clamp keeps a gate that has closed from turning gradients to NaN.
+    return special.entr(probabilities.clamp(min=SMALLEST_GATE)).sum(dim=-1)

@@ -1,0 +1,36 @@
+"""The Ray cluster that a command uses: the one it is told of, or one of its own that ends with it."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+
+# Ray Train's controller looks at its workers so often (2 s by default): at 0.2 s a run of a minute ends 10 s earlier.
+TRAIN_POLL_S = "0.2"
+
+
+@contextmanager
+def cluster() -> Iterator[bool]:
+    """Connected to Ray inside the block, which gets whether the cluster is its own.
+
+    A connection that is there already is used and left alone, and so is the cluster that RAY_ADDRESS names. Otherwise
+    a local cluster is started, and stopped at the end.
+    """
+    if ray.is_initialized():
+        yield False
+        return
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", TRAIN_POLL_S)
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # workers without a GPU: the coming default
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    is_own = "RAY_ADDRESS" not in os.environ
+    if not is_own:
+        ray.init(**quiet)
+    else:
+        # CPUs are reservations, not threads: four let two workers and Ray's own tasks in on a machine of two cores.
+        ray.init(num_cpus=max(os.cpu_count() or 1, 4), include_dashboard=False, **quiet)
+    try:
+        yield is_own
+    finally:
+        ray.shutdown()

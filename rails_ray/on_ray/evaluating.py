@@ -1,0 +1,50 @@
+"""Evaluate a run or a version on held-out queries, in one task on the cluster."""
+
+import ray
+
+from rails_ray import build, config
+from rails_ray.data.text import SPLITS
+from rails_ray.evaluation import report
+from rails_ray.evaluation.ranking import encode_items
+from rails_ray.evaluation.report import Report
+from rails_ray.storage import manifest, runs, shards
+from rails_ray.storage.filesystem import Storage
+
+
+def evaluate(storage: str, *, run: str | None = None, version: str | None = None, split: str = "test") -> Report:
+    """The report of a run's model, or of a version as it is stored; by default the current version.
+
+    Raises:
+        NotFoundError: if there is no such run or version.
+        DamagedError: if the version's files are not those of its manifest.
+        ValueError: if both a run and a version are given, or the split is none of "train", "valid", "test".
+    """
+    if run is not None and version is not None:
+        raise ValueError(f"give a run or a version to evaluate, got run {run!r} and version {version!r}")
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+    store = Storage(storage)
+    if run is not None:
+        runs.read(store, run)  # errors are told here, without a task's frame around them
+    else:
+        version = manifest.read_manifest(store, version).version
+    result: Report = ray.get(_evaluate.remote(str(store), run, version, split))
+    return result
+
+
+@ray.remote(num_cpus=1)
+def _evaluate(storage: str, run: str | None, version: str | None, split: str) -> Report:
+    store = Storage(storage)
+    if run is not None:
+        found = runs.read(store, run)
+        run_config, cutoff_mass = config.from_json(found.config), found.cutoff_mass
+        data = build.data(run_config.data, store)
+        model = build.trained_model(run_config, found.weights)
+        items = encode_items(model, model.features(data.item_texts))
+    else:
+        described = manifest.read_manifest(store, version)
+        model = build.version_model(store, described)
+        items = shards.read_shards(store, described, range(len(described.shard_items))).state
+        cutoff_mass = described.cutoff_mass
+        data = build.data(build.version_config(store, described).data, store)
+    return report.evaluate(model, items, data.queries[split], split, cutoff_mass)

@@ -1,0 +1,10 @@
+"""Serving over HTTP: a router, a query encoder, and one deployment per shard of the corpus.
+
+| member    | what it does                                                          |
+|-----------|-----------------------------------------------------------------------|
+| `schemas` | the JSON of requests and answers, and the sentence for a bad request  |
+| `encoder` | queries -> query state                                                |
+| `shard`   | query state -> the best items of one shard                            |
+| `router`  | HTTP in, encode, ask all shards, merge, cut, HTTP out                 |
+| `app`     | the whole application: build it, run it                               |
+"""

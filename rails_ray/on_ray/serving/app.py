@@ -1,0 +1,119 @@
+"""The application: one router, one query encoder, a deployment per shard.
+
+No annotation of `build` may be a string: Ray reads it to make its arguments.
+"""
+
+import errno
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+from pydantic import BaseModel, ConfigDict, Field
+from ray import serve as ray_serve
+from ray.serve import Application
+from ray.serve.config import HTTPOptions
+from ray.serve.schema import LoggingConfig
+
+from rails_ray.errors import UnavailableError
+from rails_ray.on_ray.serving.encoder import QueryEncoder
+from rails_ray.on_ray.serving.router import Router
+from rails_ray.on_ray.serving.shard import Shard
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import read_manifest, summary
+
+NAME = "rails-ray"
+START_TIMEOUT_S = 120.0  # from deployed to answering
+
+
+class ServeArgs(BaseModel):
+    """What `serve.app:build` takes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    storage: str
+    version: str | None = Field(None, description="the current one by default")
+    num_cpus: float = Field(0.1, ge=0, description="CPUs that each replica reserves")
+    num_gpus: float = Field(0, ge=0, description="GPUs, or a part of one, of each shard and encoder replica")
+    timeout_s: float = Field(10, gt=0, description="how long an encoder or a shard may take to answer")
+
+
+def build(args: ServeArgs) -> Application:
+    """The application for one index version, its shards read from the manifest.
+
+    Raises:
+        NotFoundError: if there is no such version.
+        DamagedError: if its manifest cannot be read.
+    """
+    store = Storage(args.storage)
+    manifest = read_manifest(store, args.version)
+    resources = {"num_cpus": args.num_cpus, "num_gpus": args.num_gpus}
+    encoder = QueryEncoder.options(ray_actor_options=resources).bind(str(store), manifest.version)
+    shards = [
+        Shard.options(name=f"Shard{shard:03d}", ray_actor_options=resources).bind(str(store), manifest.version, shard)
+        for shard in range(len(manifest.shard_items))
+    ]
+    router = Router.options(ray_actor_options={"num_cpus": args.num_cpus})
+    return router.bind(encoder, shards, manifest.shard_items, summary(manifest), args.timeout_s)
+
+
+@contextmanager
+def served(
+    args: ServeArgs, *, host: str = "127.0.0.1", port: int = 8000, leave_serve: bool = False
+) -> Iterator[str]:
+    """The application answering at a URL inside the block.
+
+    Args:
+        leave_serve: end without stopping Ray Serve, because its cluster ends as well.
+
+    Raises:
+        UnavailableError: if the port is taken, or the application does not come up.
+    """
+    check_port(host, port)
+    application = build(args)
+    quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
+    ray_serve.start(http_options=HTTPOptions(host=host, port=port), logging_config=quiet)
+    try:
+        url = f"http://{host}:{port}"
+        try:
+            ray_serve.run(application, name=NAME, logging_config=quiet)
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise UnavailableError(f"the application must start, got: {reason}") from error
+        _wait_until_healthy(url)
+        yield url
+    finally:
+        if not leave_serve:
+            ray_serve.shutdown()
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises:
+    UnavailableError: if another program listens there, or the address is not this machine's.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                reason = f"port must be free, got {port}, which another program uses: choose another --port"
+            else:
+                reason = f"host and port must be of this machine, got {host}:{port}: {error.strerror}"
+            raise UnavailableError(reason) from None
+
+
+def _wait_until_healthy(url: str) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    answer = "no answer"
+    while time.monotonic() < deadline:
+        try:
+            response = httpx.get(f"{url}/v1/health", timeout=START_TIMEOUT_S)
+            if response.status_code == httpx.codes.OK:
+                return
+            answer = response.text
+        except httpx.TransportError as error:
+            answer = str(error)
+        time.sleep(0.1)
+    raise UnavailableError(f"the application must answer within {START_TIMEOUT_S:g} s, got: {answer}")

@@ -1,0 +1,155 @@
+"""The JSON of the HTTP API, version 1."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
+
+from rails_ray.cutoffs import Cutoff
+from rails_ray.cutoffs.policies import MassCutoff, ScoreCutoff, TopKCutoff
+
+ItemId = StrictStr | StrictInt
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+def _exactly_one(model: BaseModel, what: str) -> None:
+    names = list(what.split(", "))
+    given = [name for name in names if getattr(model, name) is not None]
+    if len(given) != 1:
+        raise ValueError(f"must have exactly one of {what}, got {' and '.join(given) or 'none'}")
+
+
+class QueryInput(_Strict):
+    """One query, by exactly one of text, embedding and history."""
+
+    text: Annotated[str, Field(min_length=1, max_length=10_000)] | None = None
+    embedding: Annotated[list[Finite], Field(min_length=1, max_length=65_536)] | None = Field(
+        None, description="The representation that the query tower would make, of its width."
+    )
+    history: Annotated[list[ItemId], Field(min_length=1, max_length=10_000)] | None = None
+    exclude: Annotated[list[ItemId], Field(max_length=100_000)] = Field(
+        default=[], description="Items that no answer may hold; ids that the index does not know are ignored."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _exactly_one(self, "text, embedding, history")
+        return self
+
+
+class CutoffInput(_Strict):
+    """How to cut the list, by exactly one of mass, score and top_k."""
+
+    mass: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="Keep what scores as high as a relevant item does with this probability."
+    )
+    score: Annotated[float, Field(ge=-1, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _exactly_one(self, "mass, score, top_k")
+        return self
+
+    def policy(self) -> Cutoff:
+        """The policy that is asked for."""
+        if self.mass is not None:
+            return MassCutoff(self.mass)
+        if self.score is not None:
+            return ScoreCutoff(self.score)
+        assert self.top_k is not None
+        return TopKCutoff(self.top_k)
+
+
+class SearchRequest(_Strict):
+    queries: Annotated[list[QueryInput], Field(min_length=1, max_length=1024)]
+    k: Annotated[int, Field(ge=1)] = Field(10, description="At most so many items per query.")
+    method: Literal["brute_force", "average"] = "brute_force"
+    num_candidates: Annotated[int, Field(ge=1)] = Field(
+        1000, description="First-stage width of `average`, in each shard."
+    )
+    cutoff: CutoffInput | None = Field(
+        None, description="By default the mass that the index version was published with, or top_k where it has none."
+    )
+    min_coverage: Share = Field(1.0, description="Answer if at least this share of the items could be searched.")
+
+
+class QueryResult(BaseModel):
+    """
+    items, scores: best first, as many as were kept.
+    threshold: the lowest score that is kept; null where only a number of items was asked for.
+    is_truncated: whether k ended the list before the scores fell below the threshold.
+    """
+
+    items: list[ItemId]
+    scores: list[float]
+    threshold: float | None
+    num_kept: int
+    is_truncated: bool
+
+
+class Coverage(BaseModel):
+    shards_answered: int
+    num_shards: int
+    items_searched: int
+    num_items: int
+
+
+class SearchResponse(BaseModel):
+    """
+    is_exact: whether each list is what scoring every item of the shards that answered would give.
+    cutoff: the one applied, with its value: {"mass": 0.99}.
+    """
+
+    version: str
+    method: str
+    is_exact: bool
+    cutoff: dict[str, float]
+    coverage: Coverage
+    results: list[QueryResult]
+
+
+class ErrorResponse(BaseModel):
+    """error: one sentence: what must hold, what came."""
+
+    error: str
+
+
+def sentence(error: dict[str, Any]) -> str:
+    """One of pydantic's findings as a sentence: what must hold, what came."""
+    where = ""
+    for step in error["loc"][1:] if error["loc"][:1] == ("body",) else error["loc"]:
+        where += f"[{step}]" if isinstance(step, int) else f".{step}" if where else str(step)
+    where = where or "the body"
+    context = error.get("ctx", {})
+    came = _shorten(error.get("input"))
+    match error["type"]:
+        case "json_invalid":
+            return f"the body must be JSON, got something else: {context.get('error', error['msg'])}"
+        case "model_attributes_type" | "model_type" | "dict_type":
+            return f"{where} must be a JSON object, got {came}"
+        case "missing":
+            return f"{where} must be given, got none"
+        case "extra_forbidden":
+            return f"{where} must not be given, it is no field of this request, got {came}"
+        case "value_error":
+            return f"{where} {error['msg'].removeprefix('Value error, ')}"
+        case "finite_number":
+            return f"{where} must be a finite number, got {came}"
+        case "too_short" | "string_too_short":
+            return f"{where} must have a length of at least {context['min_length']}, got {came}"
+        case "too_long" | "string_too_long":
+            return f"{where} must have a length of at most {context['max_length']}, got {came}"
+        case "int_parsing" | "int_type" | "int_from_float":
+            return f"{where} must be an integer, got {came}"
+        case _:
+            return f"{where} {error['msg'].replace('Input should', 'must', 1)}, got {came}"
+
+
+def _shorten(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

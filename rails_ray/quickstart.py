@@ -1,0 +1,114 @@
+"""The main job end to end on emoji: train, encode, publish, serve, ask, measure."""
+
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+
+from rich.console import Console
+
+from rails_ray import build, client, on_ray, rendering
+from rails_ray.config import RunConfig
+from rails_ray.data import emoji
+from rails_ray.evaluation.agreement import recall_at_k
+from rails_ray.evaluation.ranking import query_batches
+from rails_ray.evaluation.report import LONGEST_LIST
+from rails_ray.on_ray.cluster import cluster
+from rails_ray.on_ray.serving.app import ServeArgs, check_port, served
+from rails_ray.recipes.emoji import emoji_dot, emoji_mol
+from rails_ray.retrieval.brute_force import BruteForce
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import Manifest
+from rails_ray.storage.runs import Run
+from rails_ray.storage.shards import read_shards
+
+HOST = "127.0.0.1"
+COMPARED_K = 10
+NUM_COMPARED = 256  # held-out queries whose served answers are compared with offline brute force
+
+
+def quickstart(storage: str, *, num_steps: int | None, port: int, keep: bool, console: Console) -> None:
+    """Run it, printing as it goes.
+
+    Args:
+        storage: root folder of what it leaves behind.
+        num_steps: training steps; by default those of the recipes.
+        keep: go on serving until Ctrl-C.
+
+    Raises:
+        UnavailableError: if the port is taken.
+    """
+    check_port(HOST, port)
+    started = time.monotonic()
+    with ExitStack() as stack:
+        with rendering.spinner(console, "start Ray"):
+            is_own = stack.enter_context(cluster())
+        mol = _train(emoji_mol(), storage, num_steps, console)
+        dot = _train(emoji_dot(), storage, num_steps, console)
+        with rendering.spinner(console, "encode the items with Ray Data"):
+            encoded = on_ray.encode(storage, mol.name, num_shards=2)
+        manifest = on_ray.publish(storage, encoded.version)
+        console.print(f"  published version [bold]{manifest.version}[/bold]: {manifest.num_items} items in 2 shards")
+        with rendering.spinner(console, "measure both on held-out queries"):
+            reports = [
+                ("Mixture of Logits", on_ray.evaluate(storage, version=manifest.version), mol.training["seconds"]),
+                ("dot product", on_ray.evaluate(storage, run=dot.name), dot.training["seconds"]),
+            ]
+        with rendering.spinner(console, "deploy router, query encoder and 2 shards with Ray Serve"):
+            url = stack.enter_context(
+                served(ServeArgs(storage=storage, version=manifest.version), host=HOST, port=port, leave_serve=is_own)
+            )
+        with rendering.spinner(console, "ask over HTTP"):
+            shown = client.search(url, emoji.SHOWCASE, k=LONGEST_LIST)
+            recall = _served_recall(url, storage, manifest)
+
+        console.print()
+        console.print(rendering.answers(emoji.SHOWCASE, shown, "Emoji by name; none of these queries was trained on"))
+        console.print()
+        steps = len(mol.training["losses"])
+        num_queries = reports[0][1].num_queries
+        console.print(rendering.reports(reports, f"{num_queries} held-out queries, {steps} steps each, one seed"))
+        mass = manifest.cutoff_mass
+        assert mass is not None  # both recipes train tau_q
+        console.print(f"cut-off: mass {mass:.6g} of a relevant item's score, the best by F1 on the validation queries")
+        for method, value in recall.items():
+            console.print(f"served top-{COMPARED_K} by {method}: recall {value:.4f} against offline brute force")
+        console.print(f"all in {time.monotonic() - started:.0f} s; what it made lies in {Storage(storage)}")
+        if keep:
+            _keep(url, console)
+
+
+def _train(config: RunConfig, storage: str, num_steps: int | None, console: Console) -> Run:
+    if num_steps is not None:
+        config = replace(config, training=replace(config.training, num_steps=num_steps))
+    with rendering.bar(console, f"train {config.name}, 2 workers") as on_progress:
+        return on_ray.train(config, storage, on_progress=on_progress)
+
+
+def _served_recall(url: str, storage: str, manifest: Manifest) -> dict[str, float]:
+    """By method, the recall of the served answers against brute force in this process."""
+    store = Storage(storage)
+    model = build.version_model(store, manifest)
+    items = read_shards(store, manifest, range(len(manifest.shard_items)))
+    data = build.data(build.version_config(store, manifest).data, store)
+    texts = data.queries["test"].head(NUM_COMPARED).texts
+    search = BruteForce(model.similarity, items.state)
+    expected = [
+        [items.item_ids[row] for row in rows]
+        for _, query in query_batches(model, texts)
+        for rows in search.search(query, COMPARED_K).item_rows.tolist()
+    ]
+    recall = {}
+    for method in build.METHODS:
+        answer = client.search(url, texts, k=COMPARED_K, method=method, cutoff={"top_k": COMPARED_K})
+        recall[method] = recall_at_k([result["items"] for result in answer["results"]], expected)
+    return recall
+
+
+def _keep(url: str, console: Console) -> None:
+    body = '{"queries": [{"text": "pizza"}], "k": 10}'
+    console.print(f"\nserving at {url} until Ctrl-C; ask it:\n")
+    console.print(
+        f"  curl -s {url}/v1/search -H 'content-type: application/json' -d '{body}'", highlight=False, soft_wrap=True
+    )
+    while True:
+        time.sleep(3600)

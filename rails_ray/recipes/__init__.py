@@ -1,0 +1,21 @@
+"""Recipes: functions that return the config of a run, each derived from another where it can be.
+
+A recipe's name on the command line is its function's name with hyphens.
+"""
+
+from collections.abc import Callable
+
+from rails_ray.config import RunConfig
+from rails_ray.recipes.emoji import emoji_dot, emoji_mol
+
+RECIPES: tuple[Callable[[], RunConfig], ...] = (emoji_mol, emoji_dot)
+
+
+def by_name(name: str) -> RunConfig:
+    """Raises:
+    ValueError: if there is no such recipe.
+    """
+    named = {recipe.__name__.replace("_", "-"): recipe for recipe in RECIPES}
+    if name not in named:
+        raise ValueError(f"recipe must be one of {', '.join(named)}, got {name!r}")
+    return named[name]()

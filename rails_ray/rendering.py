@@ -1,0 +1,90 @@
+"""What a person sees in the terminal: progress while work goes on, tables when it is done."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from rails_ray.evaluation.report import Report
+
+SHOWN_ITEMS = 6  # of an answer, in a table
+
+
+@contextmanager
+def spinner(console: Console, what: str) -> Iterator[None]:
+    """A spinner with the time it has taken; a line with that time when it ends."""
+    with _progress(console, SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as progress:
+        task = progress.add_task(what, total=1)
+        yield
+        progress.update(task, completed=1)
+
+
+class Bar:
+    """A bar for work that reports (done, total, note)."""
+
+    def __init__(self, progress: Progress, what: str) -> None:
+        self._progress = progress
+        self._task = progress.add_task(what, total=None, note="starting workers")
+
+    def __call__(self, done: int, total: int, note: str) -> None:
+        note = "validating" if done == total else note
+        self._progress.update(self._task, completed=done, total=total, note=note)
+
+
+@contextmanager
+def bar(console: Console, what: str) -> Iterator[Bar]:
+    """A progress bar; its line stays when the work ends."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+    )
+    with _progress(console, *columns) as progress:
+        yield Bar(progress, what)
+
+
+def _progress(console: Console, *columns: Any) -> Progress:
+    return Progress(*columns, console=console, refresh_per_second=4)
+
+
+def answers(texts: Sequence[str], response: Mapping[str, Any], title: str) -> Table:
+    """A table of a search's answers: query, the items found with their scores, how many the cut-off kept."""
+    cutoff = ", ".join(f"{name} {value:.6g}" for name, value in response["cutoff"].items())
+    table = Table(title=title, caption=f"cut-off: {cutoff}; version {response['version']}", title_justify="left")
+    table.add_column("query", style="bold")
+    table.add_column(f"found, with scores (at most {SHOWN_ITEMS} shown)")
+    table.add_column("kept", justify="right")
+    table.add_column("threshold", justify="right", style="dim")
+    for text, result in zip(texts, response["results"], strict=True):
+        pairs = list(zip(result["items"], result["scores"], strict=True))[:SHOWN_ITEMS]
+        found = "  ".join(f"{item} [dim]{score:.2f}[/dim]" for item, score in pairs)
+        kept = f"{result['num_kept']}{'+' if result['is_truncated'] else ''}"
+        threshold = "" if result["threshold"] is None else f"{result['threshold']:.2f}"
+        table.add_row(text, found or "[dim]nothing scores high enough[/dim]", kept, threshold)
+    return table
+
+
+def reports(rows: Sequence[tuple[str, Report, float | None]], title: str) -> Table:
+    """A table of (name, report, seconds of training)."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("similarity", style="bold")
+    ks = list(rows[0][1].hit_rate)
+    for heading in (*(f"hit rate@{k}" for k in ks), "MRR", "cut list: F1", "precision", "recall", "training"):
+        table.add_column(heading, justify="right")
+    for name, report, seconds in rows:
+        lists = report.lists
+        quality = ("", "", "") if lists is None else (f"{v:.3f}" for v in (lists.f1, lists.precision, lists.recall))
+        table.add_row(
+            name,
+            *(f"{report.hit_rate[k]:.4f}" for k in ks),
+            f"{report.mrr:.4f}",
+            *quality,
+            "" if seconds is None else f"{seconds:.0f} s",
+        )
+    return table

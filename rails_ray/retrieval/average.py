@@ -1,0 +1,46 @@
+"""Candidates by the average component, then their scores: two steps, the first an inner-product search.
+
+    candidates(q) = the num_candidates items with the largest <mean_pq f_pq(q), mean_px g_px(x)>
+
+The inner product of the means is the mean of all P cosines, which is the score under equal gates.
+
+Source: RAILS, Section 3.3 (top-k average).
+Differs from the source: means where the paper sums, so that first-stage scores lie in [-1, 1] too; the order is equal.
+
+Axes: B queries, X items, C candidates.
+"""
+
+import torch
+
+from rails_ray.indexes.flat import FlatIndex
+from rails_ray.similarities import Similarity
+from rails_ray.similarities.states import ItemState, QueryState, map_tensors
+from rails_ray.top_k import Exclusions, TopK, check_k, select
+
+
+class Average:
+    """Search by the average component, widened to `num_candidates` items (at least k of them), and rescored."""
+
+    def __init__(self, similarity: Similarity, items: ItemState, num_candidates: int) -> None:
+        if num_candidates < 1:
+            raise ValueError(f"num_candidates must be at least 1, got {num_candidates}")
+        self.similarity = similarity
+        self.items = items
+        self.num_candidates = num_candidates
+        self.index = FlatIndex(items.average)
+
+    @property
+    def is_exact(self) -> bool:
+        """With one component on each side, the average is the score itself."""
+        return self.similarity.num_components == (1, 1)
+
+    def search(self, query: QueryState, k: int, exclude: Exclusions | None = None) -> TopK:
+        """The contract of `Retriever`."""
+        check_k(k, len(self.items))
+        with torch.inference_mode():
+            num_candidates = min(max(self.num_candidates, k), len(self.items))
+            found = self.index.search(query.average, num_candidates, exclude)
+            candidates = map_tensors(lambda tensor: tensor[found.item_rows], self.items)  # [B, C, ...]
+            scores = self.similarity(query, candidates).scores
+            scores = scores.masked_fill(found.scores == -torch.inf, -torch.inf)  # excluded items fill the last places
+            return select(scores, k, found.item_rows).exactly_k()

@@ -1,0 +1,34 @@
+"""Similarities: how well an item answers a query, a number in [-1, 1].
+
+| member        | paper                                     |
+|---------------|-------------------------------------------|
+| `dot_product` | the two-tower baseline of all five papers |
+| `mol`         | RAILS, Section 2: Mixture of Logits       |
+
+`states` holds what a similarity compares: the tensors that encoding a query or an item leaves behind.
+"""
+
+from typing import NamedTuple, Protocol
+
+from jaxtyping import Float
+from torch import Tensor
+
+from rails_ray.similarities.states import ItemState, QueryState
+
+
+class Scored(NamedTuple):
+    """Scores and, where the similarity has a gate, its gates (each [P] sums to 1)."""
+
+    scores: Float[Tensor, "B X"]
+    gates: Float[Tensor, "B X P"] | None
+
+
+class Similarity(Protocol):
+    """Scores every query of a batch against items, all differentiably."""
+
+    @property
+    def num_components(self) -> tuple[int, int]:
+        """(P_Q, P_X)."""
+
+    def __call__(self, query: QueryState, items: ItemState) -> Scored:
+        """Scores in [-1, 1] of each query against all items [X], or against candidates of its own [B C]."""

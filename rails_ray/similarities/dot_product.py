@@ -1,0 +1,44 @@
+"""Dot product of two embeddings of length 1: the cosine.
+
+    score(q, x) = <f(q), g(x)>
+
+The case P_Q = P_X = 1 of a mixture, in which nothing is left to gate.
+
+Axes: B queries, X items, C candidates.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from rails_ray.similarities import Scored
+from rails_ray.similarities.states import ItemState, QueryState
+
+
+@dataclass(frozen=True, kw_only=True)
+class DotProductConfig:
+    """temperature: tau of the training logit score / tau, > 0."""
+
+    temperature: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(f"temperature must be above 0, got {self.temperature}")
+
+
+class DotProduct(nn.Module):
+    """The cosine of the only query component and the only item component."""
+
+    num_components = (1, 1)
+
+    def __init__(self, config: DotProductConfig) -> None:
+        super().__init__()
+        self.temperature = config.temperature
+
+    def forward(self, query: QueryState, items: ItemState) -> Scored:
+        f = query.components[:, 0]
+        g = items.components[..., 0, :]
+        if g.dim() == 2:
+            return Scored(f @ g.T, None)
+        return Scored(torch.einsum("bd,bcd->bc", f, g), None)

@@ -1,0 +1,101 @@
+"""Mixture of Logits: a gated mixture of the cosines of all pairs of query and item components.
+
+    l_p(q, x)   = <f_pq(q), g_px(x)> / tau                      component logits, p = p_q * P_X + p_x
+    z(q, x)     = u(q) * v(x) + w(l(q, x))                      w: two layers, SiLU between, dropout before
+    pi(q, x)    = softmax(z * sigmoid(z))                       gates; in training dropout, then renormalised
+    phi(q, x)   = sum_p pi_p(q, x) * l_p(q, x)                  the training logit
+    score(q, x) = tau * phi(q, x)                               in [-1, 1]
+
+Source: RAILS (Retrieval with Learned Similarities), Equation 2 and Figure 1.
+Differs from the source: tau is missing in Equation 2, where cosines alone could not form a sharp softmax. Search,
+cut-offs and the API see `score`, a convex mixture of cosines, so that a threshold means the same for every tau.
+
+Axes: B queries, X items, C candidates, P_Q / P_X components, P = P_Q * P_X, d width of a component, H hidden width.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rails_ray.similarities import Scored
+from rails_ray.similarities.states import ItemState, QueryState
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureOfLogitsConfig:
+    """
+    num_query_components: P_Q.
+    num_item_components: P_X.
+    temperature: tau, > 0.
+    gate_hidden: H, hidden width of w.
+    logit_dropout: share of component logits dropped before w in training, in [0, 1).
+    gate_dropout: share of gates dropped in training, in [0, 1).
+    """
+
+    num_query_components: int = 8
+    num_item_components: int = 4
+    temperature: float = 0.05
+    gate_hidden: int = 128
+    logit_dropout: float = 0.1
+    gate_dropout: float = 0.2
+
+    def __post_init__(self) -> None:
+        for name in ("num_query_components", "num_item_components", "gate_hidden"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.temperature > 0:
+            raise ValueError(f"temperature must be above 0, got {self.temperature}")
+        for name in ("logit_dropout", "gate_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+
+
+class MixtureOfLogits(nn.Module):
+    """The learned similarity of RAILS. Query and item parts of its gate come with the states."""
+
+    def __init__(self, config: MixtureOfLogitsConfig) -> None:
+        super().__init__()
+        self.num_components = (config.num_query_components, config.num_item_components)
+        self.temperature = config.temperature
+        self.gate_dropout = config.gate_dropout
+        num_pairs = config.num_query_components * config.num_item_components
+        self.logit_gate = nn.Sequential(  # w
+            nn.Dropout(config.logit_dropout),
+            nn.Linear(num_pairs, config.gate_hidden),
+            nn.SiLU(),
+            nn.Linear(config.gate_hidden, num_pairs),
+        )
+
+    def forward(self, query: QueryState, items: ItemState) -> Scored:
+        """Scores of each query against all items [X], or against its own candidates [B C].
+
+        Raises:
+            ValueError: if a state comes without its part of the gate.
+        """
+        if query.gate is None or items.gate is None:
+            raise ValueError("a mixture of logits needs the gate of query and item, got a state without one")
+        cosines = component_cosines(query, items)  # [B, X, P]
+        gates = self.gates(cosines / self.temperature, query.gate, items.gate)
+        return Scored((self._drop(gates) * cosines).sum(dim=-1), gates)
+
+    def gates(
+        self, logits: Float[Tensor, "B X P"], query_gate: Float[Tensor, "B P"], item_gate: Float[Tensor, "*BX P"]
+    ) -> Float[Tensor, "B X P"]:
+        """pi(q, x); each [P] sums to 1."""
+        z = torch.addcmul(self.logit_gate(logits), query_gate.unsqueeze(1), item_gate)
+        return F.softmax(F.silu(z), dim=-1)  # silu(z) = z * sigmoid(z)
+
+    def _drop(self, gates: Float[Tensor, "B X P"]) -> Float[Tensor, "B X P"]:
+        if not (self.training and self.gate_dropout):
+            return gates
+        kept = F.dropout(gates, self.gate_dropout)
+        return kept / kept.sum(dim=-1, keepdim=True).clamp(min=1e-6)
+
+
+def component_cosines(query: QueryState, items: ItemState) -> Float[Tensor, "B X P"]:
+    """<f_pq(q), g_px(x)> of all pairs of components, p = p_q * P_X + p_x."""
+    pattern = "bqd,xpd->bxqp" if items.components.dim() == 3 else "bqd,bxpd->bxqp"
+    return torch.einsum(pattern, query.components, items.components).flatten(start_dim=2)

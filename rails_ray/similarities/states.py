@@ -1,0 +1,71 @@
+"""What encoding leaves behind: the tensors that a similarity compares and an index stores.
+
+They lie below encoders and retrieval because the first make them, the second stores and searches them, and the
+similarity, below both, scores them.
+
+Axes: B queries, X items, C candidates, P_Q / P_X components, P = P_Q * P_X, d width of a component.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class QueryState:
+    """A batch of encoded queries.
+
+    components: f_p(q), each of length 1.
+    gate: u(q), the query's part of the gate's input; None where the similarity has no gate.
+    temperature: tau_q > 0 of pEBR.
+    """
+
+    components: Float[Tensor, "B P_Q d"]
+    gate: Float[Tensor, "B P"] | None
+    temperature: Float[Tensor, " B"]
+
+    def __len__(self) -> int:
+        return self.components.shape[0]
+
+    @property
+    def average(self) -> Float[Tensor, "B d"]:
+        """The mean component."""
+        return self.components.mean(dim=-2)
+
+
+@dataclass(frozen=True)
+class ItemState:
+    """Encoded items: one line per item of a corpus [X], or one per candidate of each query [B C].
+
+    components: g_p(x), each of length 1.
+    gate: v(x), the item's part of the gate's input; None where the similarity has no gate.
+    average: the mean component, kept because the `average` search reads nothing else.
+    """
+
+    components: Float[Tensor, "*X P_X d"]
+    gate: Float[Tensor, "*X P"] | None
+    average: Float[Tensor, "*X d"]
+
+    def __len__(self) -> int:
+        return self.components.shape[0]
+
+
+State = TypeVar("State", QueryState, ItemState)
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], state: State) -> State:
+    """`state` with `function` applied to each of its tensors (to slice, gather or move all alike)."""
+    tensors = {field.name: getattr(state, field.name) for field in fields(state)}
+    changed: dict[str, Any] = {name: None if value is None else function(value) for name, value in tensors.items()}
+    return type(state)(**changed)
+
+
+def concatenate(states: list[State]) -> State:
+    """The lines of several states, one after the other."""
+    columns = {field.name: [getattr(state, field.name) for state in states] for field in fields(states[0])}
+    joined: dict[str, Any] = {name: None if parts[0] is None else torch.cat(parts) for name, parts in columns.items()}
+    return type(states[0])(**joined)

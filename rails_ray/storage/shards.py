@@ -1,0 +1,41 @@
+"""Read the items of a published version, every byte checked against the manifest."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rails_ray.similarities.states import ItemState
+from rails_ray.storage import parquet
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import Manifest, read_file
+
+
+@dataclass(frozen=True)
+class Items:
+    """Items first_row .. first_row + len(item_ids) - 1 of the corpus."""
+
+    first_row: int
+    item_ids: list[str] | list[int]
+    state: ItemState
+
+
+def read_shards(storage: Storage, manifest: Manifest, shards: Sequence[int]) -> Items:
+    """The items of consecutive shards.
+
+    Raises:
+        ValueError: if there is no such shard.
+        DamagedError: if a part is missing or changed.
+    """
+    num_shards = len(manifest.shard_items)
+    for shard in shards:
+        if not 0 <= shard < num_shards:
+            raise ValueError(f"shard must be at least 0 and below {num_shards}, got {shard}")
+    entries = [part for part in manifest.parts if part.shard in shards]
+    entries.sort(key=lambda part: part.first_row)
+    part = pa.concat_tables(
+        pq.read_table(io.BytesIO(read_file(storage, manifest.version, entry))) for entry in entries
+    )
+    return Items(entries[0].first_row, part["item_id"].to_pylist(), parquet.item_state(part))

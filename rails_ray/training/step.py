@@ -1,0 +1,62 @@
+"""One training step: encode the batch, score its queries against its items, and take the loss.
+
+    L = sampled softmax(logit(score), tau_q) + weight * L_MI
+
+A module, so that a data-parallel wrapper sees one forward pass. With equal slices of one global batch, the mean of the
+workers' gradients is the gradient of the whole batch: the softmax part is a mean over queries, and the mean gates of
+L_MI are averaged over workers before their entropy is taken.
+
+Source: RAILS, Equation 4; pEBR, Section 2.4.
+
+Axes: B queries, N items, P pairs of components.
+"""
+
+from collections.abc import Callable
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rails_ray.data.batch import TrainingBatch
+from rails_ray.encoders.model import Model
+from rails_ray.losses import ScoreLogit
+from rails_ray.losses.mutual_information import mutual_information
+from rails_ray.losses.sampled_softmax import sampled_softmax
+
+
+class TrainingStep(nn.Module):
+    """Loss of a model on a batch.
+
+    Args:
+        logit: turns scores into the logits of the softmax.
+        mutual_information_weight: of L_MI; of no effect on a similarity without gates.
+        mean_over_workers: the differentiable mean of a tensor over all workers; the tensor itself in a single process.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        logit: ScoreLogit,
+        mutual_information_weight: float,
+        mean_over_workers: Callable[[Tensor], Tensor],
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.logit = logit
+        self.mutual_information_weight = mutual_information_weight
+        self.mean_over_workers = mean_over_workers
+
+    def forward(self, batch: TrainingBatch) -> Float[Tensor, ""]:
+        query = self.model.encode_queries(batch.queries)
+        items = self.model.encode_items(batch.items)
+        scores, gates = self.model.score(query, items)
+        loss = sampled_softmax(self.logit(scores, query.temperature), batch.positive, batch.is_hidden)
+        if gates is not None and self.mutual_information_weight:
+            of_positives = gates[range(len(query)), batch.positive]  # [B, P]
+            mean_gates = self.mean_over_workers(of_positives.mean(dim=0))
+            loss = loss + self.mutual_information_weight * mutual_information(of_positives, mean_gates)
+        return loss
+
+
+def in_one_process(tensor: Tensor) -> Tensor:
+    """The mean over workers where there is one."""
+    return tensor
