@@ -1,9 +1,11 @@
 """Config -> objects. The only place that chooses an implementation."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import assert_never
 
 import torch
+from torch import Tensor
 
 from rails_ray.config import DataConfig, RunConfig, from_json
 from rails_ray.data import emoji, text
@@ -24,6 +26,7 @@ from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import CONFIG, WEIGHTS, Manifest, read_file
 from rails_ray.training import state
+from rails_ray.training.step import TrainingStep
 
 METHODS = ("brute_force", "average")
 
@@ -50,13 +53,15 @@ def _start_aligned(built: Model) -> None:
     """Let query and item components begin as the same linear maps, as far as both sides have them.
 
     With towers that begin equal too, an item begins near the queries whose words it shares, and training improves on
-    that instead of finding it: hit rate@10 of the emoji after 400 steps is .96 with it and .91 without.
+    that instead of finding it: after 400 steps on the emoji the
+    hit rate@10 of a dot product was .96 with both and .90 with neither.
     """
-    query, item = built.query_components.project.weight, built.item_components.project.weight
-    if query.shape[1] == item.shape[1]:
-        shared = min(len(query), len(item))
+    query, item = built.query_components.project, built.item_components.project
+    if query.in_features == item.in_features:
+        shared = min(query.out_features, item.out_features)
         with torch.no_grad():
-            item[:shared] = query[:shared]
+            item.weight[:shared] = query.weight[:shared]
+            item.bias[:shared] = query.bias[:shared]
 
 
 def trained_model(config: RunConfig, weights: bytes) -> Model:
@@ -93,6 +98,17 @@ def similarity(config: RunConfig) -> MixtureOfLogits | DotProduct:
             return DotProduct(config.similarity)
         case _:
             assert_never(config.similarity)
+
+
+def training_step(trained: Model, config: RunConfig, mean_over_workers: Callable[[Tensor], Tensor]) -> TrainingStep:
+    """What trains `trained` by the losses of a run."""
+    return TrainingStep(
+        trained,
+        logit(config),
+        pointwise_weight=config.loss.pointwise_weight,
+        mutual_information_weight=config.loss.mutual_information_weight,
+        mean_over_workers=mean_over_workers,
+    )
 
 
 def has_trained_temperature(config: RunConfig) -> bool:

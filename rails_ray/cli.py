@@ -163,9 +163,11 @@ class Query:
     texts: tyro.conf.Positional[tuple[str, ...]]
     """One or more queries."""
     k: int = 1000
-    """At most so many items per query; the cut-off keeps what is worth it."""
-    top: int | None = None
-    """Cut to so many items instead of by the version's own cut-off."""
+    """At most so many items per query are counted as kept."""
+    show: int = 5
+    """Items per query that are shown."""
+    mass: float | None = None
+    """Cut at this probability mass; by default at the version's own."""
     method: str = "brute_force"
     """brute_force (exact) or average (two steps)."""
     url: str = DEFAULT_URL
@@ -174,9 +176,14 @@ class Query:
     def run(self) -> None:
         from rails_ray import client, rendering
 
-        options = {"cutoff": {"top_k": self.top}} if self.top is not None else {}
-        answer = client.search(self.url, self.texts, min(self.k, self.top or self.k), method=self.method, **options)
-        out.print(rendering.answers(self.texts, answer, f"{answer['method']}, {_exactness(answer)}"))
+        if not self.texts:
+            raise ValueError("give at least 1 query, got none")
+        facts = client.index(self.url)
+        cutoff = None if self.mass is None else {"mass": self.mass}
+        cut = client.search(self.url, self.texts, min(self.k, facts["num_items"]), method=self.method, cutoff=cutoff)
+        best = client.search(self.url, self.texts, self.show, method=self.method, cutoff={"top_k": self.show})
+        exactness = "exact" if cut["is_exact"] else "approximate"
+        out.print(rendering.answers(self.texts, cut, best, f"version {cut['version']}, {self.method}: {exactness}"))
 
 
 @dataclass(frozen=True)
@@ -260,10 +267,6 @@ def _quiet_ray() -> None:
 def _next(command: str, storage: str) -> None:
     where = "" if storage == STORAGE else f" --storage {storage}"
     out.print(f"next: {command}{where}", highlight=False, soft_wrap=True)
-
-
-def _exactness(answer: dict[str, object]) -> str:
-    return "exact" if answer["is_exact"] else "approximate"
 
 
 def _fail(error: Exception, code: int) -> int:

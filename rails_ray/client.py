@@ -20,9 +20,22 @@ def search(url: str, texts: Sequence[str], k: int, **options: Any) -> dict[str, 
         ValueError: if the server refuses the request; the server's sentence.
         UnavailableError: if no server answers, or it cannot search now.
     """
-    body = {"queries": [{"text": text} for text in texts], "k": k} | options
+    queries = [{"text": text} for text in texts]
+    return _request("POST", url, "/v1/search", {"queries": queries, "k": k} | options)
+
+
+def index(url: str) -> dict[str, Any]:
+    """The answer of `GET /v1/index`.
+
+    Raises:
+        UnavailableError: if no server answers.
+    """
+    return _request("GET", url, "/v1/index", None)
+
+
+def _request(method: str, url: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
     try:
-        response = httpx.post(f"{url}/v1/search", json=body, timeout=TIMEOUT_S)
+        response = httpx.request(method, f"{url}{path}", json=body, timeout=TIMEOUT_S)
     except (httpx.TransportError, httpx.InvalidURL) as error:
         raise UnavailableError(
             f"a rails-ray server must answer at {url}, got: {error}; `rails-ray serve` starts one"

@@ -31,11 +31,18 @@ class DataConfig:
 class LossConfig:
     """
     kind: `beta_nce` trains tau_q, which cut-offs by mass need; `sampled_softmax` does not.
-    mutual_information_weight: of L_MI; of no effect with a dot product.
+    pointwise_weight: of the point-wise loss, which teaches tau_q where to cut; at least 0.
+    mutual_information_weight: of L_MI; at least 0; of no effect with a dot product.
     """
 
     kind: Literal["beta_nce", "sampled_softmax"] = "beta_nce"
+    pointwise_weight: float = 0.3
     mutual_information_weight: float = 0.001
+
+    def __post_init__(self) -> None:
+        for name in ("pointwise_weight", "mutual_information_weight"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, kw_only=True)

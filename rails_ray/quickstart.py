@@ -58,11 +58,14 @@ def quickstart(storage: str, *, num_steps: int | None, port: int, keep: bool, co
                 served(ServeArgs(storage=storage, version=manifest.version), host=HOST, port=port, leave_serve=is_own)
             )
         with rendering.spinner(console, "ask over HTTP"):
-            shown = client.search(url, emoji.SHOWCASE, k=LONGEST_LIST)
+            cut = client.search(url, emoji.SHOWCASE, k=LONGEST_LIST)
+            best = client.search(url, emoji.SHOWCASE, k=rendering.SHOWN_ITEMS, cutoff={"top_k": rendering.SHOWN_ITEMS})
             recall = _served_recall(url, storage, manifest)
 
         console.print()
-        console.print(rendering.answers(emoji.SHOWCASE, shown, "Emoji by name; none of these queries was trained on"))
+        console.print(
+            rendering.answers(emoji.SHOWCASE, cut, best, "Emoji by name: none of these queries was trained on")
+        )
         console.print()
         steps = len(mol.training["losses"])
         num_queries = reports[0][1].num_queries

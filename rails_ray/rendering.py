@@ -10,7 +10,7 @@ from rich.table import Table
 
 from rails_ray.evaluation.report import Report
 
-SHOWN_ITEMS = 6  # of an answer, in a table
+SHOWN_ITEMS = 5  # of an answer, in a line of a table
 
 
 @contextmanager
@@ -53,29 +53,37 @@ def _progress(console: Console, *columns: Any) -> Progress:
     return Progress(*columns, console=console, refresh_per_second=4)
 
 
-def answers(texts: Sequence[str], response: Mapping[str, Any], title: str) -> Table:
-    """A table of a search's answers: query, the items found with their scores, how many the cut-off kept."""
-    cutoff = ", ".join(f"{name} {value:.6g}" for name, value in response["cutoff"].items())
-    table = Table(title=title, caption=f"cut-off: {cutoff}; version {response['version']}", title_justify="left")
-    table.add_column("query", style="bold")
-    table.add_column(f"found, with scores (at most {SHOWN_ITEMS} shown)")
+def answers(texts: Sequence[str], cut: Mapping[str, Any], best: Mapping[str, Any], title: str) -> Table:
+    """A table of a search's answers: query, the best items with their scores, how many the cut-off kept.
+
+    Args:
+        cut: the response with the cut-off, which may keep more items than a line holds.
+        best: the response with the best few items, whatever their scores; those that were cut are dim.
+    """
+    cutoff = ", ".join(f"{name} {value:.6g}" for name, value in cut["cutoff"].items())
+    table = Table(title=title, caption=f"dim: below the threshold of the cut-off, {cutoff}", title_justify="left")
+    table.add_column("query", style="bold", no_wrap=True)
+    table.add_column("found, with scores")
     table.add_column("kept", justify="right")
     table.add_column("threshold", justify="right", style="dim")
-    for text, result in zip(texts, response["results"], strict=True):
-        pairs = list(zip(result["items"], result["scores"], strict=True))[:SHOWN_ITEMS]
-        found = "  ".join(f"{item} [dim]{score:.2f}[/dim]" for item, score in pairs)
-        kept = f"{result['num_kept']}{'+' if result['is_truncated'] else ''}"
-        threshold = "" if result["threshold"] is None else f"{result['threshold']:.2f}"
-        table.add_row(text, found or "[dim]nothing scores high enough[/dim]", kept, threshold)
+    for text, kept, found in zip(texts, cut["results"], best["results"], strict=True):
+        pairs = zip(found["items"], found["scores"], strict=True)
+        cells = [
+            f"{item} {score:.2f}" if number < kept["num_kept"] else f"[dim]{item} {score:.2f}[/dim]"
+            for number, (item, score) in enumerate(pairs)
+        ]
+        threshold = "" if kept["threshold"] is None else f"{kept['threshold']:.2f}"
+        table.add_row(text, "  ".join(cells), f"{kept['num_kept']}{'+' if kept['is_truncated'] else ''}", threshold)
     return table
 
 
 def reports(rows: Sequence[tuple[str, Report, float | None]], title: str) -> Table:
     """A table of (name, report, seconds of training)."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("similarity", style="bold")
+    caption = "HR: hit rate, MRR: mean reciprocal rank; F1, precision, recall: of the lists that the cut-off keeps"
+    table = Table(title=title, caption=caption, title_justify="left")
+    table.add_column("", style="bold", no_wrap=True)
     ks = list(rows[0][1].hit_rate)
-    for heading in (*(f"hit rate@{k}" for k in ks), "MRR", "cut list: F1", "precision", "recall", "training"):
+    for heading in (*(f"HR@{k}" for k in ks), "MRR", "F1", "precision", "recall", "training"):
         table.add_column(heading, justify="right")
     for name, report, seconds in rows:
         lists = report.lists

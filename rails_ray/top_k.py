@@ -102,7 +102,7 @@ def merge(parts: Sequence[TopK], k: int) -> TopK:
     return select(scores, k, torch.cat([part.item_rows for part in parts], dim=1))
 
 
-def scan(blocks: Iterable[tuple[int, Float[Tensor, "B x"]]], k: int, exclude: Exclusions | None = None) -> TopK:
+def scan(blocks: Iterable[tuple[int, Float[Tensor, "B _"]]], k: int, exclude: Exclusions | None = None) -> TopK:
     """The k best over consecutive blocks of items, each given as (its first item row, its scores).
 
     Only one block and the running k best are held at a time. Scores may be changed in place.

@@ -7,12 +7,13 @@
 | `calibration`   | choose the default mass on held-out queries                        |
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 
+@runtime_checkable
 class Cutoff(Protocol):
     """Decides from the query alone which scores are high enough."""
 

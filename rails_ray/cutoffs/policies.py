@@ -72,9 +72,7 @@ class Cut:
     is_truncated: NDArray[np.bool_]
 
 
-def cut(
-    scores: NDArray[np.floating], temperature: NDArray[np.floating], cutoff: Cutoff, num_searched: int
-) -> Cut:
+def cut(scores: NDArray[np.floating], temperature: NDArray[np.floating], cutoff: Cutoff, num_searched: int) -> Cut:
     """Apply `cutoff` to scores [B, k], descending, of the best k among `num_searched` items."""
     num_found = scores.shape[1]
     threshold = cutoff.threshold(temperature)

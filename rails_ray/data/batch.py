@@ -8,7 +8,7 @@ Axes: B queries of a worker's batch, N items of the batch, M relevant pairs.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -19,14 +19,15 @@ from rails_ray.data.text import Queries
 from rails_ray.losses.negatives import hidden_items
 
 
+@runtime_checkable
 class FeatureRows(Protocol):
     """Features of many inputs, from which some can be taken."""
 
     def __len__(self) -> int: ...
 
-    def take(self, rows: Int[Tensor, " M"]) -> Self: ...
+    def take(self, rows: Int[Tensor, " M"]) -> "FeatureRows": ...
 
-    def to(self, device: torch.device | str) -> Self: ...
+    def to(self, device: torch.device | str) -> "FeatureRows": ...
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class TrainingBatch:
     positive: Int[Tensor, " B"]
     is_hidden: Bool[Tensor, "B N"]
 
-    def to(self, device: torch.device | str) -> Self:
-        return type(self)(
+    def to(self, device: torch.device | str) -> "TrainingBatch":
+        return TrainingBatch(
             self.queries.to(device), self.items.to(device), self.positive.to(device), self.is_hidden.to(device)
         )
 
@@ -106,7 +107,7 @@ class PairSampler:
 
         size = self.batch_size // self.num_workers
         mine = slice(self.rank * size, (self.rank + 1) * size)
-        relevant = [self.queries.relevant(query) for query in chosen[mine]]
+        relevant = [self.queries.relevant(query) for query in chosen[mine].tolist()]
         item_rows, column = torch.from_numpy(rows), torch.from_numpy(positive[mine])
         return TrainingBatch(
             queries=self.query_features.take(torch.from_numpy(chosen[mine])),

@@ -10,7 +10,7 @@
 """
 
 from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -18,6 +18,7 @@ from torch import Tensor
 Features = TypeVar("Features")
 
 
+@runtime_checkable
 class Encoder(Protocol, Generic[Features]):
     """Two towers from inputs to representations of the same width D."""
 

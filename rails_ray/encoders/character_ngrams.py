@@ -16,7 +16,6 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import torch
@@ -48,8 +47,8 @@ class Bags:
         within = torch.arange(int(lengths.sum())) - starts.repeat_interleave(lengths)
         return Bags(self.buckets[self.starts[rows].repeat_interleave(lengths) + within], starts)
 
-    def to(self, device: torch.device | str) -> Self:
-        return type(self)(self.buckets.to(device), self.starts.to(device))
+    def to(self, device: torch.device | str) -> "Bags":
+        return Bags(self.buckets.to(device), self.starts.to(device))
 
 
 def normalise(text: str) -> str:
@@ -69,7 +68,7 @@ def hash_texts(texts: Sequence[str], sizes: Sequence[int], num_buckets: int) -> 
         sizes: lengths n of the n-grams, in characters, the framing spaces counted.
         num_buckets: R.
     """
-    framed = [f" {' '.join(words(text))} " for text in texts]
+    framed = [f" {' '.join(parts)} " if parts else "" for parts in map(words, texts)]
     lengths = np.array([len(text) for text in framed], dtype=np.int64)
     text_of = np.repeat(np.arange(len(texts)), lengths)
     codes = np.frombuffer("".join(framed).encode("utf-32-le"), dtype=np.uint32).astype(np.uint64)

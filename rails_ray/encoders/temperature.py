@@ -1,6 +1,6 @@
 """The temperature of a query, tau_q: small where relevant items score close together, large where they spread.
 
-    tau_q = lowest * (highest / lowest)^sigmoid(w . q + b)
+    tau_q = lowest * (highest / lowest)^sigmoid(w . SiLU(W q + b) + c)
 
 Source: pEBR, Section 2.4, which asks for a positive tau_q and gives no form. Bounded on both sides and even in its
 logarithm, the head can neither make the loss's logits overflow nor switch a query off.
@@ -12,20 +12,27 @@ import math
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 
 @dataclass(frozen=True, kw_only=True)
 class TemperatureConfig:
-    """lowest, highest: bounds of tau_q, 0 < lowest < highest."""
+    """
+    lowest, highest: bounds of tau_q, 0 < lowest < highest.
+    hidden: width of the head's hidden layer.
+    """
 
-    lowest: float = 0.01
-    highest: float = 0.1
+    lowest: float = 0.005
+    highest: float = 0.2
+    hidden: int = 64
 
     def __post_init__(self) -> None:
         if not 0 < self.lowest < self.highest:
             raise ValueError(f"lowest must be above 0 and below highest, got {self.lowest} and {self.highest}")
+        if self.hidden < 1:
+            raise ValueError(f"hidden must be at least 1, got {self.hidden}")
 
 
 class TemperatureHead(nn.Module):
@@ -34,10 +41,11 @@ class TemperatureHead(nn.Module):
     def __init__(self, width: int, config: TemperatureConfig) -> None:
         super().__init__()
         self.config = config
-        self.linear = nn.Linear(width, 1)
-        nn.init.zeros_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
+        self.hidden = nn.Linear(width, config.hidden)
+        self.output = nn.Linear(config.hidden, 1)
+        nn.init.zeros_(self.output.weight)  # all queries begin with the temperature in the middle
+        nn.init.zeros_(self.output.bias)
 
     def forward(self, representation: Float[Tensor, "B D"]) -> Float[Tensor, " B"]:
-        share = torch.sigmoid(self.linear(representation)).squeeze(1)
+        share = torch.sigmoid(self.output(F.silu(self.hidden(representation)))).squeeze(1)
         return self.config.lowest * torch.exp(share * math.log(self.config.highest / self.config.lowest))

@@ -41,7 +41,7 @@ class Ranking:
 
 def encode_items(model: Model, features: FeatureRows) -> ItemState:
     """The state of all items, encoded in batches."""
-    with torch.inference_mode():
+    with torch.no_grad():
         return concatenate([model.encode_items(batch) for _, batch in in_batches(features, model)])
 
 
@@ -55,7 +55,7 @@ def in_batches(features: FeatureRows, model: Model) -> Iterator[tuple[int, Featu
 
 def query_batches(model: Model, texts: list[str]) -> Iterator[tuple[int, QueryState]]:
     """(number of the first, encoded queries) of consecutive batches."""
-    with torch.inference_mode():
+    with torch.no_grad():
         for first, batch in in_batches(model.features(texts), model):
             yield first, model.encode_queries(batch)
 

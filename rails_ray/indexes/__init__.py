@@ -5,7 +5,7 @@
 | `flat` | every vector, scanned in blocks: always exact  |
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from rails_ray.top_k import Exclusions, TopK
 
 
+@runtime_checkable
 class Index(Protocol):
     """The k vectors with the largest inner product with each query."""
 

@@ -4,16 +4,18 @@
 |----------------------|------------------------------------------------------------------|
 | `sampled_softmax`    | RAILS, Equation 4 (first part)                                   |
 | `beta_nce`           | pEBR, Section 2.4.2: the logit is log z / tau_q                  |
+| `pointwise`          | pEBR, Section 2.2: which level of score is enough                |
 | `mutual_information` | RAILS, Equation 3: every pair of components used, few by each    |
 | `negatives`          | which items a query is trained against, and which of them to hide |
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
 
 
+@runtime_checkable
 class ScoreLogit(Protocol):
     """Turns scores in [-1, 1] into the logits of a softmax over one positive and N negatives."""
 

@@ -25,8 +25,6 @@ def sampled_softmax(
     return (logits.logsumexp(dim=1) - logits.gather(1, positive.unsqueeze(1)).squeeze(1)).mean()
 
 
-def scaled_logit(
-    scores: Float[Tensor, "B X"], temperature: Float[Tensor, " B"], *, tau: float
-) -> Float[Tensor, "B X"]:
+def scaled_logit(scores: Float[Tensor, "B X"], temperature: Float[Tensor, " B"], *, tau: float) -> Float[Tensor, "B X"]:
     """phi = score / tau, the same for every query: `temperature` (tau_q) is not used and so not trained."""
     return scores / tau

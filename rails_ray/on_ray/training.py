@@ -26,7 +26,6 @@ from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
 from rails_ray.training.loop import train as train_loop
-from rails_ray.training.step import TrainingStep
 
 
 def train(
@@ -109,9 +108,7 @@ def _train_worker(settings: dict[str, Any]) -> None:
     )
     is_first = context.get_world_rank() == 0
     torch.manual_seed(run_config.seed + context.get_world_rank())  # of dropout; the weights are drawn
-    step = ray.train.torch.prepare_model(
-        TrainingStep(model, build.logit(run_config), run_config.loss.mutual_information_weight, mean_over_workers)
-    )
+    step = ray.train.torch.prepare_model(build.training_step(model, run_config, mean_over_workers))
     started = time.monotonic()
     losses = train_loop(
         step,

@@ -17,11 +17,15 @@ def emoji_mol() -> RunConfig:
         encoder=TwoTowerConfig(width=64, hidden=128, num_buckets=2**16),
         components=ComponentsConfig(width=64, query_hidden=0, gate_hidden=64),
         similarity=MixtureOfLogitsConfig(
-            # Dropout helps long runs; in one of 400 steps it costs a point of hit rate.
-            num_query_components=2, num_item_components=2, temperature=0.1, gate_hidden=32,
-            logit_dropout=0, gate_dropout=0,
+            # Dropout is for longer runs: F1 of the cut lists after 400 steps is .48 with the default, .51 without.
+            num_query_components=2,
+            num_item_components=2,
+            temperature=0.1,
+            gate_hidden=16,
+            logit_dropout=0.0,
+            gate_dropout=0.0,
         ),  # fmt: skip
-        training=TrainingConfig(num_steps=400, batch_size=512, num_items=512, learning_rate=3e-3),
+        training=TrainingConfig(num_steps=600, batch_size=512, num_items=512, learning_rate=3e-3),
     )
 
 

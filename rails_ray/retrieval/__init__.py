@@ -7,12 +7,13 @@
 | `sharded`     | one corpus, several parts      | as its parts are                      |
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from rails_ray.similarities.states import QueryState
 from rails_ray.top_k import Exclusions, TopK
 
 
+@runtime_checkable
 class Retriever(Protocol):
     """A search method bound to a similarity and to the items that it searches."""
 

@@ -37,7 +37,7 @@ class Average:
     def search(self, query: QueryState, k: int, exclude: Exclusions | None = None) -> TopK:
         """The contract of `Retriever`."""
         check_k(k, len(self.items))
-        with torch.inference_mode():
+        with torch.no_grad():
             num_candidates = min(max(self.num_candidates, k), len(self.items))
             found = self.index.search(query.average, num_candidates, exclude)
             candidates = map_tensors(lambda tensor: tensor[found.item_rows], self.items)  # [B, C, ...]

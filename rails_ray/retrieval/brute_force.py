@@ -30,7 +30,7 @@ class BruteForce:
         self.similarity = similarity
         self.items = items
 
-    def blocks(self, query: QueryState) -> Iterator[tuple[int, Float[Tensor, "B x"]]]:
+    def blocks(self, query: QueryState) -> Iterator[tuple[int, Float[Tensor, "B _"]]]:
         """(first item row, scores) of consecutive blocks of items."""
         num_query_components, num_item_components = self.similarity.num_components
         pairs_per_item = max(len(query), 1) * num_query_components * num_item_components
@@ -41,11 +41,11 @@ class BruteForce:
 
     def scores(self, query: QueryState) -> Float[Tensor, "B X"]:
         """The scores of all items; for evaluation, where a batch of queries is small."""
-        with torch.inference_mode():
+        with torch.no_grad():
             return torch.cat([scores for _, scores in self.blocks(query)], dim=1)
 
     def search(self, query: QueryState, k: int, exclude: Exclusions | None = None) -> TopK:
         """The contract of `Retriever`."""
         check_k(k, len(self.items))
-        with torch.inference_mode():
+        with torch.no_grad():
             return scan(self.blocks(query), k, exclude).exactly_k()

@@ -8,7 +8,7 @@
 `states` holds what a similarity compares: the tensors that encoding a query or an item leaves behind.
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -23,6 +23,7 @@ class Scored(NamedTuple):
     gates: Float[Tensor, "B X P"] | None
 
 
+@runtime_checkable
 class Similarity(Protocol):
     """Scores every query of a batch against items, all differentiably."""
 

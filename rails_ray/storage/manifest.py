@@ -220,7 +220,9 @@ def _parse(storage: Storage, path: str, kind: type[Described]) -> Described:
             value["files"] = [FileEntry(**entry) for entry in value["files"]]
         return kind(**value)
     except (KeyError, TypeError) as error:
-        raise DamagedError(f"{storage}/{path} must have the fields of a {kind.__name__.lower()}, got: {error}") from None
+        raise DamagedError(
+            f"{storage}/{path} must have the fields of a {kind.__name__.lower()}, got: {error}"
+        ) from None
 
 
 def summary(manifest: Manifest) -> Mapping[str, Any]:

@@ -35,7 +35,5 @@ def read_shards(storage: Storage, manifest: Manifest, shards: Sequence[int]) -> 
             raise ValueError(f"shard must be at least 0 and below {num_shards}, got {shard}")
     entries = [part for part in manifest.parts if part.shard in shards]
     entries.sort(key=lambda part: part.first_row)
-    part = pa.concat_tables(
-        pq.read_table(io.BytesIO(read_file(storage, manifest.version, entry))) for entry in entries
-    )
+    part = pa.concat_tables(pq.read_table(io.BytesIO(read_file(storage, manifest.version, entry))) for entry in entries)
     return Items(entries[0].first_row, part["item_id"].to_pylist(), parquet.item_state(part))

@@ -3,11 +3,17 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
-from rails_ray.data.batch import TrainingBatch
+
+@runtime_checkable
+class Batch(Protocol):
+    """What a step takes: anything that can be moved to its device."""
+
+    def to(self, device: torch.device | str) -> Any: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +54,7 @@ def learning_rate_factor(step: int, config: TrainingConfig) -> float:
 
 def train(
     step: nn.Module,
-    batches: Iterable[TrainingBatch],
+    batches: Iterable[Batch],
     config: TrainingConfig,
     report: Callable[[int, float], None],
 ) -> list[float]:

@@ -1,9 +1,9 @@
 """One training step: encode the batch, score its queries against its items, and take the loss.
 
-    L = sampled softmax(logit(score), tau_q) + weight * L_MI
+    L = sampled softmax(logit(score, tau_q)) + weight * point-wise(logit(score, tau_q)) + weight * L_MI
 
 A module, so that a data-parallel wrapper sees one forward pass. With equal slices of one global batch, the mean of the
-workers' gradients is the gradient of the whole batch: the softmax part is a mean over queries, and the mean gates of
+workers' gradients is the gradient of the whole batch: both scoring losses are means over queries, and the mean gates of
 L_MI are averaged over workers before their entropy is taken.
 
 Source: RAILS, Equation 4; pEBR, Section 2.4.
@@ -13,6 +13,7 @@ Axes: B queries, N items, P pairs of components.
 
 from collections.abc import Callable
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -20,7 +21,10 @@ from rails_ray.data.batch import TrainingBatch
 from rails_ray.encoders.model import Model
 from rails_ray.losses import ScoreLogit
 from rails_ray.losses.mutual_information import mutual_information
+from rails_ray.losses.pointwise import pointwise
 from rails_ray.losses.sampled_softmax import sampled_softmax
+
+INITIAL_OFFSET = 10.0  # -log(1 - c) of a usual mass c; training moves it
 
 
 class TrainingStep(nn.Module):
@@ -28,6 +32,8 @@ class TrainingStep(nn.Module):
 
     Args:
         logit: turns scores into the logits of the softmax.
+        pointwise_weight: of the point-wise loss. Its offset is trained here and left behind: the mass of a cut-off,
+            which plays its part, is chosen on held-out queries.
         mutual_information_weight: of L_MI; of no effect on a similarity without gates.
         mean_over_workers: the differentiable mean of a tensor over all workers; the tensor itself in a single process.
     """
@@ -36,12 +42,16 @@ class TrainingStep(nn.Module):
         self,
         model: Model,
         logit: ScoreLogit,
+        *,
+        pointwise_weight: float,
         mutual_information_weight: float,
         mean_over_workers: Callable[[Tensor], Tensor],
     ) -> None:
         super().__init__()
         self.model = model
         self.logit = logit
+        self.pointwise_weight = pointwise_weight
+        self.pointwise_offset = nn.Parameter(torch.tensor(INITIAL_OFFSET), requires_grad=pointwise_weight > 0)
         self.mutual_information_weight = mutual_information_weight
         self.mean_over_workers = mean_over_workers
 
@@ -49,9 +59,14 @@ class TrainingStep(nn.Module):
         query = self.model.encode_queries(batch.queries)
         items = self.model.encode_items(batch.items)
         scores, gates = self.model.score(query, items)
-        loss = sampled_softmax(self.logit(scores, query.temperature), batch.positive, batch.is_hidden)
+        logits = self.logit(scores, query.temperature)
+        loss = sampled_softmax(logits, batch.positive, batch.is_hidden)
+        own = (torch.arange(len(query), device=scores.device), batch.positive)
+        if self.pointwise_weight:
+            is_relevant = batch.is_hidden.index_put(own, torch.tensor(True, device=scores.device))
+            loss = loss + self.pointwise_weight * pointwise(logits, is_relevant, self.pointwise_offset)
         if gates is not None and self.mutual_information_weight:
-            of_positives = gates[range(len(query)), batch.positive]  # [B, P]
+            of_positives = gates[own]  # [B, P]
             mean_gates = self.mean_over_workers(of_positives.mean(dim=0))
             loss = loss + self.mutual_information_weight * mutual_information(of_positives, mean_gates)
         return loss

@@ -59,9 +59,7 @@ def build(args: ServeArgs) -> Application:
 
 
 @contextmanager
-def served(
-    args: ServeArgs, *, host: str = "127.0.0.1", port: int = 8000, leave_serve: bool = False
-) -> Iterator[str]:
+def served(args: ServeArgs, *, host: str = "127.0.0.1", port: int = 8000, leave_serve: bool = False) -> Iterator[str]:
     """The application answering at a URL inside the block.
 
     Args:

@@ -50,7 +50,7 @@ def encode(model: Model, queries: Sequence[dict[str, Any]], device: str = "cpu")
     texts = [query["text"] for query in queries if query.get("text") is not None]
     embeddings = [query["embedding"] for query in queries if query.get("text") is None]
     states, order = [], []
-    with torch.inference_mode():
+    with torch.no_grad():
         if texts:
             states.append(model.encode_queries(model.features(texts).to(device)))
             order += [number for number, is_one in enumerate(is_text) if is_one]

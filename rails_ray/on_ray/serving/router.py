@@ -83,9 +83,7 @@ class Router:
         self.index_facts = index
         self.timeout_s = timeout_s
 
-    @api.post(
-        "/v1/search", responses={status: {"model": ErrorResponse} for status in (404, 422, 503)}
-    )
+    @api.post("/v1/search", responses={status: {"model": ErrorResponse} for status in (404, 422, 503)})
     async def search(self, request: SearchRequest) -> SearchResponse:
         """The best items for each query, cut to those worth returning."""
         num_items = self.index_facts["num_items"]
@@ -105,16 +103,16 @@ class Router:
         exclude = [query.exclude for query in request.queries]
         answers = await asyncio.gather(
             *(
-                self._within(
-                    shard.search.remote(state, request.k, request.method, request.num_candidates, exclude)
-                )
+                self._within(shard.search.remote(state, request.k, request.method, request.num_candidates, exclude))
                 for shard in self.shards
             ),
             return_exceptions=True,
         )
         coverage, answered = self._coverage(answers, request.min_coverage)
         try:
-            return await asyncio.to_thread(self._respond, request, cutoff, state.temperature.numpy(), coverage, answered)
+            return await asyncio.to_thread(
+                self._respond, request, cutoff, state.temperature.numpy(), coverage, answered
+            )
         except ValueError as error:
             raise HTTPException(422, str(error)) from None
 
@@ -186,7 +184,9 @@ class Router:
             item_id = {
                 row: item_id
                 for answer in answered
-                for row, item_id in zip(answer.found[number].item_rows[0].tolist(), answer.item_ids[number], strict=True)
+                for row, item_id in zip(
+                    answer.found[number].item_rows[0].tolist(), answer.item_ids[number], strict=True
+                )
             }
             num_kept = int(kept.num_kept[number])
             threshold = float(kept.threshold[number])
@@ -207,4 +207,3 @@ class Router:
             coverage=coverage,
             results=results,
         )
-

@@ -1,0 +1,72 @@
+import numpy as np
+import oracles
+import pytest
+import torch
+from examples import COLOURED, THINGS, small_config
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rails_ray import build
+from rails_ray.evaluation.agreement import recall_at_k
+from rails_ray.evaluation.metrics import hit_rate, list_quality, mean_reciprocal_rank
+from rails_ray.evaluation.ranking import encode_items, rank_all, rank_of_best
+from rails_ray.evaluation.report import evaluate, validate
+
+
+@given(st.lists(st.sampled_from([0.0, 0.5, 0.5, 1.0]), min_size=1, max_size=10), st.data())
+def test_rank_of_best_equals_the_definition(scores: list[float], data: st.DataObject) -> None:
+    relevant = data.draw(st.sets(st.integers(0, len(scores) - 1), min_size=1))
+    mask = torch.tensor([[row in relevant for row in range(len(scores))]])
+    assert rank_of_best(torch.tensor([scores]), mask).tolist() == [oracles.rank_of_best(scores, sorted(relevant))]
+
+
+def test_hit_rate_and_mrr() -> None:
+    ranks = np.array([1, 2, 4, 100])
+    assert hit_rate(ranks, 1) == 0.25
+    assert hit_rate(ranks, 4) == 0.75
+    assert mean_reciprocal_rank(ranks) == pytest.approx((1 + 0.5 + 0.25 + 0.01) / 4)
+
+
+def test_list_quality() -> None:
+    is_relevant = np.array([[True, False, True], [False, False, False]])
+    quality = list_quality(np.array([2, 0]), is_relevant, np.array([2, 1]))
+    assert quality.precision == 0.5  # of the one list that is not empty
+    assert quality.recall == 0.25
+    assert quality.f1 == pytest.approx((0.5 + 0) / 2)
+    assert quality.empty_fraction == 0.5
+
+
+def test_recall_at_k() -> None:
+    assert recall_at_k([[1, 2], [3, 4]], [[2, 1], [3, 9]]) == 0.75
+    with pytest.raises(ValueError, match="one list per expected list, 2, got 1"):
+        recall_at_k([[1]], [[1], [2]])
+    with pytest.raises(ValueError, match="expected must hold lists of at least 1 item"):
+        recall_at_k([[1]], [[]])
+
+
+def test_ranking_equals_the_naive_loop() -> None:
+    model = build.model(small_config()).eval()
+    items = encode_items(model, model.features(THINGS))
+    ranking = rank_all(model, items, COLOURED, 3)
+    scores = model.score(model.encode_queries(model.features(COLOURED.texts)), items).scores.tolist()
+    for number, line in enumerate(scores):
+        relevant = COLOURED.relevant(number).tolist()
+        assert ranking.best_rank[number] == oracles.rank_of_best(line, relevant)
+        best = oracles.top_k(line, 3)
+        assert ranking.is_relevant[number].tolist() == [row in relevant for row in best]
+        assert ranking.num_relevant[number] == len(relevant)
+        assert ranking.scores[number].tolist() == pytest.approx([line[row] for row in best], abs=1e-5)
+
+
+def test_validation_chooses_the_mass_that_evaluation_applies() -> None:
+    model = build.model(small_config()).eval()
+    items = encode_items(model, model.features(THINGS))
+    chosen = validate(model, items, COLOURED, has_temperature=True)
+    assert chosen.cutoff_mass is not None
+    assert chosen.lists is not None
+    again = evaluate(model, items, COLOURED, "test", chosen.cutoff_mass)
+    assert again.lists == chosen.lists
+    assert again.hit_rate == chosen.hit_rate
+    none = validate(model, items, COLOURED, has_temperature=False)
+    assert none.cutoff_mass is None
+    assert none.lists is None

@@ -1,0 +1,87 @@
+import math
+
+import oracles
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rails_ray.losses.beta_nce import beta_logit
+from rails_ray.losses.mutual_information import mutual_information
+from rails_ray.losses.negatives import hidden_items
+from rails_ray.losses.sampled_softmax import sampled_softmax, scaled_logit
+
+
+@given(st.integers(1, 4), st.integers(1, 6), st.data())
+def test_sampled_softmax_equals_the_equation(num_queries: int, num_items: int, data: st.DataObject) -> None:
+    number = st.floats(-20, 20)
+    logits = [data.draw(st.lists(number, min_size=num_items, max_size=num_items)) for _ in range(num_queries)]
+    positive = [data.draw(st.integers(0, num_items - 1)) for _ in range(num_queries)]
+    hidden = [[data.draw(st.booleans()) and column != own for column in range(num_items)] for own in positive]
+    loss = sampled_softmax(torch.tensor(logits), torch.tensor(positive), torch.tensor(hidden))
+    assert loss.item() == pytest.approx(oracles.sampled_softmax(logits, positive, hidden), abs=1e-4)
+
+
+def test_sampled_softmax_of_the_positive_alone_is_zero() -> None:
+    loss = sampled_softmax(torch.tensor([[3.0, 9.0]]), torch.tensor([0]), torch.tensor([[False, True]]))
+    assert loss.item() == 0
+
+
+def test_sampled_softmax_survives_huge_logits() -> None:
+    logits = torch.tensor([[1e4, -1e4]], requires_grad=True)
+    loss = sampled_softmax(logits, torch.tensor([1]), torch.zeros(1, 2, dtype=torch.bool))
+    loss.backward()
+    assert loss.item() == pytest.approx(2e4)
+    assert logits.grad.tolist() == [[1.0, -1.0]]
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=5), st.floats(0.01, 1))
+def test_beta_logit_equals_the_equation(scores: list[float], tau_q: float) -> None:
+    logits = beta_logit(torch.tensor([scores]), torch.tensor([tau_q]))
+    assert logits[0].tolist() == pytest.approx([oracles.beta_logit(s, tau_q) for s in scores], rel=1e-4, abs=1e-3)
+
+
+def test_beta_logit_of_the_lowest_score_is_finite_with_a_finite_gradient() -> None:
+    scores = torch.tensor([[-1.0]], requires_grad=True)
+    logits = beta_logit(scores, torch.tensor([0.01]))
+    logits.sum().backward()
+    assert logits.isfinite().all()
+    assert scores.grad.isfinite().all()
+
+
+def test_scaled_logit_is_phi() -> None:
+    assert scaled_logit(torch.tensor([[0.5]]), torch.tensor([9.0]), tau=0.05).item() == pytest.approx(10)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 100))
+def test_mutual_information_equals_the_equation(num_pairs: int, num_gates: int, seed: int) -> None:
+    gates = torch.rand(num_pairs, num_gates, generator=torch.Generator().manual_seed(seed)) + 1e-3
+    gates = gates / gates.sum(1, keepdim=True)
+    loss = mutual_information(gates, gates.mean(0))
+    assert loss.item() == pytest.approx(oracles.mutual_information(gates.tolist()), abs=1e-5)
+
+
+def test_mutual_information_is_least_where_each_pair_has_a_gate_of_its_own() -> None:
+    assert mutual_information(torch.eye(4), torch.full((4,), 0.25)).item() == pytest.approx(-math.log(4))
+
+
+def test_mutual_information_has_finite_gradients_at_closed_gates() -> None:
+    gates = torch.tensor([[1.0, 0.0], [1.0, 0.0]], requires_grad=True)
+    mutual_information(gates, gates.mean(0)).backward()
+    assert gates.grad.isfinite().all()
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=8), st.data())
+def test_hidden_items_equal_the_definition(item_rows: list[int], data: st.DataObject) -> None:
+    num_queries = data.draw(st.integers(1, 4))
+    positive = [data.draw(st.integers(0, len(item_rows) - 1)) for _ in range(num_queries)]
+    relevant = [sorted({item_rows[own], *data.draw(st.lists(st.integers(0, 6), max_size=4))}) for own in positive]
+    pairs = [(query, row) for query, rows in enumerate(relevant) for row in rows]
+    hidden = hidden_items(
+        torch.tensor(item_rows),
+        torch.tensor(positive),
+        torch.tensor([query for query, _ in pairs]),
+        torch.tensor([row for _, row in pairs]),
+    )
+    assert hidden.tolist() == oracles.hidden_items(item_rows, positive, relevant)

@@ -1,0 +1,91 @@
+import oracles
+import pytest
+import torch
+from examples import random_states, small_mixture
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
+from rails_ray.similarities.states import QueryState, map_tensors
+
+
+@settings(deadline=None)
+@given(st.integers(0, 3), st.integers(0, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 5))
+def test_equals_the_equation(num_queries: int, num_items: int, p_q: int, p_x: int, seed: int) -> None:
+    query, items = random_states(num_queries, num_items, p_q=p_q, p_x=p_x, seed=seed)
+    mixture = small_mixture(p_q, p_x, seed)
+    scored = mixture(query, items)
+    first, second = mixture.logit_gate[1], mixture.logit_gate[3]
+    w = [(layer.weight.tolist(), layer.bias.tolist()) for layer in (first, second)]
+    assert scored.scores.shape == (num_queries, num_items)
+    for b in range(num_queries):
+        for x in range(num_items):
+            score, gates = oracles.mixture_of_logits(
+                query.components[b].tolist(),
+                items.components[x].tolist(),
+                query.gate[b].tolist(),
+                items.gate[x].tolist(),
+                lambda logits: oracles.two_layers(w[0], w[1], logits),
+                mixture.temperature,
+            )
+            assert scored.scores[b, x].item() == pytest.approx(score, abs=1e-4)
+            assert scored.gates[b, x].tolist() == pytest.approx(gates, abs=1e-4)
+
+
+def test_candidates_of_each_query_score_as_in_the_corpus() -> None:
+    query, items = random_states(3, 7)
+    mixture = small_mixture()
+    rows = torch.tensor([[0, 6, 3], [2, 2, 1], [5, 4, 0]])
+    candidates = map_tensors(lambda tensor: tensor[rows], items)
+    assert torch.allclose(mixture(query, candidates).scores, mixture(query, items).scores.gather(1, rows), atol=1e-6)
+
+
+def test_scores_are_cosines_at_most() -> None:
+    query, items = random_states(20, 50)
+    assert small_mixture()(query, items).scores.abs().max() <= 1 + 1e-6
+
+
+def test_permuting_items_permutes_scores() -> None:
+    query, items = random_states(3, 9)
+    order = torch.randperm(9, generator=torch.Generator().manual_seed(1))
+    mixture = small_mixture()
+    permuted = mixture(query, map_tensors(lambda tensor: tensor[order], items)).scores
+    assert torch.allclose(permuted, mixture(query, items).scores[:, order], atol=1e-6)
+
+
+def test_dropout_of_gates_renormalises() -> None:
+    """With all component vectors equal every cosine is 1, and so is any mixture whose gates sum to 1."""
+    query, items = random_states(4, 30)
+    ones = torch.ones(1)
+    query = QueryState(
+        torch.zeros_like(query.components).index_fill_(2, torch.tensor([0]), 1.0), query.gate, ones.expand(4)
+    )
+    items = map_tensors(lambda tensor: tensor, items)
+    items = type(items)(
+        torch.zeros_like(items.components).index_fill_(2, torch.tensor([0]), 1.0), items.gate, items.average
+    )
+    torch.manual_seed(0)
+    config = MixtureOfLogitsConfig(num_query_components=2, num_item_components=3, gate_dropout=0.5, logit_dropout=0.0)
+    scored = MixtureOfLogits(config).train()(query, items)
+    dropped_all = scored.scores < 0.5  # every gate of a pair dropped: its score is 0
+    assert torch.allclose(scored.scores[~dropped_all], torch.tensor(1.0), atol=1e-5)
+    assert scored.gates.sum(-1).allclose(torch.tensor(1.0))
+
+
+def test_a_state_without_its_gate() -> None:
+    query, items = random_states(1, 2)
+    with pytest.raises(ValueError, match="needs the gate of query and item"):
+        small_mixture()(QueryState(query.components, None, query.temperature), items)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("num_query_components", 0, "num_query_components must be at least 1, got 0"),
+        ("temperature", 0.0, "temperature must be above 0, got 0.0"),
+        ("gate_dropout", 1.0, r"gate_dropout must be in \[0, 1\), got 1.0"),
+    ],
+)
+def test_config_out_of_range(field: str, value: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MixtureOfLogitsConfig(**{field: value})

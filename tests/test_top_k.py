@@ -1,0 +1,79 @@
+import oracles
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rails_ray.top_k import Exclusions, TopK, check_k, merge, scan, select
+
+
+@st.composite
+def tied_scores(draw: st.DrawFn) -> torch.Tensor:
+    """Scores with many ties: the hard case of a deterministic order."""
+    lines = draw(st.integers(1, 4))
+    width = draw(st.integers(1, 12))
+    value = st.sampled_from([-1.0, 0.0, 0.5, 0.5, 1.0])
+    return torch.tensor(draw(st.lists(st.lists(value, min_size=width, max_size=width), min_size=lines, max_size=lines)))
+
+
+@given(tied_scores(), st.integers(1, 12))
+def test_select_orders_by_score_then_row(scores: torch.Tensor, k: int) -> None:
+    found = select(scores, k)
+    for line, rows, best in zip(scores.tolist(), found.item_rows.tolist(), found.scores.tolist(), strict=True):
+        assert rows == oracles.top_k(line, k)
+        assert best == [line[row] for row in rows]
+
+
+@given(tied_scores(), st.integers(1, 12), st.integers(1, 5))
+def test_scan_in_blocks_of_any_size_equals_select(scores: torch.Tensor, k: int, size: int) -> None:
+    blocks = [(first, scores[:, first : first + size].clone()) for first in range(0, scores.shape[1], size)]
+    whole, parts = select(scores, k), scan(blocks, k)
+    assert torch.equal(whole.item_rows, parts.item_rows)
+    assert torch.equal(whole.scores, parts.scores)
+
+
+@given(tied_scores(), st.integers(1, 12), st.permutations(range(12)))
+def test_select_of_columns_in_any_order(scores: torch.Tensor, k: int, order: list[int]) -> None:
+    order = [row for row in order if row < scores.shape[1]]
+    rows = torch.tensor(order).expand(len(scores), -1)
+    assert torch.equal(select(scores[:, order], k, rows).item_rows, select(scores, k).item_rows)
+
+
+@given(tied_scores(), st.data())
+def test_excluded_items_never_come_up(scores: torch.Tensor, data: st.DataObject) -> None:
+    width = scores.shape[1]
+    excluded = [data.draw(st.lists(st.integers(0, width - 1), max_size=width - 1, unique=True)) for _ in scores]
+    k = width - max(len(rows) for rows in excluded)
+    blocks = [(first, scores[:, first : first + 3].clone()) for first in range(0, width, 3)]
+    found = scan(blocks, k, Exclusions.of(excluded)).exactly_k()
+    for line, rows, out in zip(scores.tolist(), found.item_rows.tolist(), excluded, strict=True):
+        assert rows == oracles.top_k(line, k, out)
+
+
+def test_exactly_k_refuses_what_exclusion_left_short() -> None:
+    found = scan([(0, torch.zeros(2, 3))], 3, Exclusions.of([[], [0, 2]]))
+    assert found.num_found().tolist() == [3, 1]
+    with pytest.raises(ValueError, match="k must be at most the 1 items left after exclusion, got 3"):
+        found.exactly_k()
+
+
+def test_merge_of_disjoint_parts() -> None:
+    left = TopK(torch.tensor([[0.9, 0.1]]), torch.tensor([[3, 0]]))
+    right = TopK(torch.tensor([[0.9, 0.5]]), torch.tensor([[7, 5]]))
+    assert merge([right, left], 3).item_rows.tolist() == [[3, 7, 5]]
+
+
+def test_no_query_and_no_excluded_pair() -> None:
+    assert select(torch.empty(0, 4), 2).item_rows.shape == (0, 2)
+    assert Exclusions.of([]).pairs.shape == (0, 2)
+
+
+@pytest.mark.parametrize(("k", "message"), [(0, "at least 1, got 0"), (6, "at most the 5 indexed items, got 6")])
+def test_k_outside_the_corpus(k: int, message: str) -> None:
+    with pytest.raises(ValueError, match=f"k must be {message}"):
+        check_k(k, 5)
+
+
+def test_scan_of_nothing() -> None:
+    with pytest.raises(ValueError, match="a scan needs at least 1 item, got none"):
+        scan([], 1)
