@@ -1,6 +1,5 @@
 """The `rails-ray` command: each stage of the pipeline, and the whole of it as `quickstart`."""
 
-import logging
 import os
 import secrets
 import sys
@@ -251,17 +250,15 @@ def parse(arguments: Sequence[str]) -> Quickstart | Train | Encode | Publish | S
         named = arguments[1] if len(arguments) > 1 and not arguments[1].startswith("-") else DEFAULT_RECIPE
         default = Train(recipe=named, config=by_name(named))
         return tyro.cli(Train, prog="rails-ray train", args=arguments[1:], default=default)
-    return tyro.cli(Command, prog="rails-ray", description=DESCRIPTION, args=arguments)  # type: ignore[call-overload,no-any-return]
+    return tyro.cli(Command, prog="rails-ray", description=DESCRIPTION, args=arguments)
 
 
 def _quiet_ray() -> None:
     """Let our own progress be what is seen. Ray reads its environment when it is first imported."""
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     if "RAY_ADDRESS" not in os.environ:  # a cluster of our own gets a secret of its own, not one in the home folder
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    for name in ("ray.data", "ray.serve", "ray.train"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "ERROR")
 
 
 def _next(command: str, storage: str) -> None:

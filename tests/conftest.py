@@ -9,7 +9,6 @@ import pytest
 # Ray reads its environment when it is first imported. A token of the session's own: nothing is written to $HOME.
 os.environ["RAY_AUTH_MODE"] = "token"
 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-os.environ["RAY_BACKEND_LOG_LEVEL"] = "fatal"
 os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.1"
 os.environ.pop("RAY_ADDRESS", None)
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import torch
 import torch.distributed as dist
-from examples import sampler_of, small_config
 from torch.nn.parallel import DistributedDataParallel
 
+from examples import sampler_of, small_config
 from rails_ray import build
 from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.config import LossConfig, RunConfig

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from examples import small_config, write_text_data
 
+from examples import small_config, write_text_data
 from rails_ray import build, config, recipes
 from rails_ray.config import DataConfig
 from rails_ray.storage.filesystem import Storage

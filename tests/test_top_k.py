@@ -1,9 +1,9 @@
-import oracles
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import oracles
 from rails_ray.top_k import Exclusions, TopK, check_k, merge, scan, select
 
 

@@ -34,5 +34,5 @@ def mean_over_workers(tensor: Tensor) -> Tensor:
     """The mean over all workers of the default process group; the tensor itself where there is no group."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return tensor
-    result: Tensor = _MeanOverWorkers.apply(tensor)
+    result: Tensor = _MeanOverWorkers.apply(tensor)  # type: ignore[no-untyped-call]
     return result

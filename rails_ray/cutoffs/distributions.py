@@ -40,4 +40,5 @@ def beta_threshold(mass: float, temperature: Floats) -> NDArray[np.float64]:
     if not 0 <= mass <= 1:
         raise ValueError(f"mass must be in [0, 1], got {mass}")
     with np.errstate(divide="ignore"):
-        return 2 * np.exp(np.log1p(-mass) / beta_alpha(temperature)) - 1
+        z: NDArray[np.float64] = np.exp(np.log1p(-mass) / beta_alpha(temperature))
+    return 2 * z - 1

@@ -121,11 +121,12 @@ def _rows_of(ids: pa.ChunkedArray, known: pa.ChunkedArray, column: str, source: 
     if ids.type != known.type:
         other = "items" if column == "item_id" else "queries"
         raise ValueError(
-            f"{column} in {source}/relevance.parquet must have the type of {other}.parquet, {known.type}, got {ids.type}"
+            f"{column} in {source}/relevance.parquet must be of type {known.type} as in {other}.parquet, got {ids.type}"
         )
     rows = pc.index_in(ids, value_set=known)
     if rows.null_count:
         unknown = ids.filter(pc.is_null(rows))[0].as_py()
         other = "items" if column == "item_id" else "queries"
         raise ValueError(f"{column} in {source}/relevance.parquet must be in {other}.parquet, got {unknown!r}")
-    return rows.to_numpy().astype(np.int64)
+    positions: NDArray[np.int64] = rows.to_numpy().astype(np.int64)
+    return positions

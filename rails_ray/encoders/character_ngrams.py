@@ -31,7 +31,7 @@ WORD = re.compile(rf"[{HAN}]|[{KANA}]+|(?:(?![{HAN}{KANA}])[^\W_])+")
 
 @dataclass(frozen=True)
 class Bags:
-    """The distinct buckets of B texts, one text after the other; text b starts at `starts[b]` and ends where the next starts."""
+    """The distinct buckets of B texts, one text after the other; text b begins at `starts[b]`."""
 
     buckets: Int[Tensor, " W"]
     starts: Int[Tensor, " B"]

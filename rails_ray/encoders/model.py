@@ -26,7 +26,7 @@ class Model(nn.Module):
         self.encoder: Any = encoder  # an `Encoder` that is also a module, which no type can say
         self.query_components = query_components
         self.item_components = item_components
-        self.similarity = similarity
+        self.similarity: Any = similarity  # a `Similarity`, likewise
 
     def features(self, inputs: Sequence[str]) -> Any:
         """What `encode_queries` and `encode_items` read, from texts."""

@@ -62,7 +62,7 @@ def query_batches(model: Model, texts: list[str]) -> Iterator[tuple[int, QuerySt
 
 def rank_all(model: Model, items: ItemState, queries: Queries, k: int) -> Ranking:
     """Score every item for every query and keep the k best."""
-    search = BruteForce(model.similarity, items)  # type: ignore[arg-type]
+    search = BruteForce(model.similarity, items)
     best_rank, lists, relevant_lists, temperature = [], [], [], []
     for first, query in query_batches(model, queries.texts):
         scores = search.scores(query)

@@ -2,7 +2,8 @@
 
     L_MI = -H(E[pi]) + E[H(pi | q, x)]
 
-Source: RAILS, Equation 3. Zero at best is not reached: the minimum is -log P, all pairs used equally, each gate one-hot.
+Source: RAILS, Equation 3. The minimum is -log P: all
+pairs of components used equally, each gate one-hot.
 
 Axes: B pairs of query and positive, P pairs of components.
 """
@@ -24,5 +25,6 @@ def mutual_information(gates: Float[Tensor, "B P"], mean_gates: Float[Tensor, " 
 
 
 def _entropy(probabilities: Float[Tensor, "*B P"]) -> Float[Tensor, "*B"]:
-    # At 0 the entropy is 0 and its slope infinite: the clamp keeps a gate that has closed from turning gradients to NaN.
-    return special.entr(probabilities.clamp(min=SMALLEST_GATE)).sum(dim=-1)
+    # At 0 the slope is infinite: the clamp keeps a gate that has closed from turning gradients to NaN.
+    terms: Tensor = special.entr(probabilities.clamp(min=SMALLEST_GATE))
+    return terms.sum(dim=-1)

@@ -23,13 +23,17 @@ def cluster() -> Iterator[bool]:
         return
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", TRAIN_POLL_S)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # workers without a GPU: the coming default
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     is_own = "RAY_ADDRESS" not in os.environ
     if not is_own:
-        ray.init(**quiet)
+        ray.init(log_to_driver=False, logging_level=logging.ERROR)
     else:
         # CPUs are reservations, not threads: four let two workers and Ray's own tasks in on a machine of two cores.
-        ray.init(num_cpus=max(os.cpu_count() or 1, 4), include_dashboard=False, **quiet)
+        ray.init(
+            num_cpus=max(os.cpu_count() or 1, 4),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
     try:
         yield is_own
     finally:

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from ray.data.block import Block, BlockAccessor
 from ray.data.datasource import WriteResult
 
 from rails_ray import build, config
+from rails_ray.encoders.model import Model
 from rails_ray.errors import DamagedError
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.storage import manifest, parquet, runs
@@ -39,8 +41,8 @@ def encode(
         storage: root folder.
         version: its name; by default the run's name and the time.
         num_shards: shards, each of consecutive items and of equal size but for one item.
-        num_workers: encoding actors.
-        use_gpu: one GPU per actor; by default where the cluster has enough of them.
+        num_workers: encoding tasks at a time.
+        use_gpu: one GPU per task; by default where the cluster has enough of them.
 
     Raises:
         NotFoundError: if there is no such run.
@@ -67,11 +69,10 @@ def encode(
     ray.data.DataContext.get_current().enable_progress_bars = False
     blocks = [items.slice(first, ROWS_PER_BLOCK) for first in range(0, num_items, ROWS_PER_BLOCK)]
     ray.data.from_arrow(blocks).map_batches(
-        ItemEncoder,
-        fn_constructor_args=(str(store), run),
+        partial(encode_block, storage=str(store), run=run),
         batch_size=ROWS_PER_BLOCK,
         batch_format="pyarrow",
-        compute=ray.data.ActorPoolStrategy(size=num_workers),
+        compute=ray.data.TaskPoolStrategy(size=num_workers),
         num_cpus=1,
         num_gpus=1 if use_gpu else 0,
     ).write_datasink(sink)
@@ -92,17 +93,19 @@ def encode(
     return encoded
 
 
-class ItemEncoder:
-    """Turns texts of items into their state; loads the model once."""
+def encode_block(items: pa.Table, storage: str, run: str) -> pa.Table:
+    """The index part of some items, given with their row, id and text."""
+    model = _model(storage, run)
+    encoded = encode_items(model, model.features(items["text"].to_pylist()))
+    return parquet.item_part(items["item_row"], items["item_id"], encoded)
 
-    def __init__(self, storage: str, run: str) -> None:
-        found = runs.read(Storage(storage), run)
-        self.model = build.trained_model(config.from_json(found.config), found.weights)
-        self.model.to("cuda" if torch.cuda.is_available() else "cpu")
 
-    def __call__(self, items: pa.Table) -> pa.Table:
-        encoded = encode_items(self.model, self.model.features(items["text"].to_pylist()))
-        return parquet.item_part(items["item_row"], items["item_id"], encoded)
+@lru_cache(maxsize=1)
+def _model(storage: str, run: str) -> Model:
+    """The run's model, loaded once by each worker process."""
+    found = runs.read(Storage(storage), run)
+    model = build.trained_model(config.from_json(found.config), found.weights)
+    return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 Written = list[tuple[PartEntry, dict[str, str]]]

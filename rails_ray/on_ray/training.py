@@ -12,7 +12,7 @@ import torch
 from ray.train import RunConfig as RayRunConfig
 from ray.train import ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
-from ray.train.v2.api.exceptions import TrainingFailedError  # type: ignore[import-not-found]
+from ray.train.v2.api.exceptions import TrainingFailedError
 
 from rails_ray import build, config
 from rails_ray.collectives.mean import mean_over_workers

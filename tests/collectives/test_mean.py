@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.multiprocessing as mp
+
 from examples import sampler_of
 from gloo_worker import NUM_WORKERS, config_of, one_step
-
 from rails_ray import build
 from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.training.step import in_one_process

@@ -1,10 +1,10 @@
 """What every retrieval method must hold, exact or not."""
 
-import oracles
 import pytest
 import torch
-from examples import random_states, small_mixture
 
+import oracles
+from examples import random_states, small_mixture
 from rails_ray import build
 from rails_ray.retrieval import Retriever
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig

@@ -1,7 +1,7 @@
 import numpy as np
-import oracles
 import pytest
 
+import oracles
 from rails_ray.cutoffs.calibration import CANDIDATE_MASSES, best_mass, mean_f1
 from rails_ray.cutoffs.distributions import beta_threshold
 

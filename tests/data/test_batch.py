@@ -1,8 +1,8 @@
 import numpy as np
-import oracles
 import pytest
 import torch
 
+import oracles
 from rails_ray.data.batch import PairSampler
 from rails_ray.data.text import Queries
 from rails_ray.encoders.character_ngrams import hash_texts

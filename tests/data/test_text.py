@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from examples import write_text_data
 
+from examples import write_text_data
 from rails_ray.data import text
 from rails_ray.errors import NotFoundError
 from rails_ray.storage.filesystem import Storage
@@ -118,7 +118,7 @@ def set_column(name: str, values: pa.Array):
         (
             "relevance",
             lambda t: set_column("query_id", pa.array(["0"] * len(t)))(t),
-            r"query_id in .* must have the type of queries\.parquet, int64, got string",
+            r"query_id in .* must be of type int64 as in queries\.parquet, got string",
         ),
     ],
 )

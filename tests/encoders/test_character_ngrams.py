@@ -1,10 +1,10 @@
 import numpy as np
-import oracles
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import oracles
 from rails_ray.encoders.character_ngrams import BASE, hash_texts, words
 
 

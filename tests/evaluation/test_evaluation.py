@@ -1,11 +1,11 @@
 import numpy as np
-import oracles
 import pytest
 import torch
-from examples import COLOURED, THINGS, small_config
 from hypothesis import given
 from hypothesis import strategies as st
 
+import oracles
+from examples import COLOURED, THINGS, small_config
 from rails_ray import build
 from rails_ray.evaluation.agreement import recall_at_k
 from rails_ray.evaluation.metrics import hit_rate, list_quality, mean_reciprocal_rank

@@ -1,11 +1,11 @@
 import math
 
-import oracles
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import oracles
 from rails_ray.losses.beta_nce import beta_logit
 from rails_ray.losses.mutual_information import mutual_information
 from rails_ray.losses.negatives import hidden_items

@@ -1,6 +1,6 @@
 import torch
-from examples import random_states, small_mixture
 
+from examples import random_states, small_mixture
 from rails_ray.retrieval import brute_force
 from rails_ray.retrieval.brute_force import BruteForce
 

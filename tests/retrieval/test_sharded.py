@@ -1,9 +1,9 @@
 import pytest
 import torch
-from examples import random_states, small_mixture
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import random_states, small_mixture
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.retrieval.sharded import merge_shards, search_shard
 from rails_ray.similarities.states import ItemState, QueryState, map_tensors

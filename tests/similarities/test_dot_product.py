@@ -1,8 +1,8 @@
-import oracles
 import pytest
 import torch
-from examples import random_states
 
+import oracles
+from examples import random_states
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.states import map_tensors
 

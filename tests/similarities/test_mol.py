@@ -1,10 +1,10 @@
-import oracles
 import pytest
 import torch
-from examples import random_states, small_mixture
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import oracles
+from examples import random_states, small_mixture
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.similarities.states import QueryState, map_tensors
 

@@ -1,6 +1,6 @@
 import torch
-from examples import random_states
 
+from examples import random_states
 from rails_ray.similarities.states import QueryState, concatenate, map_tensors
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from examples import part_of, random_states
 
+from examples import part_of, random_states
 from rails_ray.errors import DamagedError, NotFoundError
 from rails_ray.storage import manifest, shards
 from rails_ray.storage.filesystem import Storage
@@ -95,7 +95,7 @@ def test_unknown_versions(storage: Storage) -> None:
     encode(storage, "v2", [2])
     with pytest.raises(NotFoundError, match="version must be one of v1, got 'v2'"):
         manifest.read_manifest(storage, "v2")
-    with pytest.raises(NotFoundError, match="version must be one of v1, got '../v1'"):
+    with pytest.raises(NotFoundError, match=r"version must be one of v1, got '\.\./v1'"):
         manifest.read_manifest(storage, "../v1")
     with pytest.raises(NotFoundError, match=r"must be one that `rails-ray encode` has finished in .*, got 'v9'"):
         manifest.read_encoded(storage, "v9")
@@ -178,7 +178,7 @@ def test_names_that_cannot_be(storage: Storage) -> None:
     encode(storage, "v1", [2])
     with pytest.raises(ValueError, match="version must be a new name, got 'v1'"):
         manifest.check_new(storage, "v1")
-    with pytest.raises(ValueError, match="version must be made of letters, digits, .*, got 'a/b'"):
+    with pytest.raises(ValueError, match=r"version must be made of letters, digits, .*, got 'a/b'"):
         manifest.check_new(storage, "a/b")
 
 

@@ -4,10 +4,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from examples import part_of, random_states
 from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import part_of, random_states
 from rails_ray.errors import DamagedError
 from rails_ray.similarities.states import ItemState
 from rails_ray.storage.parquet import item_state, split_by_shard, to_bytes

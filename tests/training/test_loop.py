@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -50,8 +51,8 @@ def test_learning_rate_rises_and_falls_to_zero() -> None:
     factors = [learning_rate_factor(step, config) for step in range(101)]
     assert factors[0] == pytest.approx(1 / 11)
     assert max(factors) == factors[10] == 1
-    assert all(later > earlier for earlier, later in zip(factors[:10], factors[1:11], strict=True))
-    assert all(later < earlier for earlier, later in zip(factors[10:], factors[11:], strict=False))
+    assert all(later > earlier for earlier, later in pairwise(factors[:11]))
+    assert all(later < earlier for earlier, later in pairwise(factors[10:]))
     assert factors[100] == 0
 
 

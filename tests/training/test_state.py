@@ -1,7 +1,7 @@
 import pytest
 import torch
-from examples import small_config
 
+from examples import small_config
 from rails_ray import build
 from rails_ray.training import state
 

@@ -1,9 +1,9 @@
 from dataclasses import replace
 
-import oracles
 import pytest
-from examples import sampler_of, small_config
 
+import oracles
+from examples import sampler_of, small_config
 from rails_ray import build
 from rails_ray.config import LossConfig
 from rails_ray.training.step import in_one_process

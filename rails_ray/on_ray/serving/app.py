@@ -4,10 +4,12 @@ No annotation of `build` may be a string: Ray reads it to make its arguments.
 """
 
 import errno
+import logging
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import httpx
 from pydantic import BaseModel, ConfigDict, Field
@@ -49,13 +51,19 @@ def build(args: ServeArgs) -> Application:
     store = Storage(args.storage)
     manifest = read_manifest(store, args.version)
     resources = {"num_cpus": args.num_cpus, "num_gpus": args.num_gpus}
-    encoder = QueryEncoder.options(ray_actor_options=resources).bind(str(store), manifest.version)
+    deployments: tuple[Any, Any, Any] = QueryEncoder, Shard, Router  # types cannot say what the decorator makes of them
+    query_encoder, shard_search, router = deployments
+    encoder = query_encoder.options(ray_actor_options=resources).bind(str(store), manifest.version)
     shards = [
-        Shard.options(name=f"Shard{shard:03d}", ray_actor_options=resources).bind(str(store), manifest.version, shard)
+        shard_search.options(name=f"Shard{shard:03d}", ray_actor_options=resources).bind(
+            str(store), manifest.version, shard
+        )
         for shard in range(len(manifest.shard_items))
     ]
-    router = Router.options(ray_actor_options={"num_cpus": args.num_cpus})
-    return router.bind(encoder, shards, manifest.shard_items, summary(manifest), args.timeout_s)
+    application: Application = router.options(ray_actor_options={"num_cpus": args.num_cpus}).bind(
+        encoder, shards, manifest.shard_items, summary(manifest), args.timeout_s
+    )
+    return application
 
 
 @contextmanager
@@ -70,6 +78,7 @@ def served(args: ServeArgs, *, host: str = "127.0.0.1", port: int = 8000, leave_
     """
     check_port(host, port)
     application = build(args)
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
     ray_serve.start(http_options=HTTPOptions(host=host, port=port), logging_config=quiet)
     try:

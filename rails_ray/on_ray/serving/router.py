@@ -71,8 +71,8 @@ class Router:
 
     def __init__(
         self,
-        encoder: DeploymentHandle,
-        shards: list[DeploymentHandle],
+        encoder: DeploymentHandle[Any],
+        shards: list[DeploymentHandle[Any]],
         shard_items: list[int],
         index: dict[str, Any],
         timeout_s: float,

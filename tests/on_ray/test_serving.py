@@ -1,0 +1,272 @@
+"""The application over HTTP: a router, a query encoder and two shards on a real cluster."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import ray
+import torch
+
+from examples import small_config, write_text_data
+from rails_ray import build, client, on_ray
+from rails_ray.config import DataConfig
+from rails_ray.encoders.model import Model
+from rails_ray.errors import DamagedError, NotFoundError, UnavailableError
+from rails_ray.on_ray.encoding import encode
+from rails_ray.on_ray.serving.app import ServeArgs, check_port, served
+from rails_ray.retrieval.brute_force import BruteForce
+from rails_ray.similarities.states import ItemState
+from rails_ray.storage import manifest, runs, shards
+from rails_ray.storage.filesystem import Storage
+from rails_ray.top_k import Exclusions
+from rails_ray.training import state
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server, and the same version in this process."""
+
+    url: str
+    root: Path
+    manifest: manifest.Manifest
+    model: Model
+    item_ids: list[str]
+    items: ItemState
+
+    def search(self, **body: Any) -> httpx.Response:
+        return httpx.post(f"{self.url}/v1/search", json=body, timeout=30)
+
+    def offline(self, texts: list[str], k: int, exclude: list[list[str]] | None = None) -> list[list[str]]:
+        query = self.model.encode_queries(self.model.features(texts))
+        rows = [[self.item_ids.index(item) for item in ids] for ids in exclude or [[] for _ in texts]]
+        found = BruteForce(self.model.similarity, self.items).search(query, k, Exclusions.of(rows))
+        return [[self.item_ids[row] for row in line] for line in found.item_rows.tolist()]
+
+
+def publish_untrained(root: Path) -> manifest.Manifest:
+    """A version of a model with random weights: serving does not mind, and no training is waited for."""
+    config = replace(small_config(), data=DataConfig(folder=str(write_text_data(root / "my-data"))))
+    from rails_ray.config import to_json
+
+    runs.write(
+        Storage(str(root)),
+        "untrained",
+        weights=state.to_bytes(build.model(config)),
+        validation=json.dumps({"cutoff_mass": 0.999}).encode(),
+        training=b"{}",
+        config=to_json(config),
+    )
+    encode(str(root), "untrained", version="v1", num_shards=2)
+    return on_ray.publish(str(root), "v1")
+
+
+@pytest.fixture(scope="module")
+def served_version(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Iterator[Served]:
+    root = tmp_path_factory.mktemp("served")
+    published = publish_untrained(root)
+    storage = Storage(str(root))
+    items = shards.read_shards(storage, published, range(2))
+    with served(ServeArgs(storage=str(root), timeout_s=5), port=free_port()) as url:
+        yield Served(url, root, published, build.version_model(storage, published), items.item_ids, items.state)
+
+
+TEXTS = ["red", "blue hat", "tree", "gold ring", "car"]
+
+
+def test_served_answers_equal_offline_brute_force(served_version: Served) -> None:
+    answer = client.search(served_version.url, TEXTS, k=10, cutoff={"top_k": 10})
+    assert [result["items"] for result in answer["results"]] == served_version.offline(TEXTS, 10)
+    assert answer["is_exact"]
+    assert answer["version"] == "v1"
+    assert answer["coverage"] == {"shards_answered": 2, "num_shards": 2, "items_searched": 60, "num_items": 60}
+    for result in answer["results"]:
+        assert result["scores"] == sorted(result["scores"], reverse=True)
+        assert result["threshold"] is None
+        assert result["num_kept"] == 10
+
+
+def test_average_with_all_items_as_candidates_is_brute_force_and_does_not_claim_it(served_version: Served) -> None:
+    answer = client.search(served_version.url, TEXTS, k=10, method="average", cutoff={"top_k": 10})
+    assert [result["items"] for result in answer["results"]] == served_version.offline(TEXTS, 10)
+    assert not answer["is_exact"]
+
+
+def test_excluded_items_are_searched_around_in_every_shard(served_version: Served) -> None:
+    best = served_version.offline(TEXTS[:2], 6)
+    queries = [{"text": TEXTS[0], "exclude": [*best[0], "no such item"]}, {"text": TEXTS[1], "exclude": []}]
+    answer = served_version.search(queries=queries, k=6, cutoff={"top_k": 6}).json()
+    expected = served_version.offline(TEXTS[:2], 6, [best[0], []])
+    assert [result["items"] for result in answer["results"]] == expected
+
+
+def test_the_cut_off_is_the_versions_own_unless_the_request_names_one(served_version: Served) -> None:
+    own = client.search(served_version.url, ["red"], k=60)
+    named = client.search(served_version.url, ["red"], k=60, cutoff={"mass": 0.999})
+    assert own["cutoff"] == {"mass": 0.999}
+    assert own["results"] == named["results"]
+    everything = client.search(served_version.url, ["red"], k=60, cutoff={"score": -1})["results"][0]
+    assert everything["num_kept"] == 60
+    threshold = own["results"][0]["threshold"]
+    assert own["results"][0]["num_kept"] == sum(score >= threshold for score in everything["scores"])
+    cut_short = client.search(served_version.url, ["red"], k=5, cutoff={"score": -1})["results"][0]
+    assert (cut_short["num_kept"], cut_short["is_truncated"]) == (5, True)
+    assert not everything["is_truncated"]
+
+
+def test_an_embedding_asks_like_the_text_it_is_of(served_version: Served) -> None:
+    model = served_version.model
+    with torch.no_grad():
+        embedding = model.encoder.queries(model.features(["red"]))[0].tolist()
+    queries = [{"embedding": embedding}, {"text": "blue hat"}, {"text": "red"}]
+    first, second, third = served_version.search(queries=queries, k=5, cutoff={"top_k": 5}).json()["results"]
+    assert first["items"] == third["items"]
+    assert second["items"] == served_version.offline(["blue hat"], 5)[0]
+
+
+def test_many_clients_at_once_get_their_own_answers(served_version: Served) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    def ask(text: str) -> list[str]:
+        return client.search(served_version.url, [text], k=5, cutoff={"top_k": 5})["results"][0]["items"]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(ask, TEXTS * 6)) == [served_version.offline([text], 5)[0] for text in TEXTS] * 6
+
+
+def test_health_index_and_description(served_version: Served) -> None:
+    url = served_version.url
+    assert httpx.get(f"{url}/v1/health").json() == {"status": "ok", "version": "v1", "num_shards": 2}
+    assert client.index(url) == manifest.summary(served_version.manifest)
+    paths = httpx.get(f"{url}/openapi.json").json()["paths"]
+    assert set(paths) == {"/v1/search", "/v1/health", "/v1/index"}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({}, "queries must be given, got none"),
+        ({"queries": []}, "queries must have a length of at least 1, got []"),
+        ({"queries": [{"text": "a"}], "k": 0}, "k must be greater than or equal to 1, got 0"),
+        ({"queries": [{"text": "a"}], "k": 61}, "k must be at most the 60 indexed items, got 61"),
+        ({"queries": [{"text": "a"}], "k": "ten"}, "k must be an integer, got 'ten'"),
+        ({"queries": [{"text": "a"}], "speed": 9}, "speed must not be given, it is no field of this request, got 9"),
+        ({"queries": [{"texts": "a"}]}, "queries[0].texts must not be given, it is no field of this request, got 'a'"),
+        ({"queries": [{"text": ""}]}, "queries[0].text must have a length of at least 1, got ''"),
+        ({"queries": [{}]}, "queries[0] must have exactly one of text, embedding, history, got none"),
+        (
+            {"queries": [{"text": "a", "embedding": [1.0]}]},
+            "queries[0] must have exactly one of text, embedding, history, got text and embedding",
+        ),
+        ({"queries": [{"embedding": [1.0]}]}, "queries[0].embedding must have 8 numbers, got 1"),
+        (
+            {"queries": [{"text": "a"}, {"history": ["x"]}]},
+            "queries[1] must be a text or an embedding for this index, got a history",
+        ),
+        (
+            {"queries": [{"text": "a"}], "method": "magic"},
+            "method must be 'brute_force' or 'average', got 'magic'",
+        ),
+        ({"queries": [{"text": "a"}], "cutoff": {"mass": 1}}, "cutoff.mass must be less than 1, got 1"),
+        (
+            {"queries": [{"text": "a"}], "cutoff": {"mass": 0.5, "score": 0}},
+            "cutoff must have exactly one of mass, score, top_k, got mass and score",
+        ),
+        (
+            {"queries": [{"text": "a", "exclude": ["item-0"]}], "k": 60},
+            "k must be at most the 59 items searched and not excluded, got 60",
+        ),
+    ],
+)
+def test_a_bad_request_is_422_and_a_sentence(served_version: Served, body: dict[str, Any], message: str) -> None:
+    response = served_version.search(**body)
+    assert (response.status_code, response.json()) == (422, {"error": message})
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"queries": [{"embedding": [NaN]}]}', "queries[0].embedding[0] must be a finite number, got nan"),
+        (b'{"queries": [{"embedding": [1e999]}]}', "queries[0].embedding[0] must be a finite number, got inf"),
+        (b'{"queries": [', "the body must be JSON, got something else: Expecting value"),
+        (b"[]", "the body must be a JSON object, got []"),
+        (b"", "the body must be given, got none"),
+    ],
+)
+def test_a_body_that_is_no_request(served_version: Served, body: bytes, message: str) -> None:
+    response = httpx.post(f"{served_version.url}/v1/search", content=body)
+    assert (response.status_code, response.json()) == (422, {"error": message})
+
+
+def test_unknown_paths_and_methods(served_version: Served) -> None:
+    response = httpx.get(f"{served_version.url}/v2/search")
+    expected = "the path must be one of /v1/health, /v1/index, /v1/search, got /v2/search"
+    assert (response.status_code, response.json()) == (404, {"error": expected})
+    assert httpx.get(f"{served_version.url}/v1/search").status_code == 405
+
+
+def test_clients_say_what_is_wrong(served_version: Served) -> None:
+    with pytest.raises(ValueError, match="k must be at most the 60 indexed items, got 99"):
+        client.search(served_version.url, ["red"], k=99)
+    with pytest.raises(UnavailableError, match=r"a rails-ray server must answer at .*; `rails-ray serve` starts one"):
+        client.search(f"http://127.0.0.1:{free_port()}", ["red"], k=1)
+
+
+def test_a_port_in_use(served_version: Served) -> None:
+    port = int(served_version.url.rsplit(":", 1)[1])
+    with pytest.raises(UnavailableError, match=f"port must be free, got {port}, which another program uses"):
+        check_port("127.0.0.1", port)
+
+
+def test_versions_that_cannot_be_served(served_version: Served, tmp_path: Path) -> None:
+    with (
+        pytest.raises(NotFoundError, match="version must be one of v1, got 'v9'"),
+        served(ServeArgs(storage=str(served_version.root), version="v9"), port=free_port()),
+    ):
+        pass
+    (tmp_path / "CURRENT").write_text("not JSON")
+    with pytest.raises(DamagedError, match="CURRENT must be JSON"), served(ServeArgs(storage=str(tmp_path)), port=1):
+        pass
+
+
+def test_a_missing_shard_is_503_unless_the_request_can_do_with_less(served_version: Served) -> None:
+    """The last test of the module: a shard's part is damaged and its replica killed, so that no new one comes up."""
+    part = served_version.root / "versions" / "v1" / served_version.manifest.parts[-1].path
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-1])
+    (actor,) = [actor for actor in ray.util.list_named_actors(all_namespaces=True) if "Shard001#" in actor["name"]]
+    ray.kill(ray.get_actor(actor["name"], namespace=actor["namespace"]))
+
+    queries = [{"text": "red"}]
+    response = served_version.search(queries=queries, k=5)
+    assert response.status_code == 503
+    assert response.json()["error"] == (
+        "min_coverage must be reached, 1 of 60 items, got 30 from 1 of 2 shards: try again or ask for less"
+    )
+    assert response.headers["retry-after"] == "1"
+    partial = served_version.search(queries=queries, k=30, min_coverage=0.5, cutoff={"top_k": 30}).json()
+    assert partial["coverage"] == {"shards_answered": 1, "num_shards": 2, "items_searched": 30, "num_items": 60}
+    assert set(partial["results"][0]["items"]) == set(served_version.item_ids[:30])
+    assert served_version.search(queries=queries, k=31, min_coverage=0.5).status_code == 422
+    assert served_version.search(queries=queries, k=5, min_coverage=0.6).status_code == 503
+    health = httpx.get(f"{served_version.url}/v1/health", timeout=30)
+    assert (health.status_code, health.json()) == (503, {"error": "all 2 shards must answer, got none from shard 1"})
+
+    part.write_bytes(whole)  # with its bytes back, the shard comes back
+    deadline = time.monotonic() + 60
+    while served_version.search(queries=queries, k=5).status_code != 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
