@@ -57,7 +57,7 @@ class Train:
     """Name of the run; by default the recipe's name and the time."""
     workers: int = 2
     """Data-parallel workers; each takes a GPU where the cluster has enough of them."""
-    config: tyro.conf.OmitArgPrefixes[tyro.conf.AvoidSubcommands[RunConfig]] = field(
+    config: Annotated[tyro.conf.AvoidSubcommands[RunConfig], tyro.conf.arg(name="")] = field(
         default_factory=lambda: by_name(DEFAULT_RECIPE)
     )
 
@@ -163,7 +163,7 @@ class Query:
     """One or more queries."""
     k: int = 1000
     """At most so many items per query are counted as kept."""
-    show: int = 5
+    show: int = 4
     """Items per query that are shown."""
     mass: float | None = None
     """Cut at this probability mass; by default at the version's own."""

@@ -15,10 +15,14 @@ from rails_ray.training.loop import TrainingConfig
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """
-    folder: with items.parquet, queries.parquet and relevance.parquet (see `rails_ray.data.text`); None for the emoji.
-    num_valid, num_test: held-out queries of the emoji; a folder's tables name their own.
-    split_seed: of the emoji's split.
+    """Where queries and items come from.
+
+    Args:
+        folder: with items.parquet, queries.parquet and relevance.parquet (see `rails_ray.data.text`); the packaged emoji
+            where there is none.
+        num_valid: held-out queries of the emoji for validation; a folder's tables name their own.
+        num_test: held-out queries of the emoji for the last measurement.
+        split_seed: of the emoji's split.
     """
 
     folder: str | None = None
@@ -29,10 +33,12 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
-    """
-    kind: `beta_nce` trains tau_q, which cut-offs by mass need; `sampled_softmax` does not.
-    pointwise_weight: of the point-wise loss, which teaches tau_q where to cut; at least 0.
-    mutual_information_weight: of L_MI; at least 0; of no effect with a dot product.
+    """What training minimises.
+
+    Args:
+        kind: `beta_nce` trains tau_q, which cut-offs by mass need; `sampled_softmax` does not.
+        pointwise_weight: of the point-wise loss, which teaches tau_q where to cut; at least 0.
+        mutual_information_weight: of L_MI; at least 0; of no effect with a dot product.
     """
 
     kind: Literal["beta_nce", "sampled_softmax"] = "beta_nce"
@@ -49,8 +55,9 @@ class LossConfig:
 class RunConfig:
     """All that decides what a run computes.
 
-    name: of the recipe; runs are called by it and the time.
-    seed: of initial weights, batches and dropout.
+    Args:
+        name: of the recipe; runs are called by it and the time.
+        seed: of initial weights, batches and dropout.
     """
 
     name: str

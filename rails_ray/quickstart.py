@@ -47,7 +47,10 @@ def quickstart(storage: str, *, num_steps: int | None, port: int, keep: bool, co
         with rendering.spinner(console, "encode the items with Ray Data"):
             encoded = on_ray.encode(storage, mol.name, num_shards=2)
         manifest = on_ray.publish(storage, encoded.version)
-        console.print(f"  published version [bold]{manifest.version}[/bold]: {manifest.num_items} items in 2 shards")
+        console.print(
+            f"  published version [bold]{manifest.version}[/bold]: {manifest.num_items} items in 2 shards",
+            soft_wrap=True,
+        )
         with rendering.spinner(console, "measure both on held-out queries"):
             reports = [
                 ("Mixture of Logits", on_ray.evaluate(storage, version=manifest.version), mol.training["seconds"]),
@@ -72,10 +75,14 @@ def quickstart(storage: str, *, num_steps: int | None, port: int, keep: bool, co
         console.print(rendering.reports(reports, f"{num_queries} held-out queries, {steps} steps each, one seed"))
         mass = manifest.cutoff_mass
         assert mass is not None  # both recipes train tau_q
-        console.print(f"cut-off: mass {mass:.6g} of a relevant item's score, the best by F1 on the validation queries")
+        console.print(
+            f"cut-off: mass {mass:.6g} of a relevant item's score, the best by F1 on validation queries", soft_wrap=True
+        )
         for method, value in recall.items():
             console.print(f"served top-{COMPARED_K} by {method}: recall {value:.4f} against offline brute force")
-        console.print(f"all in {time.monotonic() - started:.0f} s; what it made lies in {Storage(storage)}")
+        console.print(
+            f"all in {time.monotonic() - started:.0f} s; what it made lies in {Storage(storage)}", soft_wrap=True
+        )
         if keep:
             _keep(url, console)
 

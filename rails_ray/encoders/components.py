@@ -24,10 +24,12 @@ SHORTEST_LENGTH = 1e-6  # below it a vector is noise, and is not scaled up to le
 
 @dataclass(frozen=True, kw_only=True)
 class ComponentsConfig:
-    """
-    width: d of each component.
-    query_hidden: width of the GLU on the query's side; 0 for none, a linear map as on the item's side.
-    gate_hidden: hidden width of u and v.
+    """Sizes of components and gates.
+
+    Args:
+        width: d of each component.
+        query_hidden: width of the GLU on the query's side; 0 for none, a linear map as on the item's side.
+        gate_hidden: hidden width of u and v.
     """
 
     width: int = 64

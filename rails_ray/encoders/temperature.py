@@ -19,9 +19,12 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, kw_only=True)
 class TemperatureConfig:
-    """
-    lowest, highest: bounds of tau_q, 0 < lowest < highest.
-    hidden: width of the head's hidden layer.
+    """Bounds and size of the head of tau_q.
+
+    Args:
+        lowest: least tau_q, above 0.
+        highest: largest tau_q, above lowest.
+        hidden: width of the head's hidden layer.
     """
 
     lowest: float = 0.005

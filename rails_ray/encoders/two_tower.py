@@ -22,11 +22,13 @@ INITIAL_STD = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class TwoTowerConfig:
-    """
-    width: D.
-    hidden: H of each tower's network.
-    num_buckets: R, rows of the shared embedding table.
-    ngram_sizes: lengths of the character n-grams beside whole words.
+    """Sizes of the two towers.
+
+    Args:
+        width: D, of a representation.
+        hidden: H, of each tower's network.
+        num_buckets: R, rows of the embedding table that both towers share.
+        ngram_sizes: lengths of the character n-grams beside whole words.
     """
 
     width: int = 128

@@ -39,7 +39,7 @@ def encode(
 
     Args:
         storage: root folder.
-        version: its name; by default the run's name and the time.
+        version: its name; by default the recipe's name and the time.
         num_shards: shards, each of consecutive items and of equal size but for one item.
         num_workers: encoding tasks at a time.
         use_gpu: one GPU per task; by default where the cluster has enough of them.
@@ -57,7 +57,7 @@ def encode(
         raise ValueError(f"num_shards must be at least 1 and at most the {num_items} items, got {num_shards}")
     if num_workers < 1:
         raise ValueError(f"num_workers must be at least 1, got {num_workers}")
-    version = version or f"{run}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    version = version or f"{run_config.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     manifest.check_new(store, version)
     if use_gpu is None:
         use_gpu = ray.cluster_resources().get("GPU", 0) >= num_workers

@@ -18,7 +18,11 @@ from rails_ray.similarities.states import ItemState, QueryState
 
 @dataclass(frozen=True, kw_only=True)
 class DotProductConfig:
-    """temperature: tau of the training logit score / tau, > 0."""
+    """A dot product.
+
+    Args:
+        temperature: tau of the training logit score / tau, > 0.
+    """
 
     temperature: float = 0.05
 

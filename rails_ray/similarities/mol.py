@@ -26,13 +26,15 @@ from rails_ray.similarities.states import ItemState, QueryState
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureOfLogitsConfig:
-    """
-    num_query_components: P_Q.
-    num_item_components: P_X.
-    temperature: tau, > 0.
-    gate_hidden: H, hidden width of w.
-    logit_dropout: share of component logits dropped before w in training, in [0, 1).
-    gate_dropout: share of gates dropped in training, in [0, 1).
+    """Sizes and dropout of a Mixture of Logits.
+
+    Args:
+        num_query_components: P_Q.
+        num_item_components: P_X.
+        temperature: tau, > 0.
+        gate_hidden: H, hidden width of w.
+        logit_dropout: share of component logits dropped before w in training, in [0, 1).
+        gate_dropout: share of gates dropped in training, in [0, 1).
     """
 
     num_query_components: int = 8

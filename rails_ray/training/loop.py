@@ -18,13 +18,15 @@ class Batch(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """
-    num_steps: optimiser steps.
-    batch_size: queries per step, over all workers.
-    num_items: N, items per step: the positives, and the uniform negatives, of all its queries.
-    learning_rate: its peak, after the warm-up; from there it falls linearly to 0.
-    warmup_fraction: share of the steps over which the learning rate rises from 0, in [0, 1).
-    weight_decay: of AdamW.
+    """How long, on what batches and how fast to train.
+
+    Args:
+        num_steps: optimiser steps.
+        batch_size: queries per step, over all workers.
+        num_items: N, items per step: the positives, and the uniform negatives, of all its queries.
+        learning_rate: its peak, after the warm-up; from there it falls linearly to 0.
+        warmup_fraction: share of the steps over which the learning rate rises from 0, in [0, 1).
+        weight_decay: of AdamW.
     """
 
     num_steps: int = 400

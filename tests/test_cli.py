@@ -1,0 +1,177 @@
+"""The command: what it prints, where it stops, and with which exit code."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from rails_ray import cli
+
+ROOT = Path(__file__).parents[1]
+COMMANDS = ("quickstart", "train", "encode", "publish", "serve", "query", "evaluate")
+
+
+def run(*arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
+    """The installed command in a process of its own, on a cluster of its own."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return subprocess.run(
+        [sys.executable, "-m", "rails_ray.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env=clean | {"COLUMNS": "120"},
+        check=False,
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([command, "--help"])
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    assert f"rails-ray {command}" in text
+
+
+def test_a_recipes_fields_are_overridden_by_their_dotted_names() -> None:
+    command = cli.parse(
+        ["train", "emoji-dot", "--training.num-steps", "7", "--data.folder", "/x", "--similarity.temperature", "0.2"]
+    )
+    assert isinstance(command, cli.Train)
+    assert command.config.name == "emoji-dot"
+    assert command.config.training.num_steps == 7
+    assert command.config.training.batch_size == 512
+    assert command.config.data.folder == "/x"
+    assert command.config.similarity.temperature == 0.2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--training.num-steps", "0"], "num_steps must be at least 1, got 0"),
+        (["train", "--training.speed", "9"], "--training.speed"),
+        (["encode"], "--run"),
+        (["quickstart", "--port", "http"], "http"),
+    ],
+)
+def test_an_argument_that_cannot_be_is_told_and_exits_with_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(arguments)
+    assert stopped.value.code == 2
+    text = capsys.readouterr().err
+    assert message in text
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["train", "nope"], 2, "recipe must be one of emoji-mol, emoji-dot, got 'nope'"),
+        (["query"], 2, "give at least 1 query, got none"),
+        (["query", "pizza", "--url", "http://127.0.0.1:1"], 1, "a rails-ray server must answer at http://127.0.0.1:1"),
+        (["query", "pizza", "--url", "nonsense"], 1, "a rails-ray server must answer at nonsense"),
+        (["publish", "--version", "v9", "--storage", "EMPTY"], 1, "version must be one that `rails-ray encode`"),
+        (["serve", "--storage", "EMPTY"], 1, "storage must hold a published version, got none"),
+        (["serve", "--storage", "s3://bucket/x"], 2, "storage must be a local folder, got s3://bucket/x"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    arguments: list[str], code: int, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([str(tmp_path) if word == "EMPTY" else word for word in arguments]) == code
+    text = capfd.readouterr().err
+    assert message in text
+    assert text.startswith("rails-ray: ")
+    assert text.count("\n") == 1
+    assert "Traceback" not in text
+
+
+def test_a_port_in_use_is_told_before_anything_is_done(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert cli.main(["quickstart", "--storage", str(tmp_path / "s"), "--port", str(port)]) == 1
+    assert f"port must be free, got {port}" in capfd.readouterr().err
+    assert not (tmp_path / "s").exists()
+
+
+def readme_commands(heading: str) -> list[str]:
+    """The rails-ray lines of the code block under a heading of the README."""
+    section = (ROOT / "README.md").read_text().split(f"## {heading}\n", 1)[1].split("\n## ")[0]
+    block = re.search(r"```(?:sh|bash)\n(.*?)```", section, re.DOTALL)
+    assert block, heading
+    return [line.split(" #")[0].strip() for line in block[1].splitlines() if line.startswith("rails-ray ")]
+
+
+@pytest.mark.cluster
+def test_the_readmes_stage_commands(tmp_path: Path) -> None:
+    """As printed but for a folder, a port, a few steps, and the server in the background."""
+    storage, port, steps = str(tmp_path / "storage"), free_port(), 8
+    url = f"http://127.0.0.1:{port}"
+    more = {
+        "train": ["--storage", storage, "--training.num-steps", str(steps), "--data.num-test", "200"],
+        "encode": ["--storage", storage],
+        "publish": ["--storage", storage],
+        "evaluate": ["--storage", storage],
+        "serve": ["--storage", storage, "--port", str(port)],
+        "query": ["--url", url],
+    }
+    commands = [shlex.split(line)[1:] for line in readme_commands("The stages as commands")]
+    assert [command[0] for command in commands] == ["train", "encode", "publish", "evaluate", "serve", "query"]
+    server: subprocess.Popen[str] | None = None
+    try:
+        for command in commands:
+            arguments = [*command, *more[command[0]]]
+            if command[0] == "serve":
+                clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+                server = subprocess.Popen(
+                    [sys.executable, "-m", "rails_ray.cli", *arguments], stdout=subprocess.PIPE, text=True, env=clean
+                )
+                assert server.stdout is not None
+                while "serving at" not in (line := server.stdout.readline()):
+                    assert line or server.poll() is None, "the server ended"
+                continue
+            done = run(*arguments)
+            assert done.returncode == 0, done.stderr
+            assert "Traceback" not in done.stderr
+            if command[0] == "query":
+                assert all(text in done.stdout for text in command[1:])
+    finally:
+        if server is not None:
+            server.send_signal(signal.SIGINT)
+            assert server.wait(60) == cli.EXIT_INTERRUPTED
+    time.sleep(0.5)
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/v1/health")
+
+
+@pytest.mark.cluster
+def test_the_readmes_quickstart_on_a_reduced_budget(tmp_path: Path) -> None:
+    assert readme_commands("Quickstart")[0] == "rails-ray quickstart"
+    storage = tmp_path / "storage"
+    done = run("quickstart", "--storage", str(storage), "--steps", "20", "--port", str(free_port()))
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    for expected in ("pizza", "🍕", "고양이", "Mixture of Logits", "dot product", "HR@10", "MRR", "cut-off: mass 0."):
+        assert expected in done.stdout
+    assert "served top-10 by brute_force: recall 1.0000 against offline brute force" in done.stdout
+    version = json.loads((storage / "CURRENT").read_text())["version"]
+    assert (storage / "versions" / version / "manifest.json").exists()
