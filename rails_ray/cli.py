@@ -1,5 +1,6 @@
 """The `rails-ray` command: each stage of the pipeline, and the whole of it as `quickstart`."""
 
+import importlib
 import os
 import secrets
 import sys
@@ -40,6 +41,7 @@ class Quickstart:
     """Go on serving until Ctrl-C, and print a curl line."""
 
     def run(self) -> None:
+        _load()
         from rails_ray.quickstart import quickstart
 
         quickstart(self.storage, num_steps=self.steps, port=self.port, keep=self.keep, console=out)
@@ -62,6 +64,7 @@ class Train:
     )
 
     def run(self) -> None:
+        _load()
         from rails_ray import on_ray, rendering
         from rails_ray.on_ray.cluster import cluster
 
@@ -86,13 +89,14 @@ class Encode:
     storage: str = STORAGE
     """Folder for everything that is made."""
     version: str | None = None
-    """Name of the version; by default the run's name and the time."""
+    """Name of the version; by default the recipe's name and the time."""
     shards: int = 2
     """Parts of the corpus that are searched side by side."""
     workers: int = 1
     """Encoders that work side by side."""
 
     def run(self) -> None:
+        _load()
         from rails_ray import on_ray, rendering
         from rails_ray.on_ray.cluster import cluster
 
@@ -135,6 +139,7 @@ class Serve:
     """HTTP port."""
 
     def run(self) -> None:
+        _load()
         from contextlib import ExitStack
 
         from rails_ray import rendering
@@ -199,6 +204,7 @@ class Evaluate:
     """train, valid or test."""
 
     def run(self) -> None:
+        _load()
         from rails_ray import on_ray, rendering
         from rails_ray.on_ray.cluster import cluster
 
@@ -259,6 +265,12 @@ def _quiet_ray() -> None:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ.setdefault("RAY_DATA_LOG_LEVEL", "ERROR")
+
+
+def _load() -> None:
+    """Import what takes seconds to import under a spinner."""
+    with out.status("loading torch and Ray"):
+        importlib.import_module("rails_ray.on_ray")
 
 
 def _next(command: str, storage: str) -> None:

@@ -18,8 +18,8 @@ class DataConfig:
     """Where queries and items come from.
 
     Args:
-        folder: with items.parquet, queries.parquet and relevance.parquet (see `rails_ray.data.text`); the packaged emoji
-            where there is none.
+        folder: with items.parquet, queries.parquet and relevance.parquet, as `rails_ray.data.text` says; by default
+            the packaged emoji.
         num_valid: held-out queries of the emoji for validation; a folder's tables name their own.
         num_test: held-out queries of the emoji for the last measurement.
         split_seed: of the emoji's split.

@@ -2,7 +2,7 @@
 
 import time
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 
@@ -11,7 +11,7 @@ from rails_ray.config import RunConfig
 from rails_ray.data import emoji
 from rails_ray.evaluation.agreement import recall_at_k
 from rails_ray.evaluation.ranking import query_batches
-from rails_ray.evaluation.report import LONGEST_LIST
+from rails_ray.evaluation.report import LONGEST_LIST, Report
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.serving.app import ServeArgs, check_port, served
 from rails_ray.recipes.emoji import emoji_dot, emoji_mol
@@ -24,6 +24,15 @@ from rails_ray.storage.shards import read_shards
 HOST = "127.0.0.1"
 COMPARED_K = 10
 NUM_COMPARED = 256  # held-out queries whose served answers are compared with offline brute force
+
+
+@dataclass(frozen=True)
+class Made:
+    """What the stages before serving leave: a published mixture, and both models' reports and seconds of training."""
+
+    manifest: Manifest
+    mol: tuple[Report, float]
+    dot: tuple[Report, float]
 
 
 def quickstart(storage: str, *, num_steps: int | None, port: int, keep: bool, console: Console) -> None:
@@ -42,49 +51,49 @@ def quickstart(storage: str, *, num_steps: int | None, port: int, keep: bool, co
     with ExitStack() as stack:
         with rendering.spinner(console, "start Ray"):
             is_own = stack.enter_context(cluster())
-        mol = _train(emoji_mol(), storage, num_steps, console)
-        dot = _train(emoji_dot(), storage, num_steps, console)
-        with rendering.spinner(console, "encode the items with Ray Data"):
-            encoded = on_ray.encode(storage, mol.name, num_shards=2)
-        manifest = on_ray.publish(storage, encoded.version)
-        console.print(
-            f"  published version [bold]{manifest.version}[/bold]: {manifest.num_items} items in 2 shards",
-            soft_wrap=True,
-        )
-        with rendering.spinner(console, "measure both on held-out queries"):
-            reports = [
-                ("Mixture of Logits", on_ray.evaluate(storage, version=manifest.version), mol.training["seconds"]),
-                ("dot product", on_ray.evaluate(storage, run=dot.name), dot.training["seconds"]),
-            ]
+        made = _make(storage, num_steps, console)
         with rendering.spinner(console, "deploy router, query encoder and 2 shards with Ray Serve"):
-            url = stack.enter_context(
-                served(ServeArgs(storage=storage, version=manifest.version), host=HOST, port=port, leave_serve=is_own)
-            )
+            version = ServeArgs(storage=storage, version=made.manifest.version)
+            url = stack.enter_context(served(version, host=HOST, port=port, leave_serve=is_own))
         with rendering.spinner(console, "ask over HTTP"):
+            shown = rendering.SHOWN_ITEMS
             cut = client.search(url, emoji.SHOWCASE, k=LONGEST_LIST)
-            best = client.search(url, emoji.SHOWCASE, k=rendering.SHOWN_ITEMS, cutoff={"top_k": rendering.SHOWN_ITEMS})
-            recall = _served_recall(url, storage, manifest)
-
-        console.print()
-        console.print(
-            rendering.answers(emoji.SHOWCASE, cut, best, "Emoji by name: none of these queries was trained on")
-        )
-        console.print()
-        steps = len(mol.training["losses"])
-        num_queries = reports[0][1].num_queries
-        console.print(rendering.reports(reports, f"{num_queries} held-out queries, {steps} steps each, one seed"))
-        mass = manifest.cutoff_mass
-        assert mass is not None  # both recipes train tau_q
-        console.print(
-            f"cut-off: mass {mass:.6g} of a relevant item's score, the best by F1 on validation queries", soft_wrap=True
-        )
-        for method, value in recall.items():
-            console.print(f"served top-{COMPARED_K} by {method}: recall {value:.4f} against offline brute force")
-        console.print(
-            f"all in {time.monotonic() - started:.0f} s; what it made lies in {Storage(storage)}", soft_wrap=True
-        )
+            best = client.search(url, emoji.SHOWCASE, k=shown, cutoff={"top_k": shown})
+            recall = _served_recall(url, storage, made.manifest)
+        title = "Emoji by name: none of these queries was trained on"
+        console.print("", rendering.answers(emoji.SHOWCASE, cut, best, title), "", sep="\n")
+        _print_measures(made, recall, console)
         if keep:
             _keep(url, console)
+        with rendering.spinner(console, "stop"):
+            stack.close()
+    console.print(f"all in {time.monotonic() - started:.0f} s; what it made lies in {Storage(storage)}", soft_wrap=True)
+
+
+def _make(storage: str, num_steps: int | None, console: Console) -> Made:
+    mol = _train(emoji_mol(), storage, num_steps, console)
+    dot = _train(emoji_dot(), storage, num_steps, console)
+    with rendering.spinner(console, "encode the items with Ray Data"):
+        encoded = on_ray.encode(storage, mol.name, num_shards=2)
+    manifest = on_ray.publish(storage, encoded.version)
+    console.print(f"  published {manifest.version}: {manifest.num_items} items in 2 shards", highlight=False)
+    with rendering.spinner(console, "measure both on held-out queries"):
+        return Made(
+            manifest,
+            (on_ray.evaluate(storage, version=manifest.version), mol.training["seconds"]),
+            (on_ray.evaluate(storage, run=dot.name), dot.training["seconds"]),
+        )
+
+
+def _print_measures(made: Made, recall: dict[str, float], console: Console) -> None:
+    title = f"{made.mol[0].num_queries} held-out queries, equal steps, negatives and seed"
+    console.print(rendering.reports([("Mixture of Logits", *made.mol), ("dot product", *made.dot)], title))
+    console.print(
+        f"cut-off: mass {made.manifest.cutoff_mass:.6g} of a relevant item's score, the best by F1 on validation queries",
+        soft_wrap=True,
+    )
+    for method, value in recall.items():
+        console.print(f"served top-{COMPARED_K} by {method}: recall {value:.4f} against offline brute force")
 
 
 def _train(config: RunConfig, storage: str, num_steps: int | None, console: Console) -> Run:

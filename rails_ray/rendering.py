@@ -79,15 +79,17 @@ def answers(texts: Sequence[str], cut: Mapping[str, Any], best: Mapping[str, Any
 
 def reports(rows: Sequence[tuple[str, Report, float | None]], title: str) -> Table:
     """A table of (name, report, seconds of training)."""
-    caption = "HR: hit rate, MRR: mean reciprocal rank; P, R, F1: precision, recall and F1 of the cut lists"
+    caption = (
+        "HR: hit rate, MRR: mean reciprocal rank; P, R, F1: precision, recall, F1 of the cut lists; time: of training"
+    )
     table = Table(title=title, caption=caption, title_justify="left")
     table.add_column("", style="bold", no_wrap=True)
     ks = list(rows[0][1].hit_rate)
-    for heading in (*(f"HR@{k}" for k in ks), "MRR", "P", "R", "F1", "training"):
+    for heading in (*(f"HR@{k}" for k in ks), "MRR", "P", "R", "F1", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, report, seconds in rows:
         lists = report.lists
-        quality = ("", "", "") if lists is None else (f"{v:.3f}" for v in (lists.precision, lists.recall, lists.f1))
+        quality = ("", "", "") if lists is None else (f"{v:.2f}" for v in (lists.precision, lists.recall, lists.f1))
         table.add_row(
             name,
             *(f"{report.hit_rate[k]:.4f}" for k in ks),

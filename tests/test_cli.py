@@ -114,11 +114,10 @@ def test_a_port_in_use_is_told_before_anything_is_done(tmp_path: Path, capfd: py
 
 
 def readme_commands(heading: str) -> list[str]:
-    """The rails-ray lines of the code block under a heading of the README."""
+    """The rails-ray lines of the shell code under a heading of the README."""
     section = (ROOT / "README.md").read_text().split(f"## {heading}\n", 1)[1].split("\n## ")[0]
-    block = re.search(r"```(?:sh|bash)\n(.*?)```", section, re.DOTALL)
-    assert block, heading
-    return [line.split(" #")[0].strip() for line in block[1].splitlines() if line.startswith("rails-ray ")]
+    code = "".join(re.findall(r"```sh\n(.*?)```", section, re.DOTALL))
+    return [line.split(" #")[0].strip() for line in code.splitlines() if line.startswith("rails-ray ")]
 
 
 @pytest.mark.cluster
@@ -158,6 +157,8 @@ def test_the_readmes_stage_commands(tmp_path: Path) -> None:
         if server is not None:
             server.send_signal(signal.SIGINT)
             assert server.wait(60) == cli.EXIT_INTERRUPTED
+            assert server.stdout is not None
+            server.stdout.close()
     time.sleep(0.5)
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/v1/health")

@@ -231,6 +231,15 @@ def test_a_port_in_use(served_version: Served) -> None:
         check_port("127.0.0.1", port)
 
 
+def test_a_cluster_that_serves_already_is_left_alone(served_version: Served) -> None:
+    with (
+        pytest.raises(UnavailableError, match="Ray Serve must not run yet on this cluster"),
+        served(ServeArgs(storage=str(served_version.root)), port=free_port()),
+    ):
+        pass
+    assert httpx.get(f"{served_version.url}/v1/health").status_code == 200
+
+
 def test_versions_that_cannot_be_served(served_version: Served, tmp_path: Path) -> None:
     with (
         pytest.raises(NotFoundError, match="version must be one of v1, got 'v9'"),

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
+import ray
 from pydantic import BaseModel, ConfigDict, Field
 from ray import serve as ray_serve
 from ray.serve import Application
@@ -74,10 +75,12 @@ def served(args: ServeArgs, *, host: str = "127.0.0.1", port: int = 8000, leave_
         leave_serve: end without stopping Ray Serve, because its cluster ends as well.
 
     Raises:
-        UnavailableError: if the port is taken, or the application does not come up.
+        UnavailableError: if the port is taken, Ray Serve runs on the cluster already, or the application does not
+            come up.
     """
     check_port(host, port)
     application = build(args)
+    _check_not_running()
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
     ray_serve.start(http_options=HTTPOptions(host=host, port=port), logging_config=quiet)
@@ -109,6 +112,18 @@ def check_port(host: str, port: int) -> None:
             else:
                 reason = f"host and port must be of this machine, got {host}:{port}: {error.strerror}"
             raise UnavailableError(reason) from None
+
+
+def _check_not_running() -> None:
+    """A Serve that is not ours listens on a port of its own, and ending would take its applications down as well."""
+    try:
+        ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
+    except ValueError:
+        return
+    raise UnavailableError(
+        "Ray Serve must not run yet on this cluster, got one that does: add the application to it with "
+        "`serve run serve.app:build storage=DIR --name rails-ray`"
+    )
 
 
 def _wait_until_healthy(url: str) -> None:
