@@ -89,7 +89,7 @@ def _print_measures(made: Made, recall: dict[str, float], console: Console) -> N
     title = f"{made.mol[0].num_queries} held-out queries, equal steps, negatives and seed"
     console.print(rendering.reports([("Mixture of Logits", *made.mol), ("dot product", *made.dot)], title))
     console.print(
-        f"cut-off: mass {made.manifest.cutoff_mass:.6g} of a relevant item's score, the best by F1 on validation queries",
+        f"cut-off: mass {made.manifest.cutoff_mass:.6g} of a relevant item's score, the best by F1 in validation",
         soft_wrap=True,
     )
     for method, value in recall.items():
