@@ -68,7 +68,7 @@ class Train:
         from rails_ray import on_ray, rendering
         from rails_ray.on_ray.cluster import cluster
 
-        with cluster(), rendering.bar(out, f"train {self.config.name}") as on_progress:
+        with cluster(self.workers + 2), rendering.bar(out, f"train {self.config.name}") as on_progress:
             run = on_ray.train(
                 self.config, self.storage, run=self.run_name, num_workers=self.workers, on_progress=on_progress
             )
@@ -100,7 +100,7 @@ class Encode:
         from rails_ray import on_ray, rendering
         from rails_ray.on_ray.cluster import cluster
 
-        with cluster(), rendering.spinner(out, f"encode the items of {self.run_name}"):
+        with cluster(self.workers + 2), rendering.spinner(out, f"encode the items of {self.run_name}"):
             encoded = on_ray.encode(
                 self.storage, self.run_name, version=self.version, num_shards=self.shards, num_workers=self.workers
             )

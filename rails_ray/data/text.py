@@ -10,7 +10,6 @@ are left out.
 Axes: Q queries of a split, M relevant pairs.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,12 +100,6 @@ def assemble(items: pa.Table, queries: pa.Table, relevance: pa.Table, source: st
         if not len(chosen):
             raise ValueError(f"{source} must hold a query with a relevant item in split {split!r}, got none")
     return TextData(items["item_id"].to_pylist(), items["text"].to_pylist(), by_split)
-
-
-def relevance_of(queries: Queries, first: int, rows: Sequence[Sequence[int]] | NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each item of each list is relevant [B, k], for the queries from number `first` on."""
-    lists = np.asarray(rows)
-    return np.stack([np.isin(line, queries.relevant(first + number)) for number, line in enumerate(lists)])
 
 
 def _check_distinct(ids: pa.ChunkedArray, file: str) -> None:

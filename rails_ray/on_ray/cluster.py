@@ -12,11 +12,15 @@ TRAIN_POLL_S = "0.2"
 
 
 @contextmanager
-def cluster() -> Iterator[bool]:
+def cluster(num_cpus: int = 4) -> Iterator[bool]:
     """Connected to Ray inside the block, which gets whether the cluster is its own.
 
     A connection that is there already is used and left alone, and so is the cluster that RAY_ADDRESS names. Otherwise
     a local cluster is started, and stopped at the end.
+
+    Args:
+        num_cpus: that a cluster of its own offers at least. They are reservations, not threads: on two cores, four let
+            two workers and Ray's own tasks in.
     """
     if ray.is_initialized():
         yield False
@@ -27,9 +31,8 @@ def cluster() -> Iterator[bool]:
     if not is_own:
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
     else:
-        # CPUs are reservations, not threads: four let two workers and Ray's own tasks in on a machine of two cores.
         ray.init(
-            num_cpus=max(os.cpu_count() or 1, 4),
+            num_cpus=max(os.cpu_count() or 1, num_cpus),
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,

@@ -113,21 +113,30 @@ def read_encoded(storage: Storage, version: str) -> Encoded:
 def publish(storage: Storage, encoded: Encoded, created_at: str, cutoff_mass: float | None) -> Manifest:
     """Check that every item is there once and every byte is as written, then make the version exist and current.
 
+    A version that was published before keeps its manifest, and becomes current again.
+
     Raises:
         DamagedError: if a file is missing or changed, or an item row is missing or there twice.
     """
     _check_rows(encoded)
     for part in encoded.parts:
         read_file(storage, encoded.version, part)
-    folder = folder_of(encoded.version)
-    files = [describe(name, storage.read(f"{folder}/{name}")) for name in (CONFIG, WEIGHTS, VALIDATION)]
-    manifest = Manifest(
-        **{field.name: getattr(encoded, field.name) for field in dataclasses.fields(Encoded)},
-        created_at=created_at,
-        files=files,
-        cutoff_mass=cutoff_mass,
-    )
-    storage.write(f"{folder}/manifest.json", _to_json(manifest))
+    path = f"{folder_of(encoded.version)}/manifest.json"
+    if storage.exists(path):
+        manifest = _parse(storage, path, Manifest)
+        for entry in manifest.files:
+            read_file(storage, encoded.version, entry)
+    else:
+        manifest = Manifest(
+            **{field.name: getattr(encoded, field.name) for field in dataclasses.fields(Encoded)},
+            created_at=created_at,
+            files=[
+                describe(name, storage.read(f"{folder_of(encoded.version)}/{name}"))
+                for name in (CONFIG, WEIGHTS, VALIDATION)
+            ],
+            cutoff_mass=cutoff_mass,
+        )
+        storage.write(path, _to_json(manifest))
     storage.write(CURRENT, json.dumps({"version": encoded.version}).encode())
     return manifest
 

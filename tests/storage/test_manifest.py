@@ -60,6 +60,13 @@ def test_the_last_published_is_current_and_the_former_stays(storage: Storage) ->
     assert manifest.read_manifest(storage, "v1").version == "v1"
 
 
+def test_publishing_again_goes_back_to_the_version_as_it_was(storage: Storage) -> None:
+    first = publish(storage, "v1", [2])
+    publish(storage, "v2", [2])
+    again = manifest.publish(storage, manifest.read_encoded(storage, "v1"), "later", 0.5)
+    assert again == first == manifest.read_manifest(storage)
+
+
 @pytest.mark.parametrize("write_number", [1, 2])
 def test_an_interrupted_publish_leaves_the_former_version_current(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, write_number: int
