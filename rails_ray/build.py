@@ -32,7 +32,7 @@ METHODS = ("brute_force", "average")
 
 
 def model(config: RunConfig) -> Model:
-    """An untrained model; its initial weights depend on the seed alone, and torch's own generator is left as it was."""
+    """An untrained model on the CPU; its initial weights depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         compared_by = similarity(config)

@@ -15,7 +15,7 @@ from rich.console import Console
 from rails_ray import __version__
 from rails_ray.config import RunConfig
 from rails_ray.errors import RailsRayError
-from rails_ray.recipes import by_name
+from rails_ray.recipes import by_name, names
 
 STORAGE = "rails-ray-data"
 DEFAULT_RECIPE = "emoji-mol"
@@ -68,7 +68,7 @@ class Train:
         from rails_ray import on_ray, rendering
         from rails_ray.on_ray.cluster import cluster
 
-        with cluster(self.workers + 2), rendering.bar(out, f"train {self.config.name}") as on_progress:
+        with rendering.bar(out, f"train {self.config.name}") as on_progress, cluster(self.workers + 2):
             run = on_ray.train(
                 self.config, self.storage, run=self.run_name, num_workers=self.workers, on_progress=on_progress
             )
@@ -100,7 +100,7 @@ class Encode:
         from rails_ray import on_ray, rendering
         from rails_ray.on_ray.cluster import cluster
 
-        with cluster(self.workers + 2), rendering.spinner(out, f"encode the items of {self.run_name}"):
+        with rendering.spinner(out, f"encode the items of {self.run_name}"), cluster(self.workers + 2):
             encoded = on_ray.encode(
                 self.storage, self.run_name, version=self.version, num_shards=self.shards, num_workers=self.workers
             )
@@ -118,6 +118,7 @@ class Publish:
     """Folder for everything that is made."""
 
     def run(self) -> None:
+        _load()
         from rails_ray.on_ray.publishing import publish
 
         manifest = publish(self.storage, self.version)
@@ -149,13 +150,13 @@ class Serve:
         from rails_ray.storage.manifest import read_manifest
 
         check_port(self.host, self.port)
-        version = read_manifest(Storage(self.storage), self.version).version
+        manifest = read_manifest(Storage(self.storage), self.version)
         with ExitStack() as stack:
-            with rendering.spinner(out, f"deploy version {version}"):
-                is_own = stack.enter_context(cluster())
-                arguments = ServeArgs(storage=self.storage, version=version)
+            with rendering.spinner(out, f"deploy version {manifest.version}"):
+                is_own = stack.enter_context(cluster(4 + len(manifest.shard_items)))
+                arguments = ServeArgs(storage=self.storage, version=manifest.version)
                 url = stack.enter_context(served(arguments, host=self.host, port=self.port, leave_serve=is_own))
-            out.print(f"serving at {url} until Ctrl-C; its API is described at {url}/docs", highlight=False)
+            out.print(f"serving at {url} until Ctrl-C; its API is described at {url}/openapi.json", highlight=False)
             while True:
                 time.sleep(3600)
 
@@ -208,7 +209,7 @@ class Evaluate:
         from rails_ray import on_ray, rendering
         from rails_ray.on_ray.cluster import cluster
 
-        with cluster(), rendering.spinner(out, "evaluate"):
+        with rendering.spinner(out, "evaluate"), cluster():
             report = on_ray.evaluate(self.storage, run=self.run_name, version=self.version, split=self.split)
         name = self.run_name or self.version or "current version"
         out.print(rendering.reports([(name, report, None)], f"{report.num_queries} queries of split {report.split}"))
@@ -253,9 +254,13 @@ def parse(arguments: Sequence[str]) -> Quickstart | Train | Encode | Publish | S
         out.print(__version__)
         raise SystemExit(0)
     if arguments[:1] == ["train"]:  # which fields there are to override, and their defaults, is the recipe's matter
-        named = arguments[1] if len(arguments) > 1 and not arguments[1].startswith("-") else DEFAULT_RECIPE
+        named = next((word for word in arguments[1:] if word in names()), DEFAULT_RECIPE)
         default = Train(recipe=named, config=by_name(named))
-        return tyro.cli(Train, prog="rails-ray train", args=arguments[1:], default=default)
+        command = tyro.cli(Train, prog="rails-ray train", args=arguments[1:], default=default)
+        if command.recipe != named:  # a word that is no recipe, or an option's value that is called like another one
+            default = Train(recipe=command.recipe, config=by_name(command.recipe))
+            command = tyro.cli(Train, prog="rails-ray train", args=arguments[1:], default=default)
+        return command
     return tyro.cli(Command, prog="rails-ray", description=DESCRIPTION, args=arguments)
 
 
@@ -275,7 +280,7 @@ def _load() -> None:
 
 def _next(command: str, storage: str) -> None:
     where = "" if storage == STORAGE else f" --storage {storage}"
-    out.print(f"next: {command}{where}", highlight=False, soft_wrap=True)
+    out.print(f"next: {command}{where}", highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def _fail(error: Exception, code: int) -> int:

@@ -35,7 +35,8 @@ def index(url: str) -> dict[str, Any]:
 
 def _request(method: str, url: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
     try:
-        response = httpx.request(method, f"{url}{path}", json=body, timeout=TIMEOUT_S)
+        is_local = httpx.URL(url).host in ("127.0.0.1", "localhost", "::1")  # where no proxy can lead
+        response = httpx.request(method, f"{url}{path}", json=body, timeout=TIMEOUT_S, trust_env=not is_local)
     except (httpx.TransportError, httpx.InvalidURL) as error:
         raise UnavailableError(
             f"a rails-ray server must answer at {url}, got: {error}; `rails-ray serve` starts one"

@@ -30,6 +30,11 @@ class DataConfig:
     num_test: int = 2000
     split_seed: int = 0
 
+    def __post_init__(self) -> None:
+        for name in ("num_valid", "num_test"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:

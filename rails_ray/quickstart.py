@@ -67,7 +67,11 @@ def quickstart(storage: str, *, num_steps: int | None, port: int, keep: bool, co
             _keep(url, console)
         with rendering.spinner(console, "stop"):
             stack.close()
-    console.print(f"all in {time.monotonic() - started:.0f} s; what it made lies in {Storage(storage)}", soft_wrap=True)
+    console.print(
+        f"all in {time.monotonic() - started:.0f} s; what it made lies in {Storage(storage)}",
+        soft_wrap=True,
+        markup=False,
+    )
 
 
 def _make(storage: str, num_steps: int | None, console: Console) -> Made:

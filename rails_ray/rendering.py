@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from rails_ray.evaluation.report import Report
 
@@ -69,11 +70,13 @@ def answers(texts: Sequence[str], cut: Mapping[str, Any], best: Mapping[str, Any
     for text, kept, found in zip(texts, cut["results"], best["results"], strict=True):
         pairs = zip(found["items"], found["scores"], strict=True)
         cells = [
-            f"{item} {score:.2f}" if number < kept["num_kept"] else f"[dim]{item} {score:.2f}[/dim]"
+            Text(f"{item} {score:.2f}", style="" if number < kept["num_kept"] else "dim")
             for number, (item, score) in enumerate(pairs)
         ]
         threshold = "" if kept["threshold"] is None else f"{kept['threshold']:.2f}"
-        table.add_row(text, "  ".join(cells), f"{kept['num_kept']}{'+' if kept['is_truncated'] else ''}", threshold)
+        table.add_row(
+            Text(text), Text("  ").join(cells), f"{kept['num_kept']}{'+' if kept['is_truncated'] else ''}", threshold
+        )
     return table
 
 

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
@@ -60,6 +59,29 @@ def test_a_recipes_fields_are_overridden_by_their_dotted_names() -> None:
     assert command.config.similarity.temperature == 0.2
 
 
+def test_the_recipe_may_stand_anywhere() -> None:
+    for arguments in (["--run", "x", "emoji-dot"], ["emoji-dot", "--run", "x"], ["--run", "emoji-mol", "emoji-dot"]):
+        command = cli.parse(["train", *arguments])
+        assert isinstance(command, cli.Train)
+        assert command.config.name == command.recipe == "emoji-dot"
+    with pytest.raises(ValueError, match="recipe must be one of emoji-mol, emoji-dot, got 'nope'"):
+        cli.parse(["train", "--run", "x", "nope"])
+
+
+def test_a_query_is_no_markup() -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from rails_ray import rendering
+
+    result = {"items": ["[/b]"], "scores": [0.5], "threshold": 0.1, "num_kept": 1, "is_truncated": False}
+    answer = {"cutoff": {"score": 0.1}, "results": [result]}
+    console = Console(file=StringIO(), width=100)
+    console.print(rendering.answers(["x [/b] [red] :pizza:"], answer, answer, "title"))
+    assert "x [/b] [red] :pizza:" in console.file.getvalue()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -89,6 +111,7 @@ def test_an_argument_that_cannot_be_is_told_and_exits_with_2(
         (["query", "pizza", "--url", "nonsense"], 1, "a rails-ray server must answer at nonsense"),
         (["publish", "--version", "v9", "--storage", "EMPTY"], 1, "version must be one that `rails-ray encode`"),
         (["serve", "--storage", "EMPTY"], 1, "storage must hold a published version, got none"),
+        (["quickstart", "--port", "70000"], 2, "port must be from 1 to 65535, got 70000"),
         (["serve", "--storage", "s3://bucket/x"], 2, "storage must be a local folder, got s3://bucket/x"),
     ],
 )
@@ -159,7 +182,6 @@ def test_the_readmes_stage_commands(tmp_path: Path) -> None:
             assert server.wait(60) == cli.EXIT_INTERRUPTED
             assert server.stdout is not None
             server.stdout.close()
-    time.sleep(0.5)
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/v1/health")
 

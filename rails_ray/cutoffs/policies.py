@@ -72,14 +72,23 @@ class Cut:
     is_truncated: NDArray[np.bool_]
 
 
-def cut(scores: NDArray[np.floating], temperature: NDArray[np.floating], cutoff: Cutoff, num_searched: int) -> Cut:
-    """Apply `cutoff` to scores [B, k], descending, of the best k among `num_searched` items."""
+def cut(
+    scores: NDArray[np.floating],
+    temperature: NDArray[np.floating],
+    cutoff: Cutoff,
+    num_searched: int | NDArray[np.integer],
+) -> Cut:
+    """Apply `cutoff` to scores [B, k], descending.
+
+    Args:
+        num_searched: items, for all queries or for each [B], of which these are the best k.
+    """
     num_found = scores.shape[1]
     threshold = cutoff.threshold(temperature)
     num_kept = (scores >= threshold[:, None]).sum(axis=1)
     if cutoff.max_items is not None:
         num_kept = np.minimum(num_kept, cutoff.max_items)
-        is_truncated = np.full(len(scores), num_found < min(cutoff.max_items, num_searched))
+        is_truncated = np.broadcast_to(num_found < np.minimum(cutoff.max_items, num_searched), len(scores))
     else:
         is_truncated = (num_kept == num_found) & (num_found < num_searched)
     return Cut(threshold, num_kept, is_truncated)

@@ -16,7 +16,7 @@ from rails_ray.encoders.character_ngrams import WORD, normalise
 
 LONGEST_FRAGMENT = 3  # words
 
-# Shown by the quickstart; always in the test split, so that what it shows was never trained on.
+# Shown by the quickstart; first in the test split, so that what it shows was not trained on.
 SHOWCASE = (
     "flag", "pizza", "corazón", "chat noir", "katze", "собака", "gunung", "gatto", "bandeira brasil",
     "狗", "ピザ", "고양이", "çiçek", "قلب", "گربه",

@@ -29,6 +29,9 @@ class Encoder(Protocol, Generic[Features]):
     def features(self, inputs: Sequence[str]) -> Features:
         """Inputs (texts) as the tensors that the towers read."""
 
+    def is_blank(self, text: str) -> bool:
+        """Whether nothing in a text tells it from another."""
+
     def queries(self, features: Features) -> Float[Tensor, "B D"]:
         """Representations of queries."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rails_ray.encoders.character_ngrams import Bags, hash_texts
+from rails_ray.encoders.character_ngrams import Bags, hash_texts, words
 
 # Small against a step of Adam, so that a bucket which few texts hold still moves within a short run.
 INITIAL_STD = 0.02
@@ -63,6 +63,9 @@ class TwoTower(nn.Module):
 
     def features(self, inputs: Sequence[str]) -> Bags:
         return hash_texts(inputs, self.config.ngram_sizes, self.config.num_buckets)
+
+    def is_blank(self, text: str) -> bool:
+        return not words(text)
 
     def queries(self, features: Bags) -> Float[Tensor, "B D"]:
         bag = self._bag(features)

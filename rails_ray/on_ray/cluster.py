@@ -7,8 +7,13 @@ from contextlib import contextmanager
 
 import ray
 
-# Ray Train's controller looks at its workers so often (2 s by default): at 0.2 s a run of a minute ends 10 s earlier.
+# Ray Train's controller looks at its workers so often (2 s by default), and a short run waits for each look.
 TRAIN_POLL_S = "0.2"
+
+
+def reserved_device() -> str:
+    """The torch device that Ray has reserved for this task or replica."""
+    return "cuda" if ray.get_runtime_context().get_accelerator_ids().get("GPU") else "cpu"
 
 
 @contextmanager
@@ -32,6 +37,7 @@ def cluster(num_cpus: int = 4) -> Iterator[bool]:
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
     else:
         ray.init(
+            address="local",  # not one that happens to run on this machine
             num_cpus=max(os.cpu_count() or 1, num_cpus),
             include_dashboard=False,
             log_to_driver=False,

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import ray
 import ray.data
-import torch
 from ray.data import Datasink
 from ray.data.block import Block, BlockAccessor
 from ray.data.datasource import WriteResult
@@ -19,6 +18,8 @@ from rails_ray import build, config
 from rails_ray.encoders.model import Model
 from rails_ray.errors import DamagedError
 from rails_ray.evaluation.ranking import encode_items
+from rails_ray.on_ray.cluster import reserved_device
+from rails_ray.on_ray.failures import told_plainly
 from rails_ray.storage import manifest, parquet, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded, PartEntry
@@ -68,19 +69,19 @@ def encode(
     sink = PartSink(str(store), version, manifest.even_shards(num_items, num_shards))
     ray.data.DataContext.get_current().enable_progress_bars = False
     blocks = [items.slice(first, ROWS_PER_BLOCK) for first in range(0, num_items, ROWS_PER_BLOCK)]
-    ray.data.from_arrow(blocks).map_batches(
-        partial(encode_block, storage=str(store), run=run),
-        batch_size=ROWS_PER_BLOCK,
-        batch_format="pyarrow",
-        compute=ray.data.TaskPoolStrategy(size=num_workers),
-        num_cpus=1,
-        num_gpus=1 if use_gpu else 0,
-    ).write_datasink(sink)
+    with told_plainly():
+        ray.data.from_arrow(blocks).map_batches(
+            partial(encode_block, storage=str(store), run=run),
+            batch_size=ROWS_PER_BLOCK,
+            batch_format="pyarrow",
+            compute=ray.data.TaskPoolStrategy(size=num_workers),
+            num_cpus=1,
+            num_gpus=1 if use_gpu else 0,
+        ).write_datasink(sink)
 
-    folder = manifest.folder_of(version)
-    store.write(f"{folder}/{manifest.CONFIG}", found.config)
-    store.write(f"{folder}/{manifest.WEIGHTS}", found.weights)
-    store.write(f"{folder}/{manifest.VALIDATION}", store.read(f"runs/{run}/{manifest.VALIDATION}"))
+    files = {manifest.CONFIG: found.config, manifest.WEIGHTS: found.weights}
+    for name, content in files.items():
+        store.write(f"{manifest.folder_of(version)}/{name}", content)
     encoded = Encoded(
         version=version,
         run=run,
@@ -88,6 +89,8 @@ def encode(
         shard_items=sink.shard_items,
         columns=sink.columns,
         parts=sorted(sink.parts, key=lambda part: part.first_row),
+        files=[manifest.describe(name, content) for name, content in files.items()],
+        cutoff_mass=found.cutoff_mass,
     )
     manifest.write_encoded(store, encoded)
     return encoded
@@ -105,7 +108,7 @@ def _model(storage: str, run: str) -> Model:
     """The run's model, loaded once by each worker process."""
     found = runs.read(Storage(storage), run)
     model = build.trained_model(config.from_json(found.config), found.weights)
-    return model.to("cuda" if torch.cuda.is_available() else "cpu")
+    return model.to(reserved_device())
 
 
 Written = list[tuple[PartEntry, dict[str, str]]]

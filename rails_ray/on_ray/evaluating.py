@@ -7,6 +7,7 @@ from rails_ray.data.text import SPLITS
 from rails_ray.evaluation import report
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.evaluation.report import Report
+from rails_ray.on_ray.failures import told_plainly
 from rails_ray.storage import manifest, runs, shards
 from rails_ray.storage.filesystem import Storage
 
@@ -24,11 +25,8 @@ def evaluate(storage: str, *, run: str | None = None, version: str | None = None
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     store = Storage(storage)
-    if run is not None:
-        runs.read(store, run)  # errors are told here, without a task's frame around them
-    else:
-        version = manifest.read_manifest(store, version).version
-    result: Report = ray.get(_evaluate.remote(str(store), run, version, split))
+    with told_plainly():
+        result: Report = ray.get(_evaluate.remote(str(store), run, version, split))
     return result
 
 

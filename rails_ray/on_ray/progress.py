@@ -55,7 +55,7 @@ def watch(work: Callable[[], Result], board: Any, on_progress: OnProgress) -> Re
         except BaseException as error:
             failure.append(error)
 
-    # A daemon: Ctrl-C must not wait for work that ends with the cluster anyway.
+    # A daemon: Ctrl-C must not wait for work that ends with this process's connection to the cluster.
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     while thread.is_alive():

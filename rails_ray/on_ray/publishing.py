@@ -1,6 +1,5 @@
 """Publish an encoded version: checked whole, described by its manifest, made current by one write."""
 
-import json
 from datetime import UTC, datetime
 
 from rails_ray.storage import manifest
@@ -17,5 +16,4 @@ def publish(storage: str, version: str) -> Manifest:
     """
     store = Storage(storage)
     encoded = manifest.read_encoded(store, version)
-    validation = json.loads(store.read(f"{manifest.folder_of(version)}/{manifest.VALIDATION}"))
-    return manifest.publish(store, encoded, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", validation["cutoff_mass"])
+    return manifest.publish(store, encoded, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")

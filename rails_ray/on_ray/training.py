@@ -2,15 +2,17 @@
 
 import json
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import ray
 import ray.train
 import ray.train.torch
 import torch
+from ray.train import FailureConfig, ScalingConfig
 from ray.train import RunConfig as RayRunConfig
-from ray.train import ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 
@@ -21,6 +23,7 @@ from rails_ray.data.batch import PairSampler
 from rails_ray.errors import TrainingError
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.evaluation.report import validate
+from rails_ray.on_ray.failures import own_cause
 from rails_ray.on_ray.progress import OnProgress, ProgressBoard, Reporter, watch
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
@@ -57,6 +60,9 @@ def train(
             f"training.batch_size must be a multiple of the {num_workers} workers, got {run_config.training.batch_size}"
         )
     store = Storage(storage)
+    if run_config.data.folder is not None:  # workers run in folders of their own
+        folder = str(Path(run_config.data.folder).expanduser().resolve())
+        run_config = replace(run_config, data=replace(run_config.data, folder=folder))
     run = run or f"{run_config.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     runs.check_new(store, run)
     build.data(run_config.data, store)  # says what is wrong with it before anything starts
@@ -73,7 +79,12 @@ def train(
         },
         scaling_config=ScalingConfig(num_workers=num_workers, use_gpu=use_gpu),
         torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
-        run_config=RayRunConfig(name="ray_train", storage_path=f"{store}/runs/{run}"),
+        run_config=RayRunConfig(
+            name="ray_train",
+            storage_path=f"{store}/runs/{run}",
+            # Workers for which there is no room are asked for so often, a minute each, before that is told.
+            failure_config=FailureConfig(controller_failure_limit=2),  # type: ignore[call-arg]
+        ),
     )
     try:
         if on_progress is None:
@@ -132,9 +143,10 @@ def _train_worker(settings: dict[str, Any]) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """The last line of what went wrong on a worker."""
-    worker_failures = getattr(error, "worker_failures", {})
-    cause = next(iter(worker_failures.values()), error)
-    cause = getattr(cause, "cause", None) or cause
-    lines = [line for line in str(cause).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(cause).__name__
+    """What went wrong on a worker, in a line."""
+    for failure in (*getattr(error, "worker_failures", {}).values(), error):
+        cause = own_cause(failure)
+        if cause is not None:
+            return str(cause)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

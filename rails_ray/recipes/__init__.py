@@ -11,11 +11,16 @@ from rails_ray.recipes.emoji import emoji_dot, emoji_mol
 RECIPES: tuple[Callable[[], RunConfig], ...] = (emoji_mol, emoji_dot)
 
 
+def names() -> list[str]:
+    """Of all recipes."""
+    return [recipe.__name__.replace("_", "-") for recipe in RECIPES]
+
+
 def by_name(name: str) -> RunConfig:
     """Raises:
     ValueError: if there is no such recipe.
     """
-    named = {recipe.__name__.replace("_", "-"): recipe for recipe in RECIPES}
+    named = dict(zip(names(), RECIPES, strict=True))
     if name not in named:
         raise ValueError(f"recipe must be one of {', '.join(named)}, got {name!r}")
     return named[name]()

@@ -10,12 +10,16 @@ Differs from the source: means where the paper sums, so that first-stage scores 
 Axes: B queries, X items, C candidates.
 """
 
+import math
+
 import torch
 
 from rails_ray.indexes.flat import FlatIndex
 from rails_ray.similarities import Similarity
 from rails_ray.similarities.states import ItemState, QueryState, map_tensors
 from rails_ray.top_k import Exclusions, TopK, check_k, select
+
+BLOCK_PAIRS = 2**20  # queries * candidates * P of a block: what is gathered for it stays within some 100 MB
 
 
 class Average:
@@ -39,8 +43,18 @@ class Average:
         check_k(k, len(self.items))
         with torch.no_grad():
             num_candidates = min(max(self.num_candidates, k), len(self.items))
+            num_pairs = num_candidates * math.prod(self.similarity.num_components)
+            size = max(BLOCK_PAIRS // num_pairs, 1)
             found = self.index.search(query.average, num_candidates, exclude)
-            candidates = map_tensors(lambda tensor: tensor[found.item_rows], self.items)  # [B, C, ...]
-            scores = self.similarity(query, candidates).scores
-            scores = scores.masked_fill(found.scores == -torch.inf, -torch.inf)  # excluded items fill the last places
-            return select(scores, k, found.item_rows).exactly_k()
+            parts = [self._rescore(query, found, first, first + size, k) for first in range(0, len(query), size)]
+            scores = torch.cat([part.scores for part in parts]) if parts else found.scores[:, :k]
+            rows = torch.cat([part.item_rows for part in parts]) if parts else found.item_rows[:, :k]
+            return TopK(scores, rows).exactly_k()
+
+    def _rescore(self, query: QueryState, found: TopK, first: int, end: int, k: int) -> TopK:
+        """The k best candidates of queries first .. end - 1."""
+        rows = found.item_rows[first:end]
+        block = map_tensors(lambda tensor: tensor[first:end], query)
+        scores = self.similarity(block, map_tensors(lambda tensor: tensor[rows], self.items)).scores  # [B, C]
+        # Where exclusion leaves fewer items than candidates, excluded ones fill the last places.
+        return select(scores.masked_fill(found.scores[first:end] == -torch.inf, -torch.inf), k, rows)

@@ -16,7 +16,7 @@ from rails_ray.storage.filesystem import NAME, Storage
 
 FORMAT = 1
 CURRENT = "CURRENT"
-CONFIG, WEIGHTS, VALIDATION = "config.json", "model.safetensors", "validation.json"
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,12 @@ class PartEntry(FileEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """What encoding has written, before anything is published. A shard holds consecutive item rows."""
+    """What encoding has written, before anything is published. A shard holds consecutive item rows.
+
+    columns: name and Arrow type of the parts' columns.
+    files: the files beside the parts.
+    cutoff_mass: the default mass of the per-query cut-off; None where the model has no trained tau_q.
+    """
 
     version: str
     run: str
@@ -47,25 +52,20 @@ class Encoded:
     shard_items: list[int]
     columns: dict[str, str]
     parts: list[PartEntry]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Manifest(Encoded):
-    """A published version.
-
-    columns: name and Arrow type of the parts' columns.
-    files: the files beside the parts.
-    cutoff_mass: the default mass of the per-query cut-off; None where the model has no trained tau_q.
-    """
-
-    created_at: str
     files: list[FileEntry]
     cutoff_mass: float | None
-    format: int = FORMAT
 
     def file(self, name: str) -> FileEntry:
         """The entry of a file beside the parts."""
         return next(entry for entry in self.files if entry.path == name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest(Encoded):
+    """A published version."""
+
+    created_at: str
+    format: int = FORMAT
 
 
 Described = TypeVar("Described", bound=Encoded)
@@ -110,33 +110,21 @@ def read_encoded(storage: Storage, version: str) -> Encoded:
     return _parse(storage, path, Encoded)
 
 
-def publish(storage: Storage, encoded: Encoded, created_at: str, cutoff_mass: float | None) -> Manifest:
+def publish(storage: Storage, encoded: Encoded, created_at: str) -> Manifest:
     """Check that every item is there once and every byte is as written, then make the version exist and current.
 
-    A version that was published before keeps its manifest, and becomes current again.
+    A version that was published before becomes current again.
 
     Raises:
         DamagedError: if a file is missing or changed, or an item row is missing or there twice.
     """
     _check_rows(encoded)
-    for part in encoded.parts:
-        read_file(storage, encoded.version, part)
-    path = f"{folder_of(encoded.version)}/manifest.json"
-    if storage.exists(path):
-        manifest = _parse(storage, path, Manifest)
-        for entry in manifest.files:
-            read_file(storage, encoded.version, entry)
-    else:
-        manifest = Manifest(
-            **{field.name: getattr(encoded, field.name) for field in dataclasses.fields(Encoded)},
-            created_at=created_at,
-            files=[
-                describe(name, storage.read(f"{folder_of(encoded.version)}/{name}"))
-                for name in (CONFIG, WEIGHTS, VALIDATION)
-            ],
-            cutoff_mass=cutoff_mass,
-        )
-        storage.write(path, _to_json(manifest))
+    for entry in (*encoded.parts, *encoded.files):
+        read_file(storage, encoded.version, entry)
+    manifest = Manifest(
+        **{field.name: getattr(encoded, field.name) for field in dataclasses.fields(Encoded)}, created_at=created_at
+    )
+    storage.write(f"{folder_of(encoded.version)}/manifest.json", _to_json(manifest))
     storage.write(CURRENT, json.dumps({"version": encoded.version}).encode())
     return manifest
 
@@ -144,10 +132,14 @@ def publish(storage: Storage, encoded: Encoded, created_at: str, cutoff_mass: fl
 def current_version(storage: Storage) -> str:
     """Raises:
     NotFoundError: if nothing was published.
+    DamagedError: if the pointer cannot be read.
     """
     if not storage.exists(CURRENT):
         raise NotFoundError(f"storage must hold a published version, got none in {storage}: run `rails-ray publish`")
-    return str(_json(storage, CURRENT)["version"])
+    version = _json(storage, CURRENT).get("version")
+    if not isinstance(version, str):
+        raise DamagedError(f"{storage}/{CURRENT} must name a version, got {version!r}: publish again")
+    return version
 
 
 def read_manifest(storage: Storage, version: str | None = None) -> Manifest:
@@ -175,12 +167,14 @@ def read_file(storage: Storage, version: str, entry: FileEntry) -> bytes:
     try:
         data = storage.read(path)
     except NotFoundError:
-        raise DamagedError(f"version {version} must hold {entry.path}, got no such file: publish it again") from None
+        raise DamagedError(
+            f"version {version} must hold {entry.path}, got no such file: encode and publish a new version"
+        ) from None
     found = describe(entry.path, data)
     if found.sha256 != entry.sha256:
         raise DamagedError(
             f"{entry.path} of version {version} must have the sha256 of its manifest, {entry.sha256[:12]}, "
-            f"got {found.sha256[:12]} ({found.size_bytes} of {entry.size_bytes} bytes): publish it again"
+            f"got {found.sha256[:12]} ({found.size_bytes} of {entry.size_bytes} bytes): encode and publish a new one"
         )
     return data
 
@@ -225,8 +219,7 @@ def _parse(storage: Storage, path: str, kind: type[Described]) -> Described:
         raise DamagedError(f"{storage}/{path} must be of format {FORMAT}, got {value.get('format')!r}")
     try:
         value["parts"] = [PartEntry(**part) for part in value["parts"]]
-        if "files" in value:
-            value["files"] = [FileEntry(**entry) for entry in value["files"]]
+        value["files"] = [FileEntry(**entry) for entry in value["files"]]
         return kind(**value)
     except (KeyError, TypeError) as error:
         raise DamagedError(

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from rails_ray.errors import NotFoundError
+from rails_ray.errors import DamagedError, NotFoundError
 from rails_ray.storage.filesystem import NAME, Storage
 
 
@@ -51,15 +51,22 @@ def write(storage: Storage, run: str, *, weights: bytes, validation: bytes, trai
 def read(storage: Storage, run: str) -> Run:
     """Raises:
     NotFoundError: if there is no finished run of this name.
+    DamagedError: if its reports cannot be read.
     """
     folder = f"runs/{run}"
     if not NAME.fullmatch(run) or not storage.exists(f"{folder}/config.json"):
         finished = [name for name in storage.list("runs") if storage.exists(f"runs/{name}/config.json")]
         raise NotFoundError(f"run must be one of {', '.join(finished) or 'none trained yet'}, got {run!r}")
+    try:
+        validation = json.loads(storage.read(f"{folder}/validation.json"))
+        training = json.loads(storage.read(f"{folder}/training.json"))
+        validation["cutoff_mass"], training["seconds"]
+    except (ValueError, KeyError, TypeError, NotFoundError):
+        raise DamagedError(f"run {run!r} in {storage} must hold its reports as JSON, got others: train again") from None
     return Run(
         name=run,
         config=storage.read(f"{folder}/config.json"),
         weights=storage.read(f"{folder}/model.safetensors"),
-        validation=json.loads(storage.read(f"{folder}/validation.json")),
-        training=json.loads(storage.read(f"{folder}/training.json")),
+        validation=validation,
+        training=training,
     )

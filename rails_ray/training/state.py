@@ -11,8 +11,8 @@ def to_bytes(module: nn.Module) -> bytes:
     return safetensors.torch.save(tensors)
 
 
-def load(module: nn.Module, weights: bytes, prefix: str = "") -> None:
-    """Set the tensors of `module` to those stored under `prefix` + their name.
+def load(module: nn.Module, weights: bytes) -> None:
+    """Set the tensors of `module` to those stored under their names.
 
     Raises:
         ValueError: if the weights are not those of such a module.
@@ -21,9 +21,8 @@ def load(module: nn.Module, weights: bytes, prefix: str = "") -> None:
         stored = safetensors.torch.load(weights)
     except safetensors.SafetensorError as error:
         raise ValueError(f"weights must be safetensors, got: {error}") from None
-    chosen = {name.removeprefix(prefix): tensor for name, tensor in stored.items() if name.startswith(prefix)}
     try:
-        module.load_state_dict(chosen)
+        module.load_state_dict(stored)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"weights must be those of the config beside them, got: {reason}") from None

@@ -97,6 +97,14 @@ def test_average_says_when_it_is_exact() -> None:
     assert not retriever.is_exact
 
 
+def test_average_in_blocks_of_queries_gives_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    retriever, query, _ = made("average", num_candidates=10)
+    whole = retriever.search(query, 5, Exclusions.of([[1], [], [2, 3]]))
+    monkeypatch.setattr("rails_ray.retrieval.average.BLOCK_PAIRS", 1)
+    parts = retriever.search(query, 5, Exclusions.of([[1], [], [2, 3]]))
+    assert torch.equal(parts.item_rows, whole.item_rows)
+
+
 def test_average_needs_a_candidate() -> None:
     with pytest.raises(ValueError, match="num_candidates must be at least 1, got 0"):
         made("average", num_candidates=0)

@@ -32,6 +32,7 @@ def test_top_k_keeps_a_number() -> None:
 def test_a_list_that_ends_above_the_threshold_is_truncated() -> None:
     assert cut(SCORES, TEMPERATURE, ScoreCutoff(0.1), num_searched=10).is_truncated.tolist() == [True, True]
     assert cut(SCORES, TEMPERATURE, ScoreCutoff(0.1), num_searched=3).is_truncated.tolist() == [False, False]
+    assert cut(SCORES, TEMPERATURE, ScoreCutoff(0.1), np.array([3, 4])).is_truncated.tolist() == [False, True]
     assert cut(SCORES, TEMPERATURE, TopKCutoff(5), num_searched=10).is_truncated.tolist() == [True, True]
     assert cut(SCORES, TEMPERATURE, TopKCutoff(5), num_searched=3).is_truncated.tolist() == [False, False]
 

@@ -99,6 +99,28 @@ def test_a_damaged_version_is_not_published(root: Path, run: Run) -> None:
         on_ray.publish(str(root), "damaged")
 
 
+def test_a_damaged_version_is_told_in_a_sentence_by_evaluation(root: Path, run: Run) -> None:
+    made = on_ray.encode(str(root), run.name, version="damaged-later", num_shards=1)
+    on_ray.publish(str(root), "damaged-later")
+    part = root / "versions" / "damaged-later" / made.parts[0].path
+    part.write_bytes(part.read_bytes()[:-1])
+    with pytest.raises(
+        DamagedError, match=r"^shard-000/part-\S+ of version damaged-later must have the sha256"
+    ) as told:
+        on_ray.evaluate(str(root), version="damaged-later")
+    assert "\n" not in str(told.value)
+
+
+def test_a_folder_of_data_may_be_relative(root: Path, run_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(run_config.data.folder)
+    monkeypatch.chdir(folder.parent)
+    short = replace(run_config.training, num_steps=2)
+    made = on_ray.train(
+        replace(run_config, data=DataConfig(folder=folder.name), training=short), str(root), run="near", num_workers=1
+    )
+    assert config.from_json(made.config).data.folder == str(folder.resolve())
+
+
 def test_arguments_that_cannot_be(root: Path, run: Run, run_config: RunConfig) -> None:
     storage = str(root)
     with pytest.raises(ValueError, match="run must be a new name, got 'first'"):

@@ -176,6 +176,11 @@ def test_health_index_and_description(served_version: Served) -> None:
             {"queries": [{"text": "a"}, {"history": ["x"]}]},
             "queries[1] must be a text or an embedding for this index, got a history",
         ),
+        ({"queries": [{"text": "🍕!"}]}, "queries[0].text must hold a letter or a digit, got '🍕!'"),
+        (
+            {"queries": [{"text": "a"}, {"embedding": [1e39, *[0.0] * 7]}]},
+            "queries[1].embedding must hold numbers up to 1e+06, got 1e+39",
+        ),
         (
             {"queries": [{"text": "a"}], "method": "magic"},
             "method must be 'brute_force' or 'average', got 'magic'",
@@ -231,6 +236,13 @@ def test_a_port_in_use(served_version: Served) -> None:
         check_port("127.0.0.1", port)
 
 
+def test_a_list_of_all_that_is_left_is_not_truncated(served_version: Served) -> None:
+    queries = [{"text": "red", "exclude": ["item-0", "item-59"]}, {"text": "red"}]
+    first, second = served_version.search(queries=queries, k=58, cutoff={"score": -1}).json()["results"]
+    assert (first["num_kept"], first["is_truncated"]) == (58, False)
+    assert (second["num_kept"], second["is_truncated"]) == (58, True)
+
+
 def test_a_cluster_that_serves_already_is_left_alone(served_version: Served) -> None:
     with (
         pytest.raises(UnavailableError, match="Ray Serve must not run yet on this cluster"),
@@ -272,7 +284,10 @@ def test_a_missing_shard_is_503_unless_the_request_can_do_with_less(served_versi
     assert served_version.search(queries=queries, k=31, min_coverage=0.5).status_code == 422
     assert served_version.search(queries=queries, k=5, min_coverage=0.6).status_code == 503
     health = httpx.get(f"{served_version.url}/v1/health", timeout=30)
-    assert (health.status_code, health.json()) == (503, {"error": "all 2 shards must answer, got none from shard 1"})
+    assert (health.status_code, health.json()) == (
+        503,
+        {"error": "the query encoder and 2 shards must answer, got none from shard 1"},
+    )
 
     part.write_bytes(whole)  # with its bytes back, the shard comes back
     deadline = time.monotonic() + 60

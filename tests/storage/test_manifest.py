@@ -23,10 +23,17 @@ def encode(storage: Storage, version: str, shard_items: list[int]) -> Encoded:
         storage.write(f"versions/{version}/{entry.path}", data)
         parts.append(PartEntry(**dataclasses.asdict(entry), shard=shard, first_row=first, num_items=size))
         first += size
-    for name in ("config.json", "model.safetensors", "validation.json"):
+    for name in ("config.json", "model.safetensors"):
         storage.write(f"versions/{version}/{name}", b"{}")
     encoded = Encoded(
-        version=version, run="r", num_items=first, shard_items=shard_items, columns={"item_row": "int64"}, parts=parts
+        version=version,
+        run="r",
+        num_items=first,
+        shard_items=shard_items,
+        columns={"item_row": "int64"},
+        parts=parts,
+        files=[manifest.describe(name, b"{}") for name in ("config.json", "model.safetensors")],
+        cutoff_mass=0.9,
     )
     manifest.write_encoded(storage, encoded)
     return encoded
@@ -38,7 +45,7 @@ def storage(tmp_path: Path) -> Storage:
 
 
 def publish(storage: Storage, version: str, shard_items: list[int]) -> manifest.Manifest:
-    return manifest.publish(storage, encode(storage, version, shard_items), "2026-01-01T00:00:00Z", 0.9)
+    return manifest.publish(storage, encode(storage, version, shard_items), "2026-01-01T00:00:00Z")
 
 
 def test_a_version_comes_back_as_it_was_published(storage: Storage) -> None:
@@ -63,7 +70,7 @@ def test_the_last_published_is_current_and_the_former_stays(storage: Storage) ->
 def test_publishing_again_goes_back_to_the_version_as_it_was(storage: Storage) -> None:
     first = publish(storage, "v1", [2])
     publish(storage, "v2", [2])
-    again = manifest.publish(storage, manifest.read_encoded(storage, "v1"), "later", 0.5)
+    again = manifest.publish(storage, manifest.read_encoded(storage, "v1"), "2026-01-01T00:00:00Z")
     assert again == first == manifest.read_manifest(storage)
 
 
@@ -85,10 +92,10 @@ def test_an_interrupted_publish_leaves_the_former_version_current(
 
     monkeypatch.setattr(Storage, "write", cut_off)
     with pytest.raises(KeyboardInterrupt):
-        manifest.publish(storage, encoded, "now", None)
+        manifest.publish(storage, encoded, "now")
     monkeypatch.undo()
     assert manifest.read_manifest(storage).version == "v1"
-    manifest.publish(storage, encoded, "now", None)  # and nothing stands in the way of another try
+    manifest.publish(storage, encoded, "now")  # and nothing stands in the way of another try
     assert manifest.read_manifest(storage).version == "v2"
 
 
@@ -127,8 +134,25 @@ def test_a_damaged_part_is_neither_published_nor_read(storage: Storage, change) 
     encoded = encode(storage, "v2", [3])
     damage(storage, "versions/v2/shard-000/part.parquet", change)
     with pytest.raises(DamagedError, match="of version v2 must have the sha256"):
-        manifest.publish(storage, encoded, "now", None)
+        manifest.publish(storage, encoded, "now")
     assert manifest.current_version(storage) == "v1"
+
+
+def test_damaged_weights_are_not_published(storage: Storage) -> None:
+    encoded = encode(storage, "v1", [3])
+    damage(storage, "versions/v1/model.safetensors", lambda data: data + b" ")
+    with pytest.raises(DamagedError, match=r"model\.safetensors of version v1 must have the sha256"):
+        manifest.publish(storage, encoded, "now")
+
+
+def test_publishing_again_mends_a_manifest_and_a_pointer_that_cannot_be_read(storage: Storage) -> None:
+    publish(storage, "v1", [2])
+    storage.write("versions/v1/manifest.json", b"{")
+    storage.write("CURRENT", b"{}")
+    with pytest.raises(DamagedError, match="CURRENT must name a version, got None: publish again"):
+        manifest.read_manifest(storage)
+    manifest.publish(storage, manifest.read_encoded(storage, "v1"), "now")
+    assert manifest.read_manifest(storage).version == "v1"
 
 
 def test_a_part_is_missing(storage: Storage) -> None:
@@ -150,13 +174,13 @@ def test_every_item_row_must_be_there_once(storage: Storage, first_rows: list[in
     encoded = encode(storage, "v1", [2, 2])
     parts = [dataclasses.replace(part, first_row=first) for part, first in zip(encoded.parts, first_rows, strict=True)]
     with pytest.raises(DamagedError, match=message):
-        manifest.publish(storage, dataclasses.replace(encoded, parts=parts), "now", None)
+        manifest.publish(storage, dataclasses.replace(encoded, parts=parts), "now")
 
 
 def test_too_few_items(storage: Storage) -> None:
     encoded = encode(storage, "v1", [2, 2])
     with pytest.raises(DamagedError, match="version v1 must hold 4 items, got 2"):
-        manifest.publish(storage, dataclasses.replace(encoded, parts=encoded.parts[:1]), "now", None)
+        manifest.publish(storage, dataclasses.replace(encoded, parts=encoded.parts[:1]), "now")
 
 
 @pytest.mark.parametrize(

@@ -6,5 +6,6 @@
 | `encoder` | queries -> query state                                                |
 | `shard`   | query state -> the best items of one shard                            |
 | `router`  | HTTP in, encode, ask all shards, merge, cut, HTTP out                 |
+| `answers` | what the router decides: cut-off, coverage, the merged answer         |
 | `app`     | the whole application: build it, run it                               |
 """

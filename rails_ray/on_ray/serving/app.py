@@ -8,7 +8,7 @@ import logging
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ray import serve as ray_serve
 from ray.serve import Application
 from ray.serve.config import HTTPOptions
-from ray.serve.schema import LoggingConfig
+from ray.serve.schema import ApplicationStatusOverview, LoggingConfig
 
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.serving.encoder import QueryEncoder
@@ -83,14 +83,11 @@ def served(args: ServeArgs, *, host: str = "127.0.0.1", port: int = 8000, leave_
     _check_not_running()
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
-    ray_serve.start(http_options=HTTPOptions(host=host, port=port), logging_config=quiet)
     try:
+        ray_serve.start(http_options=HTTPOptions(host=host, port=port), logging_config=quiet)
+        target = ray_serve.RunTarget(target=application, name=NAME, route_prefix="/", logging_config=quiet)
+        ray_serve.run_many([target], wait_for_applications_running=False)
         url = f"http://{host}:{port}"
-        try:
-            ray_serve.run(application, name=NAME, logging_config=quiet)
-        except RuntimeError as error:
-            reason = str(error).strip().splitlines()[-1]
-            raise UnavailableError(f"the application must start, got: {reason}") from error
         _wait_until_healthy(url)
         yield url
     finally:
@@ -100,8 +97,11 @@ def served(args: ServeArgs, *, host: str = "127.0.0.1", port: int = 8000, leave_
 
 def check_port(host: str, port: int) -> None:
     """Raises:
+    ValueError: if there can be no such port.
     UnavailableError: if another program listens there, or the address is not this machine's.
     """
+    if not 1 <= port <= 65535:
+        raise ValueError(f"port must be from 1 to 65535, got {port}")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -128,14 +128,30 @@ def _check_not_running() -> None:
 
 def _wait_until_healthy(url: str) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
-    answer = "no answer"
     while time.monotonic() < deadline:
-        try:
-            response = httpx.get(f"{url}/v1/health", timeout=START_TIMEOUT_S)
-            if response.status_code == httpx.codes.OK:
-                return
-            answer = response.text
-        except httpx.TransportError as error:
-            answer = str(error)
-        time.sleep(0.1)
-    raise UnavailableError(f"the application must answer within {START_TIMEOUT_S:g} s, got: {answer}")
+        status = ray_serve.status().applications[NAME]
+        if status.status == "RUNNING":
+            with suppress(httpx.TransportError):
+                if httpx.get(f"{url}/v1/health", timeout=START_TIMEOUT_S, trust_env=False).is_success:
+                    return
+        reason = _why_not_started(status)
+        if reason is not None:
+            raise UnavailableError(f"the application must start, got: {reason}")
+        time.sleep(0.2)
+    raise UnavailableError(
+        f"the application must answer within {START_TIMEOUT_S:g} s, got status {status.status}: "
+        "is there room on the cluster for all shards?"
+    )
+
+
+def _why_not_started(status: ApplicationStatusOverview) -> str | None:
+    """The reason that a deployment gives for not starting, in a line; None as long as none has failed.
+
+    Serve tries a replica that fails many times over; an error of ours will be the same each time.
+    """
+    messages = [deployment.message for deployment in status.deployments.values() if deployment.message]
+    lines = [line.strip() for line in "\n".join([*messages, status.message]).splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("rails_ray.errors.")]
+    if ours:
+        return ours[0].split(": ", 1)[1]
+    return lines[-1] if status.status == "DEPLOY_FAILED" and lines else None

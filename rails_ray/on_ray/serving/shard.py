@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from ray import serve as ray_serve
 
 from rails_ray import build
+from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.retrieval.sharded import search_shard
 from rails_ray.similarities.states import QueryState, map_tensors
 from rails_ray.storage.filesystem import Storage
@@ -23,11 +23,13 @@ class ShardAnswer:
     """
     found: of each query, [1, k'] with rows of the whole corpus.
     item_ids: of the rows in `found`.
+    num_searched: items that each query could find, those of the shard less the excluded.
     is_exact: whether this equals brute force over the shard.
     """
 
     found: list[TopK]
     item_ids: list[list[ItemId]]
+    num_searched: list[int]
     is_exact: bool
 
 
@@ -40,7 +42,7 @@ class Shard:
         manifest = read_manifest(store, version)
         self.items = read_shards(store, manifest, [shard])
         self.rows = {item_id: row for row, item_id in enumerate(self.items.item_ids)}
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = reserved_device()
         self.similarity = build.version_model(store, manifest).similarity.to(device)
         self.state = map_tensors(lambda tensor: tensor.to(device), self.items.state)
         self.device = device
@@ -68,6 +70,7 @@ class Shard:
         return ShardAnswer(
             found=found,
             item_ids=[[ids[row - first] for row in one.item_rows[0].tolist()] for one in found],
+            num_searched=[len(self.rows) - len(set(excluded)) for excluded in rows],
             is_exact=retriever.is_exact,
         )
 

@@ -1,0 +1,71 @@
+"""What the router decides, with made-up shards: faults are easier to inject here than on a cluster."""
+
+import numpy as np
+import pytest
+import torch
+
+from rails_ray.errors import DamagedError, UnavailableError
+from rails_ray.on_ray.failures import own_cause, told_plainly
+from rails_ray.on_ray.serving.answers import coverage_of, cutoff_of, results_of
+from rails_ray.on_ray.serving.schemas import CutoffInput
+from rails_ray.on_ray.serving.shard import ShardAnswer
+from rails_ray.top_k import TopK
+
+
+def answer_of(scores: list[float], rows: list[int], num_searched: int = 10) -> ShardAnswer:
+    top_k = TopK(torch.tensor([scores]), torch.tensor([rows]))
+    return ShardAnswer([top_k], [[f"item-{row}" for row in rows]], [num_searched], is_exact=True)
+
+
+LEFT, RIGHT = answer_of([0.9, 0.2], [3, 0]), answer_of([0.5, 0.2], [12, 11])
+
+
+def test_the_merged_list_is_cut_and_named() -> None:
+    (result,) = results_of([LEFT, RIGHT], 3, CutoffInput(score=0.3), np.array([0.1]))
+    assert result.items == ["item-3", "item-12"]
+    assert result.scores == pytest.approx([0.9, 0.5])
+    assert (result.threshold, result.num_kept, result.is_truncated) == (0.3, 2, False)
+
+
+def test_coverage_counts_the_shards_that_answered() -> None:
+    coverage = coverage_of([LEFT, TimeoutError()], [10, 30], min_coverage=0.25)
+    assert (coverage.shards_answered, coverage.items_searched, coverage.num_items) == (1, 10, 40)
+
+
+@pytest.mark.parametrize(
+    ("answers", "min_coverage", "got"),
+    [
+        ([LEFT, TimeoutError()], 0.26, "0.26 of 40 items, got 10 from 1 of 2 shards"),
+        ([TimeoutError(), TimeoutError()], 0.0, "0 of 40 items, got 0 from 0 of 2 shards"),
+    ],
+)
+def test_too_little_coverage(answers: list, min_coverage: float, got: str) -> None:
+    with pytest.raises(UnavailableError, match=f"min_coverage must be reached, {got}: try again or ask for less"):
+        coverage_of(answers, [10, 30], min_coverage)
+
+
+def test_a_shard_that_refuses_is_no_missing_shard() -> None:
+    failure = RuntimeError("a traceback")
+    failure.cause = ValueError("k must be something else")
+    with pytest.raises(ValueError, match="k must be something else"):
+        coverage_of([LEFT, failure], [10, 30], min_coverage=0.1)
+
+
+def test_a_mass_needs_a_trained_temperature() -> None:
+    assert cutoff_of(None, 7, None) == CutoffInput(top_k=7)
+    assert cutoff_of(None, 7, 0.9) == CutoffInput(mass=0.9)
+    assert cutoff_of(CutoffInput(score=0.1), 7, None) == CutoffInput(score=0.1)
+    with pytest.raises(ValueError, match=r"cutoff must be score or top_k for this index, .* got mass"):
+        cutoff_of(CutoffInput(mass=0.9), 7, None)
+
+
+def test_a_failure_of_ray_is_told_as_the_error_beneath_it() -> None:
+    outer = RuntimeError("a traceback of another process")
+    outer.__cause__ = middle = RuntimeError("another")
+    middle.cause = DamagedError("the part must be whole")
+    assert own_cause(outer) is middle.cause
+    assert own_cause(RuntimeError("nothing of ours")) is None
+    with pytest.raises(DamagedError, match="the part must be whole"), told_plainly():
+        raise outer
+    with pytest.raises(RuntimeError, match="nothing of ours"), told_plainly():
+        raise RuntimeError("nothing of ours")
