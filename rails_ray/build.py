@@ -54,8 +54,7 @@ def _start_aligned(built: Model) -> None:
     """Let query and item components begin as the same linear maps, as far as both sides have them.
 
     With towers that begin equal too, an item begins near the queries whose words it shares, and training improves on
-    that instead of finding it: after 400 steps on the emoji a dot product's hit rate@10 was .96 with both and with the
-    bag normalised, .90 with none of these.
+    that instead of finding it (figures: jobs/benches/LOG.md).
     """
     query, item = built.query_components.project, built.item_components.project
     if query.in_features == item.in_features:

@@ -1,8 +1,10 @@
 """The command: what it prints, where it stops, and with which exit code."""
 
+import contextlib
 import json
 import os
 import re
+import secrets
 import shlex
 import signal
 import socket
@@ -136,6 +138,16 @@ def test_a_port_in_use_is_told_before_anything_is_done(tmp_path: Path, capfd: py
     assert not (tmp_path / "s").exists()
 
 
+def processes_with(token: str) -> list[str]:
+    """Command lines of the processes whose environment holds a cluster's token."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if token in (process / "environ").read_text(errors="replace"):
+                found.append((process / "cmdline").read_text(errors="replace").replace("\0", " "))
+    return found
+
+
 def readme_commands(heading: str) -> list[str]:
     """The rails-ray lines of the shell code under a heading of the README."""
     section = (ROOT / "README.md").read_text().split(f"## {heading}\n", 1)[1].split("\n## ")[0]
@@ -147,7 +159,7 @@ def readme_commands(heading: str) -> list[str]:
 def test_the_readmes_stage_commands(tmp_path: Path) -> None:
     """As printed but for a folder, a port, a few steps, and the server in the background."""
     storage, port, steps = str(tmp_path / "storage"), free_port(), 8
-    url = f"http://127.0.0.1:{port}"
+    url, token = f"http://127.0.0.1:{port}", secrets.token_hex(32)
     more = {
         "train": ["--storage", storage, "--training.num-steps", str(steps), "--data.num-test", "200"],
         "encode": ["--storage", storage],
@@ -165,7 +177,10 @@ def test_the_readmes_stage_commands(tmp_path: Path) -> None:
             if command[0] == "serve":
                 clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
                 server = subprocess.Popen(
-                    [sys.executable, "-m", "rails_ray.cli", *arguments], stdout=subprocess.PIPE, text=True, env=clean
+                    [sys.executable, "-m", "rails_ray.cli", *arguments],
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env=clean | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token},
                 )
                 assert server.stdout is not None
                 while "serving at" not in (line := server.stdout.readline()):
@@ -184,6 +199,14 @@ def test_the_readmes_stage_commands(tmp_path: Path) -> None:
             server.stdout.close()
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/v1/health")
+    assert not processes_with(token), "Ctrl-C must stop everything that the command started"
+
+    part = next((tmp_path / "storage" / "versions").glob("*/shard-001/*.parquet"))
+    part.write_bytes(part.read_bytes()[:-1])
+    done = run("serve", "--storage", storage, "--port", str(port))
+    assert done.returncode == cli.EXIT_FAILED
+    assert f"{part.name} of version demo-1 must have the sha256 of its manifest" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.cluster

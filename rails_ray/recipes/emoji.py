@@ -17,7 +17,7 @@ def emoji_mol() -> RunConfig:
         encoder=TwoTowerConfig(width=64, hidden=128, num_buckets=2**16),
         components=ComponentsConfig(width=64, query_hidden=0, gate_hidden=64),
         similarity=MixtureOfLogitsConfig(
-            # Dropout is for longer runs: after 400 steps cut lists had F1 .48 with a gate dropout of .2, .51 without.
+            # Dropout is for longer runs; figures of this and other choices are in jobs/benches/LOG.md.
             num_query_components=2,
             num_item_components=2,
             temperature=0.1,
