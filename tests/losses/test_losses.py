@@ -18,8 +18,9 @@ def test_sampled_softmax_equals_the_equation(num_queries: int, num_items: int, d
     logits = [data.draw(st.lists(number, min_size=num_items, max_size=num_items)) for _ in range(num_queries)]
     positive = [data.draw(st.integers(0, num_items - 1)) for _ in range(num_queries)]
     hidden = [[data.draw(st.booleans()) and column != own for column in range(num_items)] for own in positive]
-    loss = sampled_softmax(torch.tensor(logits), torch.tensor(positive), torch.tensor(hidden))
-    assert loss.item() == pytest.approx(oracles.sampled_softmax(logits, positive, hidden), abs=1e-4)
+    double = torch.tensor(logits, dtype=torch.float64)  # so that the equation is compared, not float32's rounding
+    loss = sampled_softmax(double, torch.tensor(positive), torch.tensor(hidden))
+    assert loss.item() == pytest.approx(oracles.sampled_softmax(logits, positive, hidden), abs=1e-9)
 
 
 def test_sampled_softmax_of_the_positive_alone_is_zero() -> None:
@@ -37,8 +38,8 @@ def test_sampled_softmax_survives_huge_logits() -> None:
 
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=5), st.floats(0.01, 1))
 def test_beta_logit_equals_the_equation(scores: list[float], tau_q: float) -> None:
-    logits = beta_logit(torch.tensor([scores]), torch.tensor([tau_q]))
-    assert logits[0].tolist() == pytest.approx([oracles.beta_logit(s, tau_q) for s in scores], rel=1e-4, abs=1e-3)
+    logits = beta_logit(torch.tensor([scores], dtype=torch.float64), torch.tensor([tau_q], dtype=torch.float64))
+    assert logits[0].tolist() == pytest.approx([oracles.beta_logit(s, tau_q) for s in scores], rel=1e-9, abs=1e-9)
 
 
 def test_beta_logit_of_the_lowest_score_is_finite_with_a_finite_gradient() -> None:
