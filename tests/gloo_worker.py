@@ -19,9 +19,9 @@ def config_of(similarity: str) -> RunConfig:
     return replace(small_config(similarity), loss=LossConfig(mutual_information_weight=5.0))
 
 
-def one_step(rank: int, port: int, folder: str, similarity: str) -> None:
+def one_step(rank: int, folder: str, similarity: str) -> None:
     """Leave the loss and the gradients of one step in `folder`."""
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=NUM_WORKERS)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=NUM_WORKERS)
     config = config_of(similarity)
     model = build.model(config)
     step = DistributedDataParallel(build.training_step(model, config, mean_over_workers))

@@ -1,6 +1,5 @@
 """Two gloo processes against one: the same loss, and the same gradient for every parameter."""
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,7 @@ from rails_ray.training.step import in_one_process
 
 @pytest.mark.parametrize("similarity", ["mixture", "dot product"])
 def test_two_workers_equal_one(similarity: str, tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(one_step, args=(port, str(tmp_path), similarity), nprocs=NUM_WORKERS)
+    mp.spawn(one_step, args=(str(tmp_path), similarity), nprocs=NUM_WORKERS)
     results = [torch.load(tmp_path / f"{rank}.pt") for rank in range(NUM_WORKERS)]
 
     config = config_of(similarity)
