@@ -69,11 +69,13 @@ class TwoTower(nn.Module):
 
     def queries(self, features: Bags) -> Float[Tensor, "B D"]:
         bag = self._bag(features)
-        return bag + self.query_tower(bag)  # type: ignore[no-any-return]
+        change: Tensor = self.query_tower(bag)
+        return bag + change
 
     def items(self, features: Bags) -> Float[Tensor, "B D"]:
         bag = self._bag(features)
-        return bag + self.item_tower(bag)  # type: ignore[no-any-return]
+        change: Tensor = self.item_tower(bag)
+        return bag + change
 
     def _bag(self, features: Bags) -> Tensor:
         mean: Tensor = self.norm(self.embeddings(features.buckets, features.starts))

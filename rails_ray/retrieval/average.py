@@ -16,7 +16,7 @@ import torch
 
 from rails_ray.indexes.flat import FlatIndex
 from rails_ray.similarities import Similarity
-from rails_ray.similarities.states import ItemState, QueryState, map_tensors
+from rails_ray.similarities.states import ItemState, QueryState, take
 from rails_ray.top_k import Exclusions, TopK, check_k, select
 
 BLOCK_PAIRS = 2**20  # queries * candidates * P of a block: what is gathered for it stays within some 100 MB
@@ -54,7 +54,7 @@ class Average:
     def _rescore(self, query: QueryState, found: TopK, first: int, end: int, k: int) -> TopK:
         """The k best candidates of queries first .. end - 1."""
         rows = found.item_rows[first:end]
-        block = map_tensors(lambda tensor: tensor[first:end], query)
-        scores = self.similarity(block, map_tensors(lambda tensor: tensor[rows], self.items)).scores  # [B, C]
+        block = take(query, slice(first, end))
+        scores = self.similarity(block, take(self.items, rows)).scores  # [B, C]
         # Where exclusion leaves fewer items than candidates, excluded ones fill the last places.
         return select(scores.masked_fill(found.scores[first:end] == -torch.inf, -torch.inf), k, rows)

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rails_ray.similarities import Similarity
-from rails_ray.similarities.states import ItemState, QueryState, map_tensors
+from rails_ray.similarities.states import ItemState, QueryState, take
 from rails_ray.top_k import Exclusions, TopK, check_k, scan
 
 BLOCK_PAIRS = 2**19  # B * x * P of a block: 2 MB of component logits, which stay in the cache through the gate
@@ -36,7 +36,7 @@ class BruteForce:
         pairs_per_item = max(len(query), 1) * num_query_components * num_item_components
         size = max(BLOCK_PAIRS // pairs_per_item, 1)
         for first in range(0, len(self.items), size):
-            block = map_tensors(lambda tensor, first=first: tensor[first : first + size], self.items)  # type: ignore[misc]
+            block = take(self.items, slice(first, first + size))
             yield first, self.similarity(query, block).scores
 
     def scores(self, query: QueryState) -> Float[Tensor, "B X"]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from rails_ray.retrieval import Retriever
-from rails_ray.similarities.states import QueryState, map_tensors
+from rails_ray.similarities.states import QueryState, take
 from rails_ray.top_k import Exclusions, TopK, merge
 
 
@@ -36,7 +36,7 @@ def search_shard(
             empty = TopK(torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.int64))
             found = empty
         else:
-            part = map_tensors(lambda tensor, queries=queries: tensor[queries], query)  # type: ignore[misc]
+            part = take(query, queries)
             found = retriever.search(part, width, Exclusions.of([excluded[number] for number in queries]))
         for line, number in enumerate(queries):
             rows = found.item_rows[line : line + 1] + first_row

@@ -58,10 +58,15 @@ State = TypeVar("State", QueryState, ItemState)
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], state: State) -> State:
-    """`state` with `function` applied to each of its tensors (to slice, gather or move all alike)."""
+    """`state` with `function` applied to each of its tensors (to move all alike, say)."""
     tensors = {field.name: getattr(state, field.name) for field in fields(state)}
     changed: dict[str, Any] = {name: None if value is None else function(value) for name, value in tensors.items()}
     return type(state)(**changed)
+
+
+def take(state: State, rows: slice | list[int] | Tensor) -> State:
+    """Some lines of a state; rows of any shape [B C] give lines of that shape."""
+    return map_tensors(lambda tensor: tensor[rows], state)
 
 
 def concatenate(states: list[State]) -> State:
