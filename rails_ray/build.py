@@ -1,17 +1,27 @@
 """Config -> objects. The only place that chooses an implementation."""
 
+import hashlib
+import json
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import assert_never
 
+import numpy as np
+import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from rails_ray.config import DataConfig, RunConfig, from_json
-from rails_ray.data import emoji, text
+from rails_ray.config import RunConfig, from_json
+from rails_ray.data import emoji, sequences, text
+from rails_ray.data.batch import PairSampler, Sampler, WindowSampler
+from rails_ray.data.dataset import DataSet, ItemLists
 from rails_ray.encoders.components import ItemComponents, QueryComponents
 from rails_ray.encoders.model import Model
-from rails_ray.encoders.two_tower import TwoTower
+from rails_ray.encoders.sasrec import Sasrec, SasrecConfig
+from rails_ray.encoders.two_tower import TwoTower, TwoTowerConfig
 from rails_ray.losses import ScoreLogit
 from rails_ray.losses.beta_nce import beta_logit
 from rails_ray.losses.sampled_softmax import scaled_logit
@@ -24,7 +34,7 @@ from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.similarities.states import ItemState
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import CONFIG, WEIGHTS, Manifest, read_file
+from rails_ray.storage.manifest import CONFIG, HISTORIES, ITEMS, WEIGHTS, Manifest, read_file
 from rails_ray.training import state
 from rails_ray.training.step import TrainingStep
 
@@ -37,11 +47,11 @@ def model(config: RunConfig) -> Model:
         torch.manual_seed(config.seed)
         compared_by = similarity(config)
         num_components = compared_by.num_components
-        encoder = TwoTower(config.encoder)
+        width = config.encoder.width
         built = Model(
-            encoder,
-            QueryComponents(encoder.width, num_components, config.components, config.temperature),
-            ItemComponents(encoder.width, num_components, config.components),
+            encoder(config),
+            QueryComponents(width, num_components, config.components, config.temperature),
+            ItemComponents(width, num_components, config.components),
             compared_by,
         )
     _start_aligned(built)
@@ -88,6 +98,16 @@ def version_model(storage: Storage, described: Manifest) -> Model:
     """
     weights = read_file(storage, described.version, described.file(WEIGHTS))
     return trained_model(version_config(storage, described), weights)
+
+
+def encoder(config: RunConfig) -> TwoTower | Sasrec:
+    match config.encoder:
+        case TwoTowerConfig():
+            return TwoTower(config.encoder)
+        case SasrecConfig():
+            return Sasrec(config.encoder)
+        case _:
+            assert_never(config.encoder)
 
 
 def similarity(config: RunConfig) -> MixtureOfLogits | DotProduct:
@@ -139,17 +159,137 @@ def retriever(method: str, compared_by: Similarity, items: ItemState, num_candid
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
 
 
-def data(config: DataConfig, storage: Storage) -> text.TextData:
+def data(config: RunConfig, storage: Storage) -> DataSet:
     """The data set of a run: a folder's tables, or the emoji, which are written to storage the first time.
 
     Raises:
-        NotFoundError, ValueError: as `text.read`.
+        NotFoundError, ValueError: as `text.read` and `sequences.read`.
     """
-    if config.folder is not None:
-        return text.read(Storage(config.folder), ".")
-    folder = f"data/emoji-{config.num_valid}-{config.num_test}-{config.split_seed}"
-    if not storage.exists(f"{folder}/relevance.parquet"):
-        made = emoji.tables(config.num_valid, config.num_test, config.split_seed)
+    match config.encoder:
+        case TwoTowerConfig():
+            return text.read(_text_folder(config, storage))
+        case SasrecConfig():
+            if config.data.folder is None:
+                raise ValueError(
+                    f"recipe {config.name} needs --data.folder, with items.parquet and interactions.parquet, got none"
+                )
+            return sequences.read(Storage(config.data.folder))
+        case _:
+            assert_never(config.encoder)
+
+
+def _text_folder(config: RunConfig, storage: Storage) -> Storage:
+    if config.data.folder is not None:
+        return Storage(config.data.folder)
+    sizes = (config.data.num_valid, config.data.num_test, config.data.split_seed)
+    folder = Storage(f"{storage}/data/emoji-{'-'.join(map(str, sizes))}")
+    if not folder.exists("relevance.parquet"):
+        made = emoji.tables(*sizes)
         for name in ("items", "queries", "relevance"):  # the last one says that all are there
-            storage.write(f"{folder}/{name}.parquet", parquet.to_bytes(getattr(made, name)))
-    return text.read(storage, folder)
+            folder.write(f"{name}.parquet", parquet.to_bytes(getattr(made, name)))
+    return folder
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """
+    items: item_id, input (what the item encoder reads) and, if the data set has them, title, by item row.
+    query: what a query may be, with the type of its ids or its text.
+    files: that the query encoder needs beside the model, by name.
+    """
+
+    items: pa.Table
+    query: dict[str, str]
+    files: dict[str, bytes]
+
+
+def corpus(config: RunConfig, storage: Storage) -> Corpus:
+    """What is to be encoded, and what answers need beside it.
+
+    Raises:
+        NotFoundError, ValueError: as `data`.
+    """
+    match config.encoder:
+        case TwoTowerConfig():
+            table = text.read_items(_text_folder(config, storage))
+            items = pa.table({"item_id": table["item_id"], "input": text.item_texts(table)})
+            query, files = {"text": "string"}, {}
+            titles = table["title"] if "title" in table.column_names else None
+        case SasrecConfig():
+            read = data(config, storage)
+            assert isinstance(read, sequences.SequenceData)
+            for_data(config, read)  # says if a row is another item now
+            items = pa.table({"item_id": pa.array(read.item_ids), "input": pa.array(read.item_inputs)})
+            histories = sequences.histories_table(read)
+            query = {"history": str(items["item_id"].type), "user_id": str(histories["user_id"].type)}
+            files = {ITEMS: parquet.to_bytes(items.select(["item_id"])), HISTORIES: parquet.to_bytes(histories)}
+            titles = None if read.titles is None else pa.array(read.titles)
+        case _:
+            assert_never(config.encoder)
+    return Corpus(items if titles is None else items.append_column("title", titles), query, files)
+
+
+def item_inputs(items: pa.Table) -> list[str] | NDArray[np.int64]:
+    """What the item encoder reads, of some items of a `corpus`."""
+    is_rows = pa.types.is_integer(items["input"].type)
+    inputs: list[str] | NDArray[np.int64] = items["input"].to_numpy() if is_rows else items["input"].to_pylist()
+    return inputs
+
+
+def for_data(config: RunConfig, read: DataSet) -> RunConfig:
+    """The config of a run with what it leaves to its data set filled in, so that it says all by itself.
+
+    Raises:
+        ValueError: if it names another number of items.
+    """
+    if config.data.folder is not None and "://" not in config.data.folder:  # workers run in folders of their own
+        folder = str(Path(config.data.folder).expanduser().resolve())
+        config = replace(config, data=replace(config.data, folder=folder))
+    if isinstance(config.encoder, SasrecConfig):
+        num_items = len(read.item_ids)
+        if config.encoder.num_items not in (0, num_items):
+            raise ValueError(
+                f"encoder.num_items must be the {num_items} items of {config.data.folder}, or 0, "
+                f"got {config.encoder.num_items}"
+            )
+        corpus = hashlib.sha256(json.dumps(read.item_ids).encode()).hexdigest()[:16]
+        if config.encoder.corpus not in ("", corpus):
+            raise ValueError(
+                f"{config.data.folder} must hold the items that the run was trained on, in their order, got others: "
+                "train a new run"
+            )
+        config = replace(config, encoder=replace(config.encoder, num_items=num_items, corpus=corpus))
+    return config
+
+
+def sampler(config: RunConfig, trained: Model, read: DataSet, rank: int = 0, num_workers: int = 1) -> Sampler:
+    """The training batches of a worker."""
+    queries = read.queries["train"]
+    sizes = config.training
+    match config.encoder:
+        case TwoTowerConfig():
+            return PairSampler(
+                queries,
+                trained.query_features(queries.inputs),
+                trained.item_features(read.item_inputs),
+                batch_size=sizes.batch_size,
+                num_items=sizes.num_items,
+                seed=config.seed,
+                rank=rank,
+                num_workers=num_workers,
+            )
+        case SasrecConfig():
+            assert isinstance(queries.inputs, ItemLists)
+            return WindowSampler(
+                queries.inputs,
+                queries.relevant.rows,
+                num_corpus_items=len(read.item_ids),
+                max_length=config.encoder.max_length,
+                batch_size=sizes.batch_size,
+                num_items=sizes.num_items,
+                seed=config.seed,
+                rank=rank,
+                num_workers=num_workers,
+            )
+        case _:
+            assert_never(config.encoder)

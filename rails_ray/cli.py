@@ -7,14 +7,15 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 
 from rails_ray import __version__
 from rails_ray.config import RunConfig
-from rails_ray.errors import RailsRayError
+from rails_ray.errors import DamagedError, RailsRayError
 from rails_ray.recipes import by_name, names
 
 STORAGE = "rails-ray-data"
@@ -32,7 +33,7 @@ class Quickstart:
     """Do the whole job on packaged data: train, encode, publish, serve, ask over HTTP, and measure."""
 
     storage: str = STORAGE
-    """Folder for everything that is made."""
+    """Folder, or s3://bucket/prefix, for everything that is made."""
     steps: int | None = None
     """Training steps of each model; fewer are faster and worse."""
     port: int = 8000
@@ -52,13 +53,15 @@ class Train:
     """Train a model by a recipe and store it as a run. Every field of the recipe can be overridden by its name."""
 
     recipe: tyro.conf.Positional[str] = DEFAULT_RECIPE
-    """emoji-mol (Mixture of Logits) or emoji-dot (dot product)."""
+    """emoji-mol, text-mol, ml1m-sasrec-mol (Mixture of Logits); emoji-dot, text-dot, ml1m-sasrec (dot product)."""
     storage: str = STORAGE
-    """Folder for everything that is made."""
+    """Folder, or s3://bucket/prefix, for everything that is made."""
     run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
-    """Name of the run; by default the recipe's name and the time."""
+    """Name of the run, the same again to go on with one that was cut off; by default the recipe's name and the time."""
     workers: int = 2
     """Data-parallel workers; each takes a GPU where the cluster has enough of them."""
+    checkpoint_s: float = 60.0
+    """Seconds between two checkpoints: the most work that a crash can lose."""
     config: Annotated[tyro.conf.AvoidSubcommands[RunConfig], tyro.conf.arg(name="")] = field(
         default_factory=lambda: by_name(DEFAULT_RECIPE)
     )
@@ -70,7 +73,12 @@ class Train:
 
         with rendering.bar(out, f"train {self.config.name}") as on_progress, cluster(self.workers + 2):
             run = on_ray.train(
-                self.config, self.storage, run=self.run_name, num_workers=self.workers, on_progress=on_progress
+                self.config,
+                self.storage,
+                run=self.run_name,
+                num_workers=self.workers,
+                checkpoint_s=self.checkpoint_s,
+                on_progress=on_progress,
             )
         hit_rate = run.validation["hit_rate"]
         out.print(
@@ -87,22 +95,30 @@ class Encode:
     run_name: Annotated[str, tyro.conf.arg(name="run")]
     """A run that `rails-ray train` made."""
     storage: str = STORAGE
-    """Folder for everything that is made."""
+    """Folder, or s3://bucket/prefix, for everything that is made."""
     version: str | None = None
-    """Name of the version; by default the recipe's name and the time."""
+    """Name of the version, the same again to go on with one that was cut off; by default the recipe and the time."""
     shards: int = 2
     """Parts of the corpus that are searched side by side."""
     workers: int = 1
-    """Encoders that work side by side."""
+    """Encoders that work side by side; each takes a GPU where the cluster has enough of them."""
+    part_items: int = 16_384
+    """Items of a part, at most: the work that a crash can lose of each encoder."""
 
     def run(self) -> None:
         _load()
         from rails_ray import on_ray, rendering
         from rails_ray.on_ray.cluster import cluster
 
-        with rendering.spinner(out, f"encode the items of {self.run_name}"), cluster(self.workers + 2):
+        with rendering.bar(out, f"encode the items of {self.run_name}") as on_progress, cluster(self.workers + 2):
             encoded = on_ray.encode(
-                self.storage, self.run_name, version=self.version, num_shards=self.shards, num_workers=self.workers
+                self.storage,
+                self.run_name,
+                version=self.version,
+                num_shards=self.shards,
+                num_workers=self.workers,
+                part_items=self.part_items,
+                on_progress=on_progress,
             )
         out.print(f"version {encoded.version}: {encoded.num_items} items in {len(encoded.shard_items)} shards")
         _next(f"rails-ray publish --version {encoded.version}", self.storage)
@@ -115,13 +131,15 @@ class Publish:
     version: str
     """A version that `rails-ray encode` made."""
     storage: str = STORAGE
-    """Folder for everything that is made."""
+    """Folder, or s3://bucket/prefix, for everything that is made."""
 
     def run(self) -> None:
         _load()
+        from rails_ray import rendering
         from rails_ray.on_ray.publishing import publish
 
-        manifest = publish(self.storage, self.version)
+        with rendering.bar(out, f"check {self.version}") as on_progress:
+            manifest = publish(self.storage, self.version, on_file=partial(on_progress, note="files"))
         out.print(f"version {manifest.version} is current: {manifest.num_items} items, {len(manifest.parts)} parts")
         _next("rails-ray serve", self.storage)
 
@@ -131,7 +149,7 @@ class Serve:
     """Serve an index version over HTTP until Ctrl-C."""
 
     storage: str = STORAGE
-    """Folder for everything that is made."""
+    """Folder, or s3://bucket/prefix, for everything that is made."""
     version: str | None = None
     """A published version; by default the current one."""
     host: str = "127.0.0.1"
@@ -147,7 +165,7 @@ class Serve:
         from rails_ray.on_ray.cluster import cluster
         from rails_ray.on_ray.serving.app import ServeArgs, check_port, served
         from rails_ray.storage.filesystem import Storage
-        from rails_ray.storage.manifest import read_manifest
+        from rails_ray.storage.versions import read_manifest
 
         check_port(self.host, self.port)
         manifest = read_manifest(Storage(self.storage), self.version)
@@ -163,10 +181,14 @@ class Serve:
 
 @dataclass(frozen=True)
 class Query:
-    """Ask a running server."""
+    """Ask a running server, by texts or, of an index of histories, by users or by one history."""
 
-    texts: tyro.conf.Positional[tuple[str, ...]]
-    """One or more queries."""
+    texts: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Queries."""
+    user_id: tuple[str, ...] = ()
+    """Users whose history the index holds."""
+    history: tuple[str, ...] = ()
+    """Item ids in time order: one query."""
     k: int = 1000
     """At most so many items per query are counted as kept."""
     show: int = 4
@@ -181,14 +203,27 @@ class Query:
     def run(self) -> None:
         from rails_ray import client, rendering
 
-        if not self.texts:
+        if not (self.texts or self.user_id or self.history):
             raise ValueError("give at least 1 query, got none")
         facts = client.index(self.url)
+        queries: list[dict[str, Any]] = [{"text": text} for text in self.texts]
+        queries += [{"user_id": _typed(user, facts["query"].get("user_id"))} for user in self.user_id]
+        if self.history:
+            queries.append({"history": [_typed(item, facts["query"].get("history")) for item in self.history]})
         cutoff = None if self.mass is None else {"mass": self.mass}
-        cut = client.search(self.url, self.texts, min(self.k, facts["num_items"]), method=self.method, cutoff=cutoff)
-        best = client.search(self.url, self.texts, self.show, method=self.method, cutoff={"top_k": self.show})
+        best = client.search(self.url, queries, self.show, method=self.method, cutoff={"top_k": self.show})
+        k = min(self.k, *(result["num_searched"] for result in best["results"]))
+        cut = client.search(self.url, queries, k, method=self.method, cutoff=cutoff)
+        names = [*self.texts, *(f"user {user}" for user in self.user_id)]
+        names += [f"after {' '.join(self.history)}"] if self.history else []
         exactness = "exact" if cut["is_exact"] else "approximate"
-        out.print(rendering.answers(self.texts, cut, best, f"version {cut['version']}, {self.method}: {exactness}"))
+        out.print(rendering.answers(names, cut, best, f"version {cut['version']}, {self.method}: {exactness}"))
+
+
+def _typed(word: str, kind: str | None) -> str | int:
+    """An id as the index has it."""
+    is_number = kind is not None and "int" in kind and word.removeprefix("-").isdecimal()
+    return int(word) if is_number else word
 
 
 @dataclass(frozen=True)
@@ -196,7 +231,7 @@ class Evaluate:
     """Measure a run or a version on held-out queries."""
 
     storage: str = STORAGE
-    """Folder for everything that is made."""
+    """Folder, or s3://bucket/prefix, for everything that is made."""
     run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
     """A run to evaluate."""
     version: str | None = None
@@ -215,6 +250,99 @@ class Evaluate:
         out.print(rendering.reports([(name, report, None)], f"{report.num_queries} queries of split {report.split}"))
 
 
+@dataclass(frozen=True)
+class ListVersions:
+    """List all versions: which is current, which could be, which were cut off."""
+
+    storage: str = STORAGE
+    """Folder, or s3://bucket/prefix."""
+
+    def run(self) -> None:
+        from rails_ray import rendering
+        from rails_ray.storage import versions
+        from rails_ray.storage.filesystem import Storage
+
+        out.print(rendering.versions(versions.listed(Storage(self.storage)), f"versions in {self.storage}"))
+
+
+@dataclass(frozen=True)
+class ShowVersion:
+    """Show what a version consists of."""
+
+    version: tyro.conf.Positional[str | None] = None
+    """A published version; by default the current one."""
+    storage: str = STORAGE
+    """Folder, or s3://bucket/prefix."""
+
+    def run(self) -> None:
+        from rails_ray import rendering
+        from rails_ray.storage.filesystem import Storage
+        from rails_ray.storage.versions import read_manifest
+
+        out.print(*rendering.version(read_manifest(Storage(self.storage), self.version)), sep="\n")
+
+
+@dataclass(frozen=True)
+class VerifyVersion:
+    """Read every byte of a version and compare it with the manifest."""
+
+    version: tyro.conf.Positional[str | None] = None
+    """A published version; by default the current one."""
+    storage: str = STORAGE
+    """Folder, or s3://bucket/prefix."""
+
+    def run(self) -> None:
+        from rails_ray import rendering
+        from rails_ray.storage import versions
+        from rails_ray.storage.filesystem import Storage
+
+        store = Storage(self.storage)
+        manifest = versions.read_manifest(store, self.version)
+        num_files = len(manifest.parts) + len(manifest.files)
+        damages = []
+        with rendering.bar(out, f"verify {manifest.version}") as on_progress:
+            for done, damage in enumerate(versions.damages(store, manifest), start=1):
+                on_progress(done, num_files, "files")
+                damages += [damage] if damage else []
+        for damage in damages:
+            errors.print(f"rails-ray: {damage}", highlight=False, markup=False, soft_wrap=True)
+        if damages:
+            raise DamagedError(f"all {num_files} files of {manifest.version} must be whole, got {len(damages)} damaged")
+        out.print(f"version {manifest.version}: {num_files} files, {manifest.num_items} items, all as published")
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """Make an earlier version current again, by one write. A running server goes on with the version it began with."""
+
+    version: tyro.conf.Positional[str | None] = None
+    """A published version; by default the one that was current before the current one."""
+    storage: str = STORAGE
+    """Folder, or s3://bucket/prefix."""
+
+    def run(self) -> None:
+        from rails_ray.storage import versions
+        from rails_ray.storage.filesystem import Storage
+
+        manifest = versions.rollback(Storage(self.storage), self.version)
+        out.print(f"version {manifest.version} is current: {manifest.num_items} items, {len(manifest.parts)} parts")
+
+
+@dataclass(frozen=True)
+class Index:
+    """List, show, verify and roll back index versions."""
+
+    action: tyro.conf.OmitSubcommandPrefixes[
+        Annotated[ListVersions, tyro.conf.subcommand("list")]
+        | Annotated[ShowVersion, tyro.conf.subcommand("show")]
+        | Annotated[VerifyVersion, tyro.conf.subcommand("verify")]
+        | Annotated[Rollback, tyro.conf.subcommand("rollback")]
+    ]
+
+    def run(self) -> None:
+        self.action.run()
+
+
 Command = (
     Annotated[Quickstart, tyro.conf.subcommand("quickstart")]
     | Annotated[Train, tyro.conf.subcommand("train")]
@@ -223,6 +351,7 @@ Command = (
     | Annotated[Serve, tyro.conf.subcommand("serve")]
     | Annotated[Query, tyro.conf.subcommand("query")]
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+    | Annotated[Index, tyro.conf.subcommand("index")]
 )
 
 
@@ -243,7 +372,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def parse(arguments: Sequence[str]) -> Quickstart | Train | Encode | Publish | Serve | Query | Evaluate:
+def parse(arguments: Sequence[str]) -> Quickstart | Train | Encode | Publish | Serve | Query | Evaluate | Index:
     """The command that these arguments name.
 
     Raises:

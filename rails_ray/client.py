@@ -10,18 +10,18 @@ from rails_ray.errors import UnavailableError
 TIMEOUT_S = 30.0
 
 
-def search(url: str, texts: Sequence[str], k: int, **options: Any) -> dict[str, Any]:
-    """The answer of `POST /v1/search` to text queries.
+def search(url: str, queries: Sequence[dict[str, Any]], k: int, **options: Any) -> dict[str, Any]:
+    """The answer of `POST /v1/search`.
 
     Args:
+        queries: as in the request's JSON: {"text": "pizza"}, {"history": [1193, 661]}, {"user_id": 42}.
         options: further fields of the request, such as method and cutoff.
 
     Raises:
         ValueError: if the server refuses the request; the server's sentence.
         UnavailableError: if no server answers, or it cannot search now.
     """
-    queries = [{"text": text} for text in texts]
-    return _request("POST", url, "/v1/search", {"queries": queries, "k": k} | options)
+    return _request("POST", url, "/v1/search", {"queries": list(queries), "k": k} | options)
 
 
 def index(url: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rails_ray.encoders.components import ComponentsConfig
+from rails_ray.encoders.sasrec import SasrecConfig
 from rails_ray.encoders.temperature import TemperatureConfig
 from rails_ray.encoders.two_tower import TwoTowerConfig
 from rails_ray.similarities.dot_product import DotProductConfig
@@ -18,8 +19,9 @@ class DataConfig:
     """Where queries and items come from.
 
     Args:
-        folder: with items.parquet, queries.parquet and relevance.parquet, as `rails_ray.data.text` says; by default
-            the packaged emoji.
+        folder: a local one or s3://bucket/prefix, with items.parquet, queries.parquet and relevance.parquet, as
+            `rails_ray.data.text` says, or for a model of histories items.parquet and interactions.parquet, as
+            `rails_ray.data.sequences` says; by default the packaged emoji.
         num_valid: held-out queries of the emoji for validation; a folder's tables name their own.
         num_test: held-out queries of the emoji for the last measurement.
         split_seed: of the emoji's split.
@@ -68,7 +70,7 @@ class RunConfig:
     name: str
     seed: int = 0
     data: DataConfig = field(default_factory=DataConfig)
-    encoder: TwoTowerConfig = field(default_factory=TwoTowerConfig)
+    encoder: TwoTowerConfig | SasrecConfig = field(default_factory=TwoTowerConfig)
     components: ComponentsConfig = field(default_factory=ComponentsConfig)
     temperature: TemperatureConfig = field(default_factory=TemperatureConfig)
     similarity: MixtureOfLogitsConfig | DotProductConfig = field(default_factory=MixtureOfLogitsConfig)
@@ -90,9 +92,10 @@ def from_json(data: bytes) -> RunConfig:
         # Only a mixture counts components, so its config is known by that field.
         kind = MixtureOfLogitsConfig if "num_query_components" in similarity else DotProductConfig
         encoder = values.pop("encoder")
+        sizes = encoder.pop("ngram_sizes", None)  # only two towers of texts have them
         return RunConfig(
             data=DataConfig(**values.pop("data")),
-            encoder=TwoTowerConfig(**encoder | {"ngram_sizes": tuple(encoder["ngram_sizes"])}),
+            encoder=SasrecConfig(**encoder) if sizes is None else TwoTowerConfig(**encoder, ngram_sizes=tuple(sizes)),
             components=ComponentsConfig(**values.pop("components")),
             temperature=TemperatureConfig(**values.pop("temperature")),
             similarity=kind(**similarity),

@@ -3,6 +3,8 @@
     RailsRayError
     |-- NotFoundError       a run, a version or a data file that is not there: name another
     |-- DamagedError        bytes that are not what was published: restore or publish again
+    |-- StorageError        storage that cannot be used: no credentials, denied, unreachable, full: mend it, run again
+    |-- ConflictError       someone else wrote first: read again, then decide
     |-- TrainingError       a training run that ended without a model: read its logs, start again
     `-- UnavailableError    a server or a shard that does not answer: wait, or ask for less coverage
 
@@ -20,6 +22,14 @@ class NotFoundError(RailsRayError):
 
 class DamagedError(RailsRayError):
     """A stored artefact does not hold the bytes that its manifest names."""
+
+
+class StorageError(RailsRayError):
+    """The storage itself cannot be used."""
+
+
+class ConflictError(RailsRayError):
+    """Someone else wrote first."""
 
 
 class TrainingError(RailsRayError):

@@ -57,8 +57,9 @@ def quickstart(storage: str, *, num_steps: int | None, port: int, keep: bool, co
             url = stack.enter_context(served(version, host=HOST, port=port, leave_serve=is_own))
         with rendering.spinner(console, "ask over HTTP"):
             shown = rendering.SHOWN_ITEMS
-            cut = client.search(url, emoji.SHOWCASE, k=LONGEST_LIST)
-            best = client.search(url, emoji.SHOWCASE, k=shown, cutoff={"top_k": shown})
+            asked = [{"text": text} for text in emoji.SHOWCASE]
+            cut = client.search(url, asked, k=LONGEST_LIST)
+            best = client.search(url, asked, k=shown, cutoff={"top_k": shown})
             recall = _served_recall(url, storage, made.manifest)
         title = "Emoji by name: none of these queries was trained on"
         console.print("", rendering.answers(emoji.SHOWCASE, cut, best, title), "", sep="\n")
@@ -91,7 +92,7 @@ def _make(storage: str, num_steps: int | None, console: Console) -> Made:
 
 def _print_measures(made: Made, recall: dict[str, float], console: Console) -> None:
     title = f"{made.mol[0].num_queries} held-out queries, equal steps, negatives and seed"
-    console.print(rendering.reports([("Mixture of Logits", *made.mol), ("dot product", *made.dot)], title))
+    console.print(rendering.reports([("Mixture of Logits", *made.mol), ("dot product", *made.dot)], title, ks=(1, 10)))
     console.print(
         f"cut-off: mass {made.manifest.cutoff_mass:.6g} of a relevant item's score, the best by F1 in validation",
         soft_wrap=True,
@@ -112,8 +113,8 @@ def _served_recall(url: str, storage: str, manifest: Manifest) -> dict[str, floa
     store = Storage(storage)
     model = build.version_model(store, manifest)
     items = read_shards(store, manifest, range(len(manifest.shard_items)))
-    data = build.data(build.version_config(store, manifest).data, store)
-    texts = data.queries["test"].head(NUM_COMPARED).texts
+    data = build.data(build.version_config(store, manifest), store)
+    texts = data.queries["test"].head(NUM_COMPARED).inputs
     search = BruteForce(model.similarity, items.state)
     expected = [
         [items.item_ids[row] for row in rows]
@@ -122,7 +123,9 @@ def _served_recall(url: str, storage: str, manifest: Manifest) -> dict[str, floa
     ]
     recall = {}
     for method in build.METHODS:
-        answer = client.search(url, texts, k=COMPARED_K, method=method, cutoff={"top_k": COMPARED_K})
+        answer = client.search(
+            url, [{"text": text} for text in texts], k=COMPARED_K, method=method, cutoff={"top_k": COMPARED_K}
+        )
         recall[method] = recall_at_k([result["items"] for result in answer["results"]], expected)
     return recall
 

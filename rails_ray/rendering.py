@@ -5,11 +5,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from rails_ray.evaluation.report import Report
+from rails_ray.storage.manifest import Manifest, PartEntry, summary
+from rails_ray.storage.versions import Listed
 
 SHOWN_ITEMS = 4  # of an answer, in a line of a table
 
@@ -28,10 +31,9 @@ class Bar:
 
     def __init__(self, progress: Progress, what: str) -> None:
         self._progress = progress
-        self._task = progress.add_task(what, total=None, note="starting workers")
+        self._task = progress.add_task(what, total=None, note="starting")
 
     def __call__(self, done: int, total: int, note: str) -> None:
-        note = "validating" if done == total else note
         self._progress.update(self._task, completed=done, total=total, note=note)
 
 
@@ -54,10 +56,11 @@ def _progress(console: Console, *columns: Any) -> Progress:
     return Progress(*columns, console=console, refresh_per_second=4)
 
 
-def answers(texts: Sequence[str], cut: Mapping[str, Any], best: Mapping[str, Any], title: str) -> Table:
+def answers(names: Sequence[str], cut: Mapping[str, Any], best: Mapping[str, Any], title: str) -> Table:
     """A table of a search's answers: query, the best items with their scores, how many the cut-off kept.
 
     Args:
+        names: of the queries.
         cut: the response with the cut-off, which may keep more items than a line holds.
         best: the response with the best few items, whatever their scores; those that were cut are dim.
     """
@@ -67,37 +70,78 @@ def answers(texts: Sequence[str], cut: Mapping[str, Any], best: Mapping[str, Any
     table.add_column("found, with scores")
     table.add_column("kept", justify="right")
     table.add_column("threshold", justify="right", style="dim")
-    for text, kept, found in zip(texts, cut["results"], best["results"], strict=True):
-        pairs = zip(found["items"], found["scores"], strict=True)
+    for name, kept, found in zip(names, cut["results"], best["results"], strict=True):
+        pairs = zip(found["titles"] or found["items"], found["scores"], strict=True)
         cells = [
             Text(f"{item} {score:.2f}", style="" if number < kept["num_kept"] else "dim")
             for number, (item, score) in enumerate(pairs)
         ]
+        between = Text("\n" if found["titles"] else "  ")
         threshold = "" if kept["threshold"] is None else f"{kept['threshold']:.2f}"
         table.add_row(
-            Text(text), Text("  ").join(cells), f"{kept['num_kept']}{'+' if kept['is_truncated'] else ''}", threshold
+            Text(name), between.join(cells), f"{kept['num_kept']}{'+' if kept['is_truncated'] else ''}", threshold
         )
     return table
 
 
-def reports(rows: Sequence[tuple[str, Report, float | None]], title: str) -> Table:
-    """A table of (name, report, seconds of training)."""
-    caption = (
-        "HR: hit rate, MRR: mean reciprocal rank; P, R, F1: precision, recall, F1 of the cut lists; time: of training"
-    )
+def reports(
+    rows: Sequence[tuple[str, Report, float | None]], title: str, ks: Sequence[int] = (1, 10, 50, 200)
+) -> Table:
+    """A table of (name, report, seconds of training), with the hit rates at `ks`."""
+    has_lists = any(report.lists for _, report, _ in rows)
+    has_time = any(seconds is not None for _, _, seconds in rows)
+    caption = "HR: hit rate, MRR: mean reciprocal rank"
+    caption += "; P, R, F1: precision, recall, F1 of the cut lists" if has_lists else ""
+    caption += "; time: of training" if has_time else ""
     table = Table(title=title, caption=caption, title_justify="left")
     table.add_column("", style="bold", no_wrap=True)
-    ks = list(rows[0][1].hit_rate)
-    for heading in (*(f"HR@{k}" for k in ks), "MRR", "P", "R", "F1", "time"):
+    headings = [
+        *(f"HR@{k}" for k in ks),
+        "MRR",
+        *(("P", "R", "F1") if has_lists else ()),
+        *(["time"] if has_time else []),
+    ]
+    for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for name, report, seconds in rows:
         lists = report.lists
-        quality = ("", "", "") if lists is None else (f"{v:.2f}" for v in (lists.precision, lists.recall, lists.f1))
-        table.add_row(
-            name,
-            *(f"{report.hit_rate[k]:.4f}" for k in ks),
-            f"{report.mrr:.4f}",
-            *quality,
-            "" if seconds is None else f"{seconds:.0f} s",
-        )
+        quality = ["", "", ""] if lists is None else [f"{v:.2f}" for v in (lists.precision, lists.recall, lists.f1)]
+        time = "" if seconds is None else f"{seconds:.0f} s"
+        hit_rates = (f"{report.hit_rate[k]:.4f}" for k in ks)
+        more = [*(quality if has_lists else []), *([time] if has_time else [])]
+        table.add_row(name, *hit_rates, f"{report.mrr:.4f}", *more)
     return table
+
+
+def versions(rows: Sequence[Listed], title: str) -> Table:
+    """A table of index versions."""
+    table = Table(title=title, title_justify="left")
+    for heading in ("version", "state", "published", "run"):
+        table.add_column(heading, no_wrap=heading == "version")
+    for heading in ("items", "shards", "size"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        described = row.described
+        style = {"current": "bold", "damaged": "red"}.get(row.state, "" if row.state == "published" else "dim")
+        if described is None:
+            table.add_row(row.version, row.state, style=style)
+            continue
+        created_at = described.created_at if isinstance(described, Manifest) else ""
+        size_bytes = sum(entry.size_bytes for entry in (*described.parts, *described.files))
+        counts = f"{described.num_items:,}", str(len(described.shard_items)), decimal(size_bytes)
+        table.add_row(row.version, row.state, created_at, described.run, *counts, style=style)
+    return table
+
+
+def version(manifest: Manifest) -> tuple[Table, Table]:
+    """Facts of a version, and its files."""
+    facts = Table("version", manifest.version, title_justify="left")
+    for name, value in summary(manifest).items():
+        if name != "version":
+            is_table = isinstance(value, dict)
+            facts.add_row(name, ", ".join(f"{key}: {kind}" for key, kind in value.items()) if is_table else str(value))
+    files = Table("file", "items", "size", "sha256")
+    for entry in (*manifest.parts, *manifest.files):
+        num_items = f"{entry.num_items:,}" if isinstance(entry, PartEntry) else ""
+        files.add_row(entry.path, num_items, decimal(entry.size_bytes), entry.sha256[:12])
+    return facts, files

@@ -5,13 +5,19 @@ import secrets
 from collections.abc import Iterator
 
 import pytest
+import torch
 from hypothesis import settings
+
+from s3_server import new_bucket, s3_server_process, use_s3
 
 # Ray reads its environment when it is first imported. A token of the session's own: nothing is written to $HOME.
 os.environ["RAY_AUTH_MODE"] = "token"
 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.1"
 os.environ.pop("RAY_ADDRESS", None)
+
+# Threads that wait for each other on a busy core make small models 40 times slower.
+torch.set_num_threads(1)
 
 # No deadline: a noisy machine is no failure. CI tries the same examples each time; by hand new ones are tried.
 settings.register_profile("by hand", deadline=None)
@@ -20,9 +26,25 @@ settings.load_profile("ci" if os.environ.get("CI") else "by hand")
 
 
 @pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[None]:
-    """One local cluster for all tests that need a real one."""
+def s3_server() -> Iterator[str]:
+    """The URL of an S3 server in a process of its own."""
+    with s3_server_process() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(s3_server: str) -> Iterator[None]:
+    """One local cluster for all tests that need a real one; its workers find the S3 server."""
     from rails_ray.on_ray.cluster import cluster
 
-    with cluster():
-        yield
+    with pytest.MonkeyPatch.context() as environment:
+        use_s3(environment, s3_server)
+        with cluster():
+            yield
+
+
+@pytest.fixture
+def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """`s3://` and an empty bucket, for this process and its children."""
+    use_s3(monkeypatch, s3_server)
+    return f"s3://{new_bucket(s3_server)}"

@@ -1,22 +1,29 @@
 """Small inputs that several tests share."""
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import torch
 import torch.nn.functional as F
 
 from rails_ray.config import RunConfig
-from rails_ray.data.batch import PairSampler
-from rails_ray.data.text import Queries
+from rails_ray.data.batch import PairSampler, WindowSampler
+from rails_ray.data.dataset import ItemLists, Queries
 from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.encoders.model import Model
+from rails_ray.encoders.sasrec import SasrecConfig
 from rails_ray.encoders.two_tower import TwoTowerConfig
 from rails_ray.similarities.dot_product import DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.similarities.states import ItemState, QueryState
+from rails_ray.storage import manifest, parts
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import Encoded
 from rails_ray.storage.parquet import item_part
 from rails_ray.training.loop import TrainingConfig
 
@@ -44,7 +51,31 @@ def random_states(
 def part_of(items: ItemState, first_row: int = 0) -> pa.Table:
     """An index part of these items, with ids i0, i1 and so on."""
     rows = np.arange(first_row, first_row + len(items))
-    return item_part(pa.array(rows), pa.array([f"i{row}" for row in rows]), items)
+    return item_part(pa.table({"item_row": rows, "item_id": [f"i{row}" for row in rows]}), items)
+
+
+def encode(storage: Storage, version: str, shard_items: list[int]) -> Encoded:
+    """A version of random items, one part per shard, ready to publish."""
+    written = []
+    for planned in parts.plan(shard_items, part_items=max(shard_items)):
+        items = random_states(1, planned.num_items, seed=planned.shard)[1]
+        parts.write_part(storage, version, planned, part_of(items, planned.first_row))
+        written.append(parts.read_part(storage, version, planned))
+    for name in (manifest.CONFIG, manifest.WEIGHTS):
+        storage.write(f"versions/{version}/{name}", b"{}")
+    encoded = Encoded(
+        version=version,
+        run="r",
+        num_items=sum(shard_items),
+        shard_items=shard_items,
+        query={"text": "string"},
+        columns=written[0][1],
+        parts=[entry for entry, _ in written],
+        files=[manifest.describe(name, b"{}") for name in (manifest.CONFIG, manifest.WEIGHTS)],
+        cutoff_mass=0.9,
+    )
+    manifest.write_encoded(storage, encoded)
+    return encoded
 
 
 def small_mixture(p_q: int = 2, p_x: int = 3, seed: int = 0) -> MixtureOfLogits:
@@ -69,14 +100,33 @@ def small_config(similarity: str = "mixture") -> RunConfig:
     )
 
 
-COLOURED = Queries(["red", "car", "blue hat", "hat"], np.array([0, 2, 4, 5, 7]), np.array([0, 1, 0, 2, 3, 1, 3]))
+def small_history_config(similarity: str = "mixture", dropout: float = 0.0) -> RunConfig:
+    """The same for histories of nine items."""
+    encoder = SasrecConfig(width=8, num_blocks=2, num_heads=2, max_length=4, dropout=dropout, num_items=9)
+    return replace(small_config(similarity), encoder=encoder)
+
+
+COLOURED = Queries(["red", "car", "blue hat", "hat"], ItemLists.of([[0, 1], [0, 2], [3], [1, 3]]))
 THINGS = ["red car", "red hat", "blue car", "blue hat"]
 
 
 def sampler_of(model: Model, **options: int) -> PairSampler:
     """Batches of a handful of queries and items."""
     defaults = {"batch_size": 6, "num_items": 4, "seed": 0}
-    return PairSampler(COLOURED, model.features(COLOURED.texts), model.features(THINGS), **defaults | options)
+    queries, items = model.query_features(COLOURED.inputs), model.item_features(THINGS)
+    return PairSampler(COLOURED, queries, items, **defaults | options)
+
+
+def window_sampler(**options: int) -> WindowSampler:
+    """Batches of six histories of nine items, of very different lengths."""
+    histories = ItemLists.of([[0], [1, 2, 3, 4, 5, 6, 7], [8, 8], [3, 1, 2], [5], [0, 7, 0, 6, 0]])
+    defaults = {"num_corpus_items": 9, "max_length": 4, "batch_size": 6, "num_items": 5, "seed": 0}
+    return WindowSampler(histories, np.array([1, 8, 0, 4, 5, 2]), **defaults | options)
+
+
+def batches_of(model: Model, **options: int) -> PairSampler | WindowSampler:
+    """Those that the model reads."""
+    return sampler_of(model, **options) if model.encoder.reads == "text" else window_sampler(**options)
 
 
 def write_text_data(folder: Path, *, num_items: int = 60, seed: int = 0) -> Path:
@@ -106,3 +156,42 @@ def write_text_data(folder: Path, *, num_items: int = 60, seed: int = 0) -> Path
         folder / "relevance.parquet",
     )
     return folder
+
+
+def write_sequence_data(folder: Path, *, num_users: int = 30, num_items: int = 12, seed: int = 0) -> Path:
+    """A small data set of sequences: each user walks round the items from some place, in small steps."""
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(4, 10, num_users)
+    users = np.repeat(np.arange(num_users), lengths)
+    steps = generator.integers(1, 3, len(users))
+    items = (np.cumsum(steps) + users) % num_items
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(
+        pa.table(
+            {
+                "user_id": [f"user-{user}" for user in users],
+                "item_id": [f"item-{row}" for row in items],
+                "position": np.arange(len(users)),
+            }
+        ),
+        folder / "interactions.parquet",
+    )
+    pq.write_table(
+        pa.table(
+            {
+                "item_id": [f"item-{row}" for row in range(num_items)],
+                "title": [f"Item {row}" for row in range(num_items)],
+            }
+        ),
+        folder / "items.parquet",
+    )
+    return folder
+
+
+def real_data(name: str) -> Storage:
+    """A real data set, which no clone has; a test that needs it is skipped where it is not."""
+    here = Path(__file__).parents[1]
+    folder = here / os.environ.get("RAILS_RAY_DATA", "../shared/data") / name
+    if not folder.is_dir():
+        pytest.skip(f"needs the data set {name} in {folder.parent.resolve()}: set RAILS_RAY_DATA")
+    return Storage(str(folder))

@@ -1,32 +1,45 @@
 """What a process of a gloo group does in a test: in a module that a spawned process can import."""
 
 from dataclasses import replace
+from itertools import product
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from examples import sampler_of, small_config
+from examples import batches_of, small_config, small_history_config
 from rails_ray import build
+from rails_ray.collectives.first import from_first
 from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.config import LossConfig, RunConfig
 
 NUM_WORKERS = 2
+CASES = tuple(product(("texts", "histories"), ("mixture", "dot product")))
 
 
-def config_of(similarity: str) -> RunConfig:
+def config_of(inputs: str, similarity: str) -> RunConfig:
+    made = small_config(similarity) if inputs == "texts" else small_history_config(similarity)
     # A heavy weight, so that a wrong gradient of the mean gates could not hide behind the other losses.
-    return replace(small_config(similarity), loss=LossConfig(mutual_information_weight=5.0))
+    return replace(made, loss=LossConfig(mutual_information_weight=5.0))
 
 
-def one_step(rank: int, folder: str, similarity: str) -> None:
-    """Leave the loss and the gradients of one step in `folder`."""
+def work(rank: int, folder: str) -> None:
+    """Leave in `folder` loss and gradients of one step of each case, and what the collectives gave."""
+    torch.set_num_threads(1)  # the processes share few cores
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=NUM_WORKERS)
-    config = config_of(similarity)
-    model = build.model(config)
-    step = DistributedDataParallel(build.training_step(model, config, mean_over_workers))
-    loss = step(sampler_of(model, rank=rank, num_workers=NUM_WORKERS).batch(0))
-    loss.backward()
-    gradients = {name: p.grad for name, p in step.module.named_parameters() if p.grad is not None}
-    torch.save({"loss": loss.detach(), "gradients": gradients}, f"{folder}/{rank}.pt")
+    results = {}
+    for case in CASES:
+        config = config_of(*case)
+        model = build.model(config)
+        step = DistributedDataParallel(build.training_step(model, config, mean_over_workers).double())
+        batch = batches_of(model, rank=rank, num_workers=NUM_WORKERS).batch(0)
+        loss = step(batch)
+        loss.backward()
+        gradients = {name: p.grad for name, p in step.module.named_parameters() if p.grad is not None}
+        results[case] = {"loss": loss.detach(), "gradients": gradients, "weight": batch.weight}
+    own = torch.tensor(1.0 + rank, requires_grad=True)
+    mean = mean_over_workers(own)
+    (mean * 10**rank).backward()  # of which each worker makes something else
+    left = {"steps": results, "told": from_first(["said by", rank, b"\x00"]), "mean": mean.item(), "slope": own.grad}
+    torch.save(left, f"{folder}/{rank}.pt")
     dist.destroy_process_group()

@@ -4,7 +4,8 @@ The letters are those of `rails_ray/__init__.py`.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 Vector = Sequence[float]
 Matrix = Sequence[Vector]
@@ -90,9 +91,9 @@ def hidden_items(
     ]
 
 
-def rank_of_best(scores: Vector, relevant: Sequence[int]) -> int:
+def rank_of_best(scores: Vector, relevant: Sequence[int], excluded: Sequence[int] = ()) -> int:
     """The rank, from 1, of the first relevant item in the order of `top_k`."""
-    return 1 + min(top_k(scores, len(scores)).index(row) for row in relevant)
+    return 1 + min(top_k(scores, len(scores), excluded).index(row) for row in relevant)
 
 
 def buckets(pieces: Sequence[str], base: int, num_buckets: int) -> set[int]:
@@ -136,3 +137,57 @@ def pointwise(logits: Matrix, positive: Sequence[int], is_hidden: Sequence[Seque
         total -= sum(math.log(sigmoid(line[x] + offset)) for x in relevant) / len(relevant)
         total -= sum(math.log(sigmoid(-(line[x] + offset))) for x in others)
     return total / len(logits)
+
+
+def add(a: Vector, b: Vector) -> list[float]:
+    return [x + y for x, y in zip(a, b, strict=True)]
+
+
+def layer_norm(weight: Vector, bias: Vector, x: Vector) -> list[float]:
+    mean = sum(x) / len(x)
+    variance = sum((value - mean) ** 2 for value in x) / len(x)
+    return [w * (value - mean) / math.sqrt(variance + 1e-5) + b for w, b, value in zip(weight, bias, x, strict=True)]
+
+
+def sasrec(history: Sequence[int], of: Mapping[str, Any], num_blocks: int, num_heads: int) -> list[list[float]]:
+    """The representation after each item of a history; Kang and McAuley. `of`: weights by their names in the module."""
+    width = len(of["norm.weight"])
+    size = width // num_heads
+    hidden = [
+        add([math.sqrt(width) * value for value in of["embeddings.weight"][row]], of["positions.weight"][t])
+        for t, row in enumerate(history)
+    ]
+    for block in (f"blocks.{number}." for number in range(num_blocks)):
+        norms = [layer_norm(of[f"{block}attention_norm.weight"], of[f"{block}attention_norm.bias"], h) for h in hidden]
+        parts = [linear(of[f"{block}attention_in.weight"], of[f"{block}attention_in.bias"], norm) for norm in norms]
+        for t in range(len(history)):
+            attended = []
+            for first in range(0, width, size):  # of a head
+                query = parts[t][first : first + size]
+                keys = [part[width + first : width + first + size] for part in parts[: t + 1]]
+                values = [part[2 * width + first : 2 * width + first + size] for part in parts[: t + 1]]
+                shares = softmax([dot(query, key) / math.sqrt(size) for key in keys])
+                attended += [dot(shares, column) for column in zip(*values, strict=True)]
+            out = linear(of[f"{block}attention_out.weight"], of[f"{block}attention_out.bias"], attended)
+            hidden[t] = add(hidden[t], out)
+            norm = layer_norm(of[f"{block}network_norm.weight"], of[f"{block}network_norm.bias"], hidden[t])
+            inner = [max(x, 0.0) for x in linear(of[f"{block}network.0.weight"], of[f"{block}network.0.bias"], norm)]
+            hidden[t] = add(hidden[t], linear(of[f"{block}network.2.weight"], of[f"{block}network.2.bias"], inner))
+    return [layer_norm(of["norm.weight"], of["norm.bias"], h) for h in hidden]
+
+
+def histories(interactions: Sequence[tuple[Any, Any, int]]) -> dict[Any, list[Any]]:
+    """The items of each user, from (user, item, position), equal positions as they come."""
+    found: dict[Any, list[Any]] = {}
+    for user, item, _ in sorted(interactions, key=lambda interaction: interaction[2]):
+        found.setdefault(user, []).append(item)
+    return found
+
+
+def leave_one_out(history: Sequence[Any]) -> dict[str, tuple[Sequence[Any], Any]]:
+    """(items before, item asked for) in each split that a user is in."""
+    training = history[:-2] if len(history) >= 3 else history
+    asked = {"train": (training[:-1], training[-1])} if len(training) >= 2 else {}
+    if len(history) >= 3:
+        asked |= {"valid": (history[:-2], history[-2]), "test": (history[:-1], history[-1])}
+    return asked

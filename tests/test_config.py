@@ -1,12 +1,20 @@
+import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
-from examples import small_config, write_text_data
+from examples import small_config, small_history_config, write_sequence_data, write_text_data
 from rails_ray import build, config, recipes
-from rails_ray.config import DataConfig
+from rails_ray.config import DataConfig, RunConfig
+from rails_ray.data import sequences
+from rails_ray.data.batch import PairSampler, WindowSampler
+from rails_ray.storage import manifest
 from rails_ray.storage.filesystem import Storage
 
 
@@ -21,7 +29,7 @@ def test_a_recipe_is_found_by_its_own_name(recipe) -> None:
 
 
 def test_an_unknown_recipe() -> None:
-    with pytest.raises(ValueError, match="recipe must be one of emoji-mol, emoji-dot, got 'emoji'"):
+    with pytest.raises(ValueError, match=r"recipe must be one of emoji-mol, emoji-dot, text-mol, .*, got 'emoji'"):
         recipes.by_name("emoji")
 
 
@@ -32,6 +40,8 @@ def test_an_unknown_recipe() -> None:
         (lambda value: {key: v for key, v in value.items() if key != "loss"}, "'loss'"),
         (lambda value: value | {"training": {"num_steps": 0}}, "num_steps must be at least 1, got 0"),
         (lambda value: value | {"encoder": {"ngram_sizes": [1]}}, "ngram_sizes must be at least 2"),
+        (lambda value: value | {"encoder": {"num_heads": 3}}, "width must be a multiple of the 3 heads, got 64"),
+        (lambda value: [value], "must have the fields of RunConfig"),
     ],
 )
 def test_a_config_that_is_none(change, message: str) -> None:
@@ -40,31 +50,135 @@ def test_a_config_that_is_none(change, message: str) -> None:
         config.from_json(json.dumps(value).encode())
 
 
-def test_initial_weights_are_the_seeds() -> None:
-    first, second = (build.model(small_config()) for _ in range(2))
+@pytest.mark.parametrize("made", [small_config(), small_history_config()], ids=["texts", "histories"])
+def test_initial_weights_are_the_seeds(made: RunConfig) -> None:
+    first, second = (build.model(made) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("similarity", ["mixture", "dot product"])
 def test_an_item_begins_near_a_query_of_the_same_words(similarity: str) -> None:
     model = build.model(small_config(similarity)).eval()
-    features = model.features(["red car", "blue hat", "gold lamp"])
+    features = model.query_features(["red car", "blue hat", "gold lamp"])
     query, items = model.encode_queries(features), model.encode_items(features)
     assert torch.allclose(query.components, items.components, atol=1e-6)
 
 
 def test_packaged_data_is_written_once(tmp_path: Path) -> None:
     storage = Storage(str(tmp_path))
-    settings = DataConfig(num_valid=20, num_test=20)
+    settings = replace(small_config(), data=DataConfig(num_valid=20, num_test=20))
     first = build.data(settings, storage)
     (folder,) = (tmp_path / "data").iterdir()
     written = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     assert set(written) == {"items.parquet", "queries.parquet", "relevance.parquet"}
-    assert build.data(settings, storage).queries["test"].texts == first.queries["test"].texts
+    assert build.data(settings, storage).queries["test"].inputs == first.queries["test"].inputs
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == written
 
 
-def test_data_of_the_user(tmp_path: Path) -> None:
-    folder = write_text_data(tmp_path / "mine")
-    data = build.data(DataConfig(folder=str(folder)), Storage(str(tmp_path / "storage")))
-    assert len(data.item_ids) == 60
+@pytest.fixture
+def texts(tmp_path: Path) -> RunConfig:
+    """A run on texts of the user's own."""
+    return replace(small_config(), data=DataConfig(folder=str(write_text_data(tmp_path / "mine"))))
+
+
+@pytest.fixture
+def histories(tmp_path: Path) -> RunConfig:
+    """A run on sequences of the user's own; how many items there are is left to them."""
+    made = small_history_config()
+    folder = write_sequence_data(tmp_path / "sequences")
+    return replace(made, data=DataConfig(folder=str(folder)), encoder=replace(made.encoder, num_items=0))
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(str(tmp_path / "storage"))
+
+
+def test_data_of_the_user(texts: RunConfig, histories: RunConfig, storage: Storage) -> None:
+    assert len(build.data(texts, storage).item_ids) == 60
+    assert len(build.data(histories, storage).item_ids) == 12
+    assert storage.list(".") == []  # only what is packaged is written
+
+
+def test_histories_need_a_folder(storage: Storage) -> None:
+    with pytest.raises(ValueError, match=r"recipe small needs --data\.folder, with items\.parquet and .*, got none"):
+        build.data(small_history_config(), storage)
+
+
+def test_a_config_is_completed_by_its_data(histories: RunConfig, storage: Storage) -> None:
+    made = build.for_data(histories, build.data(histories, storage))
+    assert made.encoder.num_items == 12
+    assert made.encoder.corpus
+    assert build.for_data(made, build.data(made, storage)) == made
+    assert config.from_json(config.to_json(made)) == made
+
+
+def test_a_folder_is_named_so_that_any_process_finds_it(texts: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    absolute = Path(str(texts.data.folder))
+    monkeypatch.chdir(absolute.parent)
+    relative = replace(texts, data=DataConfig(folder=absolute.name))
+    data = build.data(texts, Storage("unused"))
+    assert build.for_data(relative, data).data.folder == str(absolute.resolve())
+    remote = replace(texts, data=DataConfig(folder="s3://bucket/data"))
+    assert build.for_data(remote, data) == remote
+
+
+def test_a_config_for_other_data(histories: RunConfig, storage: Storage) -> None:
+    data = build.data(histories, storage)
+    wrong = replace(histories, encoder=replace(histories.encoder, num_items=9))
+    with pytest.raises(ValueError, match=r"encoder\.num_items must be the 12 items of .*, or 0, got 9"):
+        build.for_data(wrong, data)
+    made = build.for_data(histories, data)
+    items = Path(str(histories.data.folder)) / "items.parquet"
+    pq.write_table(pq.read_table(items).take([1, 0, *range(2, 12)]), items)  # as many, in another order
+    with pytest.raises(ValueError, match="must hold the items that the run was trained on, in their order, got others"):
+        build.for_data(made, build.data(made, storage))
+    with pytest.raises(ValueError, match="must hold the items that the run was trained on"):
+        build.corpus(made, storage)
+
+
+def test_batches_are_those_that_the_encoder_reads(texts: RunConfig, histories: RunConfig, storage: Storage) -> None:
+    for made, kind in ((texts, PairSampler), (histories, WindowSampler)):
+        data = build.data(made, storage)
+        made = build.for_data(made, data)
+        model = build.model(made)
+        sampler = build.sampler(made, model, data, rank=1, num_workers=2)
+        assert isinstance(sampler, kind)
+        assert len(sampler.batch(0).queries) == made.training.batch_size // 2
+        step = build.training_step(model, made, lambda mean: mean)
+        assert step(sampler.batch(0)).isfinite()
+
+
+def test_the_corpus_of_texts(texts: RunConfig, storage: Storage) -> None:
+    corpus = build.corpus(texts, storage)
+    data = build.data(texts, storage)
+    assert corpus.items.column_names == ["item_id", "input"]
+    assert corpus.items["item_id"].to_pylist() == data.item_ids
+    assert build.item_inputs(corpus.items) == data.item_inputs
+    assert (corpus.query, corpus.files) == ({"text": "string"}, {})
+
+    file = Path(str(texts.data.folder)) / "items.parquet"
+    items = pq.read_table(file)
+    pq.write_table(items.append_column("title", pa.array([f"T{row}" for row in range(60)])), file)
+    titled = build.corpus(texts, storage).items
+    assert titled["title"].to_pylist() == [f"T{row}" for row in range(60)]
+    assert build.item_inputs(titled) == [f"T{row}\n{text}" for row, text in enumerate(data.item_inputs)]
+
+
+def test_the_corpus_of_histories(histories: RunConfig, storage: Storage) -> None:
+    corpus = build.corpus(histories, storage)
+    data = build.data(histories, storage)
+    assert corpus.items["item_id"].to_pylist() == data.item_ids
+    assert corpus.items["title"].to_pylist() == data.titles
+    inputs = build.item_inputs(corpus.items.slice(3, 4))
+    assert isinstance(inputs, np.ndarray)
+    assert inputs.tolist() == [3, 4, 5, 6]
+    model = build.model(build.for_data(histories, data))
+    assert model.encode_items(model.item_features(inputs)).components.shape[0] == 4
+    assert corpus.query == {"history": "string", "user_id": "string"}
+    stored = {name: pq.read_table(io.BytesIO(data)) for name, data in corpus.files.items()}
+    assert stored[manifest.ITEMS]["item_id"].to_pylist() == data.item_ids
+    user_ids, rows = sequences.histories_of(stored[manifest.HISTORIES])
+    assert user_ids == data.user_ids
+    assert list(map(list, rows)) == list(map(list, data.histories))
+    assert model.encode_queries(model.query_features(rows)).components.shape[0] == len(user_ids)

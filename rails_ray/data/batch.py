@@ -6,16 +6,18 @@ nothing, and a run can begin at any step.
 Axes: B queries of a worker's batch, N items of the batch, M relevant pairs.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
-from rails_ray.data.text import Queries
+from rails_ray.data.dataset import ItemLists, Queries
+from rails_ray.encoders.sasrec import Histories
 from rails_ray.losses.negatives import hidden_items
 
 
@@ -30,22 +32,39 @@ class FeatureRows(Protocol):
     def to(self, device: torch.device | str) -> "FeatureRows": ...
 
 
+@runtime_checkable
+class Sampler(Protocol):
+    """Gives the batch of any step."""
+
+    def batch(self, step: int) -> "TrainingBatch":
+        """This worker's slice of the global batch of a step."""
+
+
 @dataclass(frozen=True)
 class TrainingBatch:
     """Queries, and items among which each query has one positive; the others are its negatives unless hidden.
 
-    positive: column of each query's positive.
+    positive: which of `items` is each query's positive.
     is_hidden: items that are relevant to the query but not its positive.
+    num_shared: None where all items are candidates of all queries. Else so many of the first are, and after them, in
+        the last column of `is_hidden`, comes the query's own positive, which is no candidate of the others.
+    weight: share of the global batch's queries that this slice holds, times the number of workers.
     """
 
     queries: Any
     items: Any
     positive: Int[Tensor, " B"]
     is_hidden: Bool[Tensor, "B N"]
+    num_shared: int | None = None
+    weight: float = 1.0
 
     def to(self, device: torch.device | str) -> "TrainingBatch":
-        return TrainingBatch(
-            self.queries.to(device), self.items.to(device), self.positive.to(device), self.is_hidden.to(device)
+        return replace(
+            self,
+            queries=self.queries.to(device),
+            items=self.items.to(device),
+            positive=self.positive.to(device),
+            is_hidden=self.is_hidden.to(device),
         )
 
 
@@ -76,8 +95,7 @@ class PairSampler:
         Raises:
             ValueError: if the batch cannot be divided among the workers.
         """
-        if batch_size % num_workers:
-            raise ValueError(f"batch_size must be a multiple of the {num_workers} workers, got {batch_size}")
+        check_slices(batch_size, num_workers)
         self.queries = queries
         self.query_features = query_features
         self.item_features = item_features
@@ -87,11 +105,11 @@ class PairSampler:
         self.rank = rank
         self.num_workers = num_workers
         # Queries by item: those of item x are _answers[_starts[x] : _starts[x + 1]].
-        query_of = np.repeat(np.arange(len(queries)), np.diff(queries.starts))
-        by_item = np.argsort(queries.relevant_rows, kind="stable")
+        query_of = np.repeat(np.arange(len(queries)), queries.relevant.lengths)
+        by_item = np.argsort(queries.relevant.rows, kind="stable")
         self._answers = query_of[by_item]
         self._starts = np.concatenate(
-            [[0], np.cumsum(np.bincount(queries.relevant_rows, minlength=len(item_features)))]
+            [[0], np.cumsum(np.bincount(queries.relevant.rows, minlength=len(item_features)))]
         )
 
     def batch(self, step: int) -> TrainingBatch:
@@ -100,14 +118,14 @@ class PairSampler:
         rows = generator.integers(len(self.item_features), size=self.num_items)
         num_answers = self._starts[rows + 1] - self._starts[rows]
         if not num_answers.any():  # none of the items answers a training query: let one in that does
-            rows[0] = generator.choice(self.queries.relevant_rows)
+            rows[0] = generator.choice(self.queries.relevant.rows)
             num_answers = self._starts[rows + 1] - self._starts[rows]
         positive = generator.choice(np.flatnonzero(num_answers), size=self.batch_size)
         chosen = self._answers[self._starts[rows[positive]] + generator.integers(num_answers[positive])]
 
         size = self.batch_size // self.num_workers
         mine = slice(self.rank * size, (self.rank + 1) * size)
-        relevant = [self.queries.relevant(query) for query in chosen[mine].tolist()]
+        relevant = self.queries.relevant.take(chosen[mine])
         item_rows, column = torch.from_numpy(rows), torch.from_numpy(positive[mine])
         return TrainingBatch(
             queries=self.query_features.take(torch.from_numpy(chosen[mine])),
@@ -116,11 +134,98 @@ class PairSampler:
             is_hidden=hidden_items(
                 item_rows,
                 column,
-                torch.from_numpy(np.repeat(np.arange(size), [len(line) for line in relevant])),
-                torch.from_numpy(np.concatenate(relevant)),
+                torch.from_numpy(np.repeat(np.arange(size), relevant.lengths)),
+                torch.from_numpy(relevant.rows),
             ),
         )
 
-    def batches(self, first_step: int, num_steps: int) -> Iterator[TrainingBatch]:
-        """The batches of steps first_step .. num_steps - 1."""
-        return (self.batch(step) for step in range(first_step, num_steps))
+
+class WindowSampler:
+    """Draws windows of training sequences; every position of a window asks for the item that comes next.
+
+    Each user comes up once in so many steps as it takes to see all; a user's window begins at a random place where the
+    sequence is longer than it. Negatives are uniform and shared by the whole batch.
+
+    Source: RAILS, Section 5.1.
+    Differs from the source: negatives are shared by the batch, where each position draws its own.
+    """
+
+    def __init__(
+        self,
+        histories: ItemLists,
+        next_rows: NDArray[np.int64],
+        *,
+        num_corpus_items: int,
+        max_length: int,
+        batch_size: int,
+        num_items: int,
+        seed: int,
+        rank: int = 0,
+        num_workers: int = 1,
+    ) -> None:
+        """Args:
+            histories: of the training split.
+            next_rows: the item that comes after each of them.
+            max_length: T, longest window.
+            batch_size: windows of the global batch, a multiple of num_workers.
+            num_items: N, negatives of the global batch, which all workers share.
+            rank: of this worker, in 0 .. num_workers - 1.
+
+        Raises:
+            ValueError: if the batch cannot be divided among the workers.
+        """
+        check_slices(batch_size, num_workers)
+        self.histories = histories
+        self.next_rows = next_rows
+        self.num_corpus_items = num_corpus_items
+        self.max_length = max_length
+        self.batch_size = batch_size
+        self.num_items = num_items
+        self.seed = seed
+        self.rank = rank
+        self.num_workers = num_workers
+        self._order = lru_cache(maxsize=2)(self._order_of)
+
+    def _order_of(self, epoch: int) -> NDArray[np.int64]:
+        return np.random.default_rng([self.seed, 0, epoch]).permutation(len(self.histories))
+
+    def batch(self, step: int) -> TrainingBatch:
+        """This worker's slice of the global batch of a step."""
+        generator = np.random.default_rng([self.seed, 1, step])
+        negatives = generator.integers(self.num_corpus_items, size=self.num_items)
+        epochs, places = np.divmod(np.arange(step * self.batch_size, (step + 1) * self.batch_size), len(self.histories))
+        users = np.array([self._order(epoch)[place] for epoch, place in zip(epochs.tolist(), places, strict=True)])
+        lengths = self.histories.lengths[users]
+        sizes = np.minimum(lengths, self.max_length)
+        first = generator.integers(lengths - sizes + 1)
+
+        size = self.batch_size // self.num_workers
+        mine = slice(self.rank * size, (self.rank + 1) * size)
+        users, first, last = users[mine], first[mine], sizes[mine, None]
+        at = np.arange(self.max_length)
+        is_asked = at < last  # [B, T]
+        place = (self.histories.starts[users] + first)[:, None] + np.minimum(at, last - 1)
+        rows = self.histories.rows[place]
+        following = self.histories.rows[np.minimum(place + 1, len(self.histories.rows) - 1)]
+        is_end = first[:, None] + at == lengths[mine, None] - 1
+        asked = np.flatnonzero(is_asked)
+        after = np.where(is_end, self.next_rows[users, None], following).reshape(-1)[asked]
+        distinct, positive = np.unique(after, return_inverse=True)
+        is_hidden = np.zeros((len(asked), self.num_items + 1), dtype=bool)
+        is_hidden[:, :-1] = after[:, None] == negatives
+        return TrainingBatch(
+            queries=Histories(torch.from_numpy(rows), torch.from_numpy(asked)),
+            items=torch.from_numpy(np.concatenate([negatives, distinct])),
+            positive=torch.from_numpy(self.num_items + positive),
+            is_hidden=torch.from_numpy(is_hidden),
+            num_shared=self.num_items,
+            weight=float(len(asked) * self.num_workers / sizes.sum()),
+        )
+
+
+def check_slices(batch_size: int, num_workers: int) -> None:
+    """Raises:
+    ValueError: if a global batch cannot be cut into equal slices.
+    """
+    if batch_size % num_workers:
+        raise ValueError(f"batch_size must be a multiple of the {num_workers} workers, got {batch_size}")

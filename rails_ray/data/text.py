@@ -1,125 +1,91 @@
 """A text data set: three Parquet tables in one folder.
 
-    items.parquet       item_id (integer or string, distinct), text (string)
+    items.parquet       item_id (integer or string, distinct), text (string), title (string; may be left out)
     queries.parquet     query_id (integer or string, distinct), text (string), split ("train", "valid" or "test")
     relevance.parquet   query_id, item_id: this item answers this query
 
-Further columns are ignored. The position of an item in items.parquet is its item row. Queries that no item answers
-are left out.
-
-Axes: Q queries of a split, M relevant pairs.
+Further columns are ignored. The position of an item in items.parquet is its item row. A title is read before the text.
+Queries that no item answers are left out. Where no query is of split "valid", every tenth one of "train" is.
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from rails_ray.data.dataset import SPLITS, DataSet, ItemLists, Queries
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.parquet import read_table
+from rails_ray.storage.parquet import ID, TEXT, check_distinct, read_table, rows_of
 
-SPLITS = ("train", "valid", "test")
-ID = ("integer", "string")
-TEXT = ("string",)
+HELD_OUT = 10  # one training query in so many becomes one of validation, where a data set has none
 
 
-@dataclass(frozen=True)
-class Queries:
-    """Queries of one split; query i is answered by item rows relevant_rows[starts[i] : starts[i + 1]], ascending."""
-
-    texts: list[str]
-    starts: NDArray[np.int64]
-    relevant_rows: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def relevant(self, query: int) -> NDArray[np.int64]:
-        return self.relevant_rows[self.starts[query] : self.starts[query + 1]]
-
-    def head(self, num_queries: int) -> "Queries":
-        """The first queries."""
-        starts = self.starts[: num_queries + 1]
-        return Queries(self.texts[:num_queries], starts, self.relevant_rows[: starts[-1]])
-
-
-@dataclass(frozen=True)
-class TextData:
-    """A corpus of texts and the queries of each split."""
-
-    item_ids: list[str] | list[int]
-    item_texts: list[str]
-    queries: dict[str, Queries]
-
-
-def read(storage: Storage, folder: str) -> TextData:
-    """Read and check the three tables.
+def read(storage: Storage) -> DataSet:
+    """Read and check the three tables in a folder.
 
     Raises:
         NotFoundError: if a table is not there.
-        ValueError: if a table is not as the contract says; the message names file, column and value.
+        ValueError: if a table is not as the contract says; the message names file, column and row.
     """
-    items = read_table(storage, f"{folder}/items.parquet", {"item_id": ID, "text": TEXT})
-    queries = read_table(storage, f"{folder}/queries.parquet", {"query_id": ID, "text": TEXT, "split": TEXT})
-    relevance = read_table(storage, f"{folder}/relevance.parquet", {"query_id": ID, "item_id": ID})
-    return assemble(items, queries, relevance, folder)
+    items = read_items(storage)
+    queries = read_table(storage, "queries.parquet", {"query_id": ID, "text": TEXT, "split": TEXT})
+    relevance = read_table(storage, "relevance.parquet", {"query_id": ID, "item_id": ID})
+    check_distinct(queries["query_id"], "query_id", f"{storage}/queries.parquet")
+    file = f"{storage}/relevance.parquet"
+    pairs = np.stack(
+        [
+            rows_of(relevance["query_id"], queries["query_id"], "query_id", file, f"{storage}/queries.parquet"),
+            rows_of(relevance["item_id"], items["item_id"], "item_id", file, f"{storage}/items.parquet"),
+        ]
+    )
+    split_of = _splits(queries["split"], f"{storage}/queries.parquet")
+    return DataSet(
+        items["item_id"].to_pylist(),
+        item_texts(items).to_pylist(),
+        _by_split(queries["text"].to_pylist(), split_of, pairs, str(storage)),
+        titles=items["title"].to_pylist() if "title" in items.column_names else None,
+    )
 
 
-def assemble(items: pa.Table, queries: pa.Table, relevance: pa.Table, source: str) -> TextData:
-    """The data set of three tables that have the contract's columns.
+def read_items(storage: Storage) -> pa.Table:
+    """The table of items alone, checked."""
+    file = "items.parquet"
+    items = read_table(storage, file, {"item_id": ID, "text": TEXT}, optional={"title": TEXT})
+    check_distinct(items["item_id"], "item_id", f"{storage}/{file}")
+    return items
 
-    Args:
-        source: where they came from, for messages.
-    """
-    _check_distinct(items["item_id"], f"{source}/items.parquet")
-    _check_distinct(queries["query_id"], f"{source}/queries.parquet")
-    for split in pc.unique(queries["split"]).to_pylist():
-        if split not in SPLITS:
-            raise ValueError(f"split in {source}/queries.parquet must be one of {', '.join(SPLITS)}, got {split!r}")
-    item_rows = _rows_of(relevance["item_id"], items["item_id"], "item_id", source)
-    query_rows = _rows_of(relevance["query_id"], queries["query_id"], "query_id", source)
 
-    order = np.lexsort((item_rows, query_rows))
-    pairs = np.unique(np.stack([query_rows[order], item_rows[order]]), axis=1)
-    counts = np.bincount(pairs[0], minlength=queries.num_rows)
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    split_of = np.array(queries["split"].to_pylist())
-    texts = queries["text"].to_pylist()
+def item_texts(items: pa.Table) -> pa.ChunkedArray:
+    """What the item encoder reads of each item."""
+    if "title" not in items.column_names:
+        return items["text"]
+    kind = pa.large_string()  # all three must be of one type
+    return pc.binary_join_element_wise(items["title"].cast(kind), items["text"].cast(kind), pa.scalar("\n", kind))
+
+
+def _splits(column: pa.ChunkedArray, file: str) -> NDArray[np.object_]:
+    split_of = np.array(column.to_pylist(), dtype=object)
+    wrong = np.flatnonzero(~np.isin(split_of, SPLITS))
+    if len(wrong):
+        raise ValueError(
+            f"column 'split' of {file} must be one of {', '.join(SPLITS)}, got {split_of[wrong[0]]!r} in row {wrong[0]}"
+        )
+    if "valid" not in split_of:
+        split_of[np.flatnonzero(split_of == "train")[HELD_OUT - 1 :: HELD_OUT]] = "valid"
+    return split_of
+
+
+def _by_split(
+    texts: list[str], split_of: NDArray[np.object_], pairs: NDArray[np.int64], source: str
+) -> dict[str, Queries]:
+    """The queries of each split, from (query row, item row) of all relevant pairs."""
+    pairs = np.unique(pairs, axis=1)  # by query, then by item
+    starts = np.concatenate([[0], np.cumsum(np.bincount(pairs[0], minlength=len(texts)))])
+    relevant = ItemLists(starts, pairs[1])
     by_split = {}
     for split in SPLITS:
-        chosen = np.flatnonzero((split_of == split) & (counts > 0))
-        by_split[split] = Queries(
-            texts=[texts[query] for query in chosen],
-            starts=np.concatenate([[0], np.cumsum(counts[chosen])]),
-            relevant_rows=np.concatenate(
-                [pairs[1][starts[query] : starts[query + 1]] for query in chosen] or [np.empty(0, dtype=np.int64)]
-            ),
-        )
+        chosen = np.flatnonzero((split_of == split) & (relevant.lengths > 0))
         if not len(chosen):
             raise ValueError(f"{source} must hold a query with a relevant item in split {split!r}, got none")
-    return TextData(items["item_id"].to_pylist(), items["text"].to_pylist(), by_split)
-
-
-def _check_distinct(ids: pa.ChunkedArray, file: str) -> None:
-    counts = pc.value_counts(ids)
-    repeated = counts.filter(pc.greater(counts.field("counts"), 1))
-    if len(repeated):
-        raise ValueError(f"ids in {file} must be distinct, got {repeated[0]['values'].as_py()!r} more than once")
-
-
-def _rows_of(ids: pa.ChunkedArray, known: pa.ChunkedArray, column: str, source: str) -> NDArray[np.int64]:
-    """The position in `known` of each id."""
-    if ids.type != known.type:
-        other = "items" if column == "item_id" else "queries"
-        raise ValueError(
-            f"{column} in {source}/relevance.parquet must be of type {known.type} as in {other}.parquet, got {ids.type}"
-        )
-    rows = pc.index_in(ids, value_set=known)
-    if rows.null_count:
-        unknown = ids.filter(pc.is_null(rows))[0].as_py()
-        other = "items" if column == "item_id" else "queries"
-        raise ValueError(f"{column} in {source}/relevance.parquet must be in {other}.parquet, got {unknown!r}")
-    positions: NDArray[np.int64] = rows.to_numpy().astype(np.int64)
-    return positions
+        by_split[split] = Queries([texts[query] for query in chosen], relevant.take(chosen))
+    return by_split

@@ -3,14 +3,14 @@
 | member             | paper                                                                      |
 |--------------------|----------------------------------------------------------------------------|
 | `two_tower`        | the dual encoder of MoPQ and pEBR, on hashed character n-grams             |
+| `sasrec`           | RAILS, Section 5.1: a history of items asks for the next one               |
 | `character_ngrams` | text to n-gram buckets, the input of `two_tower`                           |
 | `components`       | RAILS, Section 2: representation -> P_Q / P_X components and gate vectors  |
 | `temperature`      | pEBR, Section 2.4: the head that gives each query its tau_q                |
 | `model`            | all of these with a similarity: what is trained, stored and served         |
 """
 
-from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -26,14 +26,21 @@ class Encoder(Protocol, Generic[Features]):
     def width(self) -> int:
         """D."""
 
-    def features(self, inputs: Sequence[str]) -> Features:
-        """Inputs (texts) as the tensors that the towers read."""
+    @property
+    def reads(self) -> Literal["text", "history"]:
+        """What a query is: a text, or a history of item rows."""
 
-    def is_blank(self, text: str) -> bool:
-        """Whether nothing in a text tells it from another."""
+    def query_features(self, inputs: Any) -> Features:
+        """Queries as the tensors that `queries` reads."""
+
+    def item_features(self, inputs: Any) -> Any:
+        """Items (texts, or item rows) as the tensors that `items` reads."""
+
+    def is_blank(self, query: Any) -> bool:
+        """Whether nothing in a query tells it from another."""
 
     def queries(self, features: Features) -> Float[Tensor, "B D"]:
         """Representations of queries."""
 
-    def items(self, features: Features) -> Float[Tensor, "X D"]:
+    def items(self, features: Any) -> Float[Tensor, "X D"]:
         """Representations of items."""

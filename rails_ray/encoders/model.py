@@ -1,6 +1,5 @@
 """What is trained, stored and served: two towers, their components and the similarity that compares them."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from jaxtyping import Float
@@ -28,10 +27,15 @@ class Model(nn.Module):
         self.item_components = item_components
         self.similarity: Any = similarity  # a `Similarity`, likewise
 
-    def features(self, inputs: Sequence[str]) -> Any:
-        """What `encode_queries` and `encode_items` read, from texts."""
+    def query_features(self, inputs: Any) -> Any:
+        """What `encode_queries` reads, from texts or histories."""
         encoder: Encoder[Any] = self.encoder
-        return encoder.features(inputs)
+        return encoder.query_features(inputs)
+
+    def item_features(self, inputs: Any) -> Any:
+        """What `encode_items` reads, from texts or item rows."""
+        encoder: Encoder[Any] = self.encoder
+        return encoder.item_features(inputs)
 
     def encode_queries(self, features: Any) -> QueryState:
         return self.query_state(self.encoder.queries(features))

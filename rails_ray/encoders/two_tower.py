@@ -10,6 +10,7 @@ Axes: B texts, D width of a representation, R buckets, H hidden width.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -47,6 +48,8 @@ class TwoTowerConfig:
 class TwoTower(nn.Module):
     """Texts to representations, queries and items each by a network of their own."""
 
+    reads: Literal["text"] = "text"
+
     def __init__(self, config: TwoTowerConfig) -> None:
         super().__init__()
         self.config = config
@@ -61,11 +64,14 @@ class TwoTower(nn.Module):
     def width(self) -> int:
         return self.config.width
 
-    def features(self, inputs: Sequence[str]) -> Bags:
+    def query_features(self, inputs: Sequence[str]) -> Bags:
         return hash_texts(inputs, self.config.ngram_sizes, self.config.num_buckets)
 
-    def is_blank(self, text: str) -> bool:
-        return not words(text)
+    def item_features(self, inputs: Sequence[str]) -> Bags:
+        return self.query_features(inputs)
+
+    def is_blank(self, query: str) -> bool:
+        return not words(query)
 
     def queries(self, features: Bags) -> Float[Tensor, "B D"]:
         bag = self._bag(features)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.data.batch import FeatureRows
-from rails_ray.data.text import Queries
+from rails_ray.data.dataset import ItemLists, Queries
 from rails_ray.encoders.model import Model
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.similarities.states import ItemState, QueryState, concatenate
@@ -53,22 +53,24 @@ def in_batches(features: FeatureRows, model: Model) -> Iterator[tuple[int, Featu
         yield first, features.take(rows).to(device)
 
 
-def query_batches(model: Model, texts: list[str]) -> Iterator[tuple[int, QueryState]]:
+def query_batches(model: Model, inputs: list[str] | ItemLists) -> Iterator[tuple[int, QueryState]]:
     """(number of the first, encoded queries) of consecutive batches."""
     with torch.no_grad():
-        for first, batch in in_batches(model.features(texts), model):
+        for first, batch in in_batches(model.query_features(inputs), model):
             yield first, model.encode_queries(batch)
 
 
 def rank_all(model: Model, items: ItemState, queries: Queries, k: int) -> Ranking:
-    """Score every item for every query and keep the k best."""
+    """Score every item that a query has not seen, for every query, and keep the k best."""
     search = BruteForce(model.similarity, items)
     best_rank, lists, relevant_lists, temperature = [], [], [], []
-    for first, query in query_batches(model, queries.texts):
+    for first, query in query_batches(model, queries.inputs):
         scores = search.scores(query)
         is_relevant = torch.zeros_like(scores, dtype=torch.bool)
         for line in range(len(query)):
-            is_relevant[line, torch.from_numpy(queries.relevant(first + line))] = True
+            if queries.seen is not None:
+                scores[line, torch.from_numpy(queries.seen[first + line])] = -torch.inf
+            is_relevant[line, torch.from_numpy(queries.relevant[first + line])] = True
         best_rank.append(rank_of_best(scores, is_relevant))
         top = select(scores, k)
         lists.append(top.scores)
@@ -78,7 +80,7 @@ def rank_all(model: Model, items: ItemState, queries: Queries, k: int) -> Rankin
         best_rank=torch.cat(best_rank).cpu().numpy(),
         scores=torch.cat(lists).cpu().numpy(),
         is_relevant=torch.cat(relevant_lists).cpu().numpy(),
-        num_relevant=np.diff(queries.starts),
+        num_relevant=queries.relevant.lengths,
         temperature=torch.cat(temperature).cpu().numpy(),
     )
 

@@ -6,14 +6,15 @@ from typing import Any
 
 from rails_ray.cutoffs.calibration import best_mass
 from rails_ray.cutoffs.policies import MassCutoff, cut
-from rails_ray.data.text import Queries
+from rails_ray.data.batch import FeatureRows
+from rails_ray.data.dataset import Queries
 from rails_ray.encoders.model import Model
 from rails_ray.evaluation.metrics import ListQuality, hit_rate, list_quality, mean_reciprocal_rank
-from rails_ray.evaluation.ranking import Ranking, rank_all
+from rails_ray.evaluation.ranking import Ranking, encode_items, rank_all
 from rails_ray.similarities.states import ItemState
 
 LONGEST_LIST = 1000  # items of a list that a cut-off may keep
-HIT_RATES = (1, 10)
+HIT_RATES = (1, 10, 50, 200)
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,12 @@ def validate(model: Model, items: ItemState, queries: Queries, has_temperature: 
     if has_temperature:
         mass, _ = best_mass(ranking.scores, ranking.is_relevant, ranking.num_relevant, ranking.temperature)
     return _report("valid", len(items), ranking, mass)
+
+
+def validation_mrr(model: Model, item_features: FeatureRows, queries: Queries) -> float:
+    """A glance at the validation split while training goes on: MRR, which moves with every rank."""
+    ranking = rank_all(model, encode_items(model, item_features), queries, 1)
+    return mean_reciprocal_rank(ranking.best_rank)
 
 
 def evaluate(model: Model, items: ItemState, queries: Queries, split: str, cutoff_mass: float | None) -> Report:

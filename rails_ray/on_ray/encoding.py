@@ -1,9 +1,9 @@
 """Encode the items of a run with Ray Data into the parts of an index version."""
 
-import uuid
+import hashlib
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,19 +12,19 @@ import ray
 import ray.data
 from ray.data import Datasink
 from ray.data.block import Block, BlockAccessor
-from ray.data.datasource import WriteResult
 
 from rails_ray import build, config
 from rails_ray.encoders.model import Model
-from rails_ray.errors import DamagedError
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.failures import told_plainly
-from rails_ray.storage import manifest, parquet, runs
+from rails_ray.on_ray.progress import OnProgress, watch
+from rails_ray.storage import manifest, parquet, parts, runs
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Encoded, PartEntry
+from rails_ray.storage.manifest import Encoded
+from rails_ray.storage.parts import PlannedPart
 
-ROWS_PER_BLOCK = 1024  # items of a block: a second's work for an encoder on a CPU, and the most that a part holds
+PART_ITEMS = 16_384  # of a part: some seconds of work for a CPU, some tens of megabytes for a mixture
 
 
 def encode(
@@ -34,61 +34,89 @@ def encode(
     version: str | None = None,
     num_shards: int = 2,
     num_workers: int = 1,
+    part_items: int = PART_ITEMS,
     use_gpu: bool | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Encoded:
     """Encode all items of the run's data set and write them as the parts of a version, which stays unpublished.
 
+    Encoding that was cut off goes on with the parts that are missing, if it is called again for the same version. The
+    same run, items and sizes give the same bytes.
+
     Args:
-        storage: root folder.
+        storage: root, a local folder or s3://bucket/prefix.
         version: its name; by default the recipe's name and the time.
         num_shards: shards, each of consecutive items and of equal size but for one item.
         num_workers: encoding tasks at a time.
+        part_items: items of a part, at most; what is lost when encoding is cut off.
         use_gpu: one GPU per task; by default where the cluster has enough of them.
+        on_progress: called a few times a second.
 
     Raises:
         NotFoundError: if there is no such run.
-        ValueError: if there are fewer items than shards, or the version exists.
+        ValueError: if there are fewer items than shards, or the version exists, or was begun with others.
+        StorageError: if storage cannot be written to.
     """
+    for name, number in (("num_workers", num_workers), ("part_items", part_items)):
+        if number < 1:
+            raise ValueError(f"{name} must be at least 1, got {number}")
     store = Storage(storage)
+    store.check_writable()
     found = runs.read(store, run)
     run_config = config.from_json(found.config)
-    data = build.data(run_config.data, store)
-    num_items = len(data.item_ids)
-    if not 1 <= num_shards <= num_items:
-        raise ValueError(f"num_shards must be at least 1 and at most the {num_items} items, got {num_shards}")
-    if num_workers < 1:
-        raise ValueError(f"num_workers must be at least 1, got {num_workers}")
+    corpus = build.corpus(run_config, store)
+    items = corpus.items
+    if not 1 <= num_shards <= items.num_rows:
+        raise ValueError(f"num_shards must be at least 1 and at most the {items.num_rows} items, got {num_shards}")
     version = version or f"{run_config.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    manifest.check_new(store, version)
     if use_gpu is None:
         use_gpu = ray.cluster_resources().get("GPU", 0) >= num_workers
 
-    items = pa.table(
-        {"item_row": np.arange(num_items), "item_id": pa.array(data.item_ids), "text": pa.array(data.item_texts)}
+    shard_items = parts.even_shards(items.num_rows, num_shards)
+    planned = parts.plan(shard_items, part_items)
+    parts.begin(
+        store,
+        version,
+        {
+            "run": run,
+            "weights": hashlib.sha256(found.weights).hexdigest(),
+            "items": _digest(items),
+            "num_shards": num_shards,
+            "part_items": part_items,
+        },
     )
-    sink = PartSink(str(store), version, manifest.even_shards(num_items, num_shards))
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    blocks = [items.slice(first, ROWS_PER_BLOCK) for first in range(0, num_items, ROWS_PER_BLOCK)]
-    with told_plainly():
-        ray.data.from_arrow(blocks).map_batches(
-            partial(encode_block, storage=str(store), run=run),
-            batch_size=ROWS_PER_BLOCK,
-            batch_format="pyarrow",
-            compute=ray.data.TaskPoolStrategy(size=num_workers),
-            num_cpus=1,
-            num_gpus=1 if use_gpu else 0,
-        ).write_datasink(sink)
+    written = parts.rows_written(store, version)
+    missing = [part for part in planned if part.first_row not in written]
 
-    files = {manifest.CONFIG: found.config, manifest.WEIGHTS: found.weights}
+    def write_missing() -> None:
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        with told_plainly():
+            ray.data.from_arrow([_block(items, part) for part in missing]).write_datasink(
+                EncodingSink(str(store), run, version),
+                concurrency=num_workers,
+                ray_remote_args={"num_cpus": 1, "num_gpus": 1 if use_gpu else 0},
+            )
+
+    def parts_done() -> tuple[int, int, str]:
+        return len(parts.rows_written(store, version)), len(planned), "parts"
+
+    if missing and on_progress is not None:
+        watch(write_missing, parts_done, on_progress)
+    elif missing:
+        write_missing()
+
+    files = {manifest.CONFIG: found.config, manifest.WEIGHTS: found.weights, **corpus.files}
     for name, content in files.items():
         store.write(f"{manifest.folder_of(version)}/{name}", content)
+    done = [parts.read_part(store, version, part) for part in planned]
     encoded = Encoded(
         version=version,
         run=run,
-        num_items=num_items,
-        shard_items=sink.shard_items,
-        columns=sink.columns,
-        parts=sorted(sink.parts, key=lambda part: part.first_row),
+        num_items=items.num_rows,
+        shard_items=shard_items,
+        query=corpus.query,
+        columns=done[0][1],
+        parts=[entry for entry, _ in done],
         files=[manifest.describe(name, content) for name, content in files.items()],
         cutoff_mass=found.cutoff_mass,
     )
@@ -96,11 +124,38 @@ def encode(
     return encoded
 
 
-def encode_block(items: pa.Table, storage: str, run: str) -> pa.Table:
-    """The index part of some items, given with their row, id and text."""
-    model = _model(storage, run)
-    encoded = encode_items(model, model.features(items["text"].to_pylist()))
-    return parquet.item_part(items["item_row"], items["item_id"], encoded)
+def _block(items: pa.Table, part: PlannedPart) -> pa.Table:
+    """The items of a part with their rows and their shard."""
+    rows = np.arange(part.first_row, part.first_row + part.num_items)
+    block = items.slice(part.first_row, part.num_items).append_column("item_row", pa.array(rows))
+    return block.append_column("shard", pa.array(np.full(part.num_items, part.shard)))
+
+
+def _digest(items: pa.Table) -> str:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, items.schema) as stream:
+        stream.write_table(items.combine_chunks())
+    return hashlib.sha256(sink.getvalue()).hexdigest()
+
+
+class EncodingSink(Datasink[None]):
+    """Encodes each block that it is given and writes it as a part, in the same task: no vector travels."""
+
+    def __init__(self, storage: str, run: str, version: str) -> None:
+        self.storage = storage
+        self.run = run
+        self.version = version
+
+    def write(self, blocks: Iterable[Block], ctx: Any) -> None:
+        store = Storage(self.storage)
+        model = _model(self.storage, self.run)
+        for block in blocks:
+            items = BlockAccessor.for_block(block).to_arrow()
+            if not items.num_rows:
+                continue
+            state = encode_items(model, model.item_features(build.item_inputs(items)))
+            planned = PlannedPart(items["shard"][0].as_py(), items["item_row"][0].as_py(), items.num_rows)
+            parts.write_part(store, self.version, planned, parquet.item_part(items, state))
 
 
 @lru_cache(maxsize=1)
@@ -109,53 +164,3 @@ def _model(storage: str, run: str) -> Model:
     found = runs.read(Storage(storage), run)
     model = build.trained_model(config.from_json(found.config), found.weights)
     return model.to(reserved_device())
-
-
-Written = list[tuple[PartEntry, dict[str, str]]]
-"""Parts with the names and Arrow types of their columns."""
-
-
-class PartSink(Datasink[Written]):
-    """Writes blocks as parts. A retried task writes under a new name; only what the last attempt returns is used."""
-
-    def __init__(self, storage: str, version: str, shard_items: list[int]) -> None:
-        self.storage = storage
-        self.version = version
-        self.shard_items = shard_items
-        self.parts: list[PartEntry] = []
-        self.columns: dict[str, str] = {}
-
-    def write(self, blocks: Iterable[Block], ctx: Any) -> Written:
-        store = Storage(self.storage)
-        written: Written = []
-        for block in blocks:
-            table = BlockAccessor.for_block(block).to_arrow()
-            for shard, part in parquet.split_by_shard(table, self.shard_items):
-                first_row = part["item_row"][0].as_py()
-                path = f"shard-{shard:03d}/part-{first_row:09d}-{uuid.uuid4().hex[:8]}.parquet"
-                data = parquet.to_bytes(part)
-                store.write(f"{manifest.folder_of(self.version)}/{path}", data)
-                entry = manifest.describe(path, data)
-                columns = {field.name: str(field.type) for field in part.schema}
-                written.append(
-                    (
-                        PartEntry(
-                            path=path,
-                            size_bytes=entry.size_bytes,
-                            sha256=entry.sha256,
-                            shard=shard,
-                            first_row=first_row,
-                            num_items=part.num_rows,
-                        ),
-                        columns,
-                    )
-                )
-        return written
-
-    def on_write_complete(self, write_result: WriteResult[Written]) -> None:
-        written = [entry for entries in write_result.write_returns for entry in entries]
-        self.parts = [part for part, _ in written]
-        self.columns = written[0][1]
-        num_items = sum(part.num_items for part in self.parts)
-        if num_items != sum(self.shard_items):
-            raise DamagedError(f"encoding must write all {sum(self.shard_items)} items, got {num_items}")

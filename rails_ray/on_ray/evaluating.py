@@ -3,12 +3,12 @@
 import ray
 
 from rails_ray import build, config
-from rails_ray.data.text import SPLITS
+from rails_ray.data.dataset import SPLITS
 from rails_ray.evaluation import report
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.evaluation.report import Report
 from rails_ray.on_ray.failures import told_plainly
-from rails_ray.storage import manifest, runs, shards
+from rails_ray.storage import runs, shards, versions
 from rails_ray.storage.filesystem import Storage
 
 
@@ -36,13 +36,15 @@ def _evaluate(storage: str, run: str | None, version: str | None, split: str) ->
     if run is not None:
         found = runs.read(store, run)
         run_config, cutoff_mass = config.from_json(found.config), found.cutoff_mass
-        data = build.data(run_config.data, store)
+        data = build.data(run_config, store)
         model = build.trained_model(run_config, found.weights)
-        items = encode_items(model, model.features(data.item_texts))
+        items = encode_items(model, model.item_features(data.item_inputs))
     else:
-        described = manifest.read_manifest(store, version)
+        described = versions.read_manifest(store, version)
         model = build.version_model(store, described)
         items = shards.read_shards(store, described, range(len(described.shard_items))).state
         cutoff_mass = described.cutoff_mass
-        data = build.data(build.version_config(store, described).data, store)
+        run_config = build.version_config(store, described)
+        data = build.data(run_config, store)
+    build.for_data(run_config, data)  # says if a row is another item now
     return report.evaluate(model, items, data.queries[split], split, cutoff_mass)

@@ -28,6 +28,12 @@ class ProgressBoard:
         return self._latest
 
 
+def latest(board: Any) -> tuple[int, int, str] | None:
+    """What a board shows; None before the first report."""
+    shown: tuple[int, int, str] | None = ray.get(board.read.remote())
+    return shown
+
+
 class Reporter:
     """Writes to a board, at most every POLL_S seconds."""
 
@@ -41,11 +47,14 @@ class Reporter:
         now = self._clock()
         if self._board is not None and (now >= self._next or done == self._total):
             self._next = now + POLL_S
-            self._board.write.remote(done, self._total, f"loss {loss:.3f}")
+            note = "validating" if done == self._total else f"loss {loss:.3f}"
+            self._board.write.remote(done, self._total, note)
 
 
-def watch(work: Callable[[], Result], board: Any, on_progress: OnProgress) -> Result:
-    """Run `work` in a thread and pass on what the board shows until it ends; its result, or its exception."""
+def watch(
+    work: Callable[[], Result], look: Callable[[], tuple[int, int, str] | None], on_progress: OnProgress
+) -> Result:
+    """Run `work` in a thread and pass on what `look` sees until it ends; its result, or its exception."""
     outcome: list[Result] = []
     failure: list[BaseException] = []
 
@@ -59,10 +68,15 @@ def watch(work: Callable[[], Result], board: Any, on_progress: OnProgress) -> Re
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     while thread.is_alive():
-        latest = ray.get(board.read.remote())
-        if latest is not None:
-            on_progress(*latest)
+        _pass_on(look, on_progress)
         thread.join(POLL_S)
     if failure:
         raise failure[0]
+    _pass_on(look, on_progress)
     return outcome[0]
+
+
+def _pass_on(look: Callable[[], tuple[int, int, str] | None], on_progress: OnProgress) -> None:
+    seen = look()
+    if seen is not None:
+        on_progress(*seen)

@@ -1,19 +1,24 @@
 """Publish an encoded version: checked whole, described by its manifest, made current by one write."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
-from rails_ray.storage import manifest
+from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Manifest
+from rails_ray.storage.manifest import Manifest, read_encoded
 
 
-def publish(storage: str, version: str) -> Manifest:
+def publish(storage: str, version: str, *, on_file: Callable[[int, int], None] = lambda done, total: None) -> Manifest:
     """Make an encoded version the current one. Until the last write, the former version stays current.
+
+    Args:
+        on_file: called with the number of files checked, and of all.
 
     Raises:
         NotFoundError: if nothing was encoded under this name.
         DamagedError: if a part is missing or changed, or an item is missing or there twice.
+        ConflictError: if another version was published in the meantime.
+        StorageError: if the storage cannot promise that one of two publishers wins.
     """
     store = Storage(storage)
-    encoded = manifest.read_encoded(store, version)
-    return manifest.publish(store, encoded, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
+    return versions.publish(store, read_encoded(store, version), f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", on_file)

@@ -1,34 +1,42 @@
-"""Train a run with Ray Train: data-parallel workers, each on its slice of every global batch."""
+"""Train a run with Ray Train: data-parallel workers, each on its slice of every global batch.
+
+The first worker writes a checkpoint to storage every minute or so. When workers die, all of them start again from it;
+when the driver dies, the same command goes on from it.
+"""
 
 import json
+import tempfile
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import ray
 import ray.train
 import ray.train.torch
-import torch
 from ray.train import FailureConfig, ScalingConfig
 from ray.train import RunConfig as RayRunConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 
 from rails_ray import build, config
+from rails_ray.collectives.first import from_first
 from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.config import RunConfig
-from rails_ray.data.batch import PairSampler
 from rails_ray.errors import TrainingError
 from rails_ray.evaluation.ranking import encode_items
-from rails_ray.evaluation.report import validate
+from rails_ray.evaluation.report import validate, validation_mrr
 from rails_ray.on_ray.failures import own_cause
-from rails_ray.on_ray.progress import OnProgress, ProgressBoard, Reporter, watch
+from rails_ray.on_ray.progress import OnProgress, ProgressBoard, Reporter, latest, watch
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
 from rails_ray.training.loop import train as train_loop
+
+CHECKPOINT_S = 60.0
+MAX_RESTARTS = 3  # of a run whose workers die
 
 
 def train(
@@ -38,19 +46,22 @@ def train(
     run: str | None = None,
     num_workers: int = 2,
     use_gpu: bool | None = None,
+    checkpoint_s: float = CHECKPOINT_S,
     on_progress: OnProgress | None = None,
 ) -> runs.Run:
-    """Train a model and leave it in storage under the name of a run.
+    """Train a model and leave it in storage under the name of a run. A run that was cut off goes on.
 
     Args:
-        storage: root folder.
-        run: name of the run; by default the recipe's name and the time.
+        storage: root, a local folder or s3://bucket/prefix.
+        run: name of the run, the same again to go on with it; by default the recipe's name and the time.
         num_workers: data-parallel workers; the result depends on it by rounding only, dropout aside.
         use_gpu: one GPU per worker; by default where the cluster has enough of them.
+        checkpoint_s: seconds between two checkpoints, which are the most work that a crash can lose.
         on_progress: called a few times a second.
 
     Raises:
         ValueError: if the data, the run's name or the number of workers cannot be used.
+        StorageError: if storage cannot be written to.
         TrainingError: if training fails.
     """
     if num_workers < 1:
@@ -59,38 +70,31 @@ def train(
         raise ValueError(
             f"training.batch_size must be a multiple of the {num_workers} workers, got {run_config.training.batch_size}"
         )
+    if checkpoint_s < 0:
+        raise ValueError(f"checkpoint_s must be at least 0, got {checkpoint_s}")
     store = Storage(storage)
-    if run_config.data.folder is not None:  # workers run in folders of their own
-        folder = str(Path(run_config.data.folder).expanduser().resolve())
-        run_config = replace(run_config, data=replace(run_config.data, folder=folder))
+    store.check_writable()
+    run_config = build.for_data(run_config, build.data(run_config, store))  # says what is wrong before anything starts
     run = run or f"{run_config.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    runs.check_new(store, run)
-    build.data(run_config.data, store)  # says what is wrong with it before anything starts
+    config_json = config.to_json(run_config)
+    runs.begin(store, run, config_json)
     if use_gpu is None:
         use_gpu = ray.cluster_resources().get("GPU", 0) >= num_workers
-    board = ProgressBoard.remote() if on_progress else None  # type: ignore[attr-defined]
-    trainer = TorchTrainer(
-        _train_worker,
-        train_loop_config={
-            "config": config.to_json(run_config),
-            "storage": str(store),
-            "run": run,
-            "board": board,
-        },
-        scaling_config=ScalingConfig(num_workers=num_workers, use_gpu=use_gpu),
-        torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
-        run_config=RayRunConfig(
-            name="ray_train",
-            storage_path=f"{store}/runs/{run}",
-            # Workers for which there is no room are asked for so often, a minute each, before that is told.
-            failure_config=FailureConfig(controller_failure_limit=2),  # type: ignore[call-arg]
-        ),
-    )
+    board: Any = ProgressBoard.remote() if on_progress else None  # type: ignore[attr-defined]
+    settings = {
+        "config": config_json,
+        "storage": str(store),
+        "run": run,
+        "checkpoint_s": checkpoint_s,
+        "board": board,
+    }
+    scaling = ScalingConfig(num_workers=num_workers, use_gpu=use_gpu)
+    fit = partial(_fit, settings, scaling, TorchConfig(backend="nccl" if use_gpu else "gloo"))
     try:
         if on_progress is None:
-            trainer.fit()
+            fit()
         else:
-            watch(trainer.fit, board, on_progress)
+            watch(fit, partial(latest, board), on_progress)
     except TrainingFailedError as error:
         raise TrainingError(f"training of run {run!r} must end with a model, got: {_reason(error)}") from error
     finally:
@@ -99,45 +103,83 @@ def train(
     return runs.read(store, run)
 
 
+def _fit(settings: dict[str, Any], scaling: ScalingConfig, backend: TorchConfig) -> None:
+    """Train to the end, in as many tries as workers' deaths make of it. An error of ours would come again: no retry."""
+    for restarts_left in reversed(range(MAX_RESTARTS + 1)):
+        # Ray Train keeps nothing that we read: checkpoints are in our storage, on S3 or not.
+        with tempfile.TemporaryDirectory(prefix="rails-ray-") as bookkeeping:
+            trainer = TorchTrainer(
+                _train_worker,
+                train_loop_config=settings,
+                scaling_config=scaling,
+                torch_config=backend,
+                run_config=RayRunConfig(
+                    name="train",
+                    storage_path=bookkeeping,
+                    # Workers for which there is no room are asked for so often, a minute each, before that is told.
+                    failure_config=FailureConfig(controller_failure_limit=2),  # type: ignore[call-arg]
+                ),
+            )
+            try:
+                trainer.fit()
+            except TrainingFailedError as error:
+                died = getattr(error, "worker_failures", None)
+                if not died or not restarts_left or any(own_cause(failure) for failure in died.values()):
+                    raise
+            else:
+                return
+
+
+class Every:
+    """Says yes once in so many seconds."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._last = clock()
+
+    def __call__(self) -> bool:
+        now = self._clock()
+        is_due = now - self._last >= self._seconds
+        if is_due:
+            self._last = now
+        return is_due
+
+
 def _train_worker(settings: dict[str, Any]) -> None:
-    """What each worker does: train on its slices; the first one then validates and stores the model."""
+    """What each worker does: train on its slices; the first one writes checkpoints, validates and stores the model."""
     context = ray.train.get_context()
+    rank, is_first = context.get_world_rank(), context.get_world_rank() == 0
     run_config = config.from_json(settings["config"])
-    store = Storage(settings["storage"])
-    data = build.data(run_config.data, store)
+    store, run = Storage(settings["storage"]), settings["run"]
+    data = build.data(run_config, store)
     model = build.model(run_config)
-    item_features = model.features(data.item_texts)
-    sampler = PairSampler(
-        data.queries["train"],
-        model.features(data.queries["train"].texts),
-        item_features,
-        batch_size=run_config.training.batch_size,
-        num_items=run_config.training.num_items,
-        seed=run_config.seed,
-        rank=context.get_world_rank(),
-        num_workers=context.get_world_size(),
-    )
-    is_first = context.get_world_rank() == 0
-    torch.manual_seed(run_config.seed + context.get_world_rank())  # of dropout; the weights are drawn
+    sampler = build.sampler(run_config, model, data, rank, context.get_world_size())
     step = ray.train.torch.prepare_model(build.training_step(model, run_config, mean_over_workers))
-    started = time.monotonic()
-    losses = train_loop(
+    item_features, held_out = model.item_features(data.item_inputs), data.queries["valid"]
+
+    # One worker reads, and tells the others: each for itself could find another checkpoint.
+    checkpoint = from_first(runs.read_checkpoint(store, run) if is_first else None)
+    progress = train_loop(
         step,
-        sampler.batches(0, run_config.training.num_steps),
+        sampler.batch,
         run_config.training,
+        seed=[run_config.seed, rank],
         report=Reporter(settings["board"] if is_first else None, run_config.training.num_steps),
+        validate=lambda: from_first(validation_mrr(model, item_features, held_out) if is_first else 0.0),
+        checkpoint=checkpoint,
+        save=partial(runs.write_checkpoint, store, run) if is_first else None,
+        is_due=Every(settings["checkpoint_s"]),
     )
-    seconds = time.monotonic() - started
     if is_first:
-        model.eval()
         items = encode_items(model, item_features)
-        report = validate(model, items, data.queries["valid"], build.has_trained_temperature(run_config))
+        report = validate(model, items, held_out, build.has_trained_temperature(run_config))
         runs.write(
             store,
-            settings["run"],
+            run,
             weights=state.to_bytes(model),
             validation=json.dumps(report.to_dict(), indent=1).encode(),
-            training=json.dumps({"seconds": seconds, "losses": losses}).encode(),
+            training=json.dumps(asdict(progress)).encode(),
             config=settings["config"],
         )
 

@@ -7,8 +7,17 @@ from collections.abc import Callable
 
 from rails_ray.config import RunConfig
 from rails_ray.recipes.emoji import emoji_dot, emoji_mol
+from rails_ray.recipes.ml1m import ml1m_sasrec, ml1m_sasrec_mol
+from rails_ray.recipes.text import text_dot, text_mol
 
-RECIPES: tuple[Callable[[], RunConfig], ...] = (emoji_mol, emoji_dot)
+RECIPES: tuple[Callable[[], RunConfig], ...] = (
+    emoji_mol,
+    emoji_dot,
+    text_mol,
+    text_dot,
+    ml1m_sasrec,
+    ml1m_sasrec_mol,
+)
 
 
 def names() -> list[str]:

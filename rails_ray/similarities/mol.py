@@ -79,25 +79,38 @@ class MixtureOfLogits(nn.Module):
         """
         if query.gate is None or items.gate is None:
             raise ValueError("a mixture of logits needs the gate of query and item, got a state without one")
-        cosines = component_cosines(query, items)  # [B, X, P]
-        gates = self.gates(cosines / self.temperature, query.gate, items.gate)
-        return Scored((self._drop(gates) * cosines).sum(dim=-1), gates)
+        logits = component_logits(query, items, self.temperature)  # [P, B, X]
+        gates = self.gates(logits, query.gate, items.gate)
+        if self.training and self.gate_dropout:
+            kept = F.dropout(gates, self.gate_dropout)
+            # Renormalising the mixture is renormalising its gates, on a tensor smaller by the factor P.
+            phi = (kept * logits).sum(dim=0) / kept.sum(dim=0).clamp(min=1e-6)
+        else:
+            phi = (gates * logits).sum(dim=0)
+        return Scored(self.temperature * phi, gates.permute(1, 2, 0))
 
     def gates(
-        self, logits: Float[Tensor, "B X P"], query_gate: Float[Tensor, "B P"], item_gate: Float[Tensor, "*BX P"]
-    ) -> Float[Tensor, "B X P"]:
-        """pi(q, x); each [P] sums to 1."""
-        z = torch.addcmul(self.logit_gate(logits), query_gate.unsqueeze(1), item_gate)
-        return F.softmax(F.silu(z), dim=-1)  # silu(z) = z * sigmoid(z)
-
-    def _drop(self, gates: Float[Tensor, "B X P"]) -> Float[Tensor, "B X P"]:
-        if not (self.training and self.gate_dropout):
-            return gates
-        kept = F.dropout(gates, self.gate_dropout)
-        return kept / kept.sum(dim=-1, keepdim=True).clamp(min=1e-6)
+        self, logits: Float[Tensor, "P B X"], query_gate: Float[Tensor, "B P"], item_gate: Float[Tensor, "*BX P"]
+    ) -> Float[Tensor, "P B X"]:
+        """pi(q, x), which sum to 1 over P."""
+        u = query_gate.T.unsqueeze(2)  # [P, B, 1]
+        v = item_gate.T.unsqueeze(1) if item_gate.dim() == 2 else item_gate.permute(2, 0, 1)  # [P, 1 or B, X]
+        dropout, first, silu, second = self.logit_gate
+        hidden = silu(_along_last(first, dropout(logits.flatten(1))))  # [H, B * X]
+        w = _along_last(second, hidden).view_as(logits)
+        return F.softmax(F.silu(torch.addcmul(w, u, v)), dim=0)  # silu(z) = z * sigmoid(z)
 
 
-def component_cosines(query: QueryState, items: ItemState) -> Float[Tensor, "B X P"]:
-    """<f_pq(q), g_px(x)> of all pairs of components, p = p_q * P_X + p_x."""
-    pattern = "bqd,xpd->bxqp" if items.components.dim() == 3 else "bqd,bxpd->bxqp"
-    return torch.einsum(pattern, query.components, items.components).flatten(start_dim=2)
+def _along_last(layer: nn.Module, inputs: Float[Tensor, "P N"]) -> Float[Tensor, "H N"]:
+    """A linear layer over the first axis."""
+    assert isinstance(layer, nn.Linear)
+    return torch.addmm(layer.bias.unsqueeze(1), layer.weight, inputs)
+
+
+def component_logits(query: QueryState, items: ItemState, tau: float) -> Float[Tensor, "P B X"]:
+    """l_p = <f_pq(q), g_px(x)> / tau of all pairs of components, p = p_q * P_X + p_x.
+
+    P comes first: P is small and B * X large, and both matrix products and element-wise work run along the last axis.
+    """
+    pattern = "bqd,xpd->qpbx" if items.components.dim() == 3 else "bqd,bxpd->qpbx"
+    return torch.einsum(pattern, query.components / tau, items.components).flatten(end_dim=1)

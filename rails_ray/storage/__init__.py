@@ -1,19 +1,26 @@
 """Storage: where runs and index versions live, behind one object with the paths of a storage root.
 
     data/<name>/                            a packaged data set, as Parquet
+    runs/<run>/begun.json                   config of a run that was begun; its name is taken
+    runs/<run>/checkpoint.safetensors       where it goes on if it is cut off; gone when it has finished
     runs/<run>/                             model.safetensors, validation.json, training.json; config.json last
-    runs/<run>/ray_train/                   what Ray Train keeps of the run
+    versions/<version>/begun.json           what the version is being encoded from; its name is taken
     versions/<version>/shard-000/*.parquet  items of one shard
+    versions/<version>/parts/*.json         a record of each part that was written, from which encoding goes on
     versions/<version>/config.json, model.safetensors
-    versions/<version>/encoded.json         the parts that encoding wrote
-    versions/<version>/manifest.json        written last, by publishing: the version exists from here on
+    versions/<version>/encoded.json         all parts: encoding has finished
+    versions/<version>/manifest.json        written by publishing: the version exists from here on
     CURRENT                                 names the version that is served
 
-| member       | what it does                                                     |
-|--------------|------------------------------------------------------------------|
-| `filesystem` | read, write atomically, list                                     |
-| `parquet`    | tables with checked columns; parts of an index                   |
-| `runs`       | trained models                                                   |
-| `manifest`   | what a version consists of; publish and open it, damage detected |
-| `shards`     | the items of a version, every byte checked                       |
+| member       | what it does                                                                 |
+|--------------|------------------------------------------------------------------------------|
+| `filesystem` | read, write atomically or on a condition, list: a local folder or S3         |
+| `local`      | files in a folder                                                            |
+| `s3`         | files in a bucket                                                            |
+| `parquet`    | tables with checked columns; parts of an index                               |
+| `runs`       | trained models, and runs that have not finished                              |
+| `manifest`   | what a version consists of; damage detected                                  |
+| `parts`      | the parts of a version while it is encoded: none twice, none lost            |
+| `versions`   | publish, list, verify, roll back: which versions there are, which is current |
+| `shards`     | the items of a version, every byte checked                                   |
 """

@@ -1,7 +1,6 @@
-"""Index versions: an immutable folder each, described by a manifest, one of them current.
+"""What an index version consists of: an immutable folder, described by a manifest that is written when it is published.
 
-Writing order is the protocol. Parts and weights come first, `manifest.json` after them, the pointer CURRENT last, each
-in one atomic write. A writer that dies leaves files that no manifest names, and the former version current.
+The manifest names every file with its checksum, and every reader checks the bytes that it reads against it.
 """
 
 import dataclasses
@@ -14,9 +13,9 @@ from typing import Any, TypeVar
 from rails_ray.errors import DamagedError, NotFoundError
 from rails_ray.storage.filesystem import NAME, Storage
 
-FORMAT = 1
-CURRENT = "CURRENT"
+FORMAT = 2
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+ITEMS, HISTORIES = "items.parquet", "histories.parquet"  # beside them, for a query encoder that reads histories
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +40,8 @@ class PartEntry(FileEntry):
 class Encoded:
     """What encoding has written, before anything is published. A shard holds consecutive item rows.
 
+    num_items: rows of the items that were to be encoded.
+    query: what a query may be (text, history, user_id), with the type of its ids or its text.
     columns: name and Arrow type of the parts' columns.
     files: the files beside the parts.
     cutoff_mass: the default mass of the per-query cut-off; None where the model has no trained tau_q.
@@ -50,6 +51,7 @@ class Encoded:
     run: str
     num_items: int
     shard_items: list[int]
+    query: dict[str, str]
     columns: dict[str, str]
     parts: list[PartEntry]
     files: list[FileEntry]
@@ -80,24 +82,8 @@ def folder_of(version: str) -> str:
     return f"versions/{version}"
 
 
-def even_shards(num_items: int, num_shards: int) -> list[int]:
-    """Items of each shard: equal but for one, the larger ones first."""
-    size, larger = divmod(num_items, num_shards)
-    return [size + (shard < larger) for shard in range(num_shards)]
-
-
-def check_new(storage: Storage, version: str) -> None:
-    """Raises:
-    ValueError: if the name cannot be that of a folder, or something is encoded under it already.
-    """
-    if not NAME.fullmatch(version):
-        raise ValueError(f"version must be made of letters, digits, '.', '_' and '-', got {version!r}")
-    if storage.exists(f"{folder_of(version)}/encoded.json"):
-        raise ValueError(f"version must be a new name, got {version!r}, which {storage} holds already")
-
-
 def write_encoded(storage: Storage, encoded: Encoded) -> None:
-    storage.write(f"{folder_of(encoded.version)}/encoded.json", _to_json(encoded))
+    storage.write(f"{folder_of(encoded.version)}/encoded.json", to_json(encoded))
 
 
 def read_encoded(storage: Storage, version: str) -> Encoded:
@@ -110,46 +96,13 @@ def read_encoded(storage: Storage, version: str) -> Encoded:
     return _parse(storage, path, Encoded)
 
 
-def publish(storage: Storage, encoded: Encoded, created_at: str) -> Manifest:
-    """Check that every item is there once and every byte is as written, then make the version exist and current.
-
-    A version that was published before becomes current again.
-
-    Raises:
-        DamagedError: if a file is missing or changed, or an item row is missing or there twice.
-    """
-    _check_rows(encoded)
-    for entry in (*encoded.parts, *encoded.files):
-        read_file(storage, encoded.version, entry)
-    manifest = Manifest(
-        **{field.name: getattr(encoded, field.name) for field in dataclasses.fields(Encoded)}, created_at=created_at
-    )
-    storage.write(f"{folder_of(encoded.version)}/manifest.json", _to_json(manifest))
-    storage.write(CURRENT, json.dumps({"version": encoded.version}).encode())
-    return manifest
-
-
-def current_version(storage: Storage) -> str:
-    """Raises:
-    NotFoundError: if nothing was published.
-    DamagedError: if the pointer cannot be read.
-    """
-    if not storage.exists(CURRENT):
-        raise NotFoundError(f"storage must hold a published version, got none in {storage}: run `rails-ray publish`")
-    version = _json(storage, CURRENT).get("version")
-    if not isinstance(version, str):
-        raise DamagedError(f"{storage}/{CURRENT} must name a version, got {version!r}: publish again")
-    return version
-
-
-def read_manifest(storage: Storage, version: str | None = None) -> Manifest:
-    """The manifest of a version, or of the current one.
+def read(storage: Storage, version: str) -> Manifest:
+    """The manifest of a published version.
 
     Raises:
         NotFoundError: if there is no such version.
         DamagedError: if the manifest cannot be read.
     """
-    version = version or current_version(storage)
     path = f"{folder_of(version)}/manifest.json"
     if not NAME.fullmatch(version) or not storage.exists(path):
         published = [name for name in storage.list("versions") if storage.exists(f"{folder_of(name)}/manifest.json")]
@@ -179,8 +132,12 @@ def read_file(storage: Storage, version: str, entry: FileEntry) -> bytes:
     return data
 
 
-def _check_rows(encoded: Encoded) -> None:
-    """Parts, in order, must continue each other from row 0 to the last, each within its shard."""
+def check_rows(encoded: Encoded) -> None:
+    """Parts, in order, must continue each other from row 0 to the last, each within its shard.
+
+    Raises:
+        DamagedError: if an item row is missing or there twice.
+    """
     expected = 0
     ends = [sum(encoded.shard_items[: shard + 1]) for shard in range(len(encoded.shard_items))]
     for part in sorted(encoded.parts, key=lambda part: part.first_row):
@@ -199,32 +156,43 @@ def _check_rows(encoded: Encoded) -> None:
         )
 
 
-def _to_json(value: Encoded) -> bytes:
+def to_json(value: Encoded) -> bytes:
     return json.dumps(dataclasses.asdict(value), indent=1, ensure_ascii=False).encode()
 
 
-def _json(storage: Storage, path: str) -> dict[str, Any]:
+def read_json(storage: Storage, path: str) -> dict[str, Any]:
+    """Raises:
+    NotFoundError: if there is no such file.
+    DamagedError: if it holds no JSON object.
+    """
+    return json_object(storage.read(path), f"{storage}/{path}")
+
+
+def json_object(data: bytes, file: str) -> dict[str, Any]:
+    """Raises:
+    DamagedError: if the bytes of `file` are no JSON object.
+    """
     try:
-        value = json.loads(storage.read(path))
+        value = json.loads(data)
     except ValueError:
-        raise DamagedError(f"{storage}/{path} must be JSON, got something else: publish again") from None
+        raise DamagedError(f"{file} must be JSON, got something else: write it again or restore it") from None
     if not isinstance(value, dict):
-        raise DamagedError(f"{storage}/{path} must be a JSON object, got {type(value).__name__}: publish again")
+        raise DamagedError(f"{file} must be a JSON object, got {type(value).__name__}: write it again or restore it")
     return value
 
 
 def _parse(storage: Storage, path: str, kind: type[Described]) -> Described:
-    value = _json(storage, path)
+    value = read_json(storage, path)
     if kind is Manifest and value.get("format") != FORMAT:
-        raise DamagedError(f"{storage}/{path} must be of format {FORMAT}, got {value.get('format')!r}")
+        raise DamagedError(
+            f"{storage}/{path} must be of format {FORMAT}, got {value.get('format')!r}: encode and publish it again"
+        )
     try:
         value["parts"] = [PartEntry(**part) for part in value["parts"]]
         value["files"] = [FileEntry(**entry) for entry in value["files"]]
         return kind(**value)
     except (KeyError, TypeError) as error:
-        raise DamagedError(
-            f"{storage}/{path} must have the fields of a {kind.__name__.lower()}, got: {error}"
-        ) from None
+        raise DamagedError(f"{storage}/{path} must have the fields of {kind.__name__}, got: {error}") from None
 
 
 def summary(manifest: Manifest) -> Mapping[str, Any]:
@@ -235,6 +203,7 @@ def summary(manifest: Manifest) -> Mapping[str, Any]:
         "created_at": manifest.created_at,
         "num_items": manifest.num_items,
         "num_shards": len(manifest.shard_items),
+        "query": manifest.query,
         "columns": manifest.columns,
         "cutoff_mass": manifest.cutoff_mass,
     }

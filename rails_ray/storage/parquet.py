@@ -4,21 +4,24 @@ A part holds consecutive items of one shard:
 
     item_row     int64                       position in the corpus
     item_id      int64 or string             identifier in the data set
+    title        string                      for people to read; absent where the data set has none
     components   float32 [P_X * d]           FixedSizeList; g_p(x), component after component
-    average      float32 [d]                 FixedSizeList
+    average      float32 [d]                 FixedSizeList; absent where P_X = 1, as it is the component then
     gate         float32 [P]                 FixedSizeList; v(x); absent where the similarity has no gate
 
 Axes: X items, P_X item components, P pairs of components, d width of a component.
 """
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.errors import DamagedError
@@ -29,6 +32,7 @@ KINDS = {
     "integer": pa.types.is_integer,
     "string": lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
 }
+ID, INTEGER, TEXT = ("integer", "string"), ("integer",), ("string",)  # kinds that a column may be of
 
 
 def to_bytes(table: pa.Table) -> bytes:
@@ -37,24 +41,34 @@ def to_bytes(table: pa.Table) -> bytes:
     return sink.getvalue()
 
 
-def read_table(storage: Storage, path: str, columns: Mapping[str, Sequence[str]]) -> pa.Table:
+def read_table(
+    storage: Storage,
+    path: str,
+    columns: Mapping[str, Sequence[str]],
+    optional: Mapping[str, Sequence[str]] | None = None,
+) -> pa.Table:
     """Some columns of a user's table.
 
     Args:
         columns: the kinds (keys of `KINDS`) that each column may be of.
+        optional: likewise, of columns that may be left out.
 
     Raises:
         NotFoundError: if there is no such file.
         ValueError: if it is no Parquet, empty, lacks a column, or holds a column of another kind or with nulls.
     """
     file = f"{storage}/{path}"
+    data = storage.read(path)
     try:
-        table = pq.read_table(io.BytesIO(storage.read(path)))
-    except pa.ArrowInvalid as error:
+        schema = pq.read_schema(io.BytesIO(data))
+        there = {name: kinds for name, kinds in (optional or {}).items() if name in schema.names}
+        columns = {**columns, **there}
+        table = pq.read_table(io.BytesIO(data), columns=[name for name in columns if name in schema.names])
+    except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(f"{file} must be a Parquet file, got: {error}") from None
     for name, kinds in columns.items():
         if name not in table.column_names:
-            raise ValueError(f"{file} must have a column {name!r}, got {', '.join(table.column_names) or 'no column'}")
+            raise ValueError(f"{file} must have a column {name!r}, got {', '.join(schema.names) or 'no column'}")
         column = table[name]
         if not any(KINDS[kind](column.type) for kind in kinds):
             raise ValueError(f"column {name!r} of {file} must be of type {' or '.join(kinds)}, got {column.type}")
@@ -63,30 +77,56 @@ def read_table(storage: Storage, path: str, columns: Mapping[str, Sequence[str]]
             raise ValueError(f"column {name!r} of {file} must have a value in every row, got null in row {row}")
     if not table.num_rows:
         raise ValueError(f"{file} must hold at least 1 row, got an empty table")
-    return table.select(list(columns))
+    return table
 
 
-def item_part(item_rows: pa.Array, item_ids: pa.Array, items: ItemState) -> pa.Table:
-    """The part of an index that holds these items."""
-    columns = {
-        "item_row": item_rows,
-        "item_id": item_ids,
-        "components": _vectors(items.components.flatten(start_dim=1)),
-        "average": _vectors(items.average),
-    }
-    if items.gate is not None:
-        columns["gate"] = _vectors(items.gate)
-    return pa.table(columns)
+def check_distinct(ids: pa.ChunkedArray, column: str, file: str) -> None:
+    """Raises:
+    ValueError: if an id stands in two rows.
+    """
+    counts = pc.value_counts(ids)
+    repeated = counts.filter(pc.greater(counts.field("counts"), 1))
+    if len(repeated):
+        value = repeated[0]["values"]
+        row = np.flatnonzero(pc.equal(ids, value).to_numpy())[1]
+        raise ValueError(
+            f"column {column!r} of {file} must hold distinct ids, got {value.as_py()!r} again in row {row}"
+        )
 
 
-def split_by_shard(part: pa.Table, shard_items: Sequence[int]) -> Iterator[tuple[int, pa.Table]]:
-    """(shard, items) cut so that each piece holds consecutive items of one shard."""
-    rows = part["item_row"].to_numpy()
-    shard_of = np.searchsorted(np.cumsum(shard_items), rows, side="right")
-    cuts = np.flatnonzero((np.diff(rows) != 1) | (np.diff(shard_of) != 0)) + 1
-    for first, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
-        if end > first:
-            yield int(shard_of[first]), part.slice(first, end - first)
+def rows_of(ids: pa.ChunkedArray, known: pa.ChunkedArray, column: str, file: str, known_file: str) -> NDArray[np.int64]:
+    """The position in `known` of each id.
+
+    Raises:
+        ValueError: if the ids are of another type, or one of them is not known.
+    """
+    if pa.types.is_integer(ids.type) != pa.types.is_integer(known.type):
+        raise ValueError(f"column {column!r} of {file} must be of type {known.type} as in {known_file}, got {ids.type}")
+    wide = pa.int64() if pa.types.is_integer(known.type) else pa.large_string()  # in a narrow type ids would wrap
+    rows = pc.index_in(ids.cast(wide, safe=False), value_set=known.cast(wide, safe=False))
+    if rows.null_count:
+        row = int(np.flatnonzero(rows.is_null().to_numpy())[0])
+        raise ValueError(f"column {column!r} of {file} must be in {known_file}, got {ids[row].as_py()!r} in row {row}")
+    return np.asarray(rows.to_numpy(), dtype=np.int64)
+
+
+def item_part(items: pa.Table, state: ItemState) -> pa.Table:
+    """The part of an index that holds these items, given with their item_row, item_id and, if there is one, title."""
+    part = items.select([name for name in ("item_row", "item_id", "title") if name in items.column_names])
+    part = part.append_column("components", _vectors(state.components.flatten(start_dim=1)))
+    if state.components.shape[1] > 1:
+        part = part.append_column("average", _vectors(state.average))
+    if state.gate is not None:
+        part = part.append_column("gate", _vectors(state.gate))
+    return part
+
+
+def part_to_bytes(part: pa.Table) -> bytes:
+    """A part as a file; the same bytes for the same part."""
+    sink = io.BytesIO()
+    # Hardly two vectors are equal: looking for repeats takes longer than all else.
+    pq.write_table(part, sink, compression="zstd", use_dictionary=False)
+    return sink.getvalue()
 
 
 def item_state(part: pa.Table) -> ItemState:
@@ -95,9 +135,10 @@ def item_state(part: pa.Table) -> ItemState:
     Raises:
         DamagedError: if a vector is not finite.
     """
-    average = _tensor(part["average"])
+    components = _tensor(part["components"])
+    average = _tensor(part["average"]) if "average" in part.column_names else components
     state = ItemState(
-        components=_tensor(part["components"]).unflatten(1, (-1, average.shape[1])),
+        components=components.unflatten(1, (-1, average.shape[1])),
         gate=_tensor(part["gate"]) if "gate" in part.column_names else None,
         average=average,
     )

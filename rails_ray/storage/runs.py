@@ -1,14 +1,15 @@
-"""Runs: a trained model with its config and what validation said of it.
+"""Runs: a trained model with its config and what validation said of it, and before that a checkpoint to go on from.
 
-`config.json` is written last: a run exists from then on.
+`begun.json` reserves the name for one config; `config.json` is written last: a finished run exists from then on.
 """
 
 import json
 from dataclasses import dataclass
 from typing import Any
 
-from rails_ray.errors import DamagedError, NotFoundError
+from rails_ray.errors import ConflictError, DamagedError, NotFoundError
 from rails_ray.storage.filesystem import NAME, Storage
+from rails_ray.storage.manifest import read_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +17,7 @@ class Run:
     """
     config: as JSON.
     validation: the report on the validation split.
-    training: `losses` of each step, and `seconds` that the steps took.
+    training: `losses` of each step, `validations` on the way, and `seconds` that training took.
     """
 
     name: str
@@ -31,14 +32,50 @@ class Run:
         return mass
 
 
-def check_new(storage: Storage, run: str) -> None:
-    """Raises:
-    ValueError: if the name cannot be that of a folder, or a run has it already.
+def begin(storage: Storage, run: str, config: bytes) -> None:
+    """Reserve a name for a run of this config, or find that such a run was begun and can go on.
+
+    Raises:
+        ValueError: if the name cannot be that of a folder, or a run of another config, or a finished one, has it.
     """
     if not NAME.fullmatch(run):
         raise ValueError(f"run must be made of letters, digits, '.', '_' and '-', got {run!r}")
     if storage.exists(f"runs/{run}/config.json"):
         raise ValueError(f"run must be a new name, got {run!r}, which {storage} holds already: choose another --run")
+    try:
+        storage.create(f"runs/{run}/begun.json", config)
+    except ConflictError:
+        change = _first_change(read_json(storage, f"runs/{run}/begun.json"), json.loads(config))
+        if change:
+            raise ValueError(
+                f"run {run!r} must go on with the config that it was begun with, got another {change}: "
+                "choose another --run"
+            ) from None
+
+
+def _first_change(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> str | None:
+    """The first field that differs, by its dotted name."""
+    for name in [*old, *(name for name in new if name not in old)]:
+        before, after = old.get(name), new.get(name)
+        if isinstance(before, dict) and isinstance(after, dict):
+            change = _first_change(before, after, f"{prefix}{name}.")
+            if change:
+                return change
+        elif before != after:
+            return f"{prefix}{name}: {after!r} instead of {before!r}"
+    return None
+
+
+def write_checkpoint(storage: Storage, run: str, checkpoint: bytes) -> None:
+    storage.write(f"runs/{run}/checkpoint.safetensors", checkpoint)
+
+
+def read_checkpoint(storage: Storage, run: str) -> bytes | None:
+    """The last checkpoint of a run that has not finished, if it got as far as one."""
+    try:
+        return storage.read(f"runs/{run}/checkpoint.safetensors")
+    except NotFoundError:
+        return None
 
 
 def write(storage: Storage, run: str, *, weights: bytes, validation: bytes, training: bytes, config: bytes) -> None:
@@ -46,6 +83,7 @@ def write(storage: Storage, run: str, *, weights: bytes, validation: bytes, trai
     storage.write(f"runs/{run}/validation.json", validation)
     storage.write(f"runs/{run}/training.json", training)
     storage.write(f"runs/{run}/config.json", config)
+    storage.delete(f"runs/{run}/checkpoint.safetensors")
 
 
 def read(storage: Storage, run: str) -> Run:

@@ -19,6 +19,7 @@ class Items:
 
     first_row: int
     item_ids: list[str] | list[int]
+    titles: list[str] | None
     state: ItemState
 
 
@@ -36,4 +37,5 @@ def read_shards(storage: Storage, manifest: Manifest, shards: Sequence[int]) -> 
     entries = [part for part in manifest.parts if part.shard in shards]
     entries.sort(key=lambda part: part.first_row)
     part = pa.concat_tables(pq.read_table(io.BytesIO(read_file(storage, manifest.version, entry))) for entry in entries)
-    return Items(entries[0].first_row, part["item_id"].to_pylist(), parquet.item_state(part))
+    titles = part["title"].to_pylist() if "title" in part.column_names else None
+    return Items(entries[0].first_row, part["item_id"].to_pylist(), titles, parquet.item_state(part))

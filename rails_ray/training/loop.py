@@ -1,12 +1,20 @@
-"""The training loop: batches in, a trained model out. It knows neither Ray nor how many workers there are."""
+"""The training loop: batches in, a trained model out. It knows neither Ray nor how many workers there are.
+
+All randomness of a step is drawn from the seed and the step's number. So weights, optimiser and the number of steps
+done are the whole state of a run, and one that was cut off goes on from its last checkpoint as if nothing had happened.
+"""
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import nn
+
+from rails_ray.training import state
 
 
 @runtime_checkable
@@ -22,11 +30,14 @@ class TrainingConfig:
 
     Args:
         num_steps: optimiser steps.
-        batch_size: queries per step, over all workers.
-        num_items: N, items per step: the positives, and the uniform negatives, of all its queries.
+        batch_size: queries, or histories all of whose positions are queries, per step, over all workers.
+        num_items: N, items per step that all queries share: uniform negatives, and in text data the positives as well.
         learning_rate: its peak, after the warm-up; from there it falls linearly to 0.
         warmup_fraction: share of the steps over which the learning rate rises from 0, in [0, 1).
         weight_decay: of AdamW.
+        validate_every: steps between two looks at the validation queries; 0 for one, when training has ended.
+        patience: looks without a better one after which training stops; 0 to go on to the end. With several looks the
+            weights of the best are kept.
     """
 
     num_steps: int = 400
@@ -35,15 +46,49 @@ class TrainingConfig:
     learning_rate: float = 1e-3
     warmup_fraction: float = 0.05
     weight_decay: float = 1e-3
+    validate_every: int = 0
+    patience: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("num_steps", "batch_size", "num_items"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        least = {"num_steps": 1, "batch_size": 1, "num_items": 1, "validate_every": 0, "patience": 0}
+        for name, number in least.items():
+            if getattr(self, name) < number:
+                raise ValueError(f"{name} must be at least {number}, got {getattr(self, name)}")
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}")
         if not 0 <= self.warmup_fraction < 1:
             raise ValueError(f"warmup_fraction must be in [0, 1), got {self.warmup_fraction}")
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What validation said after `step` steps; larger is better."""
+
+    step: int
+    value: float
+
+
+@dataclass
+class Progress:
+    """
+    losses: of each step done.
+    validations: in order.
+    seconds: that training took, validation included.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    validations: list[Validation] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def is_best(self) -> bool:
+        """Whether the last validation is better than all before it."""
+        values = [validation.value for validation in self.validations]
+        return values[-1] > max(values[:-1], default=-math.inf)
+
+    def has_stalled(self, patience: int) -> bool:
+        """Whether so many validations have passed without a better one."""
+        values = [validation.value for validation in self.validations]
+        return 0 < patience < len(values) - values.index(max(values)) if values else False
 
 
 def learning_rate_factor(step: int, config: TrainingConfig) -> float:
@@ -56,21 +101,31 @@ def learning_rate_factor(step: int, config: TrainingConfig) -> float:
 
 def train(
     step: nn.Module,
-    batches: Iterable[Batch],
+    batch_of: Callable[[int], Batch],
     config: TrainingConfig,
+    *,
+    seed: Sequence[int],
     report: Callable[[int, float], None],
-) -> list[float]:
-    """Train the parameters of `step` on `batches`, one optimiser step each.
+    validate: Callable[[], float] | None = None,
+    checkpoint: bytes | None = None,
+    save: Callable[[bytes], None] | None = None,
+    is_due: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = time.monotonic,
+) -> Progress:
+    """Train the parameters of `step`, one optimiser step per batch.
 
     Args:
         step: takes a batch and returns its loss; a `TrainingStep`, or a data-parallel wrapper of one.
+        batch_of: the batch of a step, by its number from 0.
+        seed: of dropout; another one on each worker.
         report: called after each step with the number of steps done and the loss.
-
-    Returns:
-        The loss of each step.
+        validate: called every `validate_every` steps, in evaluation mode; the same value on all workers.
+        checkpoint: of the same run, to go on from.
+        save: is handed a checkpoint whenever `is_due` says so.
 
     Raises:
         FloatingPointError: as soon as a loss is not finite.
+        ValueError: if the checkpoint is not one of such a step.
     """
     optimizer = torch.optim.AdamW(
         [parameter for parameter in step.parameters() if parameter.requires_grad],
@@ -78,22 +133,48 @@ def train(
         weight_decay=config.weight_decay,
         fused=True,
     )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: learning_rate_factor(done, config))
+    plain: nn.Module = getattr(step, "module", step)  # without a data-parallel wrapper
+    progress, best = Progress(), None
+    if checkpoint is not None:
+        facts, best = state.load_checkpoint(plain, optimizer, checkpoint)
+        validations = [Validation(**validation) for validation in facts["validations"]]
+        progress = Progress(facts["losses"], validations, facts["seconds"])
     device = next(step.parameters()).device
+    started = clock() - progress.seconds
     step.train()
-    losses = []
-    for number, batch in enumerate(batches, start=1):
+    while len(progress.losses) < config.num_steps and not progress.has_stalled(config.patience):
+        number = len(progress.losses)
+        seed_step(seed, number)
+        for group in optimizer.param_groups:
+            group["lr"] = config.learning_rate * learning_rate_factor(number, config)
         optimizer.zero_grad(set_to_none=True)
-        loss = step(batch.to(device))
+        loss = step(batch_of(number).to(device))
         value = loss.item()
         if not math.isfinite(value):
             raise FloatingPointError(
-                f"the loss must stay finite, got {value} in step {number}: lower training.learning_rate"
+                f"the loss must stay finite, got {value} in step {number + 1}: lower training.learning_rate"
             )
         loss.backward()
         optimizer.step()
-        schedule.step()
-        losses.append(value)
-        report(number, value)
+        progress.losses.append(value)
+        if validate and config.validate_every and len(progress.losses) % config.validate_every == 0:
+            step.eval()
+            progress.validations.append(Validation(len(progress.losses), validate()))
+            step.train()
+            if progress.is_best():
+                best = state.copy(plain)
+        report(len(progress.losses), value)
+        if save is not None and is_due():
+            progress.seconds = clock() - started
+            save(state.checkpoint_to_bytes(plain, optimizer, asdict(progress), best))
+    if best is not None:
+        plain.load_state_dict(best)
     step.eval()
-    return losses
+    progress.seconds = clock() - started
+    return progress
+
+
+def seed_step(seed: Sequence[int], number: int) -> None:
+    """Make what a step draws (dropout) depend on its number alone."""
+    (state_of_step,) = np.random.SeedSequence([*seed, number]).generate_state(1, np.uint64)
+    torch.manual_seed(int(state_of_step >> np.uint64(1)))

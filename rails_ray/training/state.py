@@ -1,14 +1,26 @@
-"""Weights as bytes: safetensors, which hold tensors and nothing that runs."""
+"""Weights and checkpoints as bytes: safetensors, which hold tensors and nothing that runs.
+
+A checkpoint holds the module's tensors as module.<name>, AdamW's as optimizer.<parameter number>.<name>, those of the
+best validation as best.<name>, and a few facts as JSON.
+"""
+
+import json
+from typing import Any
 
 import safetensors
 import safetensors.torch
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 
 def to_bytes(module: nn.Module) -> bytes:
     """All parameters and buffers by their names."""
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
-    return safetensors.torch.save(tensors)
+    return safetensors.torch.save(copy(module))
+
+
+def copy(module: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers as they are now, on the CPU."""
+    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in module.state_dict().items()}
 
 
 def load(module: nn.Module, weights: bytes) -> None:
@@ -17,12 +29,64 @@ def load(module: nn.Module, weights: bytes) -> None:
     Raises:
         ValueError: if the weights are not those of such a module.
     """
+    _set(module, _tensors(weights))
+
+
+def checkpoint_to_bytes(
+    module: nn.Module, optimizer: torch.optim.Optimizer, facts: dict[str, Any], best: dict[str, Tensor] | None
+) -> bytes:
+    """All that a run needs to go on.
+
+    Args:
+        facts: anything that JSON can hold.
+        best: weights of the best validation so far.
+    """
+    tensors = {f"module.{name}": tensor for name, tensor in copy(module).items()}
+    for number, values in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{number}.{name}": value.cpu().contiguous() for name, value in values.items()}
+    tensors |= {f"best.{name}": tensor for name, tensor in (best or {}).items()}
+    return safetensors.torch.save(tensors, {"facts": json.dumps(facts)})
+
+
+def load_checkpoint(
+    module: nn.Module, optimizer: torch.optim.Optimizer, checkpoint: bytes
+) -> tuple[dict[str, Any], dict[str, Tensor] | None]:
+    """Set module and optimiser to what a checkpoint holds; its facts, and the best weights so far.
+
+    Raises:
+        ValueError: if it is not a checkpoint of such a module.
+    """
+    tensors = _tensors(checkpoint)
+    _set(module, _below("module.", tensors))
+    moments: dict[int, dict[str, Tensor]] = {}
+    for path, tensor in _below("optimizer.", tensors).items():
+        number, name = path.split(".")
+        moments.setdefault(int(number), {})[name] = tensor
+    optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
+    return _facts(checkpoint), _below("best.", tensors) or None
+
+
+def _facts(checkpoint: bytes) -> dict[str, Any]:
+    # A safetensors file begins with the length of its header, 8 bytes, and the header, JSON.
+    length = int.from_bytes(checkpoint[:8], "little")
+    facts: dict[str, Any] = json.loads(json.loads(checkpoint[8 : 8 + length])["__metadata__"]["facts"])
+    return facts
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _tensors(data: bytes) -> dict[str, Tensor]:
     try:
-        stored = safetensors.torch.load(weights)
+        return safetensors.torch.load(data)
     except safetensors.SafetensorError as error:
         raise ValueError(f"weights must be safetensors, got: {error}") from None
+
+
+def _set(module: nn.Module, tensors: dict[str, Tensor]) -> None:
     try:
-        module.load_state_dict(stored)
+        module.load_state_dict(tensors)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"weights must be those of the config beside them, got: {reason}") from None
+        raise ValueError(f"weights must be those of a model of this config, got: {reason}") from None

@@ -2,9 +2,9 @@
 
     L = sampled softmax(logit(score, tau_q)) + weight * point-wise(logit(score, tau_q)) + weight * L_MI
 
-A module, so that a data-parallel wrapper sees one forward pass. With equal slices of one global batch, the mean of the
-workers' gradients is the gradient of the whole batch: both scoring losses are means over queries, and the mean gates of
-L_MI are averaged over workers before their entropy is taken.
+A module, so that a data-parallel wrapper sees one forward pass. The mean of the workers' gradients is the gradient of
+the whole batch: both scoring losses are means over queries, weighted where a slice holds more of them than others, and
+the mean gates of L_MI are averaged over workers before their entropy is taken.
 
 Source: RAILS, Equation 4; pEBR, Section 2.4.
 
@@ -14,7 +14,7 @@ Axes: B queries, N items, P pairs of components.
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from rails_ray.data.batch import TrainingBatch
@@ -23,6 +23,7 @@ from rails_ray.losses import ScoreLogit
 from rails_ray.losses.mutual_information import mutual_information
 from rails_ray.losses.pointwise import pointwise
 from rails_ray.losses.sampled_softmax import sampled_softmax
+from rails_ray.similarities.states import ItemState, QueryState, take
 
 INITIAL_OFFSET = 10.0  # -log(1 - c) of a usual mass c; training moves it
 
@@ -58,18 +59,33 @@ class TrainingStep(nn.Module):
     def forward(self, batch: TrainingBatch) -> Float[Tensor, ""]:
         query = self.model.encode_queries(batch.queries)
         items = self.model.encode_items(batch.items)
-        scores, gates = self.model.score(query, items)
+        scores, own_gates, positive = self._scores(query, items, batch)
         logits = self.logit(scores, query.temperature)
-        loss = sampled_softmax(logits, batch.positive, batch.is_hidden)
-        own = (torch.arange(len(query), device=scores.device), batch.positive)
+        loss = sampled_softmax(logits, positive, batch.is_hidden)
         if self.pointwise_weight:
-            is_relevant = batch.is_hidden.index_put(own, torch.tensor(True, device=scores.device))
+            is_relevant = batch.is_hidden.scatter(1, positive.unsqueeze(1), True)
             loss = loss + self.pointwise_weight * pointwise(logits, is_relevant, self.pointwise_offset)
-        if gates is not None and self.mutual_information_weight:
-            of_positives = gates[own]  # [B, P]
-            mean_gates = self.mean_over_workers(of_positives.mean(dim=0))
-            loss = loss + self.mutual_information_weight * mutual_information(of_positives, mean_gates)
+        loss = loss * batch.weight
+        if own_gates is not None and self.mutual_information_weight:
+            mean_gates = self.mean_over_workers(own_gates.mean(dim=0) * batch.weight)
+            loss = loss + self.mutual_information_weight * mutual_information(own_gates, mean_gates, batch.weight)
         return loss
+
+    def _scores(
+        self, query: QueryState, items: ItemState, batch: TrainingBatch
+    ) -> tuple[Float[Tensor, "B N"], Float[Tensor, "B P"] | None, Int[Tensor, " B"]]:
+        """Scores of each query's candidates, the gates of its positive, and the column where that stands."""
+        if batch.num_shared is None:
+            scores, gates = self.model.score(query, items)
+            own = (torch.arange(len(query), device=scores.device), batch.positive)
+            return scores, None if gates is None else gates[own], batch.positive
+        shared = self.model.score(query, take(items, slice(batch.num_shared)))
+        alone = self.model.score(query, take(items, batch.positive.unsqueeze(1)))
+        return (
+            torch.cat([shared.scores, alone.scores], dim=1),
+            None if alone.gates is None else alone.gates.squeeze(1),
+            torch.full_like(batch.positive, batch.num_shared),
+        )
 
 
 def in_one_process(tensor: Tensor) -> Tensor:

@@ -5,8 +5,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from examples import write_text_data
+from examples import real_data, write_text_data
 from rails_ray.data import text
+from rails_ray.data.dataset import DataSet
 from rails_ray.errors import NotFoundError
 from rails_ray.storage.filesystem import Storage
 
@@ -16,8 +17,8 @@ def folder(tmp_path: Path) -> Path:
     return write_text_data(tmp_path / "data")
 
 
-def read(folder: Path) -> text.TextData:
-    return text.read(Storage(str(folder)), ".")
+def read(folder: Path) -> DataSet:
+    return text.read(Storage(str(folder)))
 
 
 def rewrite(folder: Path, name: str, change) -> None:
@@ -29,8 +30,8 @@ def test_relevance_is_that_of_the_tables(folder: Path) -> None:
     data = read(folder)
     pairs = set()
     for queries in data.queries.values():
-        for number, query in enumerate(queries.texts):
-            rows = queries.relevant(number)
+        for number, query in enumerate(queries.inputs):
+            rows = queries.relevant[number]
             assert len(rows)
             assert (np.diff(rows) > 0).all()
             pairs |= {(query, data.item_ids[row]) for row in rows}
@@ -42,7 +43,7 @@ def test_relevance_is_that_of_the_tables(folder: Path) -> None:
 def test_splits_are_those_of_the_table(folder: Path) -> None:
     data = read(folder)
     for row in pq.read_table(folder / "queries.parquet").to_pylist():
-        assert row["text"] in data.queries[row["split"]].texts
+        assert row["text"] in data.queries[row["split"]].inputs
 
 
 def test_a_query_without_an_answer_is_left_out(folder: Path) -> None:
@@ -53,15 +54,33 @@ def test_a_query_without_an_answer_is_left_out(folder: Path) -> None:
             [table, pa.table({"query_id": [999], "text": ["nobody"], "split": ["train"]})], promote_options="default"
         ),
     )
-    assert "nobody" not in read(folder).queries["train"].texts
+    assert "nobody" not in read(folder).queries["train"].inputs
 
 
-def test_head_keeps_the_first_queries(folder: Path) -> None:
-    train = read(folder).queries["train"]
-    head = train.head(3)
-    assert head.texts == train.texts[:3]
-    assert head.relevant(2).tolist() == train.relevant(2).tolist()
-    assert len(head.relevant_rows) == head.starts[-1]
+def test_a_title_is_read_before_the_text(folder: Path) -> None:
+    assert read(folder).titles is None
+    plain = read(folder).item_inputs
+    titles = [f"Title {row}" for row in range(len(plain))]
+    for kind in (pa.string(), pa.large_string()):
+        rewrite(folder, "items", lambda table, kind=kind: table.append_column("title", pa.array(titles, kind)))
+        data = read(folder)
+        assert data.titles == titles
+        assert data.item_inputs == [f"{title}\n{rest}" for title, rest in zip(titles, plain, strict=True)]
+        rewrite(folder, "items", lambda table: table.drop_columns("title"))
+
+
+def test_every_tenth_training_query_is_held_out_where_none_is(folder: Path) -> None:
+    rewrite(
+        folder,
+        "queries",
+        lambda table: set_column("split", pa.array(["test" if row % 3 == 0 else "train" for row in range(len(table))]))(
+            table
+        ),
+    )
+    texts = [row["text"] for row in pq.read_table(folder / "queries.parquet").to_pylist() if row["split"] == "train"]
+    data = read(folder)
+    assert data.queries["valid"].inputs == texts[9::10]
+    assert data.queries["train"].inputs == [text for text in texts if text not in texts[9::10]]
 
 
 def test_a_table_is_missing(folder: Path) -> None:
@@ -98,27 +117,32 @@ def set_column(name: str, values: pa.Array):
         (
             "queries",
             lambda t: set_column("split", pa.array(["dev"] * len(t)))(t),
-            r"split in .*queries\.parquet must be one of train, valid, test, got 'dev'",
+            r"column 'split' of .*queries\.parquet must be one of train, valid, test, got 'dev' in row 0",
         ),
         (
             "queries",
             lambda t: set_column("split", pa.array(["train"] * len(t)))(t),
-            r"must hold a query with a relevant item in split 'valid', got none",
+            r"must hold a query with a relevant item in split 'test', got none",
         ),
         (
             "items",
             lambda t: set_column("item_id", pa.array(["same"] * len(t)))(t),
-            r"ids in .*items\.parquet must be distinct, got 'same' more than once",
+            r"column 'item_id' of .*items\.parquet must hold distinct ids, got 'same' again in row 1",
+        ),
+        (
+            "queries",
+            lambda t: set_column("query_id", pa.array([*range(len(t) - 1), 3]))(t),
+            r"column 'query_id' of .*queries\.parquet must hold distinct ids, got 3 again in row 76",
         ),
         (
             "relevance",
-            lambda t: set_column("item_id", pa.array(["nowhere"] * len(t)))(t),
-            r"item_id in .*relevance\.parquet must be in items\.parquet, got 'nowhere'",
+            lambda t: set_column("item_id", pa.array(["item-1"] * (len(t) - 1) + ["nowhere"]))(t),
+            r"column 'item_id' of .*relevance\.parquet must be in .*items\.parquet, got 'nowhere' in row 179",
         ),
         (
             "relevance",
             lambda t: set_column("query_id", pa.array(["0"] * len(t)))(t),
-            r"query_id in .* must be of type int64 as in queries\.parquet, got string",
+            r"column 'query_id' of .*relevance\.parquet must be of type int64 as in .*queries\.parquet, got string",
         ),
     ],
 )
@@ -126,3 +150,20 @@ def test_a_table_that_breaks_the_contract(folder: Path, table: str, change, mess
     rewrite(folder, table, change)
     with pytest.raises(ValueError, match=message):
         read(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_queries", "num_items", "num_pairs"),
+    [
+        ("wordnet", 117_659, 148_730, 206_978),
+        ("tldr", 32_135, 7_424, 32_135),
+        ("scifact", 1_109, 5_183, 1_258),  # without a split "valid"
+    ],
+)
+def test_real_texts(name: str, num_queries: int, num_items: int, num_pairs: int) -> None:
+    data = text.read(real_data(name))
+    assert len(data.item_ids) == num_items
+    assert sum(map(len, data.queries.values())) == num_queries
+    assert sum(len(queries.relevant.rows) for queries in data.queries.values()) == num_pairs
+    if name == "scifact":
+        assert len(data.queries["valid"]) == (len(data.queries["valid"]) + len(data.queries["train"])) // 10

@@ -9,7 +9,7 @@ CONFIG = TwoTowerConfig(width=8, hidden=6, num_buckets=100)
 def test_representation_is_that_of_the_mean_bag() -> None:
     torch.manual_seed(0)
     encoder = TwoTower(CONFIG)
-    features = encoder.features(["red car"])
+    features = encoder.query_features(["red car"])
     bag = encoder.norm(encoder.embeddings.weight[features.buckets].mean(0))
     assert torch.allclose(encoder.queries(features)[0], bag + encoder.query_tower(bag), atol=1e-6)
     assert torch.allclose(encoder.items(features)[0], bag + encoder.item_tower(bag), atol=1e-6)
@@ -17,14 +17,14 @@ def test_representation_is_that_of_the_mean_bag() -> None:
 
 def test_both_towers_begin_equal_and_are_two() -> None:
     encoder = TwoTower(CONFIG)
-    features = encoder.features(["red car", "blue hat"])
+    features = encoder.query_features(["red car", "blue hat"])
     assert torch.equal(encoder.queries(features), encoder.items(features))
     assert encoder.query_tower[0].weight is not encoder.item_tower[0].weight
 
 
 def test_a_text_without_words_has_a_finite_representation() -> None:
     encoder = TwoTower(CONFIG)
-    assert encoder.queries(encoder.features(["...", ""])).isfinite().all()
+    assert encoder.queries(encoder.query_features(["...", ""])).isfinite().all()
 
 
 @pytest.mark.parametrize(

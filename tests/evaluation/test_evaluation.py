@@ -5,12 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
-from examples import COLOURED, THINGS, small_config
+from examples import COLOURED, THINGS, small_config, small_history_config
 from rails_ray import build
+from rails_ray.data.dataset import ItemLists, Queries
 from rails_ray.evaluation.agreement import recall_at_k
 from rails_ray.evaluation.metrics import hit_rate, list_quality, mean_reciprocal_rank
 from rails_ray.evaluation.ranking import encode_items, rank_all, rank_of_best
-from rails_ray.evaluation.report import evaluate, validate
+from rails_ray.evaluation.report import evaluate, validate, validation_mrr
 
 
 @given(st.lists(st.sampled_from([0.0, 0.5, 0.5, 1.0]), min_size=1, max_size=10), st.data())
@@ -46,11 +47,11 @@ def test_recall_at_k() -> None:
 
 def test_ranking_equals_the_naive_loop() -> None:
     model = build.model(small_config()).eval()
-    items = encode_items(model, model.features(THINGS))
+    items = encode_items(model, model.item_features(THINGS))
     ranking = rank_all(model, items, COLOURED, 3)
-    scores = model.score(model.encode_queries(model.features(COLOURED.texts)), items).scores.tolist()
+    scores = model.score(model.encode_queries(model.query_features(COLOURED.inputs)), items).scores.tolist()
     for number, line in enumerate(scores):
-        relevant = COLOURED.relevant(number).tolist()
+        relevant = COLOURED.relevant[number].tolist()
         assert ranking.best_rank[number] == oracles.rank_of_best(line, relevant)
         best = oracles.top_k(line, 3)
         assert ranking.is_relevant[number].tolist() == [row in relevant for row in best]
@@ -58,9 +59,43 @@ def test_ranking_equals_the_naive_loop() -> None:
         assert ranking.scores[number].tolist() == pytest.approx([line[row] for row in best], abs=1e-5)
 
 
+def test_a_seen_item_gets_no_place() -> None:
+    model = build.model(small_history_config()).eval()
+    items = encode_items(model, model.item_features(np.arange(9)))
+    histories, relevant = [[0, 1], [3], [8, 4, 2]], [[5, 8], [0], [1]]
+    scores = model.score(model.encode_queries(model.query_features(histories)), items).scores.tolist()
+    best, last = ([row for row in oracles.top_k(scores[number], 4) if row not in relevant[number]] for number in (0, 2))
+    seen = [sorted(best), [], sorted(last)]
+    queries = Queries(ItemLists.of(histories), ItemLists.of(relevant), ItemLists.of(seen))
+    ranking = rank_all(model, items, queries, 5)
+    for number, line in enumerate(scores):
+        best = oracles.top_k(line, 5, seen[number])
+        assert ranking.best_rank[number] == oracles.rank_of_best(line, relevant[number], seen[number])
+        assert ranking.is_relevant[number].tolist() == [row in relevant[number] for row in best]
+        assert ranking.scores[number].tolist() == pytest.approx([line[row] for row in best], abs=1e-5)
+
+
+def test_a_list_that_seen_items_leave_too_short_is_filled_up_with_nothing() -> None:
+    model = build.model(small_config()).eval()
+    items = encode_items(model, model.item_features(THINGS))
+    seen = ItemLists.of([[2, 3], [], [0], [0, 2]])
+    ranking = rank_all(model, items, Queries(COLOURED.inputs, COLOURED.relevant, seen), 3)
+    assert np.isneginf(ranking.scores).sum(axis=1).tolist() == [1, 0, 0, 1]
+    report = validate(model, items, Queries(COLOURED.inputs, COLOURED.relevant, seen), has_temperature=True)
+    assert report.lists is not None
+    assert report.lists.num_kept[2] <= 4
+
+
+def test_a_glance_is_the_mean_reciprocal_rank() -> None:
+    model = build.model(small_config()).eval()
+    features = model.item_features(THINGS)
+    expected = mean_reciprocal_rank(rank_all(model, encode_items(model, features), COLOURED, 4).best_rank)
+    assert validation_mrr(model, features, COLOURED) == expected
+
+
 def test_validation_chooses_the_mass_that_evaluation_applies() -> None:
     model = build.model(small_config()).eval()
-    items = encode_items(model, model.features(THINGS))
+    items = encode_items(model, model.item_features(THINGS))
     chosen = validate(model, items, COLOURED, has_temperature=True)
     assert chosen.cutoff_mass is not None
     assert chosen.lists is not None

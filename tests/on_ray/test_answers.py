@@ -14,7 +14,8 @@ from rails_ray.top_k import TopK
 
 def answer_of(scores: list[float], rows: list[int], num_searched: int = 10) -> ShardAnswer:
     top_k = TopK(torch.tensor([scores]), torch.tensor([rows]))
-    return ShardAnswer([top_k], [[f"item-{row}" for row in rows]], [num_searched], is_exact=True)
+    item_ids, titles = [[f"item-{row}" for row in rows]], [[f"Title {row}" for row in rows]]
+    return ShardAnswer([top_k], item_ids, titles, [num_searched], is_exact=True)
 
 
 LEFT, RIGHT = answer_of([0.9, 0.2], [3, 0]), answer_of([0.5, 0.2], [12, 11])
@@ -23,6 +24,8 @@ LEFT, RIGHT = answer_of([0.9, 0.2], [3, 0]), answer_of([0.5, 0.2], [12, 11])
 def test_the_merged_list_is_cut_and_named() -> None:
     (result,) = results_of([LEFT, RIGHT], 3, CutoffInput(score=0.3), np.array([0.1]))
     assert result.items == ["item-3", "item-12"]
+    assert result.titles == ["Title 3", "Title 12"]
+    assert result.num_searched == 20
     assert result.scores == pytest.approx([0.9, 0.5])
     assert (result.threshold, result.num_kept, result.is_truncated) == (0.3, 2, False)
 

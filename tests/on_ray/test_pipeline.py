@@ -64,9 +64,9 @@ def test_one_worker_gives_the_same_losses_as_two(root: Path, run: Run, run_confi
 def test_encoded_items_are_those_of_the_model(root: Path, run: Run, run_config: RunConfig, encoded) -> None:
     published = on_ray.publish(str(root), "v1")
     stored = shards.read_shards(Storage(str(root)), published, range(3))
-    data = build.data(run_config.data, Storage(str(root)))
+    data = build.data(run_config, Storage(str(root)))
     model = build.trained_model(run_config, run.weights)
-    expected = encode_items(model, model.features(data.item_texts))
+    expected = encode_items(model, model.item_features(data.item_inputs))
     assert stored.item_ids == data.item_ids
     assert torch.allclose(stored.state.components, expected.components, atol=1e-5)
     assert torch.allclose(stored.state.gate, expected.gate, atol=1e-5)

@@ -51,7 +51,7 @@ class Served:
         return httpx.post(f"{self.url}/v1/search", json=body, timeout=30)
 
     def offline(self, texts: list[str], k: int, exclude: list[list[str]] | None = None) -> list[list[str]]:
-        query = self.model.encode_queries(self.model.features(texts))
+        query = self.model.encode_queries(self.model.query_features(texts))
         rows = [[self.item_ids.index(item) for item in ids] for ids in exclude or [[] for _ in texts]]
         found = BruteForce(self.model.similarity, self.items).search(query, k, Exclusions.of(rows))
         return [[self.item_ids[row] for row in line] for line in found.item_rows.tolist()]
@@ -85,10 +85,11 @@ def served_version(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) 
 
 
 TEXTS = ["red", "blue hat", "tree", "gold ring", "car"]
+ASKED = [{"text": text} for text in TEXTS]
 
 
 def test_served_answers_equal_offline_brute_force(served_version: Served) -> None:
-    answer = client.search(served_version.url, TEXTS, k=10, cutoff={"top_k": 10})
+    answer = client.search(served_version.url, ASKED, k=10, cutoff={"top_k": 10})
     assert [result["items"] for result in answer["results"]] == served_version.offline(TEXTS, 10)
     assert answer["is_exact"]
     assert answer["version"] == "v1"
@@ -100,7 +101,7 @@ def test_served_answers_equal_offline_brute_force(served_version: Served) -> Non
 
 
 def test_average_with_all_items_as_candidates_is_brute_force_and_does_not_claim_it(served_version: Served) -> None:
-    answer = client.search(served_version.url, TEXTS, k=10, method="average", cutoff={"top_k": 10})
+    answer = client.search(served_version.url, ASKED, k=10, method="average", cutoff={"top_k": 10})
     assert [result["items"] for result in answer["results"]] == served_version.offline(TEXTS, 10)
     assert not answer["is_exact"]
 
@@ -114,15 +115,15 @@ def test_excluded_items_are_searched_around_in_every_shard(served_version: Serve
 
 
 def test_the_cut_off_is_the_versions_own_unless_the_request_names_one(served_version: Served) -> None:
-    own = client.search(served_version.url, ["red"], k=60)
-    named = client.search(served_version.url, ["red"], k=60, cutoff={"mass": 0.999})
+    own = client.search(served_version.url, [{"text": "red"}], k=60)
+    named = client.search(served_version.url, [{"text": "red"}], k=60, cutoff={"mass": 0.999})
     assert own["cutoff"] == {"mass": 0.999}
     assert own["results"] == named["results"]
-    everything = client.search(served_version.url, ["red"], k=60, cutoff={"score": -1})["results"][0]
+    everything = client.search(served_version.url, [{"text": "red"}], k=60, cutoff={"score": -1})["results"][0]
     assert everything["num_kept"] == 60
     threshold = own["results"][0]["threshold"]
     assert own["results"][0]["num_kept"] == sum(score >= threshold for score in everything["scores"])
-    cut_short = client.search(served_version.url, ["red"], k=5, cutoff={"score": -1})["results"][0]
+    cut_short = client.search(served_version.url, [{"text": "red"}], k=5, cutoff={"score": -1})["results"][0]
     assert (cut_short["num_kept"], cut_short["is_truncated"]) == (5, True)
     assert not everything["is_truncated"]
 
@@ -130,7 +131,7 @@ def test_the_cut_off_is_the_versions_own_unless_the_request_names_one(served_ver
 def test_an_embedding_asks_like_the_text_it_is_of(served_version: Served) -> None:
     model = served_version.model
     with torch.no_grad():
-        embedding = model.encoder.queries(model.features(["red"]))[0].tolist()
+        embedding = model.encoder.queries(model.query_features(["red"]))[0].tolist()
     queries = [{"embedding": embedding}, {"text": "blue hat"}, {"text": "red"}]
     first, second, third = served_version.search(queries=queries, k=5, cutoff={"top_k": 5}).json()["results"]
     assert first["items"] == third["items"]
@@ -141,7 +142,7 @@ def test_many_clients_at_once_get_their_own_answers(served_version: Served) -> N
     from concurrent.futures import ThreadPoolExecutor
 
     def ask(text: str) -> list[str]:
-        return client.search(served_version.url, [text], k=5, cutoff={"top_k": 5})["results"][0]["items"]
+        return client.search(served_version.url, [{"text": text}], k=5, cutoff={"top_k": 5})["results"][0]["items"]
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(ask, TEXTS * 6)) == [served_version.offline([text], 5)[0] for text in TEXTS] * 6
@@ -166,10 +167,10 @@ def test_health_index_and_description(served_version: Served) -> None:
         ({"queries": [{"text": "a"}], "speed": 9}, "speed must not be given, it is no field of this request, got 9"),
         ({"queries": [{"texts": "a"}]}, "queries[0].texts must not be given, it is no field of this request, got 'a'"),
         ({"queries": [{"text": ""}]}, "queries[0].text must have a length of at least 1, got ''"),
-        ({"queries": [{}]}, "queries[0] must have exactly one of text, embedding, history, got none"),
+        ({"queries": [{}]}, "queries[0] must have exactly one of text, embedding, history, user_id, got none"),
         (
             {"queries": [{"text": "a", "embedding": [1.0]}]},
-            "queries[0] must have exactly one of text, embedding, history, got text and embedding",
+            "queries[0] must have exactly one of text, embedding, history, user_id, got text and embedding",
         ),
         ({"queries": [{"embedding": [1.0]}]}, "queries[0].embedding must have 8 numbers, got 1"),
         (
@@ -225,9 +226,9 @@ def test_unknown_paths_and_methods(served_version: Served) -> None:
 
 def test_clients_say_what_is_wrong(served_version: Served) -> None:
     with pytest.raises(ValueError, match="k must be at most the 60 indexed items, got 99"):
-        client.search(served_version.url, ["red"], k=99)
+        client.search(served_version.url, [{"text": "red"}], k=99)
     with pytest.raises(UnavailableError, match=r"a rails-ray server must answer at .*; `rails-ray serve` starts one"):
-        client.search(f"http://127.0.0.1:{free_port()}", ["red"], k=1)
+        client.search(f"http://127.0.0.1:{free_port()}", [{"text": "red"}], k=1)
 
 
 def test_a_port_in_use(served_version: Served) -> None:

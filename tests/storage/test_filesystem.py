@@ -1,53 +1,296 @@
+"""What every kind of storage does, and what a local folder does when it fails."""
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from rails_ray.errors import NotFoundError
-from rails_ray.storage.filesystem import Storage
+from rails_ray.errors import ConflictError, NotFoundError, StorageError
+from rails_ray.storage.filesystem import Storage, Tagged
+from rails_ray.storage.local import LocalFiles
+
+RACERS = 16
 
 
-def test_write_read_list(tmp_path: Path) -> None:
-    storage = Storage(str(tmp_path / "new"))
+@pytest.fixture(params=["local", "s3", "s3 with a prefix"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Of an empty storage."""
+    if request.param == "local":
+        return str(tmp_path / "new")
+    bucket: str = request.getfixturevalue("s3")
+    return bucket if request.param == "s3" else f"{bucket}/one/two"
+
+
+@pytest.fixture
+def storage(root: str) -> Storage:
+    return Storage(root)
+
+
+def test_write_read_list(storage: Storage) -> None:
     assert storage.list("a") == []
     storage.write("a/b.txt", b"1")
     storage.write("a/b.txt", b"2")
     storage.write("a/c/d", b"3")
+    storage.write("a/.hidden", b"4")
+    storage.write("ab", b"")
     assert storage.read("a/b.txt") == b"2"
+    assert storage.read("ab") == b""
     assert storage.list("a") == ["b.txt", "c"]
+    assert storage.list("a/b.txt") == []
+    assert storage.list(".") == storage.list("") == ["a", "ab"]
     assert storage.exists("a/c/d")
-    assert not storage.exists("a/x")
 
 
+def test_only_files_exist(storage: Storage) -> None:
+    storage.write("a/bc/d", b"")
+    storage.write("a/bc.txt", b"")
+    assert [storage.exists(path) for path in ("a/bc/d", "a/bc", "a/b", "a", "x", "a/bc.txt/e")] == [True] + 5 * [False]
+
+
+def test_every_process_reads_and_lists_what_the_others_wrote(root: str) -> None:
+    mine, theirs = Storage(root), Storage(str(Storage(root)))
+    assert mine.list("a") == []
+    assert not mine.exists("a/b")
+    theirs.write("a/b", b"1")
+    assert mine.list("a") == ["b"]
+    assert mine.exists("a/b")
+    theirs.write("a/b", b"2")
+    assert mine.read("a/b") == b"2"
+    theirs.delete("a/b")
+    assert mine.list("a") == []
+    assert not mine.exists("a/b")
+
+
+def test_delete(storage: Storage) -> None:
+    storage.write("a/b", b"1")
+    storage.delete("a/b")
+    storage.delete("a/b")
+    storage.delete("x/y")
+    assert not storage.exists("a/b")
+
+
+def test_large_files(storage: Storage) -> None:
+    data = os.urandom(20 << 20)
+    storage.write("large", data)
+    assert storage.read("large") == data
+
+
+def test_a_file_is_created_once(storage: Storage) -> None:
+    storage.create("a/b", b"1")
+    with pytest.raises(ConflictError, match=r"a/b must not exist yet, got a file that someone else wrote first"):
+        storage.create("a/b", b"2")
+    with pytest.raises(ConflictError, match="a/b must not exist yet"):
+        storage.swap("a/b", b"2", None)
+    storage.swap("a/c", b"3", None)
+    assert [storage.read(f"a/{name}") for name in "bc"] == [b"1", b"3"]
+    assert storage.list("a") == ["b", "c"]
+
+
+def test_a_swap_replaces_the_state_that_was_read(storage: Storage) -> None:
+    assert storage.read_tagged("a") is None
+    storage.create("a", b"1")
+    first = storage.read_tagged("a")
+    assert first == storage.read_tagged("a") == Tagged(b"1", first.tag)
+    storage.swap("a", b"2", first.tag)
+    with pytest.raises(ConflictError, match=r"a must still be as it was read, got a change .*: read it again"):
+        storage.swap("a", b"3", first.tag)
+    second = storage.read_tagged("a")
+    assert second.data == b"2"
+    assert second.tag != first.tag
+    storage.delete("a")
+    with pytest.raises(ConflictError, match="a must still be as it was read"):
+        storage.swap("a", b"3", second.tag)
+    assert not storage.exists("a")
+    assert storage.list("") == []
+
+
+@pytest.mark.parametrize("exists", [False, True], ids=["create", "swap"])
+def test_one_of_many_wins(root: str, exists: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = Storage(root)
+    if exists:
+        storage.create("a", b"first")
+    tagged = storage.read_tagged("a")
+    start = threading.Barrier(RACERS)
+    read = LocalFiles.read_tagged
+
+    def read_slowly(self: LocalFiles, path: str) -> tuple[bytes, str] | None:
+        """Time enough for the others between a look and the rename."""
+        found = read(self, path)
+        time.sleep(0.02)
+        return found
+
+    monkeypatch.setattr(LocalFiles, "read_tagged", read_slowly)
+
+    def race(racer: int) -> bool:
+        mine = Storage(root) if racer % 2 else storage
+        start.wait()
+        try:
+            mine.swap("a", b"%d" % racer, tagged and tagged.tag)
+        except ConflictError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(RACERS) as racers:
+        won = list(racers.map(race, range(RACERS)))
+    assert won.count(True) == 1
+    assert storage.read("a") == b"%d" % won.index(True)
+
+
+def test_checks_leave_nothing_behind(root: str, tmp_path: Path) -> None:
+    storage = Storage(root)
+    storage.check_writable()
+    storage.check_conditional()
+    assert storage._files.list("") == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_missing_file(storage: Storage) -> None:
+    for path in ("nope", "no/pe"):
+        with pytest.raises(NotFoundError, match=f"{storage}/{path} must exist, got no such file"):
+            storage.read(path)
+
+
+@pytest.mark.parametrize("path", ["../up", "/etc/passwd", "a/../../b"])
+def test_no_path_leads_out(storage: Storage, path: str) -> None:
+    for method in (storage.read, storage.list, storage.exists, storage.delete, storage.read_tagged):
+        with pytest.raises(ValueError, match=f"must be relative and lead down, got '{path}'"):
+            method(path)
+    with pytest.raises(ValueError, match=f"must be relative and lead down, got '{path}'"):
+        storage.write(path, b"")
+
+
+@pytest.mark.parametrize("path", ["", "."])
+def test_the_root_is_no_file(storage: Storage, path: str) -> None:
+    with pytest.raises(ValueError, match=f"must name a file, got '{path}'"):
+        storage.write(path, b"")
+
+
+def test_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert str(Storage("here")) == str(tmp_path / "here")
+    assert str(Storage("s3://bucket")) == str(Storage("s3://bucket//")) == "s3://bucket"
+    assert str(Storage("s3://bucket/a//b/")) == "s3://bucket/a/b"
+
+
+@pytest.mark.parametrize(
+    ("root", "message"),
+    [
+        ("gs://bucket/x", r"must be a local folder or s3://bucket/prefix, got gs://\.\.\."),
+        ("https://me:hush@host/x", r"must be a local folder or s3://bucket/prefix, got https://\.\.\."),
+        ("s3://key:hush@bucket/x", "without credentials, got some: take them out and set AWS_ACCESS_KEY_ID"),
+        ("s3://key:a/hush@bucket", "without credentials, got some"),
+        ("s3://bucket/x?secret=hush", "without a query, got one: set AWS_ENDPOINT_URL"),
+        ("s3://key:hush/x", "must be s3://bucket/prefix, got a bucket or a prefix that cannot be"),
+        ("s3://", "got a bucket or a prefix that cannot be"),
+        ("s3://bucket/a/../b", "got a bucket or a prefix that cannot be"),
+    ],
+)
+def test_roots_that_cannot_be(root: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        Storage(root)
+    assert "hush" not in str(caught.value)
+
+
+def test_a_root_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"storage must be a folder, got the file .*file"):
+        Storage(str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("method", ["write", "create", "swap"])
 def test_a_write_that_fails_leaves_the_old_bytes_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     storage = Storage(str(tmp_path))
     storage.write("file", b"old")
 
     def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        storage.write("file", b"new")
+    tag = [storage.read_tagged("file").tag] if method == "swap" else []
+    message = r"storage must take the file /.*/file, got: No space left on device: free some space and run it again"
+    with pytest.raises(StorageError, match=message):
+        getattr(storage, method)("file", b"new", *tag)
     assert storage.read("file") == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="nope must exist, got no such file"):
-        Storage(str(tmp_path)).read("nope")
+def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(
+            StorageError, match=r"take the file .*/file, got: File too large: raise the limit .*ulimit -f"
+        ):
+            storage.write("file", bytes(2000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("path", ["../up", "/etc/passwd", "a/../../b"])
-def test_no_path_leads_out(tmp_path: Path, path: str) -> None:
-    with pytest.raises(ValueError, match="must be relative and lead down"):
-        Storage(str(tmp_path)).read(path)
+def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    storage.write("a", b"")
+    with pytest.raises(StorageError, match=r"take the file .*/a/b/c, got: Not a directory: move the file away"):
+        storage.write("a/b/c", b"")
+    with pytest.raises(NotFoundError, match="a/b/c must exist, got no such file"):
+        storage.read("a/b/c")
+    storage.delete("a/b/c")
 
 
-def test_roots_that_cannot_be(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="storage must be a local folder, got s3://bucket/x"):
-        Storage("s3://bucket/x")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"storage must be a folder, got the file .*file"):
-        Storage(str(tmp_path / "file"))
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (errno.EACCES, "Permission denied: check whose the folder is"),
+        (errno.EROFS, "Read-only file system: mount it for writing"),
+        (errno.EDQUOT, "Disk quota exceeded: free some space or raise the quota"),
+        (errno.EIO, "Input/output error: mend that and run it again"),
+    ],
+)
+def test_a_folder_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, message: str) -> None:
+    """Told of every method; `check_writable` tells it before there is anything to lose."""
+    storage = Storage(str(tmp_path))
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    for name in ("mkdir", "read_bytes", "is_file", "iterdir", "unlink"):
+        monkeypatch.setattr(Path, name, fail)
+    for call, deed in [
+        (storage.check_writable, r"take the file .*/\.probe-\w+"),
+        (lambda: storage.write("a", b""), "take the file .*/a"),
+        (lambda: storage.create("a", b""), "take the file .*/a"),
+        (lambda: storage.swap("a", b"", "tag"), "take the file .*/a"),
+        (lambda: storage.read("a"), "give the file .*/a"),
+        (lambda: storage.exists("a"), "find the file .*/a"),
+        (lambda: storage.delete("a"), "delete the file .*/a"),
+        (lambda: storage.list("a"), "list the folder .*/a"),
+    ]:
+        with pytest.raises(StorageError, match=f"storage must {deed}, got: {message}"):
+            call()
+
+
+def test_a_local_folder_needs_no_s3_library() -> None:
+    """And whatever works on one imports without it."""
+    code = (
+        "import sys, pkgutil, importlib, rails_ray.storage\n"
+        "sys.modules |= dict.fromkeys(('s3fs', 'botocore', 'aiobotocore'))\n"
+        "names = {module.name for module in pkgutil.iter_modules(rails_ray.storage.__path__)} - {'s3'}\n"
+        "assert 'filesystem' in names\n"
+        "for name in names: importlib.import_module(f'rails_ray.storage.{name}')\n"
+        "from rails_ray.storage.filesystem import Storage\n"
+        "Storage('.')\n"
+        "try: Storage('s3://bucket')\n"
+        "except ImportError: print('only here')\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (run.stdout, run.returncode) == ("only here\n", 0), run.stderr

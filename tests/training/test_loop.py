@@ -1,11 +1,16 @@
 import math
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import pytest
 import torch
 from torch import nn
 
-from rails_ray.training.loop import TrainingConfig, learning_rate_factor, train
+from examples import small_config, small_history_config, window_sampler
+from rails_ray import build
+from rails_ray.training import state
+from rails_ray.training.loop import Progress, TrainingConfig, Validation, learning_rate_factor, train
+from rails_ray.training.step import TrainingStep, in_one_process
 
 CONFIG = TrainingConfig(num_steps=50, batch_size=1, num_items=1, learning_rate=0.1)
 
@@ -32,18 +37,24 @@ class Distance(nn.Module):
         return (self.w - batch.value) ** 2
 
 
+def ignore(done: int, loss: float) -> None:
+    pass
+
+
 def test_it_learns_and_reports_every_step() -> None:
     step, reports = Distance(), []
-    losses = train(step, [Batch(1.0)] * 50, CONFIG, lambda done, loss: reports.append((done, loss)))
-    assert losses[-1] < 0.01 < losses[0]
-    assert reports == list(enumerate(losses, start=1))
+    progress = train(
+        step, lambda number: Batch(1.0), CONFIG, seed=[0], report=lambda done, loss: reports.append((done, loss))
+    )
+    assert progress.losses[-1] < 0.01 < progress.losses[0]
+    assert reports == list(enumerate(progress.losses, start=1))
+    assert progress.validations == []
     assert not step.training
 
 
 def test_a_loss_that_is_not_finite_ends_it_with_a_sentence() -> None:
-    batches = [Batch(1.0), Batch(math.nan)]
     with pytest.raises(FloatingPointError, match=r"must stay finite, got nan in step 2: lower training\.learning_rate"):
-        train(Distance(), batches, CONFIG, lambda done, loss: None)
+        train(Distance(), lambda number: Batch([1.0, math.nan][number]), CONFIG, seed=[0], report=ignore)
 
 
 def test_learning_rate_rises_and_falls_to_zero() -> None:
@@ -57,9 +68,196 @@ def test_learning_rate_rises_and_falls_to_zero() -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "patience", "is_best", "has_stalled"),
+    [
+        ([], 1, None, False),
+        ([1.0], 1, True, False),
+        ([1.0, 2.0], 1, True, False),
+        ([1.0, 1.0], 1, False, True),  # no better one
+        ([3.0, 2.0, 1.0], 3, False, False),
+        ([3.0, 2.0, 2.5, 2.8], 3, False, True),
+        ([3.0, 2.0, 2.5, 2.8], 0, False, False),
+    ],
+)
+def test_best_and_stalled(values: list[float], patience: int, is_best: bool | None, has_stalled: bool) -> None:
+    progress = Progress(validations=[Validation(step, value) for step, value in enumerate(values)])
+    assert progress.has_stalled(patience) == has_stalled
+    assert is_best is None or progress.is_best() == is_best
+
+
+LOOKS = {2: 1.0, 4: 3.0, 6: 2.0, 8: 2.5, 10: 9.0, 12: 0.0}  # what validation says, by the steps done
+
+
+class Run:
+    """Twelve steps of a model with dropout, validated every second step, of which each takes ten seconds."""
+
+    def __init__(self, *, validate_every: int = 2, patience: int = 2, seed: int = 0) -> None:
+        config = small_history_config(dropout=0.4)
+        torch.manual_seed(99)  # what was drawn before makes no difference
+        torch.rand(seed + 1)
+        self.step: TrainingStep = build.training_step(build.model(config), config, in_one_process)
+        self.config = TrainingConfig(num_steps=12, learning_rate=0.01, validate_every=validate_every, patience=patience)
+        self.seed = seed
+        self.now = 1000.0 * seed  # clocks of different processes begin anywhere
+        self.done = 0
+        self.checkpoints: list[bytes] = []
+        self.weights: dict[int, dict[str, torch.Tensor]] = {}  # by the steps done
+        self.stops_in: Callable[[str], bool] = lambda where: False
+
+    def train(self, checkpoint: bytes | None = None) -> Progress:
+        return train(
+            self.step,
+            self.batch,
+            self.config,
+            seed=[self.seed, 1],
+            report=self.report,
+            validate=self.validate,
+            checkpoint=checkpoint,
+            save=self.save,
+            is_due=lambda: self.done % 3 == 0,
+            clock=lambda: self.now,
+        )
+
+    def batch(self, number: int):
+        self.done = number + 1
+        self.now += 10
+        return window_sampler().batch(number)
+
+    def validate(self) -> float:
+        assert not self.step.training
+        torch.rand(3)  # what validation draws makes no difference
+        return LOOKS[self.done]
+
+    def report(self, done: int, loss: float) -> None:
+        self.weights[done] = state.copy(self.step)
+        self.stop("report")
+
+    def save(self, checkpoint: bytes) -> None:
+        self.checkpoints.append(checkpoint)
+        self.stop("save")
+
+    def stop(self, where: str) -> None:
+        if self.stops_in(where):
+            raise KeyboardInterrupt
+
+
+def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Of models this small a second thread makes a hundredth of the speed, where another process has its core."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("where", "done"), [("save", 3), ("report", 4), ("report", 5), ("save", 6), ("report", 8)])
+@pytest.mark.parametrize("validate_every", [0, 2])
+def test_a_run_that_was_cut_off_ends_as_if_nothing_had_happened(where: str, done: int, validate_every: int) -> None:
+    """Bit by bit: weights, losses, and what early stopping remembers; the best weights may be of before the cut."""
+    undisturbed = Run(validate_every=validate_every)
+    expected = undisturbed.train()
+
+    first = Run(validate_every=validate_every)
+    first.stops_in = lambda place: place == where and first.done == done
+    with pytest.raises(KeyboardInterrupt):
+        first.train()
+    second = Run(validate_every=validate_every)
+    second.now = 5e6
+    found = second.train(first.checkpoints[-1])
+    assert min(second.weights) == done // 3 * 3 + 1
+    assert found == expected
+    assert equal(state.copy(second.step), state.copy(undisturbed.step))
+    assert found.seconds == 10 * len(found.losses)  # of the steps that count, and none of the time between
+
+
+def test_it_goes_on_from_a_finished_runs_checkpoint_without_a_step() -> None:
+    run = Run(validate_every=0)
+    expected = run.train()
+    again = Run(validate_every=0)
+    assert again.train(run.checkpoints[-1]) == expected
+    assert again.weights == {}
+    assert equal(state.copy(again.step), state.copy(run.step))
+
+
+def test_early_stopping_stops_and_keeps_the_best_weights() -> None:
+    run = Run(patience=2)
+    progress = run.train()
+    assert progress.validations == [Validation(step, LOOKS[step]) for step in (2, 4, 6, 8)]
+    assert len(progress.losses) == 8
+    assert equal(state.copy(run.step), run.weights[4])
+    assert not equal(run.weights[8], run.weights[4])
+    assert not run.step.training
+
+
+def test_without_patience_it_goes_on_and_keeps_the_best_weights() -> None:
+    run = Run(patience=0)
+    assert len(run.train().losses) == 12
+    assert equal(state.copy(run.step), run.weights[10])
+
+
+def test_without_a_look_the_last_weights_stay() -> None:
+    run = Run(validate_every=0)
+    assert run.train().validations == []
+    assert equal(state.copy(run.step), run.weights[12])
+
+
+def test_a_checkpoint_is_saved_whenever_one_is_due() -> None:
+    asked, saved = [], []
+    options = {"seed": [0], "report": ignore, "is_due": lambda: not asked.append(1) and len(asked) % 20 == 0}
+    train(Distance(), lambda number: Batch(1.0), CONFIG, save=lambda checkpoint: saved.append(len(asked)), **options)
+    assert len(asked) == 50
+    assert saved == [20, 40]
+
+
+def test_what_a_step_draws_is_its_seeds_and_its_numbers() -> None:
+    def drawn(seed: list[int]) -> list[float]:
+        draws = []
+        train(
+            Distance(),
+            lambda number: draws.append(torch.rand(()).item()) or Batch(1.0),
+            CONFIG,
+            seed=seed,
+            report=ignore,
+        )
+        return draws
+
+    first = drawn([3, 0])
+    assert first == drawn([3, 0])
+    assert len({*first, *drawn([3, 1]), *drawn([4, 0])}) == 3 * len(first)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "message"),
+    [
+        (lambda: state.to_bytes(Run().step), "must be those of a model of this config, got: Error"),
+        (lambda: b"no checkpoint", "must be safetensors, got: "),
+    ],
+    ids=["weights alone", "no safetensors"],
+)
+def test_a_checkpoint_that_is_none(checkpoint: Callable[[], bytes], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Run().train(checkpoint())
+
+
+def test_a_checkpoint_of_another_model() -> None:
+    run = Run()
+    run.train()
+    config = small_config("dot product")
+    other = build.training_step(build.model(config), config, in_one_process)
+    with pytest.raises(ValueError, match="weights must be those of a model of this config, got: Error"):
+        train(other, window_sampler().batch, CONFIG, seed=[0], report=ignore, checkpoint=run.checkpoints[0])
+
+
+@pytest.mark.parametrize(
     ("field", "value", "message"),
     [
         ("num_steps", 0, "num_steps must be at least 1, got 0"),
+        ("validate_every", -1, "validate_every must be at least 0, got -1"),
+        ("patience", -1, "patience must be at least 0, got -1"),
         ("learning_rate", 0.0, "learning_rate must be above 0, got 0.0"),
         ("warmup_fraction", 1.0, r"warmup_fraction must be in \[0, 1\), got 1.0"),
     ],

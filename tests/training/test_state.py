@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from examples import small_config
+from examples import sampler_of, small_config
 from rails_ray import build
 from rails_ray.training import state
 
@@ -16,9 +16,33 @@ def test_weights_come_back_as_they_were() -> None:
     assert not back.training
 
 
+@pytest.mark.parametrize("has_best", [False, True])
+def test_a_checkpoint_comes_back_as_it_was(has_best: bool) -> None:
+    model = build.model(small_config())
+    optimizer = torch.optim.AdamW(model.parameters())
+    features = sampler_of(model).batch(0).queries
+    model.encode_queries(features).components.sum().backward()  # leaves some parameters without moments
+    optimizer.step()
+    best = state.copy(model) if has_best else None
+    optimizer.step()
+    facts = {"losses": [0.1, 1 / 3], "name": "a.b"}
+    data = state.checkpoint_to_bytes(model, optimizer, facts, best)
+
+    other = build.model(small_config())
+    its_optimizer = torch.optim.AdamW(other.parameters())
+    assert state.load_checkpoint(other, its_optimizer, data)[0] == facts
+    found = state.load_checkpoint(other, its_optimizer, data)[1]
+    for expected, back in ((model.state_dict(), other.state_dict()), (best or {}, found or {})):
+        assert expected.keys() == back.keys()
+        assert all(torch.equal(expected[name], back[name]) for name in expected)
+    moments, back = optimizer.state_dict()["state"], its_optimizer.state_dict()["state"]
+    assert moments.keys() == back.keys() != set()
+    assert all(torch.equal(moments[number][name], back[number][name]) for number in moments for name in moments[number])
+
+
 def test_weights_of_another_model() -> None:
     weights = state.to_bytes(build.model(small_config("dot product")))
-    with pytest.raises(ValueError, match="weights must be those of the config beside them, got: Error"):
+    with pytest.raises(ValueError, match="weights must be those of a model of this config, got: Error"):
         build.trained_model(small_config(), weights)
 
 

@@ -1,11 +1,13 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 import oracles
-from examples import sampler_of, small_config
+from examples import batches_of, sampler_of, small_config, small_history_config, window_sampler
 from rails_ray import build
 from rails_ray.config import LossConfig
+from rails_ray.similarities.states import take
 from rails_ray.training.step import in_one_process
 
 
@@ -35,14 +37,59 @@ def test_loss_is_the_sum_of_its_equations(similarity: str, kind: str) -> None:
     assert loss == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("similarity", ["mixture", "dot product"])
+def test_beside_shared_negatives_each_query_has_its_own_positive(similarity: str) -> None:
+    """Against pairs scored one by one: the shared items, then the item that comes next."""
+    loss = LossConfig(pointwise_weight=0.5, mutual_information_weight=0.25)
+    config = replace(small_history_config(similarity), loss=loss)
+    model = build.model(config)
+    step = build.training_step(model, config, in_one_process).eval()
+    batch = window_sampler().batch(1)
+
+    query, items = model.encode_queries(batch.queries), model.encode_items(batch.items)
+    logits, hidden, own_gates = [], [], []
+    for line, own in enumerate(batch.positive.tolist()):
+        pairs = [model.score(take(query, [line]), take(items, [row])) for row in [*range(batch.num_shared), own]]
+        tau_q = query.temperature[line].item()
+        logits.append([oracles.beta_logit(pair.scores.item(), tau_q) for pair in pairs])
+        hidden.append([row == batch.items[own] for row in batch.items[: batch.num_shared].tolist()] + [False])
+        own_gates.append(None if pairs[-1].gates is None else pairs[-1].gates.flatten().tolist())
+    positive = [batch.num_shared] * len(logits)
+    expected = oracles.sampled_softmax(logits, positive, hidden)
+    expected += 0.5 * oracles.pointwise(logits, positive, hidden, step.pointwise_offset.item())
+    if similarity == "mixture":
+        expected += 0.25 * oracles.mutual_information(own_gates)
+    assert any(map(any, hidden))
+    assert step(batch).item() == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("num_workers", [2, 3])
+def test_the_mean_of_weighted_slices_is_the_loss_of_the_whole(num_workers: int) -> None:
+    config = replace(small_history_config(), loss=LossConfig(mutual_information_weight=5.0))
+    model = build.model(config)
+    whole = build.training_step(model, config, in_one_process)(window_sampler().batch(1)).item()
+    slices = [window_sampler(rank=rank, num_workers=num_workers).batch(1) for rank in range(num_workers)]
+
+    parts: list[torch.Tensor] = []  # what the workers would give each other
+    for batch in slices:
+        build.training_step(model, config, lambda part: parts.append(part) or part)(batch)
+    step = build.training_step(model, config, lambda part: torch.stack(parts).mean(dim=0))
+    losses = [step(batch).item() for batch in slices]
+    assert sum(losses) / num_workers == pytest.approx(whole, rel=1e-5)
+    unweighted = [step(replace(batch, weight=1.0)).item() for batch in slices]
+    assert sum(unweighted) / num_workers != pytest.approx(whole, rel=1e-3)
+
+
+@pytest.mark.parametrize("inputs", ["texts", "histories"])
 @pytest.mark.parametrize("kind", ["beta_nce", "sampled_softmax"])
 @pytest.mark.parametrize("pointwise_weight", [0.0, 0.5])
-def test_every_trained_parameter_has_a_gradient(kind: str, pointwise_weight: float) -> None:
+def test_every_trained_parameter_has_a_gradient(inputs: str, kind: str, pointwise_weight: float) -> None:
     """Data-parallel training refuses parameters that the loss does not reach."""
-    config = replace(small_config(), loss=LossConfig(kind=kind, pointwise_weight=pointwise_weight))
+    config = small_config() if inputs == "texts" else small_history_config()
+    config = replace(config, loss=LossConfig(kind=kind, pointwise_weight=pointwise_weight))
     model = build.model(config)
     step = build.training_step(model, config, in_one_process)
-    step(sampler_of(model).batch(0)).backward()
+    step(batches_of(model).batch(0)).backward()
     for name, parameter in step.named_parameters():
         assert (parameter.grad is not None) == parameter.requires_grad, name
         assert parameter.grad is None or parameter.grad.isfinite().all(), name

@@ -1,6 +1,7 @@
 """What the router decides, without the router: the cut-off, whether enough was searched, and the answer."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,8 @@ from rails_ray.on_ray.failures import own_cause
 from rails_ray.on_ray.serving.schemas import Coverage, CutoffInput, QueryResult
 from rails_ray.on_ray.serving.shard import ShardAnswer
 from rails_ray.retrieval.sharded import merge_shards
+
+Value = TypeVar("Value")
 
 
 def cutoff_of(asked: CutoffInput | None, k: int, version_mass: float | None) -> CutoffInput:
@@ -65,19 +68,31 @@ def results_of(
     done = cut(scores, temperature, cutoff.policy(), num_searched)
     results = []
     for number, top_k in enumerate(merged):
-        item_ids = {
-            row: item_id
-            for answer in answered
-            for row, item_id in zip(answer.found[number].item_rows[0].tolist(), answer.item_ids[number], strict=True)
-        }
         num_kept, threshold = int(done.num_kept[number]), float(done.threshold[number])
+        kept_rows = top_k.item_rows[0, :num_kept].tolist()
+        item_ids = _by_row(answered, number, [answer.item_ids for answer in answered])
+        titles = [answer.titles for answer in answered if answer.titles is not None]
+        title_of = _by_row(answered, number, titles) if titles else None
         results.append(
             QueryResult(
-                items=[item_ids[row] for row in top_k.item_rows[0, :num_kept].tolist()],
+                items=[item_ids[row] for row in kept_rows],
+                titles=None if title_of is None else [title_of[row] for row in kept_rows],
                 scores=scores[number, :num_kept].tolist(),
                 threshold=threshold if np.isfinite(threshold) else None,
                 num_kept=num_kept,
+                num_searched=int(num_searched[number]),
                 is_truncated=bool(done.is_truncated[number]),
             )
         )
     return results
+
+
+def _by_row(
+    answered: Sequence[ShardAnswer], number: int, values: Sequence[Sequence[Sequence[Value]]]
+) -> dict[int, Value]:
+    """What each shard says of the rows that it found for a query, by row."""
+    return {
+        row: value
+        for answer, of_queries in zip(answered, values, strict=True)
+        for row, value in zip(answer.found[number].item_rows[0].tolist(), of_queries[number], strict=True)
+    }

@@ -24,7 +24,8 @@ from rails_ray.on_ray.serving.encoder import QueryEncoder
 from rails_ray.on_ray.serving.router import Router
 from rails_ray.on_ray.serving.shard import Shard
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import read_manifest, summary
+from rails_ray.storage.manifest import summary
+from rails_ray.storage.versions import read_manifest
 
 NAME = "rails-ray"
 START_TIMEOUT_S = 120.0  # from deployed to answering

@@ -1,20 +1,79 @@
 """The query encoder's deployment: a mailbox around the model's query side."""
 
 import asyncio
+import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import pyarrow.parquet as pq
 import torch
 from ray import serve as ray_serve
 
 from rails_ray import build
+from rails_ray.data.dataset import ItemLists
+from rails_ray.data.sequences import histories_of
 from rails_ray.encoders.model import Model
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.similarities.states import QueryState, concatenate, map_tensors
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import read_manifest
+from rails_ray.storage.manifest import HISTORIES, ITEMS, Manifest, read_file
+from rails_ray.storage.versions import read_manifest
 
 LARGEST_NUMBER = 1e6  # of an embedding: far above what towers make, far below where float32 products overflow
+
+ItemId = str | int
+
+
+@dataclass(frozen=True)
+class EncodedQueries:
+    """
+    state: of the queries in their order.
+    seen: items of each query's history.
+    """
+
+    state: QueryState
+    seen: list[list[ItemId]]
+
+
+class Histories:
+    """Item rows by item id, and the history of each user."""
+
+    def __init__(self, item_ids: Sequence[ItemId], user_ids: Sequence[ItemId], histories: ItemLists) -> None:
+        self.item_ids = item_ids
+        self.rows = {item_id: row for row, item_id in enumerate(item_ids)}
+        self.users = {user_id: number for number, user_id in enumerate(user_ids)}
+        self.histories = histories
+
+    @staticmethod
+    def read(store: Storage, manifest: Manifest) -> "Histories":
+        """Those of a version.
+
+        Raises:
+            DamagedError: if their bytes are not those of the manifest.
+        """
+        items, histories = (
+            pq.read_table(io.BytesIO(read_file(store, manifest.version, manifest.file(name))))
+            for name in (ITEMS, HISTORIES)
+        )
+        return Histories(items["item_id"].to_pylist(), *histories_of(histories))
+
+    def of(self, query: dict[str, Any], where: str) -> list[int]:
+        """The item rows of a query's history.
+
+        Raises:
+            ValueError: if the user is not known, or no item of the history is.
+        """
+        user_id = query.get("user_id")
+        if user_id is not None:
+            if user_id not in self.users:
+                raise ValueError(f"{where}.user_id must be a user that the index knows, got {user_id!r}")
+            rows: list[int] = self.histories[self.users[user_id]].tolist()
+            return rows
+        rows = [self.rows[item_id] for item_id in query["history"] if item_id in self.rows]
+        if not rows:
+            raise ValueError(f"{where}.history must hold an item that the index knows, got {query['history'][:3]!r}")
+        return rows
 
 
 @ray_serve.deployment(name="QueryEncoder", max_ongoing_requests=32)
@@ -23,13 +82,15 @@ class QueryEncoder:
 
     def __init__(self, storage: str, version: str) -> None:
         store = Storage(storage)
-        self.model = build.version_model(store, read_manifest(store, version))
+        manifest = read_manifest(store, version)
+        self.model = build.version_model(store, manifest)
+        self.histories = Histories.read(store, manifest) if self.model.encoder.reads == "history" else None
         self.device = reserved_device()
         self.model.to(self.device)
 
-    async def encode(self, queries: Sequence[dict[str, Any]]) -> QueryState:
-        """The state of queries, each with one of text and embedding."""
-        return await asyncio.to_thread(encode, self.model, queries, self.device)
+    async def encode(self, queries: Sequence[dict[str, Any]]) -> EncodedQueries:
+        """The state of queries."""
+        return await asyncio.to_thread(encode, self.model, queries, self.histories, self.device)
 
     async def width(self) -> int:
         """D; answering says that this replica is up."""
@@ -37,37 +98,62 @@ class QueryEncoder:
 
     async def check_health(self) -> None:
         """The real path, once."""
-        await self.encode([{"text": "health"}])
+        if self.histories is None:
+            await self.encode([{"text": "health"}])
+        else:
+            await self.encode([{"history": self.histories.item_ids[:1]}])
 
 
-def encode(model: Model, queries: Sequence[dict[str, Any]], device: str = "cpu") -> QueryState:
+def encode(
+    model: Model, queries: Sequence[dict[str, Any]], histories: Histories | None = None, device: str = "cpu"
+) -> EncodedQueries:
     """The state of queries in their order, on the CPU.
 
+    Args:
+        queries: each with one of text, history, user_id and embedding.
+        histories: for a model that reads them.
+
     Raises:
-        ValueError: if a query is neither text nor an embedding of the model's width, or its numbers are too large.
+        ValueError: if a query is not what the model reads, or an embedding is not of its width, or too large.
     """
-    width = model.encoder.width
+    inputs: list[str | list[int]] = []
+    embeddings: list[list[float]] = []
+    order: dict[bool, list[int]] = {False: [], True: []}  # query numbers, of inputs and of embeddings
+    seen: list[list[ItemId]] = []
     for number, query in enumerate(queries):
-        if query.get("history") is not None:
-            raise ValueError(f"queries[{number}] must be a text or an embedding for this index, got a history")
+        where = f"queries[{number}]"
         embedding = query.get("embedding")
-        if embedding is not None and len(embedding) != width:
-            raise ValueError(f"queries[{number}].embedding must have {width} numbers, got {len(embedding)}")
-        if embedding is not None and max(map(abs, embedding)) > LARGEST_NUMBER:
-            largest = max(embedding, key=abs)
-            raise ValueError(f"queries[{number}].embedding must hold numbers up to {LARGEST_NUMBER:g}, got {largest:g}")
-        if embedding is None and model.encoder.is_blank(query["text"]):
-            raise ValueError(f"queries[{number}].text must hold a letter or a digit, got {query['text']!r}")
-    is_text = [query.get("text") is not None for query in queries]
-    texts = [query["text"] for query in queries if query.get("text") is not None]
-    embeddings = [query["embedding"] for query in queries if query.get("text") is None]
-    states, order = [], []
+        order[embedding is not None].append(number)
+        seen.append([])
+        if embedding is not None:
+            embeddings.append(_checked(embedding, model.encoder.width, where))
+        elif histories is not None:
+            if query.get("text") is not None:
+                raise ValueError(f"{where} must be a history, a user_id or an embedding for this index, got a text")
+            rows = histories.of(query, where)
+            inputs.append(rows)
+            seen[-1] = [histories.item_ids[row] for row in rows]
+        else:
+            if query.get("text") is None:
+                form = "a history" if query.get("user_id") is None else "a user_id"
+                raise ValueError(f"{where} must be a text or an embedding for this index, got {form}")
+            if model.encoder.is_blank(query["text"]):
+                raise ValueError(f"{where}.text must hold a letter or a digit, got {query['text']!r}")
+            inputs.append(query["text"])
+    states = []
     with torch.no_grad():
-        if texts:
-            states.append(model.encode_queries(model.features(texts).to(device)))
-            order += [number for number, is_one in enumerate(is_text) if is_one]
+        if inputs:
+            states.append(model.encode_queries(model.query_features(inputs).to(device)))
         if embeddings:
             states.append(model.query_state(torch.tensor(embeddings, device=device)))
-            order += [number for number, is_one in enumerate(is_text) if not is_one]
-        back = torch.tensor(order).argsort()
-        return map_tensors(lambda tensor: tensor.cpu()[back].clone(), concatenate(states))
+        back = torch.tensor([*order[False], *order[True]]).argsort()
+        return EncodedQueries(map_tensors(lambda tensor: tensor.cpu()[back].clone(), concatenate(states)), seen)
+
+
+def _checked(embedding: list[float], width: int, where: str) -> list[float]:
+    if len(embedding) != width:
+        raise ValueError(f"{where}.embedding must have {width} numbers, got {len(embedding)}")
+    largest = max(embedding, key=abs)
+    if abs(largest) > LARGEST_NUMBER:
+        raise ValueError(f"{where}.embedding must hold numbers up to {LARGEST_NUMBER:g}, got {largest:g}")
+    return embedding

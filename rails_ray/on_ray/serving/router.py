@@ -17,9 +17,9 @@ from starlette.exceptions import HTTPException
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.failures import own_cause
 from rails_ray.on_ray.serving.answers import coverage_of, cutoff_of, results_of
+from rails_ray.on_ray.serving.encoder import EncodedQueries
 from rails_ray.on_ray.serving.schemas import ErrorResponse, SearchRequest, SearchResponse, sentence
 from rails_ray.on_ray.serving.shard import ShardAnswer
-from rails_ray.similarities.states import QueryState
 from rails_ray.top_k import check_k
 
 api = FastAPI(
@@ -90,8 +90,12 @@ class Router:
         num_items = self.index_facts["num_items"]
         check_k(request.k, num_items)
         cutoff = cutoff_of(request.cutoff, request.k, self.index_facts["cutoff_mass"])
-        state = await self._encode([query.model_dump() for query in request.queries])
-        exclude = [query.exclude for query in request.queries]
+        encoded = await self._encode([query.model_dump() for query in request.queries])
+        state = encoded.state
+        exclude = [
+            [*query.exclude, *(seen if query.exclude_seen else [])]
+            for query, seen in zip(request.queries, encoded.seen, strict=True)
+        ]
         answers = await asyncio.gather(
             *(
                 self._within(shard.search.remote(state, request.k, request.method, request.num_candidates, exclude))
@@ -131,15 +135,15 @@ class Router:
         """What is served: version, items, shards, columns and the default cut-off."""
         return self.index_facts
 
-    async def _encode(self, queries: list[dict[str, Any]]) -> QueryState:
+    async def _encode(self, queries: list[dict[str, Any]]) -> EncodedQueries:
         try:
-            state: QueryState = await self._within(self.encoder.encode.remote(queries))
+            encoded: EncodedQueries = await self._within(self.encoder.encode.remote(queries))
         except Exception as error:
             refusal = own_cause(error)
             if isinstance(refusal, ValueError):
                 raise refusal from None
             raise UnavailableError("the query encoder must answer, got a failure: try again") from None
-        return state
+        return encoded
 
     async def _within(self, answer: Awaitable[Any]) -> Any:
         return await asyncio.wait_for(answer, self.timeout_s)

@@ -24,20 +24,24 @@ def _exactly_one(model: BaseModel, what: str) -> None:
 
 
 class QueryInput(_Strict):
-    """One query, by exactly one of text, embedding and history."""
+    """One query, by exactly one of text, embedding, history and user_id, of which an index takes some."""
 
     text: Annotated[str, Field(min_length=1, max_length=10_000)] | None = None
     embedding: Annotated[list[Finite], Field(min_length=1, max_length=65_536)] | None = Field(
         None, description="The representation that the query tower would make, of its width."
     )
-    history: Annotated[list[ItemId], Field(min_length=1, max_length=10_000)] | None = None
+    history: Annotated[list[ItemId], Field(min_length=1, max_length=10_000)] | None = Field(
+        None, description="Items in time order; ids that the index does not know are ignored."
+    )
+    user_id: ItemId | None = Field(None, description="Of a user whose history the index holds.")
+    exclude_seen: bool = Field(True, description="Whether the items of the history are passed over by the search.")
     exclude: Annotated[list[ItemId], Field(max_length=100_000)] = Field(
         default=[], description="Items that no answer may hold; ids that the index does not know are ignored."
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        _exactly_one(self, "text, embedding, history")
+        _exactly_one(self, "text, embedding, history, user_id")
         return self
 
 
@@ -81,14 +85,18 @@ class SearchRequest(_Strict):
 class QueryResult(BaseModel):
     """
     items, scores: best first, as many as were kept.
+    titles: of the items; null where the index has none.
     threshold: the lowest score that is kept; null where only a number of items was asked for.
+    num_searched: items that the query could find, those excluded left out.
     is_truncated: whether k ended the list before the scores fell below the threshold.
     """
 
     items: list[ItemId]
+    titles: list[str] | None
     scores: list[float]
     threshold: float | None
     num_kept: int
+    num_searched: int
     is_truncated: bool
 
 

@@ -11,8 +11,8 @@ from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.retrieval.sharded import search_shard
 from rails_ray.similarities.states import QueryState, map_tensors
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import read_manifest
 from rails_ray.storage.shards import read_shards
+from rails_ray.storage.versions import read_manifest
 from rails_ray.top_k import TopK
 
 ItemId = str | int
@@ -23,12 +23,14 @@ class ShardAnswer:
     """
     found: of each query, [1, k'] with rows of the whole corpus.
     item_ids: of the rows in `found`.
+    titles: likewise; None where the index has none.
     num_searched: items that each query could find, those of the shard less the excluded.
     is_exact: whether this equals brute force over the shard.
     """
 
     found: list[TopK]
     item_ids: list[list[ItemId]]
+    titles: list[list[str]] | None
     num_searched: list[int]
     is_exact: bool
 
@@ -66,10 +68,12 @@ class Shard:
         query = map_tensors(lambda tensor: tensor.to(self.device), query)
         found = search_shard(retriever, len(self.rows), self.items.first_row, query, k, rows)
         found = [TopK(one.scores.cpu(), one.item_rows.cpu()) for one in found]
-        first, ids = self.items.first_row, self.items.item_ids
+        ids, titles = self.items.item_ids, self.items.titles
+        places = [(one.item_rows[0] - self.items.first_row).tolist() for one in found]
         return ShardAnswer(
             found=found,
-            item_ids=[[ids[row - first] for row in one.item_rows[0].tolist()] for one in found],
+            item_ids=[[ids[place] for place in line] for line in places],
+            titles=None if titles is None else [[titles[place] for place in line] for line in places],
             num_searched=[len(self.rows) - len(set(excluded)) for excluded in rows],
             is_exact=retriever.is_exact,
         )

@@ -1,0 +1,72 @@
+"""Raw rows of a bench, with the environment that they were measured in."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import uuid
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("torch", "numpy", "pyarrow", "ray", "s3fs", "moto")
+
+
+class Record:
+    """Appends rows to `results/<name>.jsonl`; the first one of each execution is its environment."""
+
+    def __init__(self, name: str) -> None:
+        RESULTS.mkdir(exist_ok=True)
+        self.path = RESULTS / f"{name}.jsonl"
+        self.execution = uuid.uuid4().hex[:8]
+        self.row(kind="environment", **environment())
+
+    def row(self, **values: Any) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps({"execution": self.execution, **values}) + "\n")
+
+
+def last_execution(name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Environment and rows of the last execution of a bench."""
+    rows = [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text().splitlines()]
+    own = [row for row in rows if row["execution"] == rows[-1]["execution"]]
+    return own[0], own[1:]
+
+
+def environment() -> dict[str, Any]:
+    """The command, when, on which commit, and on what."""
+    module = Path(sys.argv[0])
+    packages = {}
+    for name in PACKAGES:
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {
+        "command": " ".join(["python", "-m", f"jobs.benches.{module.stem}", *sys.argv[1:]]),
+        "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "commit": _output("git", "rev-parse", "--short", "HEAD"),
+        "is_clean": not _output("git", "status", "--porcelain", "--", "rails_ray"),
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "processor": _processor(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        **packages,
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def _output(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip()

@@ -1,0 +1,86 @@
+"""What a run reads of any data set: a corpus, and the queries of each split with the items that answer them.
+
+Axes: Q queries, M items of all lists together.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class ItemLists:
+    """A list of item rows per query: list i is rows[starts[i] : starts[i + 1]]."""
+
+    starts: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+    @staticmethod
+    def of(lists: Sequence[Sequence[int] | NDArray[np.int64]]) -> "ItemLists":
+        starts = np.concatenate([[0], np.cumsum([len(line) for line in lists], dtype=np.int64)])
+        return ItemLists(
+            starts, np.concatenate([np.asarray(line, np.int64) for line in lists] or [np.empty(0, np.int64)])
+        )
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, number: int) -> NDArray[np.int64]:
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        return self.rows[self.starts[number] : self.starts[number + 1]]
+
+    def __iter__(self) -> Iterator[NDArray[np.int64]]:
+        return (self[number] for number in range(len(self)))
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.diff(self.starts)
+
+    def take(self, numbers: NDArray[np.integer] | slice) -> "ItemLists":
+        """Some of the lists, in the order of `numbers`."""
+        lengths = self.lengths[numbers]
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        within = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
+        return ItemLists(starts, self.rows[np.repeat(self.starts[:-1][numbers], lengths) + within])
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Queries of one split.
+
+    inputs: what the query encoder reads: texts, or histories as item rows in time order.
+    relevant: the items that answer each query, ascending.
+    seen: items that a query's answer must not hold; None where there are none.
+    """
+
+    inputs: list[str] | ItemLists
+    relevant: ItemLists
+    seen: ItemLists | None = None
+
+    def __len__(self) -> int:
+        return len(self.relevant)
+
+    def head(self, num_queries: int) -> "Queries":
+        """The first queries."""
+        first = slice(num_queries)
+        inputs = self.inputs.take(first) if isinstance(self.inputs, ItemLists) else self.inputs[first]
+        return Queries(inputs, self.relevant.take(first), self.seen and self.seen.take(first))
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A corpus and the queries of each split.
+
+    item_inputs: what the item encoder reads, by item row: texts, or the rows themselves.
+    titles: for people to read, by item row; None where the data set has none.
+    """
+
+    item_ids: list[str] | list[int]
+    item_inputs: list[str] | NDArray[np.int64]
+    queries: dict[str, Queries]
+    titles: list[str] | None = field(default=None, kw_only=True)

@@ -1,0 +1,24 @@
+"""A text data set of one's own, given by --data.folder."""
+
+from dataclasses import replace
+
+from rails_ray.config import RunConfig
+from rails_ray.encoders.two_tower import TwoTowerConfig
+from rails_ray.recipes.emoji import emoji_mol
+from rails_ray.similarities.dot_product import DotProductConfig
+
+
+def text_mol() -> RunConfig:
+    """The towers and the mixture of the emoji, with more buckets and steps for longer texts and a larger corpus."""
+    config = emoji_mol()
+    return replace(
+        config,
+        name="text-mol",
+        encoder=TwoTowerConfig(width=128, hidden=256, num_buckets=2**18),
+        training=replace(config.training, num_steps=2000, validate_every=500),
+    )
+
+
+def text_dot() -> RunConfig:
+    """The same towers under a dot product."""
+    return replace(text_mol(), name="text-dot", similarity=DotProductConfig())

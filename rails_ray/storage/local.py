@@ -1,0 +1,116 @@
+"""Files in a folder: written beside their place and renamed or linked into it."""
+
+import errno
+import fcntl
+import hashlib
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rails_ray.errors import StorageError
+
+REMEDIES = {
+    errno.ENOSPC: "free some space and run it again",
+    errno.EDQUOT: "free some space or raise the quota, and run it again",
+    errno.EFBIG: "raise the limit on the size of a file (ulimit -f) and run it again",
+    errno.EACCES: "check whose the folder is and who may use it",
+    errno.EPERM: "check whose the folder is and what its file system can do",
+    errno.EROFS: "mount it for writing or name another folder",
+    errno.ENOTDIR: "move the file away that stands in place of a folder",
+}
+
+
+class LocalFiles:
+    """Files under a folder, which is made by the first write."""
+
+    def __init__(self, root: str) -> None:
+        self._root = Path(root).expanduser().resolve()
+        with self._told("be the folder", ""):
+            if self._root.exists() and not self._root.is_dir():
+                raise ValueError(f"storage must be a folder, got the file {self._root}")
+
+    def __str__(self) -> str:
+        return str(self._root)
+
+    def exists(self, path: str) -> bool:
+        with self._told("find the file", path):
+            return (self._root / path).is_file()
+
+    def read(self, path: str) -> bytes | None:
+        with self._told("give the file", path):
+            try:
+                return (self._root / path).read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def read_tagged(self, path: str) -> tuple[bytes, str] | None:
+        data = self.read(path)
+        return None if data is None else (data, hashlib.sha256(data).hexdigest())
+
+    def write(self, path: str, data: bytes) -> None:
+        with self._told("take the file", path), self._part(path, data) as part:
+            part.replace(self._root / path)
+
+    def create(self, path: str, data: bytes) -> bool:
+        with self._told("take the file", path), self._part(path, data) as part:
+            try:
+                (self._root / path).hardlink_to(part)  # unlike a rename, it never replaces
+            except FileExistsError:
+                return False
+            return True
+
+    def swap(self, path: str, data: bytes, tag: str) -> bool:
+        target = self._root / path
+        # A lock file of its own: a lock on the target would be on the bytes that the rename takes away.
+        lock = target.with_name(f".{target.name}.lock")
+        with self._told("take the file", path), self._part(path, data) as part, lock.open("a") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            found = self.read_tagged(path)
+            if found is None or found[1] != tag:
+                return False
+            part.replace(target)
+            return True
+
+    def list(self, path: str) -> list[str]:
+        with self._told("list the folder", path):
+            try:
+                names = [entry.name for entry in (self._root / path).iterdir()]
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+            return sorted(name for name in names if not name.startswith("."))
+
+    def delete(self, path: str) -> None:
+        with self._told("delete the file", path):
+            try:
+                (self._root / path).unlink()
+            except (FileNotFoundError, NotADirectoryError):
+                return
+
+    def check_conditional(self) -> None:
+        """Nothing to ask: links and locks are the file system's."""
+
+    @contextmanager
+    def _part(self, path: str, data: bytes) -> Iterator[Path]:
+        """A hidden file with the bytes, on the disk, in the folder of `path`."""
+        target = self._root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        try:
+            with part.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            yield part
+        finally:
+            part.unlink(missing_ok=True)
+
+    @contextmanager
+    def _told(self, deed: str, path: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            remedy = REMEDIES.get(error.errno or 0, "mend that and run it again")
+            what = error.strerror or type(error).__name__
+            raise StorageError(f"storage must {deed} {self._root / path}, got: {what}: {remedy}") from None

@@ -1,0 +1,113 @@
+"""The parts of a version while it is being encoded: planned, written one by one, and never twice.
+
+A part is written under a name of its attempt's own, then its record, versions/<version>/parts/<first row>.json, where
+there is none. Of two attempts at the same items the record names one; the other's file is an orphan that nothing reads.
+Encoding that was cut off goes on with the parts that have no record yet.
+"""
+
+import dataclasses
+import json
+import uuid
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from rails_ray.errors import ConflictError, DamagedError, NotFoundError
+from rails_ray.storage import parquet
+from rails_ray.storage.filesystem import NAME, Storage
+from rails_ray.storage.manifest import PartEntry, describe, folder_of, read_json
+
+
+@dataclass(frozen=True)
+class PlannedPart:
+    """Items first_row .. first_row + num_items - 1 of the corpus, all of one shard."""
+
+    shard: int
+    first_row: int
+    num_items: int
+
+
+def even_shards(num_items: int, num_shards: int) -> list[int]:
+    """Items of each shard: equal but for one, the larger ones first."""
+    size, larger = divmod(num_items, num_shards)
+    return [size + (shard < larger) for shard in range(num_shards)]
+
+
+def plan(shard_items: list[int], part_items: int) -> list[PlannedPart]:
+    """Parts of at most `part_items` items that make up the shards."""
+    ends = np.cumsum(shard_items).tolist()
+    return [
+        PlannedPart(shard, first, min(part_items, end - first))
+        for shard, (size, end) in enumerate(zip(shard_items, ends, strict=True))
+        for first in range(end - size, end, part_items)
+    ]
+
+
+def begin(storage: Storage, version: str, made_from: dict[str, str | int]) -> None:
+    """Reserve a version's name, or find that encoding of the same began and can go on.
+
+    Args:
+        made_from: all that decides the bytes of the parts, or digests of it.
+
+    Raises:
+        ValueError: if the name cannot be that of a folder, or another version, or a finished one, has it.
+    """
+    if not NAME.fullmatch(version):
+        raise ValueError(f"version must be made of letters, digits, '.', '_' and '-', got {version!r}")
+    if storage.exists(f"{folder_of(version)}/encoded.json"):
+        raise ValueError(f"version must be a new name, got {version!r}, which {storage} holds already")
+    path = f"{folder_of(version)}/begun.json"
+    try:
+        storage.create(path, json.dumps(made_from, indent=1).encode())
+    except ConflictError:
+        begun = read_json(storage, path)
+        changed = [name for name in made_from if begun.get(name) != made_from[name]]
+        if changed:
+            old, new = begun.get(changed[0]), made_from[changed[0]]
+            raise ValueError(
+                f"version {version!r} must go on with the {changed[0]} that it was begun with, {old}, got {new}: "
+                "choose another --version"
+            ) from None
+
+
+def write_part(storage: Storage, version: str, planned: PlannedPart, part: pa.Table) -> None:
+    """Write a part and its record; where another attempt was first, its part stands."""
+    name = f"shard-{planned.shard:03d}/part-{planned.first_row:012d}-{uuid.uuid4().hex[:8]}.parquet"
+    data = parquet.part_to_bytes(part)
+    storage.write(f"{folder_of(version)}/{name}", data)
+    entry = PartEntry(**dataclasses.asdict(describe(name, data)), **dataclasses.asdict(planned))
+    columns = {field.name: str(field.type) for field in part.schema}
+    record = {"part": dataclasses.asdict(entry), "columns": columns}
+    try:
+        storage.create(_record(version, planned), json.dumps(record, indent=1).encode())
+    except ConflictError:
+        storage.delete(f"{folder_of(version)}/{name}")
+
+
+def rows_written(storage: Storage, version: str) -> set[int]:
+    """The first row of each part that has a record."""
+    return {int(name.removesuffix(".json")) for name in storage.list(f"{folder_of(version)}/parts")}
+
+
+def read_part(storage: Storage, version: str, planned: PlannedPart) -> tuple[PartEntry, dict[str, str]]:
+    """A written part, with the names and Arrow types of its columns.
+
+    Raises:
+        DamagedError: if it has no record, or one of other items.
+    """
+    try:
+        record = read_json(storage, _record(version, planned))
+        entry = PartEntry(**record["part"])
+        columns: dict[str, str] = record["columns"]
+    except NotFoundError:
+        raise DamagedError(f"version {version} must hold the part of item row {planned.first_row}, got none") from None
+    except (KeyError, TypeError) as error:
+        raise DamagedError(f"{_record(version, planned)} must be the record of a part, got: {error}") from None
+    if PlannedPart(entry.shard, entry.first_row, entry.num_items) != planned:
+        raise DamagedError(f"{_record(version, planned)} must name {planned}, got {entry}: choose another --version")
+    return entry, columns
+
+
+def _record(version: str, planned: PlannedPart) -> str:
+    return f"{folder_of(version)}/parts/{planned.first_row:012d}.json"

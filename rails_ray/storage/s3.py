@@ -1,0 +1,239 @@
+"""Files in a bucket of S3, or of a server that speaks its protocol.
+
+Credentials come from botocore's chain (environment, ~/.aws, the machine's role), the endpoint from AWS_ENDPOINT_URL_S3
+or AWS_ENDPOINT_URL. Messages name error codes and types, not the texts that came with them: those may hold a secret.
+"""
+
+import asyncio
+import os
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiobotocore.httpsession import AIOHTTPSession
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    ReadTimeoutError,
+    SSOError,
+    TokenRetrievalError,
+)
+from fsspec.asyn import sync
+from s3fs import S3FileSystem
+from s3fs.core import S3_RETRYABLE_ERRORS
+
+from rails_ray.errors import NotFoundError, RailsRayError, StorageError
+
+# A server that takes a request and never answers costs 5 * 10 s and at most 1 + 2 + 4 + 8 s between the attempts.
+ATTEMPTS = 5
+CONNECT_TIMEOUT_S = 5
+READ_TIMEOUT_S = 10  # without a byte; not for the whole object
+SLOWEST_UPLOAD_BYTES_PER_S = 2**19
+DOWNLOADS = 3  # of one object: botocore's attempts end where the bytes begin
+
+NO_CREDENTIALS = (
+    CredentialRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSOError,
+    TokenRetrievalError,
+)
+EXPIRED = ("ExpiredToken", "ExpiredTokenException", "InvalidToken", "RequestExpired", "TokenRefreshRequired")
+NO_ANSWER = (ConnectionError, HTTPClientError, OSError, *S3_RETRYABLE_ERRORS)
+
+
+class _Session(AIOHTTPSession):
+    """aiohttp waits for as long as it takes while it sends, and before that for the server's `100 Continue`."""
+
+    async def send(self, request: Any) -> Any:
+        size_bytes = int(
+            request.headers.get("X-Amz-Decoded-Content-Length") or request.headers.get("Content-Length") or 0
+        )
+        try:
+            return await asyncio.wait_for(
+                super().send(request), READ_TIMEOUT_S + size_bytes / SLOWEST_UPLOAD_BYTES_PER_S
+            )
+        except TimeoutError:
+            raise ReadTimeoutError(endpoint_url=request.url) from None
+
+
+class S3Files:
+    """Files whose keys start with a prefix. No listing is kept: what another process wrote is seen at once."""
+
+    def __init__(self, bucket: str, prefix: str) -> None:
+        self._bucket = bucket
+        self._prefix = prefix
+        self._open()
+
+    def __str__(self) -> str:
+        return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+
+    def exists(self, path: str) -> bool:
+        # HEAD answers a missing bucket and a missing key alike.
+        return bool(self._run(self._exists, path))
+
+    def read(self, path: str) -> bytes | None:
+        found = self.read_tagged(path)
+        return found[0] if found else None
+
+    def read_tagged(self, path: str) -> tuple[bytes, str] | None:
+        found: tuple[bytes, str] | None = self._run(self._get, path)
+        return found
+
+    def write(self, path: str, data: bytes) -> None:
+        self._run(self._put, path, data)
+
+    def create(self, path: str, data: bytes) -> bool:
+        return bool(self._run(self._put, path, data, {"IfNoneMatch": "*"}))
+
+    def swap(self, path: str, data: bytes, tag: str) -> bool:
+        return bool(self._run(self._put, path, data, {"IfMatch": tag}))
+
+    def list(self, path: str) -> list[str]:
+        names: set[str] = self._run(self._names, path)
+        return sorted(name for name in names if name and not name.startswith("."))
+
+    def delete(self, path: str) -> None:
+        self._run(self._delete, path)
+
+    def check_conditional(self) -> None:
+        probe = f".probe-{uuid.uuid4().hex}"
+        try:
+            created = self.create(probe, b"1")
+            _, tag = self.read_tagged(probe) or (b"", "")
+            written = [created, self.create(probe, b"2"), self.swap(probe, b"3", tag), self.swap(probe, b"4", tag)]
+        finally:
+            self.delete(probe)
+        if written != [True, False, True, False]:
+            raise StorageError(
+                f"storage {self} must honour conditional writes (If-None-Match, If-Match), got a server that ignores "
+                "them: update it, or name a bucket of one that does"
+            )
+
+    def _open(self) -> None:
+        self._pid = os.getpid()
+        self._s3 = S3FileSystem(
+            skip_instance_cache=True,  # an instance keeps the credentials and the endpoint that it began with
+            config_kwargs={
+                "retries": {"mode": "standard", "total_max_attempts": ATTEMPTS},
+                "connect_timeout": CONNECT_TIMEOUT_S,
+                "read_timeout": READ_TIMEOUT_S,
+                "http_session_cls": _Session,
+            },
+        )
+
+    def _run(self, request: Callable[..., Coroutine[Any, Any, Any]], path: str, *arguments: Any) -> Any:
+        if self._pid != os.getpid():
+            self._open()  # a fork has the client, but not the thread that drives it
+        try:
+            return sync(self._s3.loop, request, path, *arguments)
+        except (ClientError, BotoCoreError, ValueError, *NO_ANSWER) as error:
+            raise self._failure(error, path) from None
+
+    async def _client(self) -> Any:
+        # The client itself: s3fs' own methods repeat all attempts and turn what came into an OSError.
+        return await self._s3.set_session()
+
+    def _key(self, path: str) -> str:
+        return "/".join(part for part in (self._prefix, path) if part)
+
+    async def _exists(self, path: str) -> bool:
+        client = await self._client()
+        key = self._key(path)
+        answer = await client.list_objects_v2(Bucket=self._bucket, Prefix=key, MaxKeys=1)
+        return any(entry["Key"] == key for entry in answer.get("Contents", []))  # the shortest comes first
+
+    async def _get(self, path: str) -> tuple[bytes, str] | None:
+        client = await self._client()
+        for left in reversed(range(DOWNLOADS)):
+            try:
+                answer = await client.get_object(Bucket=self._bucket, Key=self._key(path))
+            except ClientError as error:
+                if _is_missing(error):
+                    return None
+                raise
+            try:
+                async with answer["Body"] as body:
+                    return await body.read(), answer["ETag"]
+            except S3_RETRYABLE_ERRORS:
+                if not left:
+                    raise
+        return None
+
+    async def _put(self, path: str, data: bytes, condition: dict[str, str] | None = None) -> bool:
+        client = await self._client()
+        try:
+            await client.put_object(Bucket=self._bucket, Key=self._key(path), Body=data, **(condition or {}))
+        except ClientError as error:
+            if condition and (_is_missing(error) or _status(error) in (409, 412)):
+                # Perhaps a first attempt was written and its answer lost, and it is our own file that is in the way.
+                found = await self._get(path)
+                return found is not None and found[0] == data
+            raise
+        return True
+
+    async def _delete(self, path: str) -> None:
+        client = await self._client()
+        await client.delete_object(Bucket=self._bucket, Key=self._key(path))
+
+    async def _names(self, path: str) -> set[str]:
+        client = await self._client()
+        folder = f"{self._key(path)}/".lstrip("/")
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=folder, Delimiter="/")
+        names = set()
+        async for page in pages:
+            names |= {entry["Key"][len(folder) :] for entry in page.get("Contents", [])}
+            names |= {entry["Prefix"][len(folder) : -1] for entry in page.get("CommonPrefixes", [])}
+        return names
+
+    def _failure(self, error: Exception, path: str) -> RailsRayError:
+        """What became of a request for `path`, in one sentence."""
+        where = f"{self}/{path}".rstrip("/")
+        kind = type(error).__name__
+        if isinstance(error, ClientError):
+            code = error.response["Error"]["Code"]
+            got = f"storage must answer {error.operation_name} of {where}, got {code} (HTTP {_status(error)})"
+            if code == "NoSuchBucket":
+                return NotFoundError(
+                    f"bucket {self._bucket!r} must exist for {where}, got none: create it or name another"
+                )
+            if code in EXPIRED:
+                return StorageError(f"{got}: renew the credentials and run it again")
+            if _status(error) in (401, 403):
+                return StorageError(f"{got}: check the credentials and what they may do")
+            if _status(error) >= 500 or code == "SlowDown":
+                return StorageError(f"{got} after {ATTEMPTS} attempts: run it again later")
+            return StorageError(f"{got}: check the bucket, AWS_REGION and AWS_ENDPOINT_URL")
+        if isinstance(error, NO_CREDENTIALS):
+            return StorageError(
+                f"storage {where} must have credentials, got {kind}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+                "or a profile in ~/.aws, or a role of the machine, and renew them where they end"
+            )
+        if isinstance(error, NO_ANSWER):
+            endpoint = urlsplit(str(getattr(error, "kwargs", {}).get("endpoint_url", "")))
+            server = f"{endpoint.scheme}://{endpoint.netloc.rpartition('@')[2]}" if endpoint.netloc else "its server"
+            return StorageError(
+                f"storage {where} must be reachable, got {kind} from {server} after {ATTEMPTS} attempts: "
+                "check AWS_ENDPOINT_URL and the network, and run it again"
+            )
+        return StorageError(
+            f"storage {where} must be set up, got {kind}: check ~/.aws, AWS_REGION and AWS_ENDPOINT_URL, "
+            "a URL such as http://host:9000"
+        )
+
+
+def _status(error: ClientError) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _is_missing(error: ClientError) -> bool:
+    """Whether it is the object that is not there, and not the bucket."""
+    return _status(error) == 404 and error.response["Error"]["Code"] != "NoSuchBucket"

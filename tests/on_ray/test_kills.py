@@ -1,0 +1,131 @@
+"""kill -9 of a driver and of a worker, in training and in encoding: what was done stays done, and the work goes on."""
+
+import json
+import os
+import secrets
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from examples import small_config, write_text_data
+from processes import command, kill_one, wait_for, with_token
+from rails_ray import build, config, on_ray
+from rails_ray.config import DataConfig, RunConfig
+from rails_ray.storage import manifest, runs
+from rails_ray.storage.filesystem import Storage
+from rails_ray.training.loop import train
+from rails_ray.training.step import in_one_process
+
+pytestmark = [pytest.mark.cluster]
+
+NUM_STEPS = 400
+
+
+@pytest.fixture(scope="module")
+def run_config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+    folder = write_text_data(tmp_path_factory.mktemp("data"), num_items=120)
+    small = replace(small_config(), data=DataConfig(folder=str(folder)))
+    return replace(small, training=replace(small.training, num_steps=NUM_STEPS, validate_every=100))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The losses of the run in this process."""
+    data = build.data(run_config, Storage(str(tmp_path_factory.mktemp("storage"))))
+    model = build.model(run_config)
+    step = build.training_step(model, run_config, in_one_process)
+    sampler = build.sampler(run_config, model, data)
+    return train(step, sampler.batch, run_config.training, seed=[0, 0], report=lambda *_: None).losses
+
+
+def killed(arguments: list[str], when: Path) -> None:
+    """The command, killed as soon as a file is there; nothing of its cluster is left."""
+    token = secrets.token_hex(32)
+    process = command(*arguments, more_environment={"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token})
+    try:
+        wait_for(lambda: when.exists() or process.poll() is not None)
+        assert process.poll() is None, process.stderr and process.stderr.read()
+    finally:
+        process.kill()
+        process.communicate()
+    wait_for(lambda: not with_token(token))
+
+
+def finished(arguments: list[str]) -> str:
+    process = command(*arguments)
+    out, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
+    return out
+
+
+def test_a_killed_driver_of_training_and_of_encoding(
+    run_config: RunConfig, undisturbed: list[float], tmp_path: Path
+) -> None:
+    root, sizes = tmp_path / "storage", run_config.training
+    training = ["train", "text-mol", "--run", "r", "--storage", str(root), "--workers", "1", "--checkpoint-s", "0"]
+    training += ["--data.folder", str(run_config.data.folder), "--encoder.ngram-sizes", "3", "4"]
+    for section in ("encoder", "components", "similarity", "training"):
+        for name, value in json.loads(config.to_json(run_config))[section].items():
+            if not isinstance(value, list):
+                training += [f"--{section}.{name.replace('_', '-')}", str(value)]
+    killed(training, root / "runs" / "r" / "checkpoint.safetensors")
+    assert not (root / "runs" / "r" / "config.json").exists()  # no half run is to be seen
+    finished(training)
+    run = runs.read(Storage(str(root)), "r")
+    assert len(run.training["losses"]) == sizes.num_steps
+    assert run.training["losses"] == pytest.approx(undisturbed, rel=2e-2, abs=2e-3)
+    assert [validation["step"] for validation in run.training["validations"]] == [100, 200, 300, 400]
+    assert not (root / "runs" / "r" / "checkpoint.safetensors").exists()
+
+    encoding = ["encode", "--run", "r", "--storage", str(root), "--version", "v", "--part-items", "1"]
+    records = root / "versions" / "v" / "parts"
+    killed(encoding, records / "000000000001.json")
+    before = {record.name: record.read_bytes() for record in records.glob("[0-9]*.json")}
+    assert 0 < len(before) < 120
+    assert not (root / "versions" / "v" / "encoded.json").exists()
+    finished(encoding)
+    for name, record in before.items():
+        assert (records / name).read_bytes() == record, "what was written must not be written again"
+    again = [*encoding[:-3], "undisturbed", *encoding[-2:]]
+    finished(again)
+    store = Storage(str(root))
+    one, other = (manifest.read_encoded(store, version) for version in ("v", "undisturbed"))
+    assert [part.sha256 for part in one.parts] == [part.sha256 for part in other.parts], "byte-identical parts"
+    manifest.check_rows(one)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_killed_worker_of_training(run_config: RunConfig, undisturbed: list[float], tmp_path: Path) -> None:
+    seen: list[int] = []
+    killed_at: list[int] = []
+
+    def kill_once(done: int, total: int, note: str) -> None:
+        seen.append(done)
+        if not killed_at and 20 < done < total and kill_one("RayTrainWorker", os.environ["RAY_AUTH_TOKEN"]):
+            killed_at.append(len(seen))
+
+    run = on_ray.train(run_config, str(tmp_path), run="r", num_workers=2, checkpoint_s=0, on_progress=kill_once)
+    assert killed_at, "a worker must have been killed on the way"
+    assert min(seen[killed_at[0] :]) > 10, "it must go on from the checkpoint"
+    # The first worker reports the loss of its own half of each batch.
+    halves = on_ray.train(run_config, str(tmp_path), run="undisturbed", num_workers=2).training["losses"]
+    assert run.training["losses"] == pytest.approx(halves, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_killed_worker_of_encoding(run_config: RunConfig, tmp_path: Path) -> None:
+    quick = replace(run_config, training=replace(run_config.training, num_steps=2, validate_every=0))
+    on_ray.train(quick, str(tmp_path), run="r", num_workers=1)
+    kills: list[int] = []
+
+    def kill_once(done: int, total: int, note: str) -> None:
+        if not kills and 0 < done < total and kill_one("ray::Write", os.environ["RAY_AUTH_TOKEN"]):
+            kills.append(done)
+
+    encoded = on_ray.encode(str(tmp_path), "r", version="v", part_items=1, on_progress=kill_once)
+    assert kills, "a worker must have been killed on the way"
+    assert len(encoded.parts) == 120
+    published = on_ray.publish(str(tmp_path), "v")
+    assert published.num_items == 120

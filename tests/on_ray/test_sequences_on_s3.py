@@ -1,0 +1,231 @@
+"""A model of histories from beginning to end on object storage: data, runs, versions and serving on S3."""
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import ray
+
+from rails_ray import build, client, on_ray
+from rails_ray.config import DataConfig, LossConfig, RunConfig
+from rails_ray.encoders.components import ComponentsConfig
+from rails_ray.encoders.sasrec import SasrecConfig
+from rails_ray.errors import DamagedError, NotFoundError, StorageError
+from rails_ray.evaluation.ranking import encode_items
+from rails_ray.on_ray.serving.app import ServeArgs, served
+from rails_ray.retrieval.brute_force import BruteForce
+from rails_ray.similarities.mol import MixtureOfLogitsConfig
+from rails_ray.storage import versions
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import Manifest
+from rails_ray.storage.runs import Run
+from rails_ray.top_k import Exclusions
+from rails_ray.training.loop import TrainingConfig
+from s3_server import free_port, new_bucket
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
+
+NUM_USERS, NUM_ITEMS = 40, 30
+
+
+def write_sequences(store: Storage) -> None:
+    """Users who go through the items in rings: what comes next is what came next for others."""
+    generator = np.random.default_rng(0)
+    lines = [
+        (user, (start + 7 * step) % NUM_ITEMS, step)
+        for user in range(NUM_USERS)
+        for start in [int(generator.integers(NUM_ITEMS))]
+        for step in range(int(generator.integers(5, 12)))
+    ]
+    users, items, positions = zip(*lines, strict=True)
+    tables = {
+        "interactions": {"user_id": users, "item_id": [f"i{item}" for item in items], "position": positions},
+        "items": {
+            "item_id": [f"i{item}" for item in range(NUM_ITEMS + 3)],
+            "title": [f"Item {item}" for item in range(NUM_ITEMS + 3)],
+        },
+    }
+    for name, columns in tables.items():
+        sink = io.BytesIO()
+        pq.write_table(pa.table({column: list(values) for column, values in columns.items()}), sink)
+        store.write(f"{name}.parquet", sink.getvalue())
+
+
+def config_of(folder: str) -> RunConfig:
+    return RunConfig(
+        name="rings",
+        data=DataConfig(folder=folder),
+        encoder=SasrecConfig(width=16, num_blocks=1, max_length=6, dropout=0.1),
+        components=ComponentsConfig(width=8, query_hidden=0, gate_hidden=5),
+        similarity=MixtureOfLogitsConfig(num_query_components=2, num_item_components=2, gate_hidden=5),
+        loss=LossConfig(kind="sampled_softmax", pointwise_weight=0.0),
+        training=TrainingConfig(
+            num_steps=150, batch_size=16, num_items=20, learning_rate=2e-2, validate_every=50, patience=2
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class OnS3:
+    root: str
+    run: Run
+    published: Manifest
+
+
+@pytest.fixture(scope="module")
+def on_s3(ray_cluster: None, s3_server: str) -> OnS3:
+    bucket = f"s3://{new_bucket(s3_server)}"
+    write_sequences(Storage(f"{bucket}/data"))
+    root = f"{bucket}/storage/deep"
+    run = on_ray.train(config_of(f"{bucket}/data"), root, run="rings", num_workers=2, checkpoint_s=0.2)
+    on_ray.encode(root, "rings", version="v1", num_shards=2, part_items=5)
+    return OnS3(root, run, on_ray.publish(root, "v1"))
+
+
+@pytest.fixture(scope="module")
+def url(on_s3: OnS3) -> Iterator[str]:
+    with served(ServeArgs(storage=on_s3.root), port=free_port()) as address:
+        yield address
+
+
+def test_everything_lies_in_the_bucket(on_s3: OnS3) -> None:
+    assert on_s3.run.validation["hit_rate"]["10"] > 0.8
+    assert on_s3.run.training["validations"]
+    assert on_s3.published.num_items == NUM_ITEMS  # the items without an interaction are no part of the corpus
+    assert on_s3.published.query == {"history": "string", "user_id": "int64"}
+    assert len(on_s3.published.parts) == 6
+    assert on_ray.evaluate(on_s3.root) == on_ray.evaluate(on_s3.root, run="rings")
+    store = Storage(on_s3.root)
+    assert store.list("runs/rings") == [
+        "begun.json", "config.json", "model.safetensors", "training.json", "validation.json"
+    ]  # fmt: skip
+
+
+def test_no_credential_is_written_anywhere(on_s3: OnS3) -> None:
+    from s3_server import KEY_ID, SECRET
+
+    store = Storage(on_s3.root)
+    names = ["CURRENT", "versions/v1/manifest.json", "versions/v1/config.json", "versions/v1/begun.json"]
+    for name in (*names, "runs/rings/begun.json", "runs/rings/config.json", "runs/rings/training.json"):
+        text = store.read(name).decode()
+        assert SECRET not in text
+        assert KEY_ID not in text
+
+
+def offline(on_s3: OnS3, history: list[str], k: int, seen: list[str]) -> list[str]:
+    """Brute force in this process."""
+    store = Storage(on_s3.root)
+    run_config = build.version_config(store, on_s3.published)
+    data = build.data(run_config, store)
+    model = build.version_model(store, on_s3.published)
+    rows = [data.item_ids.index(item) for item in history]
+    query = model.encode_queries(model.query_features([rows]))
+    items = encode_items(model, model.item_features(data.item_inputs))
+    excluded = Exclusions.of([[data.item_ids.index(item) for item in seen]])
+    found = BruteForce(model.similarity, items).search(query, k, excluded)
+    return [data.item_ids[row] for row in found.item_rows[0].tolist()]
+
+
+def history_of(on_s3: OnS3, user: int) -> list[str]:
+    table = pq.read_table(io.BytesIO(Storage(on_s3.root.replace("storage/deep", "data")).read("interactions.parquet")))
+    return [row["item_id"] for row in table.to_pylist() if row["user_id"] == user]
+
+
+def test_a_user_and_the_users_history_find_the_same_and_nothing_seen(on_s3: OnS3, url: str) -> None:
+    history = history_of(on_s3, 3)
+    queries = [{"user_id": 3}, {"history": history}, {"history": [*history, "unknown"]}]
+    answer = client.search(url, queries, k=5)
+    expected = offline(on_s3, history, 5, history)
+    for result in answer["results"]:
+        assert result["items"] == expected
+        assert result["titles"] == [f"Item {item[1:]}" for item in expected]
+        assert result["num_searched"] == NUM_ITEMS - len(set(history))
+        assert not set(result["items"]) & set(history)
+    everything = client.search(url, [{"user_id": 3, "exclude_seen": False}], k=NUM_ITEMS)["results"][0]
+    assert everything["items"] == offline(on_s3, history, NUM_ITEMS, [])
+    assert client.index(url)["query"] == {"history": "string", "user_id": "int64"}
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({"user_id": 99}, r"queries\[0\]\.user_id must be a user that the index knows, got 99"),
+        ({"history": ["nope"]}, r"queries\[0\]\.history must hold an item that the index knows, got \['nope'\]"),
+        ({"text": "x"}, r"queries\[0\] must be a history, a user_id or an embedding for this index, got a text"),
+    ],
+)
+def test_a_query_that_this_index_cannot_take(url: str, query: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        client.search(url, [query], k=1)
+
+
+def test_other_data_than_the_run_was_trained_on(on_s3: OnS3, s3_server: str) -> None:
+    """A row of the model must be the same item ever after."""
+    store = Storage(on_s3.root.replace("storage/deep", "data"))
+    items, interactions = store.read("items.parquet"), store.read("interactions.parquet")
+    table = pq.read_table(io.BytesIO(items))
+    sink = io.BytesIO()
+    pq.write_table(table.take(np.arange(len(table))[::-1].copy()), sink)
+    store.write("items.parquet", sink.getvalue())
+    try:
+        for stage in (lambda: on_ray.encode(on_s3.root, "rings", version="v9"), lambda: on_ray.evaluate(on_s3.root)):
+            with pytest.raises(ValueError, match=r"must hold the items that the run was trained on, in their order"):
+                stage()
+    finally:
+        store.write("items.parquet", items)
+        store.write("interactions.parquet", interactions)
+
+
+def test_a_damaged_part_on_s3(on_s3: OnS3) -> None:
+    on_ray.encode(on_s3.root, "rings", version="v2", part_items=10)
+    on_ray.publish(on_s3.root, "v2")
+    store = Storage(on_s3.root)
+    part = versions.read_manifest(store, "v2").parts[0]
+    path = f"versions/v2/{part.path}"
+    data = store.read(path)
+    store.write(path, data[:50] + bytes([data[50] ^ 1]) + data[51:])
+    with pytest.raises(DamagedError, match=r"of version v2 must have the sha256 of its manifest"):
+        on_ray.evaluate(on_s3.root)
+    assert versions.rollback(store).version == "v1"
+    on_ray.evaluate(on_s3.root)
+
+
+@pytest.mark.parametrize("stage", ["train", "encode", "publish", "evaluate"])
+def test_a_bucket_that_is_not_there_is_told_by_every_stage(on_s3: OnS3, stage: str) -> None:
+    root = "s3://no-such-bucket/x"
+    stages = {
+        "train": lambda: on_ray.train(config_of("s3://no-such-bucket/data"), root),
+        "encode": lambda: on_ray.encode(root, "rings"),
+        "publish": lambda: on_ray.publish(root, "v1"),
+        "evaluate": lambda: on_ray.evaluate(root),
+    }
+    with pytest.raises(NotFoundError, match="bucket 'no-such-bucket' must exist"):
+        stages[stage]()
+
+
+def test_storage_that_fails_on_a_worker_is_told_in_a_sentence(on_s3: OnS3) -> None:
+    """The driver finds storage well; a task, elsewhere, has no credentials."""
+
+    root = on_s3.root
+
+    @ray.remote(num_cpus=1, runtime_env={"env_vars": {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}})
+    def read() -> bytes:
+        return Storage(root).read("CURRENT")
+
+    from rails_ray.on_ray.failures import told_plainly
+
+    with pytest.raises(StorageError, match=r"storage \S+ must have credentials") as told, told_plainly():
+        ray.get(read.remote())
+    assert "\n" not in str(told.value)
+
+
+def test_the_server_says_what_is_wrong_over_http(url: str) -> None:
+    response = httpx.post(f"{url}/v1/search", json={"queries": [{"user_id": 3}], "k": NUM_ITEMS}, timeout=30)
+    assert response.status_code == 422
+    assert "items searched and not excluded" in response.json()["error"]

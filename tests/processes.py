@@ -1,0 +1,52 @@
+"""Processes of a cluster, found by what they say of themselves: to kill one, or to see that none is left."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+
+def command(*arguments: str, more_environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """The installed command in a process of its own, on a cluster of its own."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "rails_ray.cli", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean | {"COLUMNS": "120"} | (more_environment or {}),
+    )
+
+
+def with_token(token: str) -> list[psutil.Process]:
+    """The processes in whose environment a cluster's token stands."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if token in Path(f"/proc/{process.pid}/environ").read_text(errors="replace"):
+                found.append(process)
+    return found
+
+
+def kill_one(title: str, token: str) -> bool:
+    """SIGKILL one process of the cluster whose title holds `title`; whether there was one."""
+    for process in with_token(token):
+        with contextlib.suppress(psutil.Error):
+            if title in " ".join(process.cmdline()):
+                process.send_signal(signal.SIGKILL)
+                return True
+    return False
+
+
+def wait_for(what: Callable[[], bool], timeout_s: float = 90) -> None:
+    """Until something is so."""
+    deadline = time.monotonic() + timeout_s
+    while not what():
+        assert time.monotonic() < deadline, "it must come to be in time"
+        time.sleep(0.02)

@@ -1,0 +1,199 @@
+"""An S3 server in a process of its own, and a proxy in front of it that fails the way networks and servers do."""
+
+import http.client
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+import pytest
+
+SECRET = "sEcReT-kEy-0123456789"
+KEY_ID = "AKIDNOBODYSHOULDSEE"
+
+
+@contextmanager
+def s3_server_process() -> Iterator[str]:
+    """moto's server, until the block ends; its URL. It checks no signatures and lists ten keys at once, not 1000."""
+    port = free_port()
+    command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    environment = os.environ | {"MOTO_S3_DEFAULT_MAX_KEYS": "10"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(600):
+            if process.poll() is not None:
+                raise RuntimeError(f"moto's server must start, got exit status {process.returncode}")
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def free_port() -> int:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        return int(holder.getsockname()[1])
+
+
+def use_s3(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    """The environment in which botocore finds the server and credentials, and nothing of the machine's own."""
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": KEY_ID,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": "/nowhere/config",
+        "AWS_SHARED_CREDENTIALS_FILE": "/nowhere/credentials",
+        "NO_PROXY": "127.0.0.1",
+        "no_proxy": "127.0.0.1",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+
+def new_bucket(endpoint: str) -> str:
+    """The name of an empty bucket."""
+    bucket = f"bucket-{uuid.uuid4().hex[:12]}"
+    with urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{bucket}", method="PUT")):
+        return bucket
+
+
+Fault = Callable[["_Handler", Callable[[], http.client.HTTPResponse]], None]
+
+
+class FaultyProxy:
+    """Hands requests on to a server. A fault that is put in front takes the place of the next requests of a method."""
+
+    def __init__(self, server: str) -> None:
+        self.server = urlsplit(server).netloc
+        self.ignores_conditions = False
+        self.requests: list[tuple[str, str]] = []
+        self._faults: dict[str, list[Fault]] = {}
+        self._lock = threading.Lock()
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"proxy": self}))
+        self._http.daemon_threads = True
+        self._http.block_on_close = False
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+
+    def __enter__(self) -> "FaultyProxy":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+    def fail(self, method: str, fault: Fault, times: int = 1) -> None:
+        self._faults.setdefault(method, []).extend([fault] * times)
+
+    def count(self, method: str) -> int:
+        return sum(seen == method for seen, _ in self.requests)
+
+    def next_fault(self, method: str, path: str) -> Fault | None:
+        with self._lock:
+            self.requests.append((method, path))
+            faults = self._faults.get(method)
+            return faults.pop(0) if faults else None
+
+
+def answer(status: int, code: str) -> Fault:
+    """An error of S3's own. Its text holds what no message may repeat."""
+
+    def fault(handler: "_Handler", forward: Callable[[], http.client.HTTPResponse]) -> None:
+        text = f"<Error><Code>{code}</Code><Message>of {KEY_ID} with {SECRET}</Message></Error>"
+        handler.respond(status, {"Content-Type": "application/xml"}, text.encode())
+
+    return fault
+
+
+def delay(seconds: float) -> Fault:
+    def fault(handler: "_Handler", forward: Callable[[], http.client.HTTPResponse]) -> None:
+        time.sleep(seconds)
+        handler.pass_on(forward())
+
+    return fault
+
+
+def drop(handler: "_Handler", forward: Callable[[], http.client.HTTPResponse]) -> None:
+    """The server never hears of it."""
+    handler.close_connection = True
+
+
+def lose_answer(handler: "_Handler", forward: Callable[[], http.client.HTTPResponse]) -> None:
+    """The server has done it, and nobody is told."""
+    forward().read()
+    handler.close_connection = True
+
+
+def cut_answer(handler: "_Handler", forward: Callable[[], http.client.HTTPResponse]) -> None:
+    """Headers and half of the bytes."""
+    response = forward()
+    body = response.read()
+    handler.respond(response.status, dict(response.getheaders()), body, sent=len(body) // 2)
+    handler.close_connection = True
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    proxy: FaultyProxy
+
+    def _handle(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        conditions = ("if-match", "if-none-match")
+        headers = {
+            name: value
+            for name, value in self.headers.items()
+            if not (self.proxy.ignores_conditions and name.lower() in conditions) and name.lower() != "expect"
+        }
+
+        def forward() -> http.client.HTTPResponse:
+            self.upstream = http.client.HTTPConnection(self.proxy.server, timeout=30)
+            self.upstream.request(self.command, self.path, body, headers)
+            return self.upstream.getresponse()
+
+        fault = self.proxy.next_fault(self.command, self.path)
+        if fault:
+            fault(self, forward)
+        else:
+            self.pass_on(forward())
+        if hasattr(self, "upstream"):
+            self.upstream.close()
+
+    do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = _handle  # noqa: N815
+
+    def pass_on(self, response: http.client.HTTPResponse) -> None:
+        self.respond(response.status, dict(response.getheaders()), response.read())
+
+    def respond(self, status: int, headers: dict[str, str], body: bytes, sent: int | None = None) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            if name.lower() not in ("content-length", "transfer-encoding", "connection", "date", "server"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[:sent])
+
+    def handle(self) -> None:
+        try:
+            super().handle()
+        except (ConnectionError, BrokenPipeError):
+            return  # a client that gave up
+
+    def log_message(self, *_: object) -> None:
+        return

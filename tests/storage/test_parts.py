@@ -1,0 +1,164 @@
+import dataclasses
+import io
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from examples import encode, part_of, random_states
+from rails_ray.errors import DamagedError
+from rails_ray.storage import manifest, parts
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.parts import PlannedPart
+
+RECORD = "versions/v1/parts/000000000004.json"
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(str(tmp_path))
+
+
+@given(st.integers(1, 60), st.integers(1, 7), st.integers(1, 20))
+def test_a_plan_holds_every_row_once_within_its_shard(num_items: int, num_shards: int, part_items: int) -> None:
+    num_shards = min(num_shards, num_items)
+    shard_items = parts.even_shards(num_items, num_shards)
+    shard_of = [shard for shard, size in enumerate(shard_items) for _ in range(size)]
+    planned = parts.plan(shard_items, part_items)
+    rows = [(part.shard, row) for part in planned for row in range(part.first_row, part.first_row + part.num_items)]
+    assert rows == list(zip(shard_of, range(num_items), strict=True))
+    assert all(1 <= part.num_items <= part_items for part in planned)
+    assert len(planned) == sum(-(-size // part_items) for size in shard_items)  # and no more parts than it takes
+
+
+@given(st.integers(1, 60), st.integers(1, 7))
+def test_shards_are_of_equal_size_but_for_one_item(num_items: int, num_shards: int) -> None:
+    sizes = parts.even_shards(num_items, num_shards)
+    assert (sum(sizes), len(sizes)) == (num_items, num_shards)
+    assert sizes == sorted(sizes, reverse=True)
+    assert max(sizes) - min(sizes) <= 1
+
+
+PLANNED = PlannedPart(shard=1, first_row=4, num_items=3)
+ITEMS = random_states(1, 3)[1]
+
+
+def files(storage: Storage) -> list[str]:
+    return storage.list("versions/v1/shard-001")
+
+
+def test_a_part_comes_back_with_its_columns(storage: Storage) -> None:
+    table = part_of(ITEMS, 4)
+    parts.write_part(storage, "v1", PLANNED, table)
+    entry, columns = parts.read_part(storage, "v1", PLANNED)
+    assert (entry.shard, entry.first_row, entry.num_items) == (1, 4, 3)
+    assert [f"shard-001/{name}" for name in files(storage)] == [entry.path]
+    assert pq.read_table(io.BytesIO(manifest.read_file(storage, "v1", entry))).equals(table)
+    assert columns == {field.name: str(field.type) for field in table.schema}
+    assert columns["item_id"] == "string"
+
+
+def test_of_two_attempts_the_first_stands_and_the_other_leaves_nothing(storage: Storage) -> None:
+    parts.write_part(storage, "v1", PLANNED, part_of(ITEMS, 4))
+    first = parts.read_part(storage, "v1", PLANNED)
+    parts.write_part(storage, "v1", PLANNED, part_of(random_states(1, 3, seed=1)[1], 4))
+    assert parts.read_part(storage, "v1", PLANNED) == first
+    assert [f"shard-001/{name}" for name in files(storage)] == [first[0].path]
+    manifest.read_file(storage, "v1", first[0])
+
+
+def test_an_attempt_that_died_before_its_record_is_no_part(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(self: Storage, path: str, data: bytes) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Storage, "create", die)
+    with pytest.raises(KeyboardInterrupt):
+        parts.write_part(storage, "v1", PLANNED, part_of(ITEMS, 4))
+    monkeypatch.undo()
+    assert len(files(storage)) == 1
+    assert parts.rows_written(storage, "v1") == set()
+    parts.write_part(storage, "v1", PLANNED, part_of(ITEMS, 4))
+    entry, _ = parts.read_part(storage, "v1", PLANNED)
+    assert entry.path.removeprefix("shard-001/") in files(storage)
+    assert len(files(storage)) == 2  # an orphan, which no record names
+
+
+def test_rows_written_are_the_first_rows_of_recorded_parts(storage: Storage) -> None:
+    assert parts.rows_written(storage, "v1") == set()
+    encode(storage, "v1", [3, 2, 4])
+    encode(storage, "v2", [1])
+    assert parts.rows_written(storage, "v1") == {0, 3, 5}
+
+
+MADE_FROM = {"run": "r", "weights": "abc", "num_shards": 2}
+
+
+def test_encoding_of_the_same_goes_on(storage: Storage) -> None:
+    parts.begin(storage, "v1", MADE_FROM)
+    parts.begin(storage, "v1", MADE_FROM)
+    parts.begin(storage, "v2", MADE_FROM | {"num_shards": 3})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"num_shards": 3},
+            "'v1' must go on with the num_shards that it was begun with, 2, got 3: choose another --ver",
+        ),
+        ({"weights": "d", "num_shards": 3}, "must go on with the weights that it was begun with, abc, got d"),
+        ({"part_items": 9}, "must go on with the part_items that it was begun with, None, got 9"),
+    ],
+)
+def test_encoding_of_something_else_does_not_go_on(
+    storage: Storage, change: dict[str, str | int], message: str
+) -> None:
+    parts.begin(storage, "v1", MADE_FROM)
+    with pytest.raises(ValueError, match=message):
+        parts.begin(storage, "v1", MADE_FROM | change)
+
+
+def test_a_finished_version_is_not_begun_again(storage: Storage) -> None:
+    encode(storage, "v1", [2])
+    with pytest.raises(ValueError, match=r"version must be a new name, got 'v1', which .* holds already"):
+        parts.begin(storage, "v1", MADE_FROM)
+
+
+@pytest.mark.parametrize("name", ["a/b", "../v", ".v", ""])
+def test_names_that_cannot_be(storage: Storage, name: str) -> None:
+    with pytest.raises(ValueError, match=f"version must be made of letters, digits, .*, got '{name}'"):
+        parts.begin(storage, name, MADE_FROM)
+
+
+def test_a_part_without_a_record(storage: Storage) -> None:
+    with pytest.raises(DamagedError, match="version v1 must hold the part of item row 4, got none"):
+        parts.read_part(storage, "v1", PLANNED)
+
+
+def test_a_part_of_another_plan(storage: Storage) -> None:
+    parts.write_part(storage, "v1", PLANNED, part_of(ITEMS, 4))
+    with pytest.raises(
+        DamagedError, match=r"000000000004\.json must name PlannedPart\(.*num_items=2\), got .*num_items=3"
+    ):
+        parts.read_part(storage, "v1", dataclasses.replace(PLANNED, num_items=2))
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (b"{", r"000000000004\.json must be JSON"),
+        (b"[]", r"must be a JSON object, got list"),
+        (b"{}", "must be the record of a part, got: 'part'"),
+        (
+            json.dumps({"part": {"path": "x"}, "columns": {}}).encode(),
+            "must be the record of a part, got: .*'size_bytes'",
+        ),
+    ],
+)
+def test_a_record_that_is_none(storage: Storage, record: bytes, message: str) -> None:
+    storage.write(RECORD, record)
+    with pytest.raises(DamagedError, match=message):
+        parts.read_part(storage, "v1", PLANNED)

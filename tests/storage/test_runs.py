@@ -1,0 +1,99 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from rails_ray.errors import DamagedError, NotFoundError
+from rails_ray.storage import runs
+from rails_ray.storage.filesystem import Storage
+
+CONFIG = {"name": "small", "training": {"num_steps": 5, "rates": {"peak": 0.1}}, "folder": None}
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(str(tmp_path))
+
+
+def to_json(config: object) -> bytes:
+    return json.dumps(config).encode()
+
+
+def finish(storage: Storage, run: str = "r") -> None:
+    runs.write(
+        storage,
+        run,
+        weights=b"w",
+        validation=to_json({"cutoff_mass": 0.9}),
+        training=to_json({"losses": [1.0], "validations": [], "seconds": 2.5}),
+        config=to_json(CONFIG),
+    )
+
+
+def test_a_run_of_the_same_config_goes_on(storage: Storage) -> None:
+    runs.begin(storage, "r", to_json(CONFIG))
+    assert runs.read_checkpoint(storage, "r") is None
+    runs.write_checkpoint(storage, "r", b"1")
+    runs.write_checkpoint(storage, "r", b"2")
+    runs.begin(storage, "r", to_json(dict(reversed(CONFIG.items()))))  # the same, whatever the order
+    assert runs.read_checkpoint(storage, "r") == b"2"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "big"}, "another name: 'big' instead of 'small': choose another --run"),
+        ({"training": {"num_steps": 9, "rates": {"peak": 0.1}}}, "another training.num_steps: 9 instead of 5"),
+        ({"training": {"num_steps": 5, "rates": {"peak": 0.2}}}, "another training.rates.peak: 0.2 instead of 0.1"),
+        ({"folder": {"a": 1}}, "another folder: {'a': 1} instead of None"),
+        ({"seed": 3}, "another seed: 3 instead of None"),
+        ({"training": {"num_steps": 5}}, "another training.rates: None instead of {'peak': 0.1}"),
+    ],
+)
+def test_a_run_of_another_config_does_not_go_on(storage: Storage, change: dict[str, object], message: str) -> None:
+    runs.begin(storage, "r", to_json(CONFIG))
+    with pytest.raises(ValueError, match=f"run 'r' must go on with the config that it was begun with, got {message}"):
+        runs.begin(storage, "r", to_json(CONFIG | change))
+
+
+def test_a_finished_run_is_not_begun_again(storage: Storage) -> None:
+    finish(storage)
+    with pytest.raises(
+        ValueError, match=r"run must be a new name, got 'r', which .* holds already: choose another --run"
+    ):
+        runs.begin(storage, "r", to_json(CONFIG))
+
+
+@pytest.mark.parametrize("name", ["a/b", "../r", ".r", ""])
+def test_names_that_cannot_be(storage: Storage, name: str) -> None:
+    with pytest.raises(ValueError, match=f"run must be made of letters, digits, .*, got '{name}'"):
+        runs.begin(storage, name, to_json(CONFIG))
+
+
+def test_a_finished_run_comes_back_and_its_checkpoint_is_gone(storage: Storage) -> None:
+    runs.begin(storage, "r", to_json(CONFIG))
+    runs.write_checkpoint(storage, "r", b"1")
+    finish(storage)
+    assert runs.read_checkpoint(storage, "r") is None
+    run = runs.read(storage, "r")
+    assert (run.name, run.weights, run.cutoff_mass, run.training["seconds"]) == ("r", b"w", 0.9, 2.5)
+    assert json.loads(run.config) == CONFIG
+
+
+@pytest.mark.parametrize("name", ["begun", "../r", "none"])
+def test_a_run_that_has_not_finished_is_none(storage: Storage, name: str) -> None:
+    runs.begin(storage, "begun", to_json(CONFIG))
+    with pytest.raises(NotFoundError, match=f"run must be one of none trained yet, got '{name}'"):
+        runs.read(storage, name)
+    finish(storage)
+    with pytest.raises(NotFoundError, match=f"run must be one of r, got '{name}'"):
+        runs.read(storage, name)
+
+
+@pytest.mark.parametrize("file", ["validation.json", "training.json"])
+@pytest.mark.parametrize("data", [b"{", b"{}", b"[]"])
+def test_reports_that_are_none(storage: Storage, file: str, data: bytes) -> None:
+    finish(storage)
+    storage.write(f"runs/r/{file}", data)
+    with pytest.raises(DamagedError, match=r"run 'r' in .* must hold its reports as JSON, got others: train again"):
+        runs.read(storage, "r")

@@ -1,0 +1,270 @@
+"""What can go wrong between here and a bucket, and what is said about it."""
+
+import multiprocessing
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from botocore.exceptions import ReadTimeoutError
+
+from rails_ray.errors import ConflictError, NotFoundError, RailsRayError, StorageError
+from rails_ray.storage import s3 as s3_files
+from rails_ray.storage.filesystem import Storage
+from s3_server import KEY_ID, SECRET, FaultyProxy, answer, cut_answer, delay, drop, free_port, lose_answer
+
+CALLS: dict[str, Callable[[Storage], object]] = {
+    "exists": lambda storage: storage.exists("a/b"),
+    "read": lambda storage: storage.read("a/b"),
+    "read_tagged": lambda storage: storage.read_tagged("a/b"),
+    "write": lambda storage: storage.write("a/b", b""),
+    "create": lambda storage: storage.create("a/b", b""),
+    "swap": lambda storage: storage.swap("a/b", b"", '"tag"'),
+    "list": lambda storage: storage.list("a"),
+    "delete": lambda storage: storage.delete("a/b"),
+    "check_writable": lambda storage: storage.check_writable(),
+    "check_conditional": lambda storage: storage.check_conditional(),
+}
+
+
+@pytest.fixture
+def proxy(s3: str, s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+    with FaultyProxy(s3_server) as made:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", made.url)
+        yield made
+
+
+@pytest.fixture
+def storage(s3: str, proxy: FaultyProxy) -> Storage:
+    """In a bucket behind the proxy."""
+    return Storage(f"{s3}/prefix")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a storage is opened: two attempts of a second at most."""
+    monkeypatch.setattr(s3_files, "ATTEMPTS", 2)
+    monkeypatch.setattr(s3_files, "CONNECT_TIMEOUT_S", 1)
+    monkeypatch.setattr(s3_files, "READ_TIMEOUT_S", 1)
+
+
+def message_of(call: Callable[[], object], kind: type[RailsRayError] = StorageError) -> str:
+    """What is said, which is one line and holds no secret."""
+    with pytest.raises(RailsRayError) as caught:
+        call()
+    assert type(caught.value) is kind
+    assert caught.value.__context__ is None or caught.value.__suppress_context__  # nothing of the library's below it
+    text = str(caught.value)
+    for hidden in (SECRET, KEY_ID, "\n", "Traceback"):
+        assert hidden not in text
+    return text
+
+
+def test_a_missing_bucket_is_no_missing_file(s3: str) -> None:
+    storage = Storage("s3://no-such-bucket/prefix")
+    for call in CALLS.values():
+        found = message_of(lambda call=call: call(storage), NotFoundError)
+        assert re.match(rf"bucket 'no-such-bucket' must exist for {storage}/\S+, got none: create it or name", found)
+
+
+@pytest.mark.parametrize(
+    ("variables", "kind"),
+    [
+        ({}, "NoCredentialsError"),
+        ({"AWS_ACCESS_KEY_ID": KEY_ID}, "PartialCredentialsError"),
+        ({"AWS_PROFILE": "nobody"}, "ProfileNotFound"),
+    ],
+)
+def test_no_credentials(s3: str, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], kind: str) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    storage = Storage(s3)
+    for call in CALLS.values():
+        found = message_of(lambda call=call: call(storage))
+        assert re.match(rf"storage {s3}/\S+ must have credentials, got {kind}: set AWS_ACCESS_KEY_ID and AWS_S", found)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "remedy"),
+    [
+        (403, "AccessDenied", "check the credentials and what they may do"),
+        (403, "InvalidAccessKeyId", "check the credentials and what they may do"),
+        (403, "SignatureDoesNotMatch", "check the credentials and what they may do"),
+        (400, "ExpiredToken", "renew the credentials and run it again"),
+        (400, "InvalidRequest", "check the bucket, AWS_REGION and AWS_ENDPOINT_URL"),
+    ],
+)
+def test_a_refusal(storage: Storage, proxy: FaultyProxy, status: int, code: str, remedy: str) -> None:
+    for method in ("GET", "PUT", "DELETE"):
+        proxy.fail(method, answer(status, code), times=100)
+    for call in CALLS.values():
+        found = message_of(lambda call=call: call(storage))
+        assert re.match(rf"storage must answer \w+ of {storage}/\S+, got {code} \(HTTP {status}\): {remedy}$", found)
+    assert len(proxy.requests) == len(CALLS) + 1  # none is asked again; check_conditional tries to delete its probe
+
+
+def test_who_may_write_but_not_delete_is_told_at_once(storage: Storage, proxy: FaultyProxy) -> None:
+    proxy.fail("DELETE", answer(403, "AccessDenied"))
+    found = message_of(storage.check_writable)
+    assert re.match(rf"storage must answer DeleteObject of {storage}/\.probe-\w+, got AccessDenied \(HTTP 403\)", found)
+
+
+@pytest.mark.parametrize("fault", [answer(500, "InternalError"), answer(503, "SlowDown"), answer(502, ""), drop])
+def test_passing_failures_are_tried_again(storage: Storage, proxy: FaultyProxy, fault) -> None:
+    for method in ("PUT", "GET", "DELETE"):
+        proxy.fail(method, fault)
+    storage.write("a", b"1")
+    assert storage.read("a") == b"1"
+    storage.delete("a")
+    assert storage.list("") == []
+
+
+@pytest.mark.parametrize(("status", "code"), [(500, "InternalError"), (503, "SlowDown")])
+def test_a_server_that_keeps_failing(s3: str, proxy: FaultyProxy, impatient: None, status: int, code: str) -> None:
+    storage = Storage(s3)
+    for method in ("GET", "PUT", "DELETE"):
+        proxy.fail(method, answer(status, code), times=100)
+    said = rf"storage must answer \w+ of {s3}/\S+, got {code} \(HTTP {status}\) after 2 attempts: run it again later"
+    for name in ("read", "write", "list", "delete"):
+        assert re.match(said, message_of(lambda name=name: CALLS[name](storage)))
+    assert len(proxy.requests) == 8
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_a_server_that_is_slow_once(s3: str, proxy: FaultyProxy, impatient: None, method: str) -> None:
+    storage = Storage(s3)
+    proxy.fail(method, delay(2))
+    storage.write("a", b"1")
+    assert storage.read("a") == b"1"
+    assert proxy.count(method) == 2
+
+
+@pytest.mark.parametrize("call", ["write", "read", "list"])
+def test_a_server_that_does_not_answer(s3: str, monkeypatch: pytest.MonkeyPatch, impatient: None, call: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        began = time.monotonic()
+        found = message_of(lambda: CALLS[call](Storage(s3)))
+        assert time.monotonic() - began < 5
+    said = rf"storage {s3}/a\S* must be reachable, got ReadTimeoutError from {url} after 2 attempts: check AWS_ENDPOINT"
+    assert re.match(said, found)
+
+
+def test_a_server_that_is_not_there(s3: str, monkeypatch: pytest.MonkeyPatch, impatient: None) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+    found = message_of(Storage(s3).check_writable)
+    said = (
+        rf"storage {s3}/\.probe-\w+ must be reachable, got EndpointConnectionError from {url} after 2 attempts: check"
+    )
+    assert re.match(said, found)
+
+
+def test_an_endpoint_with_credentials_is_not_repeated(
+    s3: str, monkeypatch: pytest.MonkeyPatch, impatient: None
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{KEY_ID}:{SECRET}@127.0.0.1:{free_port()}")
+    storage = Storage(s3)
+    assert "must be reachable, got " in message_of(storage.check_writable)
+    late = ReadTimeoutError(endpoint_url=f"http://{KEY_ID}:{SECRET}@host:9000/bucket/a")  # as another client would tell
+    assert "got ReadTimeoutError from http://host:9000 after" in str(storage._files._failure(late, "a"))
+
+
+def test_an_endpoint_that_is_no_url(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")
+    found = message_of(Storage(s3).check_writable)
+    assert re.match(
+        rf"storage {s3}/\S+ must be set up, got ValueError: .*AWS_ENDPOINT_URL, a URL such as http://", found
+    )
+
+
+def test_the_endpoint_of_s3_goes_before_that_of_all_services(
+    s3: str, s3_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_server)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    Storage(s3).check_writable()
+
+
+def test_a_download_that_breaks_off_is_begun_again(storage: Storage, proxy: FaultyProxy) -> None:
+    data = bytes(range(256)) * 1000
+    storage.write("a", data)
+    proxy.fail("GET", cut_answer, times=2)
+    assert storage.read("a") == data
+    proxy.fail("GET", cut_answer, times=3)
+    found = message_of(lambda: storage.read("a"))
+    assert re.match(rf"storage {storage}/a must be reachable, got \w+ from .* after 5 attempts: check", found)
+
+
+@pytest.mark.parametrize("exists", [False, True], ids=["create", "swap"])
+def test_a_won_write_whose_answer_was_lost_is_a_success(storage: Storage, proxy: FaultyProxy, exists: bool) -> None:
+    if exists:
+        storage.create("a", b"old")
+    tagged = storage.read_tagged("a")
+    puts = proxy.count("PUT")
+    proxy.fail("PUT", lose_answer)
+    storage.swap("a", b"ours", tagged and tagged.tag)
+    assert proxy.count("PUT") == puts + 2
+    assert storage.read("a") == b"ours"
+
+
+def test_a_lost_write_stays_lost_when_answers_are_lost(storage: Storage, proxy: FaultyProxy) -> None:
+    storage.create("a", b"theirs")
+    proxy.fail("PUT", lose_answer)
+    with pytest.raises(ConflictError, match=r"/a must not exist yet, got a file that someone else wrote first"):
+        storage.create("a", b"ours")
+    assert storage.read("a") == b"theirs"
+
+
+@pytest.mark.parametrize("fault", [answer(409, "ConditionalRequestConflict"), answer(404, "NoSuchKey")])
+def test_other_words_for_a_conflict(storage: Storage, proxy: FaultyProxy, fault) -> None:
+    storage.create("a", b"1")
+    proxy.fail("PUT", fault)
+    with pytest.raises(ConflictError, match="a must still be as it was read, got a change"):
+        storage.swap("a", b"2", storage.read_tagged("a").tag)
+
+
+def test_a_server_that_ignores_conditions(storage: Storage, proxy: FaultyProxy) -> None:
+    storage.check_conditional()
+    proxy.ignores_conditions = True
+    found = message_of(storage.check_conditional)
+    assert re.match(
+        rf"storage {storage} must honour conditional writes \(If-None-Match, If-Match\), got a server that ignores",
+        found,
+    )
+    assert proxy.count("DELETE") == 2
+
+
+def test_opening_asks_nothing(s3: str, proxy: FaultyProxy) -> None:
+    Storage(s3)
+    assert proxy.requests == []
+
+
+def test_more_files_than_a_server_lists_at_once(s3: str) -> None:
+    storage = Storage(s3)
+    names = sorted(f"{number}" for number in range(25))
+    for name in names:
+        storage.write(f"a/{name}", b"")
+    assert storage.list("a") == names
+
+
+def test_credentials_are_those_of_the_day(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A storage that is opened after the environment changed does not get a former one's client."""
+    Storage(s3).check_writable()
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    assert "NoCredentialsError" in message_of(Storage(s3).check_writable)
+
+
+def test_a_fork_has_a_client_of_its_own(s3: str) -> None:
+    storage = Storage(s3)
+    storage.write("a", b"1")
+    child = multiprocessing.get_context("fork").Process(target=lambda: storage.write("b", storage.read("a")))
+    child.start()
+    child.join(timeout=60)
+    assert child.exitcode == 0
+    assert storage.read("b") == b"1"
