@@ -1,6 +1,5 @@
 """The command: what it prints, where it stops, and with which exit code."""
 
-import contextlib
 import json
 import os
 import re
@@ -15,10 +14,14 @@ from pathlib import Path
 import httpx
 import pytest
 
+from examples import encode
+from processes import with_token
 from rails_ray import cli
+from rails_ray.storage import versions
+from rails_ray.storage.filesystem import Storage
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ("quickstart", "train", "encode", "publish", "serve", "query", "evaluate")
+COMMANDS = ("quickstart", "train", "encode", "publish", "serve", "query", "evaluate", "index")
 
 
 def run(*arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
@@ -66,7 +69,7 @@ def test_the_recipe_may_stand_anywhere() -> None:
         command = cli.parse(["train", *arguments])
         assert isinstance(command, cli.Train)
         assert command.config.name == command.recipe == "emoji-dot"
-    with pytest.raises(ValueError, match="recipe must be one of emoji-mol, emoji-dot, got 'nope'"):
+    with pytest.raises(ValueError, match=r"recipe must be one of emoji-mol, emoji-dot, text-mol, .*, got 'nope'"):
         cli.parse(["train", "--run", "x", "nope"])
 
 
@@ -77,7 +80,14 @@ def test_a_query_is_no_markup() -> None:
 
     from rails_ray import rendering
 
-    result = {"items": ["[/b]"], "scores": [0.5], "threshold": 0.1, "num_kept": 1, "is_truncated": False}
+    result = {
+        "items": ["[/b]"],
+        "titles": None,
+        "scores": [0.5],
+        "threshold": 0.1,
+        "num_kept": 1,
+        "is_truncated": False,
+    }
     answer = {"cutoff": {"score": 0.1}, "results": [result]}
     console = Console(file=StringIO(), width=100)
     console.print(rendering.answers(["x [/b] [red] :pizza:"], answer, answer, "title"))
@@ -107,14 +117,22 @@ def test_an_argument_that_cannot_be_is_told_and_exits_with_2(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["train", "nope"], 2, "recipe must be one of emoji-mol, emoji-dot, got 'nope'"),
+        (
+            ["train", "nope"],
+            2,
+            "recipe must be one of emoji-mol, emoji-dot, text-mol, text-dot, ml1m-sasrec, ml1m-sasrec-mol, got",
+        ),
         (["query"], 2, "give at least 1 query, got none"),
         (["query", "pizza", "--url", "http://127.0.0.1:1"], 1, "a rails-ray server must answer at http://127.0.0.1:1"),
         (["query", "pizza", "--url", "nonsense"], 1, "a rails-ray server must answer at nonsense"),
         (["publish", "--version", "v9", "--storage", "EMPTY"], 1, "version must be one that `rails-ray encode`"),
         (["serve", "--storage", "EMPTY"], 1, "storage must hold a published version, got none"),
         (["quickstart", "--port", "70000"], 2, "port must be from 1 to 65535, got 70000"),
-        (["serve", "--storage", "s3://bucket/x"], 2, "storage must be a local folder, got s3://bucket/x"),
+        (["serve", "--storage", "gs://bucket/x"], 2, "storage must be a local folder or s3://bucket/prefix, got gs://"),
+        (["train", "ml1m-sasrec", "--storage", "EMPTY"], 2, "recipe ml1m-sasrec needs --data.folder"),
+        (["index", "show", "v9", "--storage", "EMPTY"], 1, "version must be one of none published yet, got 'v9'"),
+        (["index", "rollback", "--storage", "EMPTY"], 1, "a version must have been current before to roll back to it"),
+        (["index", "verify", "--storage", "EMPTY"], 1, "storage must hold a published version, got none"),
     ],
 )
 def test_a_mistake_is_one_sentence(
@@ -138,21 +156,45 @@ def test_a_port_in_use_is_told_before_anything_is_done(tmp_path: Path, capfd: py
     assert not (tmp_path / "s").exists()
 
 
-def processes_with(token: str) -> list[str]:
-    """Command lines of the processes whose environment holds a cluster's token."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if token in (process / "environ").read_text(errors="replace"):
-                found.append((process / "cmdline").read_text(errors="replace").replace("\0", " "))
-    return found
-
-
 def readme_commands(heading: str) -> list[str]:
     """The rails-ray lines of the shell code under a heading of the README."""
     section = (ROOT / "README.md").read_text().split(f"## {heading}\n", 1)[1].split("\n## ")[0]
     code = "".join(re.findall(r"```sh\n(.*?)```", section, re.DOTALL))
     return [line.split(" #")[0].strip() for line in code.splitlines() if line.startswith("rails-ray ")]
+
+
+def test_versions_are_listed_shown_verified_and_rolled_back(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    store = Storage(str(tmp_path))
+    for name in ("v1", "v2"):
+        versions.publish(store, encode(store, name, [3, 2]), "2026-01-01T00:00:00Z")
+    encode(store, "v3", [2])
+
+    def said(*arguments: str, code: int = 0) -> tuple[str, str]:
+        assert cli.main(["index", *arguments, "--storage", str(tmp_path)]) == code
+        return capfd.readouterr()
+
+    lines = {line.split("│")[1].strip(): line for line in said("list")[0].splitlines() if line.startswith("│")}
+    assert "published" in lines["v1"]
+    assert "current" in lines["v2"]
+    assert "encoded" in lines["v3"]
+    assert "shard-001/part" in said("show")[0]
+    assert "version v2: 4 files, 5 items, all as published" in said("verify")[0]
+    assert "version v1 is current" in said("rollback")[0]
+    assert versions.current_version(store) == "v1"
+    assert "version v2 is current" in said("rollback", "v2")[0]
+
+    part = next((tmp_path / "versions" / "v2" / "shard-001").glob("*.parquet"))
+    part.write_bytes(part.read_bytes()[:-1])
+    damage = said("verify", code=cli.EXIT_FAILED)[1]
+    assert f"{part.name} of version v2 must have the sha256 of its manifest" in damage
+    assert "all 4 files of v2 must be whole, got 1 damaged" in damage
+    assert "Traceback" not in damage
+
+
+def test_ids_are_asked_for_as_the_index_has_them() -> None:
+    assert cli._typed("42", "int64") == 42
+    assert cli._typed("42", "string") == "42"
+    assert cli._typed("b42", "int64") == "b42"
 
 
 @pytest.mark.cluster
@@ -199,7 +241,7 @@ def test_the_readmes_stage_commands(tmp_path: Path) -> None:
             server.stdout.close()
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/v1/health")
-    assert not processes_with(token), "Ctrl-C must stop everything that the command started"
+    assert not with_token(token), "Ctrl-C must stop everything that the command started"
 
     part = next((tmp_path / "storage" / "versions").glob("*/shard-001/*.parquet"))
     part.write_bytes(part.read_bytes()[:-1])
