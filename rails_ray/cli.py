@@ -28,12 +28,18 @@ out = Console()
 errors = Console(stderr=True)
 
 
-@dataclass(frozen=True)
-class Quickstart:
-    """Do the whole job on packaged data: train, encode, publish, serve, ask over HTTP, and measure."""
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """What every command has that reads or writes storage."""
 
     storage: str = STORAGE
     """Folder, or s3://bucket/prefix, for everything that is made."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quickstart(Stored):
+    """Do the whole job on packaged data: train, encode, publish, serve, ask over HTTP, and measure."""
+
     steps: int | None = None
     """Training steps of each model; fewer are faster and worse."""
     port: int = 8000
@@ -48,14 +54,12 @@ class Quickstart:
         quickstart(self.storage, num_steps=self.steps, port=self.port, keep=self.keep, console=out)
 
 
-@dataclass(frozen=True)
-class Train:
+@dataclass(frozen=True, kw_only=True)
+class Train(Stored):
     """Train a model by a recipe and store it as a run. Every field of the recipe can be overridden by its name."""
 
     recipe: tyro.conf.Positional[str] = DEFAULT_RECIPE
     """emoji-mol, text-mol, ml1m-sasrec-mol (Mixture of Logits); emoji-dot, text-dot, ml1m-sasrec (dot product)."""
-    storage: str = STORAGE
-    """Folder, or s3://bucket/prefix, for everything that is made."""
     run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
     """Name of the run, the same again to go on with one that was cut off; by default the recipe's name and the time."""
     workers: int = 2
@@ -70,12 +74,14 @@ class Train:
         _load()
         from rails_ray import on_ray, rendering
         from rails_ray.on_ray.cluster import cluster
+        from rails_ray.storage.filesystem import timed_name
 
-        with rendering.bar(out, f"train {self.config.name}") as on_progress, cluster(self.workers + 2):
+        name = self.run_name or timed_name(self.config.name)
+        with rendering.bar(out, f"train {name}") as on_progress, cluster(self.workers + 2):
             run = on_ray.train(
                 self.config,
                 self.storage,
-                run=self.run_name,
+                run=name,
                 num_workers=self.workers,
                 checkpoint_s=self.checkpoint_s,
                 on_progress=on_progress,
@@ -88,16 +94,14 @@ class Train:
         _next(f"rails-ray encode --run {run.name}", self.storage)
 
 
-@dataclass(frozen=True)
-class Encode:
+@dataclass(frozen=True, kw_only=True)
+class Encode(Stored):
     """Encode the items of a run into the parts of an index version, which is not served before it is published."""
 
     run_name: Annotated[str, tyro.conf.arg(name="run")]
     """A run that `rails-ray train` made."""
-    storage: str = STORAGE
-    """Folder, or s3://bucket/prefix, for everything that is made."""
     version: str | None = None
-    """Name of the version, the same again to go on with one that was cut off; by default the recipe and the time."""
+    """Name of the version, the same again to go on with one that was cut off; by default the run and the time."""
     shards: int = 2
     """Parts of the corpus that are searched side by side."""
     workers: int = 1
@@ -109,12 +113,14 @@ class Encode:
         _load()
         from rails_ray import on_ray, rendering
         from rails_ray.on_ray.cluster import cluster
+        from rails_ray.storage.filesystem import timed_name
 
-        with rendering.bar(out, f"encode the items of {self.run_name}") as on_progress, cluster(self.workers + 2):
+        version = self.version or timed_name(self.run_name)
+        with rendering.bar(out, f"encode {version}") as on_progress, cluster(self.workers + 2):
             encoded = on_ray.encode(
                 self.storage,
                 self.run_name,
-                version=self.version,
+                version=version,
                 num_shards=self.shards,
                 num_workers=self.workers,
                 part_items=self.part_items,
@@ -124,14 +130,12 @@ class Encode:
         _next(f"rails-ray publish --version {encoded.version}", self.storage)
 
 
-@dataclass(frozen=True)
-class Publish:
+@dataclass(frozen=True, kw_only=True)
+class Publish(Stored):
     """Check an encoded version, write its manifest, and make it the current one."""
 
     version: str
     """A version that `rails-ray encode` made."""
-    storage: str = STORAGE
-    """Folder, or s3://bucket/prefix, for everything that is made."""
 
     def run(self) -> None:
         _load()
@@ -144,12 +148,10 @@ class Publish:
         _next("rails-ray serve", self.storage)
 
 
-@dataclass(frozen=True)
-class Serve:
+@dataclass(frozen=True, kw_only=True)
+class Serve(Stored):
     """Serve an index version over HTTP until Ctrl-C."""
 
-    storage: str = STORAGE
-    """Folder, or s3://bucket/prefix, for everything that is made."""
     version: str | None = None
     """A published version; by default the current one."""
     host: str = "127.0.0.1"
@@ -226,12 +228,10 @@ def _typed(word: str, kind: str | None) -> str | int:
     return int(word) if is_number else word
 
 
-@dataclass(frozen=True)
-class Evaluate:
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(Stored):
     """Measure a run or a version on held-out queries."""
 
-    storage: str = STORAGE
-    """Folder, or s3://bucket/prefix, for everything that is made."""
     run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
     """A run to evaluate."""
     version: str | None = None
@@ -250,12 +250,9 @@ class Evaluate:
         out.print(rendering.reports([(name, report, None)], f"{report.num_queries} queries of split {report.split}"))
 
 
-@dataclass(frozen=True)
-class ListVersions:
+@dataclass(frozen=True, kw_only=True)
+class ListVersions(Stored):
     """List all versions: which is current, which could be, which were cut off."""
-
-    storage: str = STORAGE
-    """Folder, or s3://bucket/prefix."""
 
     def run(self) -> None:
         from rails_ray import rendering
@@ -265,14 +262,12 @@ class ListVersions:
         out.print(rendering.versions(versions.listed(Storage(self.storage)), f"versions in {self.storage}"))
 
 
-@dataclass(frozen=True)
-class ShowVersion:
+@dataclass(frozen=True, kw_only=True)
+class ShowVersion(Stored):
     """Show what a version consists of."""
 
     version: tyro.conf.Positional[str | None] = None
     """A published version; by default the current one."""
-    storage: str = STORAGE
-    """Folder, or s3://bucket/prefix."""
 
     def run(self) -> None:
         from rails_ray import rendering
@@ -282,14 +277,12 @@ class ShowVersion:
         out.print(*rendering.version(read_manifest(Storage(self.storage), self.version)), sep="\n")
 
 
-@dataclass(frozen=True)
-class VerifyVersion:
+@dataclass(frozen=True, kw_only=True)
+class VerifyVersion(Stored):
     """Read every byte of a version and compare it with the manifest."""
 
     version: tyro.conf.Positional[str | None] = None
     """A published version; by default the current one."""
-    storage: str = STORAGE
-    """Folder, or s3://bucket/prefix."""
 
     def run(self) -> None:
         from rails_ray import rendering
@@ -311,14 +304,12 @@ class VerifyVersion:
         out.print(f"version {manifest.version}: {num_files} files, {manifest.num_items} items, all as published")
 
 
-@dataclass(frozen=True)
-class Rollback:
+@dataclass(frozen=True, kw_only=True)
+class Rollback(Stored):
     """Make an earlier version current again, by one write. A running server goes on with the version it began with."""
 
     version: tyro.conf.Positional[str | None] = None
     """A published version; by default the one that was current before the current one."""
-    storage: str = STORAGE
-    """Folder, or s3://bucket/prefix."""
 
     def run(self) -> None:
         from rails_ray.storage import versions

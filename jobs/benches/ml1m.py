@@ -13,7 +13,6 @@ The mixture is ahead if its test HR@10 is above the dot product's by more than t
 import time
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 import tyro
 from rich.console import Console
@@ -80,7 +79,7 @@ def one(config: RunConfig, data: DataSet, device: str, record: Record, on_progre
 
     def validate() -> float:
         values = measures(model, data, data.queries["valid"])
-        now = {"step": len(losses) + 1, "seconds": time.monotonic() - started, "loss": float(np.mean(losses[-50:]))}
+        now = {"step": len(losses) + 1, "seconds": time.monotonic() - started, "loss": losses[-1] if losses else None}
         record.row(kind="validation", recipe=config.name, **now, **values)
         return values["mrr"]
 

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +19,7 @@ from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.failures import told_plainly
 from rails_ray.on_ray.progress import OnProgress, watch
 from rails_ray.storage import manifest, parquet, parts, runs
-from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.storage.manifest import Encoded
 from rails_ray.storage.parts import PlannedPart
 
@@ -68,7 +67,7 @@ def encode(
     items = corpus.items
     if not 1 <= num_shards <= items.num_rows:
         raise ValueError(f"num_shards must be at least 1 and at most the {items.num_rows} items, got {num_shards}")
-    version = version or f"{run_config.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    version = version or timed_name(run_config.name)
     if use_gpu is None:
         use_gpu = ray.cluster_resources().get("GPU", 0) >= num_workers
 

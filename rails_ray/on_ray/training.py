@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -31,7 +30,7 @@ from rails_ray.evaluation.report import validate, validation_mrr
 from rails_ray.on_ray.failures import own_cause
 from rails_ray.on_ray.progress import OnProgress, ProgressBoard, Reporter, latest, watch
 from rails_ray.storage import runs
-from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.training import state
 from rails_ray.training.loop import train as train_loop
 
@@ -75,7 +74,7 @@ def train(
     store = Storage(storage)
     store.check_writable()
     run_config = build.for_data(run_config, build.data(run_config, store))  # says what is wrong before anything starts
-    run = run or f"{run_config.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    run = run or timed_name(run_config.name)
     config_json = config.to_json(run_config)
     runs.begin(store, run, config_json)
     if use_gpu is None:

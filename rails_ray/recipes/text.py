@@ -15,7 +15,7 @@ def text_mol() -> RunConfig:
         config,
         name="text-mol",
         encoder=TwoTowerConfig(width=128, hidden=256, num_buckets=2**18),
-        training=replace(config.training, num_steps=2000, validate_every=500),
+        training=replace(config.training, num_steps=2000),
     )
 
 

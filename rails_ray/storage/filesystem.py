@@ -3,6 +3,7 @@
 import builtins
 import re
 import uuid
+from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import NamedTuple, Protocol
 
@@ -10,6 +11,11 @@ from rails_ray.errors import ConflictError, NotFoundError
 from rails_ray.storage.local import LocalFiles
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a run or a version: it becomes a folder
+
+
+def timed_name(what: str) -> str:
+    """A name for a run or a version of which nobody chose one."""
+    return f"{what}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
 class Tagged(NamedTuple):
