@@ -240,7 +240,7 @@ def for_data(config: RunConfig, read: DataSet) -> RunConfig:
     """The config of a run with what it leaves to its data set filled in, so that it says all by itself.
 
     Raises:
-        ValueError: if it names another number of items.
+        ValueError: if it names another number of items, or was filled in from other items.
     """
     if config.data.folder is not None and "://" not in config.data.folder:  # workers run in folders of their own
         folder = str(Path(config.data.folder).expanduser().resolve())

@@ -197,6 +197,14 @@ def test_ids_are_asked_for_as_the_index_has_them() -> None:
     assert cli._typed("b42", "int64") == "b42"
 
 
+def test_every_command_in_the_readme_can_be_parsed() -> None:
+    headings = ("Quickstart", "The stages as commands", "Your own data", "Object storage")
+    commands = [shlex.split(line)[1:] for heading in headings for line in readme_commands(heading)]
+    assert len(commands) > 12
+    for command in commands:
+        cli.parse(command)
+
+
 @pytest.mark.cluster
 def test_the_readmes_stage_commands(tmp_path: Path) -> None:
     """As printed but for a folder, a port, a few steps, and the server in the background."""
@@ -207,11 +215,12 @@ def test_the_readmes_stage_commands(tmp_path: Path) -> None:
         "encode": ["--storage", storage],
         "publish": ["--storage", storage],
         "evaluate": ["--storage", storage],
+        "index": ["--storage", storage],
         "serve": ["--storage", storage, "--port", str(port)],
         "query": ["--url", url],
     }
     commands = [shlex.split(line)[1:] for line in readme_commands("The stages as commands")]
-    assert [command[0] for command in commands] == ["train", "encode", "publish", "evaluate", "serve", "query"]
+    assert [command[0] for command in commands] == ["train", "encode", "publish", "evaluate", "index", "serve", "query"]
     server: subprocess.Popen[str] | None = None
     try:
         for command in commands:

@@ -78,7 +78,7 @@ def prepare(folder: Path, num_items: int) -> tuple[Model, np.ndarray]:
         "run",
         weights=state.to_bytes(model),
         validation=json.dumps({"cutoff_mass": None}).encode(),
-        training=b'{"seconds": 0, "losses": []}',
+        training={"seconds": 0, "losses": []},
         config=config.to_json(run_config),
     )
     return model, rows

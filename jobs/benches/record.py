@@ -48,7 +48,7 @@ def environment() -> dict[str, Any]:
         except PackageNotFoundError:
             continue
     return {
-        "command": " ".join(["python", "-m", f"jobs.benches.{module.stem}", *sys.argv[1:]]),
+        "command": " ".join(["python", "-m", f"jobs.benches.{module.stem}", *map(_shown, sys.argv[1:])]),
         "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "commit": _output("git", "rev-parse", "--short", "HEAD"),
         "is_clean": not _output("git", "status", "--porcelain", "--", "rails_ray"),
@@ -58,6 +58,11 @@ def environment() -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         **packages,
     }
+
+
+def _shown(argument: str) -> str:
+    """An argument without the folders of this machine."""
+    return Path(argument).name if Path(argument).is_absolute() else argument
 
 
 def _processor() -> str:

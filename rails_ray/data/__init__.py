@@ -1,8 +1,10 @@
 """Data: what is searched, what asks, and which answers which.
 
-| member  | what it is                                                                   |
-|---------|------------------------------------------------------------------------------|
-| `text`  | the contract of a text data set: three Parquet tables, read and checked      |
-| `emoji` | such a data set without any file: emoji and their names in 14 languages      |
-| `batch` | training batches, drawn from the step's number alone                         |
+| member      | what it is                                                                          |
+|-------------|-------------------------------------------------------------------------------------|
+| `dataset`   | what a run reads of any data set: corpus, queries by split                          |
+| `text`      | the contract of a text data set: three Parquet tables, read and checked             |
+| `sequences` | the contract of histories: interactions, items, users; leave-one-out                |
+| `emoji`     | a text data set without any file: emoji and their names in 14 languages             |
+| `batch`     | training batches, drawn from the step's number alone                                |
 """

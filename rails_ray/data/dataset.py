@@ -3,6 +3,8 @@
 Axes: Q queries, M items of all lists together.
 """
 
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -84,3 +86,19 @@ class DataSet:
     item_inputs: list[str] | NDArray[np.int64]
     queries: dict[str, Queries]
     titles: list[str] | None = field(default=None, kw_only=True)
+
+    def digest(self) -> str:
+        """The sha256 of all that training reads."""
+        found = hashlib.sha256(json.dumps(self.item_ids).encode())
+        found.update(_bytes_of(self.item_inputs))
+        for split in SPLITS:
+            queries = self.queries[split]
+            for values in (queries.inputs, queries.relevant, queries.seen):
+                found.update(b"|" if values is None else _bytes_of(values))
+        return found.hexdigest()
+
+
+def _bytes_of(values: "list[str] | ItemLists | NDArray[np.int64]") -> bytes:
+    if isinstance(values, ItemLists):
+        return values.starts.tobytes() + values.rows.tobytes()
+    return json.dumps(values).encode() if isinstance(values, list) else values.tobytes()

@@ -2,8 +2,7 @@
 
     L_MI = -H(E[pi]) + E[H(pi | q, x)]
 
-Source: RAILS, Equation 3. The minimum is -log P: all
-pairs of components used equally, each gate one-hot.
+Source: RAILS, Equation 3. The minimum is -log P: all pairs of components used equally, each gate one-hot.
 
 Axes: B pairs of query and positive, P pairs of components.
 """
@@ -17,7 +16,7 @@ SMALLEST_GATE = 1e-12
 def mutual_information(
     gates: Float[Tensor, "B P"], mean_gates: Float[Tensor, " P"], weight: float = 1.0
 ) -> Float[Tensor, ""]:
-    """L_MI in nats, in [-log P, 0].
+    """L_MI in nats, in [-log P, 0] over the whole batch.
 
     Args:
         mean_gates: E[pi] over the whole batch, of which `gates` may be one worker's part. It stands apart because

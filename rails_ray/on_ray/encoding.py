@@ -14,6 +14,7 @@ from ray.data.block import Block, BlockAccessor
 
 from rails_ray import build, config
 from rails_ray.encoders.model import Model
+from rails_ray.errors import DamagedError
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.failures import told_plainly
@@ -71,6 +72,7 @@ def encode(
     if use_gpu is None:
         use_gpu = ray.cluster_resources().get("GPU", 0) >= num_workers
 
+    weights_sha256 = hashlib.sha256(found.weights).hexdigest()
     shard_items = parts.even_shards(items.num_rows, num_shards)
     planned = parts.plan(shard_items, part_items)
     parts.begin(
@@ -78,7 +80,7 @@ def encode(
         version,
         {
             "run": run,
-            "weights": hashlib.sha256(found.weights).hexdigest(),
+            "weights": weights_sha256,
             "items": _digest(items),
             "num_shards": num_shards,
             "part_items": part_items,
@@ -91,7 +93,7 @@ def encode(
         ray.data.DataContext.get_current().enable_progress_bars = False
         with told_plainly():
             ray.data.from_arrow([_block(items, part) for part in missing]).write_datasink(
-                EncodingSink(str(store), run, version),
+                EncodingSink(str(store), run, weights_sha256, version),
                 concurrency=num_workers,
                 ray_remote_args={"num_cpus": 1, "num_gpus": 1 if use_gpu else 0},
             )
@@ -140,14 +142,15 @@ def _digest(items: pa.Table) -> str:
 class EncodingSink(Datasink[None]):
     """Encodes each block that it is given and writes it as a part, in the same task: no vector travels."""
 
-    def __init__(self, storage: str, run: str, version: str) -> None:
+    def __init__(self, storage: str, run: str, weights_sha256: str, version: str) -> None:
         self.storage = storage
         self.run = run
+        self.weights_sha256 = weights_sha256
         self.version = version
 
     def write(self, blocks: Iterable[Block], ctx: Any) -> None:
         store = Storage(self.storage)
-        model = _model(self.storage, self.run)
+        model = _model(self.storage, self.run, self.weights_sha256)
         for block in blocks:
             items = BlockAccessor.for_block(block).to_arrow()
             if not items.num_rows:
@@ -158,8 +161,14 @@ class EncodingSink(Datasink[None]):
 
 
 @lru_cache(maxsize=1)
-def _model(storage: str, run: str) -> Model:
-    """The run's model, loaded once by each worker process."""
+def _model(storage: str, run: str, weights_sha256: str) -> Model:
+    """The run's model, loaded once by each worker process.
+
+    Raises:
+        DamagedError: if its weights are not those that encoding began with.
+    """
     found = runs.read(Storage(storage), run)
+    if hashlib.sha256(found.weights).hexdigest() != weights_sha256:
+        raise DamagedError(f"run {run!r} must stay as it was when encoding began, got other weights: encode it again")
     model = build.trained_model(config.from_json(found.config), found.weights)
     return model.to(reserved_device())

@@ -18,7 +18,8 @@ def evaluate(storage: str, *, run: str | None = None, version: str | None = None
     Raises:
         NotFoundError: if there is no such run or version.
         DamagedError: if the version's files are not those of its manifest.
-        ValueError: if both a run and a version are given, or the split is none of "train", "valid", "test".
+        ValueError: if the data set has other items now, if both a run and a version are given, or if the split is none
+            of "train", "valid", "test".
     """
     if run is not None and version is not None:
         raise ValueError(f"give a run or a version to evaluate, got run {run!r} and version {version!r}")
@@ -42,9 +43,15 @@ def _evaluate(storage: str, run: str | None, version: str | None, split: str) ->
     else:
         described = versions.read_manifest(store, version)
         model = build.version_model(store, described)
-        items = shards.read_shards(store, described, range(len(described.shard_items))).state
+        stored = shards.read_shards(store, described, range(len(described.shard_items)))
+        items = stored.state
         cutoff_mass = described.cutoff_mass
         run_config = build.version_config(store, described)
         data = build.data(run_config, store)
-    build.for_data(run_config, data)  # says if a row is another item now
+        if stored.item_ids != data.item_ids:
+            raise ValueError(
+                f"the data set must hold the {len(stored.item_ids)} items of version {described.version}, in their "
+                f"order, got {len(data.item_ids)} that are others: encode and publish a new version"
+            )
+    build.for_data(run_config, data)  # says if a row of the model is another item now
     return report.evaluate(model, items, data.queries[split], split, cutoff_mass)

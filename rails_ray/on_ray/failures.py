@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from ray.exceptions import RayError
 
-from rails_ray.errors import RailsRayError
+from rails_ray.errors import RailsRayError, UnavailableError
 
 
 @contextmanager
@@ -13,11 +13,18 @@ def told_plainly() -> Iterator[None]:
     """Inside the block, a failure of Ray that was caused by one of our own errors is raised as that error.
 
     Ray's error is an instance of both, but its text is a traceback of another process.
+
+    Raises:
+        UnavailableError: for a failure that is Ray's own: a worker that was killed too often, say.
     """
     try:
         yield
     except Exception as error:
         cause = own_cause(error)
+        if cause is None and isinstance(error, RayError):
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            reason = lines[-1] if lines else type(error).__name__
+            raise UnavailableError(f"the cluster must carry out the work, got: {reason}: try again") from error
         if cause is None or cause is error:
             raise
         raise cause from None

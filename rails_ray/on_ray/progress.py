@@ -3,9 +3,12 @@
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import ray
+
+from rails_ray.errors import StorageError
 
 POLL_S = 0.2  # seconds between looks
 
@@ -77,6 +80,7 @@ def watch(
 
 
 def _pass_on(look: Callable[[], tuple[int, int, str] | None], on_progress: OnProgress) -> None:
-    seen = look()
-    if seen is not None:
-        on_progress(*seen)
+    with suppress(StorageError):  # a look that fails says nothing of the work
+        seen = look()
+        if seen is not None:
+            on_progress(*seen)

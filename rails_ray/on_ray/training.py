@@ -50,6 +50,8 @@ def train(
 ) -> runs.Run:
     """Train a model and leave it in storage under the name of a run. A run that was cut off goes on.
 
+    Only one call at a time may train a run.
+
     Args:
         storage: root, a local folder or s3://bucket/prefix.
         run: name of the run, the same again to go on with it; by default the recipe's name and the time.
@@ -73,10 +75,11 @@ def train(
         raise ValueError(f"checkpoint_s must be at least 0, got {checkpoint_s}")
     store = Storage(storage)
     store.check_writable()
-    run_config = build.for_data(run_config, build.data(run_config, store))  # says what is wrong before anything starts
+    data = build.data(run_config, store)  # says what is wrong with it before anything starts
+    run_config = build.for_data(run_config, data)
     run = run or timed_name(run_config.name)
     config_json = config.to_json(run_config)
-    runs.begin(store, run, config_json)
+    runs.begin(store, run, config_json, data.digest())
     if use_gpu is None:
         use_gpu = ray.cluster_resources().get("GPU", 0) >= num_workers
     board: Any = ProgressBoard.remote() if on_progress else None  # type: ignore[attr-defined]
@@ -151,13 +154,15 @@ def _train_worker(settings: dict[str, Any]) -> None:
     rank, is_first = context.get_world_rank(), context.get_world_rank() == 0
     run_config = config.from_json(settings["config"])
     store, run = Storage(settings["storage"]), settings["run"]
+    # One worker reads, and tells the others: each for itself could find another state.
+    if from_first(is_first and runs.is_finished(store, run)):
+        return  # workers died after all was done
     data = build.data(run_config, store)
     model = build.model(run_config)
     sampler = build.sampler(run_config, model, data, rank, context.get_world_size())
     step = ray.train.torch.prepare_model(build.training_step(model, run_config, mean_over_workers))
     item_features, held_out = model.item_features(data.item_inputs), data.queries["valid"]
 
-    # One worker reads, and tells the others: each for itself could find another checkpoint.
     checkpoint = from_first(runs.read_checkpoint(store, run) if is_first else None)
     progress = train_loop(
         step,
@@ -178,7 +183,7 @@ def _train_worker(settings: dict[str, Any]) -> None:
             run,
             weights=state.to_bytes(model),
             validation=json.dumps(report.to_dict(), indent=1).encode(),
-            training=json.dumps(asdict(progress)).encode(),
+            training=asdict(progress),
             config=settings["config"],
         )
 

@@ -15,7 +15,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a run or a version: it be
 
 def timed_name(what: str) -> str:
     """A name for a run or a version of which nobody chose one."""
-    return f"{what}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    return f"{what}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:4]}"
 
 
 class Tagged(NamedTuple):

@@ -7,6 +7,7 @@ Encoding that was cut off goes on with the parts that have no record yet.
 
 import dataclasses
 import json
+import re
 import uuid
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from rails_ray.errors import ConflictError, DamagedError, NotFoundError
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import NAME, Storage
 from rails_ray.storage.manifest import PartEntry, describe, folder_of, read_json
+
+RECORD = re.compile(r"(\d{12})\.json")
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,8 @@ def write_part(storage: Storage, version: str, planned: PlannedPart, part: pa.Ta
 
 def rows_written(storage: Storage, version: str) -> set[int]:
     """The first row of each part that has a record."""
-    return {int(name.removesuffix(".json")) for name in storage.list(f"{folder_of(version)}/parts")}
+    found = (RECORD.fullmatch(name) for name in storage.list(f"{folder_of(version)}/parts"))
+    return {int(match[1]) for match in found if match}
 
 
 def read_part(storage: Storage, version: str, planned: PlannedPart) -> tuple[PartEntry, dict[str, str]]:

@@ -170,15 +170,24 @@ class S3Files:
 
     async def _put(self, path: str, data: bytes, condition: dict[str, str] | None = None) -> bool:
         client = await self._client()
-        try:
-            await client.put_object(Bucket=self._bucket, Key=self._key(path), Body=data, **(condition or {}))
-        except ClientError as error:
-            if condition and (_is_missing(error) or _status(error) in (409, 412)):
+        for attempt in range(ATTEMPTS):
+            try:
+                await client.put_object(Bucket=self._bucket, Key=self._key(path), Body=data, **(condition or {}))
+                return True
+            except ClientError as error:
+                if not condition or not (_is_missing(error) or _status(error) in (409, 412)):
+                    raise
                 # Perhaps a first attempt was written and its answer lost, and it is our own file that is in the way.
                 found = await self._get(path)
-                return found is not None and found[0] == data
-            raise
-        return True
+                if found is not None and found[0] == data:
+                    return True
+                if _status(error) != 409:
+                    return False
+                # Two writes crossed, and neither need have won: only another try can tell.
+                if attempt == ATTEMPTS - 1:
+                    raise
+                await asyncio.sleep(0.1 * 2**attempt)
+        return False
 
     async def _delete(self, path: str) -> None:
         client = await self._client()
@@ -221,7 +230,7 @@ class S3Files:
             endpoint = urlsplit(str(getattr(error, "kwargs", {}).get("endpoint_url", "")))
             server = f"{endpoint.scheme}://{endpoint.netloc.rpartition('@')[2]}" if endpoint.netloc else "its server"
             return StorageError(
-                f"storage {where} must be reachable, got {kind} from {server} after {ATTEMPTS} attempts: "
+                f"storage {where} must be reachable, got {kind} from {server} again and again: "
                 "check AWS_ENDPOINT_URL and the network, and run it again"
             )
         return StorageError(

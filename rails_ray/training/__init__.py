@@ -4,5 +4,5 @@
 |---------|----------------------------------------------------------------------|
 | `step`  | encode, score, loss: one number from one batch                       |
 | `loop`  | batches -> gradients -> weights, reporting by a callable             |
-| `state` | weights as safetensors bytes                                         |
+| `state` | weights and checkpoints as safetensors bytes                         |
 """

@@ -69,7 +69,10 @@ def load_checkpoint(
 def _facts(checkpoint: bytes) -> dict[str, Any]:
     # A safetensors file begins with the length of its header, 8 bytes, and the header, JSON.
     length = int.from_bytes(checkpoint[:8], "little")
-    facts: dict[str, Any] = json.loads(json.loads(checkpoint[8 : 8 + length])["__metadata__"]["facts"])
+    metadata = json.loads(checkpoint[8 : 8 + length]).get("__metadata__", {})
+    if "facts" not in metadata:
+        raise ValueError("a checkpoint must hold facts beside its tensors, got weights alone")
+    facts: dict[str, Any] = json.loads(metadata["facts"])
     return facts
 
 

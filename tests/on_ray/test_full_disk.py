@@ -62,7 +62,7 @@ def test_encoding_and_publishing_on_a_full_disk(disk: Path, run_config: RunConfi
         "r",
         weights=state.to_bytes(build.model(run_config)),
         validation=json.dumps({"cutoff_mass": None}).encode(),
-        training=b'{"seconds": 0, "losses": []}',
+        training={"seconds": 0, "losses": []},
         config=config.to_json(run_config),
     )
     filler = fill(disk, 24_000)

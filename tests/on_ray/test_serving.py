@@ -67,7 +67,7 @@ def publish_untrained(root: Path) -> manifest.Manifest:
         "untrained",
         weights=state.to_bytes(build.model(config)),
         validation=json.dumps({"cutoff_mass": 0.999}).encode(),
-        training=b'{"seconds": 0, "losses": []}',
+        training={"seconds": 0, "losses": []},
         config=to_json(config),
     )
     encode(str(root), "untrained", version="v1", num_shards=2)

@@ -2,6 +2,8 @@ import json
 from pathlib import Path
 
 import pytest
+import safetensors.torch
+import torch
 
 from rails_ray.errors import DamagedError, NotFoundError
 from rails_ray.storage import runs
@@ -15,6 +17,10 @@ def storage(tmp_path: Path) -> Storage:
     return Storage(str(tmp_path))
 
 
+DATA = "sha256 of the data"
+FIRST, SECOND = (safetensors.torch.save({"a": torch.tensor([value])}) for value in (1.0, 2.0))  # checkpoints
+
+
 def to_json(config: object) -> bytes:
     return json.dumps(config).encode()
 
@@ -25,18 +31,18 @@ def finish(storage: Storage, run: str = "r") -> None:
         run,
         weights=b"w",
         validation=to_json({"cutoff_mass": 0.9}),
-        training=to_json({"losses": [1.0], "validations": [], "seconds": 2.5}),
+        training={"losses": [1.0], "validations": [], "seconds": 2.5},
         config=to_json(CONFIG),
     )
 
 
 def test_a_run_of_the_same_config_goes_on(storage: Storage) -> None:
-    runs.begin(storage, "r", to_json(CONFIG))
+    runs.begin(storage, "r", to_json(CONFIG), DATA)
     assert runs.read_checkpoint(storage, "r") is None
-    runs.write_checkpoint(storage, "r", b"1")
-    runs.write_checkpoint(storage, "r", b"2")
-    runs.begin(storage, "r", to_json(dict(reversed(CONFIG.items()))))  # the same, whatever the order
-    assert runs.read_checkpoint(storage, "r") == b"2"
+    runs.write_checkpoint(storage, "r", FIRST)
+    runs.write_checkpoint(storage, "r", SECOND)
+    runs.begin(storage, "r", to_json(dict(reversed(CONFIG.items()))), DATA)  # the same, whatever the order
+    assert runs.read_checkpoint(storage, "r") == SECOND
 
 
 @pytest.mark.parametrize(
@@ -51,9 +57,11 @@ def test_a_run_of_the_same_config_goes_on(storage: Storage) -> None:
     ],
 )
 def test_a_run_of_another_config_does_not_go_on(storage: Storage, change: dict[str, object], message: str) -> None:
-    runs.begin(storage, "r", to_json(CONFIG))
-    with pytest.raises(ValueError, match=f"run 'r' must go on with the config that it was begun with, got {message}"):
-        runs.begin(storage, "r", to_json(CONFIG | change))
+    runs.begin(storage, "r", to_json(CONFIG), DATA)
+    with pytest.raises(
+        ValueError, match=f"run 'r' must go on with the config and data that it was begun with, got {message}"
+    ):
+        runs.begin(storage, "r", to_json(CONFIG | change), DATA)
 
 
 def test_a_finished_run_is_not_begun_again(storage: Storage) -> None:
@@ -61,18 +69,18 @@ def test_a_finished_run_is_not_begun_again(storage: Storage) -> None:
     with pytest.raises(
         ValueError, match=r"run must be a new name, got 'r', which .* holds already: choose another --run"
     ):
-        runs.begin(storage, "r", to_json(CONFIG))
+        runs.begin(storage, "r", to_json(CONFIG), DATA)
 
 
 @pytest.mark.parametrize("name", ["a/b", "../r", ".r", ""])
 def test_names_that_cannot_be(storage: Storage, name: str) -> None:
     with pytest.raises(ValueError, match=f"run must be made of letters, digits, .*, got '{name}'"):
-        runs.begin(storage, name, to_json(CONFIG))
+        runs.begin(storage, name, to_json(CONFIG), DATA)
 
 
 def test_a_finished_run_comes_back_and_its_checkpoint_is_gone(storage: Storage) -> None:
-    runs.begin(storage, "r", to_json(CONFIG))
-    runs.write_checkpoint(storage, "r", b"1")
+    runs.begin(storage, "r", to_json(CONFIG), DATA)
+    runs.write_checkpoint(storage, "r", FIRST)
     finish(storage)
     assert runs.read_checkpoint(storage, "r") is None
     run = runs.read(storage, "r")
@@ -82,7 +90,7 @@ def test_a_finished_run_comes_back_and_its_checkpoint_is_gone(storage: Storage) 
 
 @pytest.mark.parametrize("name", ["begun", "../r", "none"])
 def test_a_run_that_has_not_finished_is_none(storage: Storage, name: str) -> None:
-    runs.begin(storage, "begun", to_json(CONFIG))
+    runs.begin(storage, "begun", to_json(CONFIG), DATA)
     with pytest.raises(NotFoundError, match=f"run must be one of none trained yet, got '{name}'"):
         runs.read(storage, name)
     finish(storage)
@@ -96,4 +104,23 @@ def test_reports_that_are_none(storage: Storage, file: str, data: bytes) -> None
     finish(storage)
     storage.write(f"runs/r/{file}", data)
     with pytest.raises(DamagedError, match=r"run 'r' in .* must hold its reports as JSON, got others: train again"):
+        runs.read(storage, "r")
+
+
+def test_a_run_of_other_data_does_not_go_on(storage: Storage) -> None:
+    runs.begin(storage, "r", to_json(CONFIG), DATA)
+    with pytest.raises(ValueError, match="another data_sha256: 'others' instead of 'sha256 of the data'"):
+        runs.begin(storage, "r", to_json(CONFIG), "others")
+
+
+def test_a_damaged_checkpoint(storage: Storage) -> None:
+    runs.write_checkpoint(storage, "r", FIRST[:-3])
+    with pytest.raises(DamagedError, match=r"runs/r/checkpoint\.safetensors must be a checkpoint, got: .* delete it"):
+        runs.read_checkpoint(storage, "r")
+
+
+def test_weights_that_are_not_those_of_training(storage: Storage) -> None:
+    finish(storage)
+    storage.write("runs/r/model.safetensors", b"v")
+    with pytest.raises(DamagedError, match=r"the weights of run 'r' in .* must be as training left them: train again"):
         runs.read(storage, "r")

@@ -239,3 +239,19 @@ def test_every_pointer_is_written_with_other_bytes(storage: Storage) -> None:
         pointers.append(storage.read("CURRENT"))
     assert len(set(pointers)) == 4
     assert json.loads(pointers[3])["previous"] == "v1"
+
+
+def test_a_rollback_is_one_write(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for version in ("v1", "v2"):
+        versions.publish(storage, encode(storage, version, [2]), "now")
+    written: list[str] = []
+    for name in ("write", "create", "swap"):
+        real = getattr(Storage, name)
+
+        def noted(self: Storage, path: str, *rest, real=real) -> None:
+            written.append(path)
+            real(self, path, *rest)
+
+        monkeypatch.setattr(Storage, name, noted)
+    versions.rollback(storage)
+    assert written == ["CURRENT"]
