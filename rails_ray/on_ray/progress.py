@@ -38,11 +38,18 @@ def latest(board: Any) -> tuple[int, int, str] | None:
 
 
 class Reporter:
-    """Writes to a board, at most every POLL_S seconds."""
+    """Writes to a board, at most every POLL_S seconds.
 
-    def __init__(self, board: Any, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+    Args:
+        first_step: steps that were done when a run went on from its checkpoint.
+    """
+
+    def __init__(
+        self, board: Any, total: int, first_step: int = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._board = board
         self._total = total
+        self._note = f", going on from step {first_step}" if first_step else ""
         self._clock = clock
         self._next = -float("inf")
 
@@ -51,7 +58,7 @@ class Reporter:
         if self._board is not None and (now >= self._next or done == self._total):
             self._next = now + POLL_S
             note = "validating" if done == self._total else f"loss {loss:.3f}"
-            self._board.write.remote(done, self._total, note)
+            self._board.write.remote(done, self._total, note + self._note)
 
 
 def watch(

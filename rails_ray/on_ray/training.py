@@ -169,7 +169,11 @@ def _train_worker(settings: dict[str, Any]) -> None:
         sampler.batch,
         run_config.training,
         seed=[run_config.seed, rank],
-        report=Reporter(settings["board"] if is_first else None, run_config.training.num_steps),
+        report=Reporter(
+            settings["board"] if is_first else None,
+            run_config.training.num_steps,
+            state.steps_done(checkpoint) if checkpoint else 0,
+        ),
         validate=lambda: from_first(validation_mrr(model, item_features, held_out) if is_first else 0.0),
         checkpoint=checkpoint,
         save=partial(runs.write_checkpoint, store, run) if is_first else None,

@@ -66,6 +66,11 @@ def load_checkpoint(
     return _facts(checkpoint), _below("best.", tensors) or None
 
 
+def steps_done(checkpoint: bytes) -> int:
+    """Of the run that left a checkpoint."""
+    return len(_facts(checkpoint)["losses"])
+
+
 def _facts(checkpoint: bytes) -> dict[str, Any]:
     # A safetensors file begins with the length of its header, 8 bytes, and the header, JSON.
     length = int.from_bytes(checkpoint[:8], "little")
