@@ -122,7 +122,7 @@ class Sasrec(nn.Module):
     def queries(self, features: Histories) -> Float[Tensor, "Q D"]:
         length = features.rows.shape[1]
         hidden = self.embeddings(features.rows) * math.sqrt(self.config.width) + self.positions.weight[:length]
-        hidden = F.dropout(hidden, self.config.dropout, self.training)
+        hidden = _dropout(hidden, self.config.dropout, self.training)
         for block in self.blocks:
             hidden = block(hidden)
         representations: Tensor = self.norm(hidden.flatten(0, 1)[features.asked])
@@ -152,5 +152,12 @@ class Block(nn.Module):
         parts = self.attention_in(self.attention_norm(hidden)).unflatten(2, (3, self.num_heads, -1))
         query, key, value = parts.permute(2, 0, 3, 1, 4)  # each [B, heads, T, D / heads]
         attended = F.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2)
-        hidden = hidden + F.dropout(self.attention_out(attended), self.dropout, self.training)
-        return hidden + F.dropout(self.network(self.network_norm(hidden)), self.dropout, self.training)
+        hidden = hidden + _dropout(self.attention_out(attended), self.dropout, self.training)
+        return hidden + _dropout(self.network(self.network_norm(hidden)), self.dropout, self.training)
+
+
+def _dropout(inputs: Float[Tensor, "*shape"], share: float, training: bool) -> Float[Tensor, "*shape"]:
+    """Dropout. On a CPU uniform numbers are drawn twice as fast as the mask of torch's own."""
+    if not (training and share):
+        return inputs
+    return inputs * (torch.rand_like(inputs) >= share) / (1 - share)
