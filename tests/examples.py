@@ -1,5 +1,6 @@
 """Small inputs that several tests share."""
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rails_ray.config import RunConfig
+from rails_ray import build
+from rails_ray.config import RunConfig, to_json
 from rails_ray.data.batch import PairSampler, WindowSampler
 from rails_ray.data.dataset import ItemLists, Queries
 from rails_ray.encoders.components import ComponentsConfig
@@ -21,10 +23,11 @@ from rails_ray.encoders.two_tower import TwoTowerConfig
 from rails_ray.similarities.dot_product import DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.similarities.states import ItemState, QueryState
-from rails_ray.storage import manifest, parts
+from rails_ray.storage import manifest, parts, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded
 from rails_ray.storage.parquet import item_part
+from rails_ray.training import state
 from rails_ray.training.loop import TrainingConfig
 
 
@@ -195,3 +198,15 @@ def real_data(name: str) -> Storage:
     if not folder.is_dir():
         pytest.skip(f"needs the data set {name} in {folder.parent.resolve()}: set RAILS_RAY_DATA")
     return Storage(str(folder))
+
+
+def write_untrained_run(storage: Storage, run: str, config: RunConfig, cutoff_mass: float | None = None) -> None:
+    """A finished run of a model with random weights: what comes after training does not mind."""
+    runs.write(
+        storage,
+        run,
+        weights=state.to_bytes(build.model(config)),
+        validation=json.dumps({"cutoff_mass": cutoff_mass}).encode(),
+        training={"seconds": 0, "losses": []},
+        config=to_json(config),
+    )

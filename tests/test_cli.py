@@ -206,9 +206,9 @@ def test_every_command_in_the_readme_can_be_parsed() -> None:
 
 
 @pytest.mark.cluster
-def test_the_readmes_stage_commands(tmp_path: Path) -> None:
-    """As printed but for a folder, a port, a few steps, and the server in the background."""
-    storage, port, steps = str(tmp_path / "storage"), free_port(), 8
+def test_the_readmes_stage_commands(s3: str) -> None:
+    """As printed but for storage on S3, a port, a few steps, and the server in the background."""
+    storage, port, steps = f"{s3}/storage", free_port(), 8
     url, token = f"http://127.0.0.1:{port}", secrets.token_hex(32)
     more = {
         "train": ["--storage", storage, "--training.num-steps", str(steps), "--data.num-test", "200"],
@@ -252,11 +252,12 @@ def test_the_readmes_stage_commands(tmp_path: Path) -> None:
         httpx.get(f"{url}/v1/health")
     assert not with_token(token), "Ctrl-C must stop everything that the command started"
 
-    part = next((tmp_path / "storage" / "versions").glob("*/shard-001/*.parquet"))
-    part.write_bytes(part.read_bytes()[:-1])
+    store = Storage(storage)
+    part = f"versions/demo-1/{versions.read_manifest(store).parts[-1].path}"
+    store.write(part, store.read(part)[:-1])
     done = run("serve", "--storage", storage, "--port", str(port))
     assert done.returncode == cli.EXIT_FAILED
-    assert f"{part.name} of version demo-1 must have the sha256 of its manifest" in done.stderr
+    assert f"{Path(part).name} of version demo-1 must have the sha256 of its manifest" in done.stderr
     assert "Traceback" not in done.stderr
 
 

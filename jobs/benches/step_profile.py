@@ -39,10 +39,11 @@ KINDS = {  # by the beginning of an operator's name, the first that fits
         "aten::as_strided", "aten::expand", "aten::slice", "aten::select", "aten::permute", "aten::unsqueeze",
         "aten::squeeze", "aten::detach", "aten::lift", "aten::item", "aten::_local_scalar", "aten::unflatten",
     ),
-    "copies and look-ups": (
-        "aten::copy_", "aten::cat", "aten::index", "aten::_index", "aten::embedding", "aten::gather", "aten::scatter",
-        "aten::clone", "aten::fill_", "aten::zero",
-        "aten::constant_pad", "aten::repeat_interleave",
+    "look-ups": (
+        "aten::index", "aten::_index", "aten::embedding", "aten::gather", "aten::scatter", "aten::repeat_interleave",
+    ),
+    "copies": (
+        "aten::copy_", "aten::cat", "aten::clone", "aten::fill_", "aten::zero", "aten::constant_pad",
     ),
     "element-wise and reductions": ("aten::",),
 }  # fmt: skip

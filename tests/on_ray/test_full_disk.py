@@ -1,6 +1,5 @@
 """A real disk that is full: a sentence, nothing half-visible, and the same call goes on when there is room again."""
 
-import json
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from examples import small_config, write_text_data
-from rails_ray import build, config, on_ray
+from examples import small_config, write_text_data, write_untrained_run
+from rails_ray import on_ray
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.errors import StorageError, TrainingError
-from rails_ray.storage import runs, versions
+from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
-from rails_ray.training import state
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
@@ -57,14 +55,7 @@ def test_training_on_a_full_disk(disk: Path, run_config: RunConfig) -> None:
 
 
 def test_encoding_and_publishing_on_a_full_disk(disk: Path, run_config: RunConfig) -> None:
-    runs.write(
-        Storage(str(disk)),
-        "r",
-        weights=state.to_bytes(build.model(run_config)),
-        validation=json.dumps({"cutoff_mass": None}).encode(),
-        training={"seconds": 0, "losses": []},
-        config=config.to_json(run_config),
-    )
+    write_untrained_run(Storage(str(disk)), "r", run_config)
     filler = fill(disk, 24_000)
     with pytest.raises(
         StorageError, match=r"storage must take the file .*got: No space left on device: free some space"

@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 from safetensors import safe_open
 
-from examples import small_config, write_text_data
+from examples import small_config, write_text_data, write_untrained_run
 from processes import command, kill_one, wait_for, with_token
 from rails_ray import build, config, on_ray
 from rails_ray.config import DataConfig, RunConfig
@@ -130,8 +130,7 @@ def test_a_killed_worker_of_training(run_config: RunConfig, undisturbed: list[fl
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_killed_worker_of_encoding(run_config: RunConfig, tmp_path: Path) -> None:
-    quick = replace(run_config, training=replace(run_config.training, num_steps=2, validate_every=0))
-    on_ray.train(quick, str(tmp_path), run="r", num_workers=1)
+    write_untrained_run(Storage(str(tmp_path)), "r", run_config)
     kills: list[int] = []
 
     def kill_once(done: int, total: int, note: str) -> None:

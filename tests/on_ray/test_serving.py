@@ -1,6 +1,5 @@
 """The application over HTTP: a router, a query encoder and two shards on a real cluster."""
 
-import json
 import socket
 import time
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import pytest
 import ray
 import torch
 
-from examples import small_config, write_text_data
+from examples import small_config, write_text_data, write_untrained_run
 from rails_ray import build, client, on_ray
 from rails_ray.config import DataConfig
 from rails_ray.encoders.model import Model
@@ -22,10 +21,9 @@ from rails_ray.on_ray.encoding import encode
 from rails_ray.on_ray.serving.app import ServeArgs, check_port, served
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.similarities.states import ItemState
-from rails_ray.storage import manifest, runs, shards
+from rails_ray.storage import manifest, shards
 from rails_ray.storage.filesystem import Storage
 from rails_ray.top_k import Exclusions
-from rails_ray.training import state
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
@@ -60,16 +58,7 @@ class Served:
 def publish_untrained(root: Path) -> manifest.Manifest:
     """A version of a model with random weights: serving does not mind, and no training is waited for."""
     config = replace(small_config(), data=DataConfig(folder=str(write_text_data(root / "my-data"))))
-    from rails_ray.config import to_json
-
-    runs.write(
-        Storage(str(root)),
-        "untrained",
-        weights=state.to_bytes(build.model(config)),
-        validation=json.dumps({"cutoff_mass": 0.999}).encode(),
-        training={"seconds": 0, "losses": []},
-        config=to_json(config),
-    )
+    write_untrained_run(Storage(str(root)), "untrained", config, cutoff_mass=0.999)
     encode(str(root), "untrained", version="v1", num_shards=2)
     return on_ray.publish(str(root), "v1")
 
