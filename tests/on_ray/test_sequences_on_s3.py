@@ -35,14 +35,15 @@ NUM_USERS, NUM_ITEMS = 40, 30
 
 
 def write_sequences(store: Storage) -> None:
-    """Users who go through the items in rings: what comes next is what came next for others."""
+    """Users who go through the items in rings, and stray at times: what comes next is mostly what it was for others."""
     generator = np.random.default_rng(0)
-    lines = [
-        (user, (start + 7 * step) % NUM_ITEMS, step)
-        for user in range(NUM_USERS)
-        for start in [int(generator.integers(NUM_ITEMS))]
-        for step in range(int(generator.integers(5, 12)))
-    ]
+    lines = []
+    for user in range(NUM_USERS):
+        start = int(generator.integers(NUM_ITEMS))
+        for step in range(int(generator.integers(5, 12))):
+            strays = generator.random() < 0.2
+            item = int(generator.integers(NUM_ITEMS)) if strays else (start + 7 * step) % NUM_ITEMS
+            lines.append((user, item, step))
     users, items, positions = zip(*lines, strict=True)
     tables = {
         "interactions": {"user_id": users, "item_id": [f"i{item}" for item in items], "position": positions},
@@ -95,7 +96,7 @@ def url(on_s3: OnS3) -> Iterator[str]:
 
 
 def test_everything_lies_in_the_bucket(on_s3: OnS3) -> None:
-    assert on_s3.run.validation["hit_rate"]["10"] > 0.8
+    assert on_s3.run.validation["hit_rate"]["10"] > 0.5
     # The best weights were chosen on the validation item, not on that of the test.
     best = max(validation["value"] for validation in on_s3.run.training["validations"])
     assert best == pytest.approx(on_s3.run.validation["mrr"])
@@ -187,7 +188,10 @@ def test_other_data_than_the_run_was_trained_on(on_s3: OnS3, s3_server: str) -> 
     store.write("items.parquet", sink.getvalue())
     try:
         for stage in (lambda: on_ray.encode(on_s3.root, "rings", version="v9"), lambda: on_ray.evaluate(on_s3.root)):
-            with pytest.raises(ValueError, match=r"must hold the items that the run was trained on, in their order"):
+            with pytest.raises(
+                ValueError,
+                match=r"must hold the (30 items of version v1|items that the run was trained on), in their order",
+            ):
                 stage()
     finally:
         store.write("items.parquet", items)
