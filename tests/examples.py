@@ -59,26 +59,12 @@ def part_of(items: ItemState, first_row: int = 0) -> pa.Table:
 
 def encode(storage: Storage, version: str, shard_items: list[int]) -> Encoded:
     """A version of random items, one part per shard, ready to publish."""
-    written = []
-    for planned in parts.plan(shard_items, part_items=max(shard_items)):
-        items = random_states(1, planned.num_items, seed=planned.shard)[1]
-        parts.write_part(storage, version, planned, part_of(items, planned.first_row))
-        written.append(parts.read_part(storage, version, planned))
-    for name in (manifest.CONFIG, manifest.WEIGHTS):
-        storage.write(f"versions/{version}/{name}", b"{}")
-    encoded = Encoded(
-        version=version,
-        run="r",
-        num_items=sum(shard_items),
-        shard_items=shard_items,
-        query={"text": "string"},
-        columns=written[0][1],
-        parts=[entry for entry, _ in written],
-        files=[manifest.describe(name, b"{}") for name in (manifest.CONFIG, manifest.WEIGHTS)],
-        cutoff_mass=0.9,
-    )
-    manifest.write_encoded(storage, encoded)
-    return encoded
+    planned = parts.plan(shard_items, part_items=max(shard_items))
+    for part in planned:
+        items = random_states(1, part.num_items, seed=part.shard)[1]
+        parts.write_part(storage, version, part, part_of(items, part.first_row))
+    files = {manifest.CONFIG: b"{}", manifest.WEIGHTS: b"{}"}
+    return parts.finish(storage, version, planned, run="r", query={"text": "string"}, files=files, cutoff_mass=0.9)
 
 
 def small_mixture(p_q: int = 2, p_x: int = 3, seed: int = 0) -> MixtureOfLogits:

@@ -49,4 +49,4 @@ def wait_for(what: Callable[[], bool], timeout_s: float = 90) -> None:
     deadline = time.monotonic() + timeout_s
     while not what():
         assert time.monotonic() < deadline, "it must come to be in time"
-        time.sleep(0.02)
+        time.sleep(0.02)  # a file or a process of another program gives no event to wait for

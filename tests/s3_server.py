@@ -1,7 +1,6 @@
 """An S3 server in a process of its own, and a proxy in front of it that fails the way networks and servers do."""
 
 import http.client
-import os
 import socket
 import subprocess
 import sys
@@ -16,6 +15,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
+SERVER = """
+from threading import Event
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+Event().wait()
+"""
 SECRET = "sEcReT-kEy-0123456789"
 KEY_ID = "AKIDNOBODYSHOULDSEE"
 
@@ -23,22 +30,18 @@ KEY_ID = "AKIDNOBODYSHOULDSEE"
 @contextmanager
 def s3_server_process() -> Iterator[str]:
     """moto's server, until the block ends; its URL. It checks no signatures and lists ten keys at once, not 1000."""
-    port = free_port()
-    command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    environment = os.environ | {"MOTO_S3_DEFAULT_MAX_KEYS": "10"}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = [sys.executable, "-W", "ignore", "-c", SERVER]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
     try:
-        for _ in range(600):
-            if process.poll() is not None:
-                raise RuntimeError(f"moto's server must start, got exit status {process.returncode}")
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
+        port = process.stdout.readline().strip()
+        if not port:
+            raise RuntimeError(f"moto's server must start, got exit status {process.wait()}")
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(timeout=30)
+        process.stdout.close()
 
 
 def free_port() -> int:
@@ -124,7 +127,7 @@ def answer(status: int, code: str) -> Fault:
 
 def delay(seconds: float) -> Fault:
     def fault(handler: "_Handler", forward: Callable[[], http.client.HTTPResponse]) -> None:
-        time.sleep(seconds)
+        time.sleep(seconds)  # the fault itself
         handler.pass_on(forward())
 
     return fault
@@ -175,7 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
         if hasattr(self, "upstream"):
             self.upstream.close()
 
-    do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = _handle  # noqa: N815
+    do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = _handle  # noqa: N815 (http.server looks for these names)
 
     def pass_on(self, response: http.client.HTTPResponse) -> None:
         self.respond(response.status, dict(response.getheaders()), response.read())

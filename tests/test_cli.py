@@ -16,7 +16,7 @@ import pytest
 
 from examples import encode
 from processes import with_token
-from rails_ray import cli
+from rails_ray import cli, commands
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 
@@ -56,7 +56,7 @@ def test_a_recipes_fields_are_overridden_by_their_dotted_names() -> None:
     command = cli.parse(
         ["train", "emoji-dot", "--training.num-steps", "7", "--data.folder", "/x", "--similarity.temperature", "0.2"]
     )
-    assert isinstance(command, cli.Train)
+    assert isinstance(command, commands.Train)
     assert command.config.name == "emoji-dot"
     assert command.config.training.num_steps == 7
     assert command.config.training.batch_size == 512
@@ -67,7 +67,7 @@ def test_a_recipes_fields_are_overridden_by_their_dotted_names() -> None:
 def test_the_recipe_may_stand_anywhere() -> None:
     for arguments in (["--run", "x", "emoji-dot"], ["emoji-dot", "--run", "x"], ["--run", "emoji-mol", "emoji-dot"]):
         command = cli.parse(["train", *arguments])
-        assert isinstance(command, cli.Train)
+        assert isinstance(command, commands.Train)
         assert command.config.name == command.recipe == "emoji-dot"
     with pytest.raises(ValueError, match=r"recipe must be one of emoji-mol, emoji-dot, text-mol, .*, got 'nope'"):
         cli.parse(["train", "--run", "x", "nope"])
@@ -192,16 +192,16 @@ def test_versions_are_listed_shown_verified_and_rolled_back(tmp_path: Path, capf
 
 
 def test_ids_are_asked_for_as_the_index_has_them() -> None:
-    assert cli._typed("42", "int64") == 42
-    assert cli._typed("42", "string") == "42"
-    assert cli._typed("b42", "int64") == "b42"
+    assert commands._typed("42", "int64") == 42
+    assert commands._typed("42", "string") == "42"
+    assert commands._typed("b42", "int64") == "b42"
 
 
 def test_every_command_in_the_readme_can_be_parsed() -> None:
     headings = ("Quickstart", "The stages as commands", "Your own data", "Object storage")
-    commands = [shlex.split(line)[1:] for heading in headings for line in readme_commands(heading)]
-    assert len(commands) > 12
-    for command in commands:
+    parsed = [shlex.split(line)[1:] for heading in headings for line in readme_commands(heading)]
+    assert len(parsed) > 12
+    for command in parsed:
         cli.parse(command)
 
 
@@ -219,11 +219,11 @@ def test_the_readmes_stage_commands(s3: str) -> None:
         "serve": ["--storage", storage, "--port", str(port)],
         "query": ["--url", url],
     }
-    commands = [shlex.split(line)[1:] for line in readme_commands("The stages as commands")]
-    assert [command[0] for command in commands] == ["train", "encode", "publish", "evaluate", "index", "serve", "query"]
+    parsed = [shlex.split(line)[1:] for line in readme_commands("The stages as commands")]
+    assert [command[0] for command in parsed] == ["train", "encode", "publish", "evaluate", "index", "serve", "query"]
     server: subprocess.Popen[str] | None = None
     try:
-        for command in commands:
+        for command in parsed:
             arguments = [*command, *more[command[0]]]
             if command[0] == "serve":
                 clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}

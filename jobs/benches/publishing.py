@@ -1,6 +1,6 @@
 """Publishing: does a reader ever see half a version while two publishers write?
 
-Two processes publish small versions to one S3 prefix (moto's server, in a process of its own) as fast as they can; one
+Two processes publish small versions to one S3 prefix (moto's server) as fast as they can; one
 that loses reads again and retries. A third process polls: it opens the current version and checks each byte of it.
 
     python -m jobs.benches.publishing [--publishes 200]
@@ -11,9 +11,6 @@ names must chain all winners, each once.
 
 import multiprocessing
 import os
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 import tyro
+from moto.server import ThreadedMotoServer
 from rich.console import Console
 
 from jobs.benches.record import Record
@@ -89,44 +87,36 @@ def main(arguments: Arguments) -> None:
 
 @contextmanager
 def s3_server() -> Iterator[None]:
-    """moto's server, until the block ends."""
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        port = holder.getsockname()[1]
+    """moto's server in this process, which only counts, until the block ends."""
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
     os.environ |= {
         "AWS_ACCESS_KEY_ID": "bench",
         "AWS_SECRET_ACCESS_KEY": "bench",
         "AWS_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.get_host_and_port()[1]}",
         "NO_PROXY": "127.0.0.1",
     }
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(300):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
-        boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="publishing")
-        yield
-    finally:
-        server.terminate()
-        server.wait(30)
+    boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="publishing")
+    yield
+    server.stop()
+
+
+class Noting(Storage):
+    """Storage that keeps each pointer that was swapped in."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.pointers: list[dict[str, Any]] = []
+
+    def swap(self, path: str, data: bytes, tag: str | None) -> None:
+        super().swap(path, data, tag)
+        self.pointers.append(manifest.json_object(data, path))
 
 
 def publish(number: int, count: int, told: Any) -> None:
     """A publisher: `count` versions, each tried until it has been current."""
-    store = Storage(ROOT)
-    before: list[str | None] = []
-    swap = Storage.swap
-
-    def noted(self: Storage, path: str, data: bytes, tag: str | None) -> None:
-        swap(self, path, data, tag)
-        if path == versions.CURRENT:
-            before.append(manifest.json_object(data, path)["previous"])
-
-    Storage.swap = noted  # type: ignore[method-assign]
+    store = Noting(ROOT)
     for turn in range(count):
         encoded = encode(store, f"v-{number}-{turn:04d}", seed=number * count + turn)
         conflicts = 0
@@ -136,7 +126,7 @@ def publish(number: int, count: int, told: Any) -> None:
                 break
             except ConflictError:
                 conflicts += 1
-        told.put({"version": encoded.version, "previous": before[-1], "conflicts": conflicts})
+        told.put({"version": encoded.version, "previous": store.pointers[-1]["previous"], "conflicts": conflicts})
 
 
 def poll(stop: Event, told: Any) -> None:
@@ -168,21 +158,9 @@ def encode(store: Storage, version: str, seed: int) -> Encoded:
         vectors = torch.randn(part.num_items, 1, 8, generator=generator)
         state = ItemState(vectors, None, vectors[:, 0])
         parts.write_part(store, version, part, parquet.item_part(pa.table({"item_row": rows, "item_id": rows}), state))
-    store.write(f"versions/{version}/{manifest.CONFIG}", b"{}")
-    written = [parts.read_part(store, version, part) for part in planned]
-    encoded = Encoded(
-        version=version,
-        run="none",
-        num_items=sum(SHARD_ITEMS),
-        shard_items=SHARD_ITEMS,
-        query={"text": "string"},
-        columns=written[0][1],
-        parts=[entry for entry, _ in written],
-        files=[manifest.describe(manifest.CONFIG, b"{}")],
-        cutoff_mass=None,
+    return parts.finish(
+        store, version, planned, run="none", query={"text": "string"}, files={manifest.CONFIG: b"{}"}, cutoff_mass=None
     )
-    manifest.write_encoded(store, encoded)
-    return encoded
 
 
 if __name__ == "__main__":

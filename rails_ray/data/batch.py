@@ -95,15 +95,13 @@ class PairSampler:
         Raises:
             ValueError: if the batch cannot be divided among the workers.
         """
-        check_slices(batch_size, num_workers)
         self.queries = queries
         self.query_features = query_features
         self.item_features = item_features
         self.batch_size = batch_size
         self.num_items = num_items
         self.seed = seed
-        self.rank = rank
-        self.num_workers = num_workers
+        self.mine = slice_of(rank, num_workers, batch_size)
         # Queries by item: those of item x are _answers[_starts[x] : _starts[x + 1]].
         query_of = np.repeat(np.arange(len(queries)), queries.relevant.lengths)
         by_item = np.argsort(queries.relevant.rows, kind="stable")
@@ -123,18 +121,17 @@ class PairSampler:
         positive = generator.choice(np.flatnonzero(num_answers), size=self.batch_size)
         chosen = self._answers[self._starts[rows[positive]] + generator.integers(num_answers[positive])]
 
-        size = self.batch_size // self.num_workers
-        mine = slice(self.rank * size, (self.rank + 1) * size)
-        relevant = self.queries.relevant.take(chosen[mine])
-        item_rows, column = torch.from_numpy(rows), torch.from_numpy(positive[mine])
+        chosen, positive = chosen[self.mine], positive[self.mine]
+        relevant = self.queries.relevant.take(chosen)
+        item_rows, column = torch.from_numpy(rows), torch.from_numpy(positive)
         return TrainingBatch(
-            queries=self.query_features.take(torch.from_numpy(chosen[mine])),
+            queries=self.query_features.take(torch.from_numpy(chosen)),
             items=self.item_features.take(item_rows),
             positive=column,
             is_hidden=hidden_items(
                 item_rows,
                 column,
-                torch.from_numpy(np.repeat(np.arange(size), relevant.lengths)),
+                torch.from_numpy(np.repeat(np.arange(len(chosen)), relevant.lengths)),
                 torch.from_numpy(relevant.rows),
             ),
         )
@@ -174,7 +171,6 @@ class WindowSampler:
         Raises:
             ValueError: if the batch cannot be divided among the workers.
         """
-        check_slices(batch_size, num_workers)
         self.histories = histories
         self.next_rows = next_rows
         self.num_corpus_items = num_corpus_items
@@ -182,8 +178,8 @@ class WindowSampler:
         self.batch_size = batch_size
         self.num_items = num_items
         self.seed = seed
-        self.rank = rank
         self.num_workers = num_workers
+        self.mine = slice_of(rank, num_workers, batch_size)
         self._order = lru_cache(maxsize=2)(self._order_of)
 
     def _order_of(self, epoch: int) -> NDArray[np.int64]:
@@ -199,15 +195,13 @@ class WindowSampler:
         sizes = np.minimum(lengths, self.max_length)
         first = generator.integers(lengths - sizes + 1)
 
-        size = self.batch_size // self.num_workers
-        mine = slice(self.rank * size, (self.rank + 1) * size)
-        users, first, last = users[mine], first[mine], sizes[mine, None]
+        users, first, last = users[self.mine], first[self.mine], sizes[self.mine, None]
         at = np.arange(self.max_length)
         is_asked = at < last  # [B, T]
         place = (self.histories.starts[users] + first)[:, None] + np.minimum(at, last - 1)
         rows = self.histories.rows[place]
         following = self.histories.rows[np.minimum(place + 1, len(self.histories.rows) - 1)]
-        is_end = first[:, None] + at == lengths[mine, None] - 1
+        is_end = first[:, None] + at == lengths[self.mine, None] - 1
         asked = np.flatnonzero(is_asked)
         after = np.where(is_end, self.next_rows[users, None], following).reshape(-1)[asked]
         distinct, positive = np.unique(after, return_inverse=True)
@@ -223,9 +217,13 @@ class WindowSampler:
         )
 
 
-def check_slices(batch_size: int, num_workers: int) -> None:
-    """Raises:
-    ValueError: if a global batch cannot be cut into equal slices.
+def slice_of(rank: int, num_workers: int, batch_size: int) -> slice:
+    """A worker's part of a global batch.
+
+    Raises:
+        ValueError: if the batch cannot be cut into equal parts.
     """
     if batch_size % num_workers:
         raise ValueError(f"batch_size must be a multiple of the {num_workers} workers, got {batch_size}")
+    size = batch_size // num_workers
+    return slice(rank * size, (rank + 1) * size)

@@ -73,8 +73,7 @@ def encode(
         use_gpu = ray.cluster_resources().get("GPU", 0) >= num_workers
 
     weights_sha256 = hashlib.sha256(found.weights).hexdigest()
-    shard_items = parts.even_shards(items.num_rows, num_shards)
-    planned = parts.plan(shard_items, part_items)
+    planned = parts.plan(parts.even_shards(items.num_rows, num_shards), part_items)
     parts.begin(
         store,
         version,
@@ -106,23 +105,15 @@ def encode(
     elif missing:
         write_missing()
 
-    files = {manifest.CONFIG: found.config, manifest.WEIGHTS: found.weights, **corpus.files}
-    for name, content in files.items():
-        store.write(f"{manifest.folder_of(version)}/{name}", content)
-    done = [parts.read_part(store, version, part) for part in planned]
-    encoded = Encoded(
-        version=version,
+    return parts.finish(
+        store,
+        version,
+        planned,
         run=run,
-        num_items=items.num_rows,
-        shard_items=shard_items,
         query=corpus.query,
-        columns=done[0][1],
-        parts=[entry for entry, _ in done],
-        files=[manifest.describe(name, content) for name, content in files.items()],
+        files={manifest.CONFIG: found.config, manifest.WEIGHTS: found.weights, **corpus.files},
         cutoff_mass=found.cutoff_mass,
     )
-    manifest.write_encoded(store, encoded)
-    return encoded
 
 
 def _block(items: pa.Table, part: PlannedPart) -> pa.Table:

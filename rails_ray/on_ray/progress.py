@@ -17,7 +17,6 @@ OnProgress = Callable[[int, int, str], None]
 """Called with (steps done, steps in all, a word on how it goes)."""
 
 
-@ray.remote(num_cpus=0)
 class ProgressBoard:
     """The latest progress that any worker wrote."""
 
@@ -29,6 +28,11 @@ class ProgressBoard:
 
     def read(self) -> tuple[int, int, str] | None:
         return self._latest
+
+
+def new_board() -> Any:
+    """A board as an actor on the cluster."""
+    return ray.remote(num_cpus=0)(ProgressBoard).remote()
 
 
 def latest(board: Any) -> tuple[int, int, str] | None:

@@ -15,10 +15,11 @@ from typing import Any
 import ray
 import ray.train
 import ray.train.torch
-from ray.train import FailureConfig, ScalingConfig
-from ray.train import RunConfig as RayRunConfig
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.torch import TorchConfig
+from ray.train.v2.api.config import FailureConfig, ScalingConfig
+from ray.train.v2.api.config import RunConfig as RayRunConfig
 from ray.train.v2.api.exceptions import TrainingFailedError
+from ray.train.v2.torch.torch_trainer import TorchTrainer  # what ray.train.torch names, as type checkers cannot see
 
 from rails_ray import build, config
 from rails_ray.collectives.first import from_first
@@ -28,7 +29,7 @@ from rails_ray.errors import TrainingError
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.evaluation.report import validate, validation_mrr
 from rails_ray.on_ray.failures import own_cause
-from rails_ray.on_ray.progress import OnProgress, ProgressBoard, Reporter, latest, watch
+from rails_ray.on_ray.progress import OnProgress, Reporter, latest, new_board, watch
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.training import state
@@ -82,7 +83,7 @@ def train(
     runs.begin(store, run, config_json, data.digest())
     if use_gpu is None:
         use_gpu = ray.cluster_resources().get("GPU", 0) >= num_workers
-    board: Any = ProgressBoard.remote() if on_progress else None  # type: ignore[attr-defined]
+    board = new_board() if on_progress else None
     settings = {
         "config": config_json,
         "storage": str(store),
@@ -119,7 +120,7 @@ def _fit(settings: dict[str, Any], scaling: ScalingConfig, backend: TorchConfig)
                     name="train",
                     storage_path=bookkeeping,
                     # Workers for which there is no room are asked for so often, a minute each, before that is told.
-                    failure_config=FailureConfig(controller_failure_limit=2),  # type: ignore[call-arg]
+                    failure_config=FailureConfig(controller_failure_limit=2),
                 ),
             )
             try:

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import re
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ import pyarrow as pa
 from rails_ray.errors import ConflictError, DamagedError, NotFoundError
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import NAME, Storage
-from rails_ray.storage.manifest import PartEntry, describe, folder_of, read_json
+from rails_ray.storage.manifest import Encoded, PartEntry, describe, folder_of, read_json, write_encoded
 
 RECORD = re.compile(r"(\d{12})\.json")
 
@@ -111,6 +112,46 @@ def read_part(storage: Storage, version: str, planned: PlannedPart) -> tuple[Par
     if PlannedPart(entry.shard, entry.first_row, entry.num_items) != planned:
         raise DamagedError(f"{_record(version, planned)} must name {planned}, got {entry}: choose another --version")
     return entry, columns
+
+
+def finish(
+    storage: Storage,
+    version: str,
+    planned: Sequence[PlannedPart],
+    *,
+    run: str,
+    query: dict[str, str],
+    files: Mapping[str, bytes],
+    cutoff_mass: float | None,
+) -> Encoded:
+    """Write the files beside the parts, and what encoding has made, which can be published from here on.
+
+    Args:
+        query, cutoff_mass: as in `Encoded`.
+        files: contents by name.
+
+    Raises:
+        DamagedError: if a part has no record.
+    """
+    for name, content in files.items():
+        storage.write(f"{folder_of(version)}/{name}", content)
+    written = [read_part(storage, version, part) for part in planned]
+    shard_items = [0] * (planned[-1].shard + 1)
+    for part in planned:
+        shard_items[part.shard] += part.num_items
+    encoded = Encoded(
+        version=version,
+        run=run,
+        num_items=sum(shard_items),
+        shard_items=shard_items,
+        query=query,
+        columns=written[0][1],
+        parts=[entry for entry, _ in written],
+        files=[describe(name, content) for name, content in files.items()],
+        cutoff_mass=cutoff_mass,
+    )
+    write_encoded(storage, encoded)
+    return encoded
 
 
 def _record(version: str, planned: PlannedPart) -> str:

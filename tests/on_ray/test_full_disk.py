@@ -25,7 +25,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", folder], capture_output=True, check=False
     )
-    if mounted.returncode:
+    if mounted.returncode:  # it takes a privilege; tests/storage/test_filesystem.py injects the error everywhere
         pytest.skip("a small file system cannot be mounted here")
     yield folder
     subprocess.run(["umount", folder], check=True)

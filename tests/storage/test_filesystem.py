@@ -123,7 +123,7 @@ def test_one_of_many_wins(root: str, exists: bool, monkeypatch: pytest.MonkeyPat
     def read_slowly(self: LocalFiles, path: str) -> tuple[bytes, str] | None:
         """Time enough for the others between a look and the rename."""
         found = read(self, path)
-        time.sleep(0.02)
+        time.sleep(0.02)  # widens the gap that the lock must close; with the lock it changes nothing
         return found
 
     monkeypatch.setattr(LocalFiles, "read_tagged", read_slowly)
