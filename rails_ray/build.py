@@ -34,7 +34,7 @@ from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.similarities.states import ItemState
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import CONFIG, HISTORIES, ITEMS, WEIGHTS, Manifest, read_file
+from rails_ray.storage.manifest import CONFIG, HISTORIES, ITEMS, WEIGHTS, Encoded, read_file
 from rails_ray.training import state
 from rails_ray.training.step import TrainingStep
 
@@ -85,12 +85,12 @@ def trained_model(config: RunConfig, weights: bytes) -> Model:
     return stored
 
 
-def version_config(storage: Storage, described: Manifest) -> RunConfig:
+def version_config(storage: Storage, described: Encoded) -> RunConfig:
     """The config of the run that a version comes from."""
     return from_json(read_file(storage, described.version, described.file(CONFIG)))
 
 
-def version_model(storage: Storage, described: Manifest) -> Model:
+def version_model(storage: Storage, described: Encoded) -> Model:
     """The model of a version.
 
     Raises:

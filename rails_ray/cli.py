@@ -1,19 +1,36 @@
 """The `rails-ray` command: arguments in, an exit code out. What each command does is in `commands`."""
 
+import json
 import os
 import secrets
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
 import tyro
 
 from rails_ray import __version__
-from rails_ray.commands import DEFAULT_RECIPE, Command, Train, errors, out
+from rails_ray.commands import Command, index, serving, stages
+from rails_ray.commands.base import errors, out
 from rails_ray.errors import RailsRayError
 from rails_ray.recipes import by_name, names
 
 DESCRIPTION = "Train, index and serve retrieval with learned similarities on Ray."
 EXIT_FAILED, EXIT_BAD_ARGUMENT, EXIT_INTERRUPTED = 1, 2, 130
+
+Commands = (
+    Annotated[stages.Quickstart, tyro.conf.subcommand("quickstart")]
+    | Annotated[stages.Train, tyro.conf.subcommand("train")]
+    | Annotated[stages.Encode, tyro.conf.subcommand("encode")]
+    | Annotated[stages.Publish, tyro.conf.subcommand("publish")]
+    | Annotated[stages.Evaluate, tyro.conf.subcommand("evaluate")]
+    | Annotated[stages.Pipeline, tyro.conf.subcommand("pipeline")]
+    | Annotated[serving.Serve, tyro.conf.subcommand("serve")]
+    | Annotated[serving.Query, tyro.conf.subcommand("query")]
+    | Annotated[index.Index, tyro.conf.subcommand("index")]
+)
+WITH_RECIPE = {"train": stages.Train, "pipeline": stages.Pipeline}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,6 +50,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def job(name: str, arguments: Sequence[str] | None = None) -> int:
+    """Run a command as a job on the cluster that it was submitted to; its exit code.
+
+    The last line on stdout is JSON: {"job": name}, with what the command tells, or with the `error`.
+
+    Args:
+        arguments: as of the command.
+    """
+    code = EXIT_FAILED
+    told: dict[str, Any] | None = {"error": "the job must end by itself, got an interruption"}
+    try:
+        command = parse([name, *(sys.argv[1:] if arguments is None else arguments)])
+        _check_storage(command)
+        _quiet_ray()
+        told = command.run() or {}
+        code = 0
+    except (ValueError, RailsRayError, OSError) as error:
+        code = _fail(error, EXIT_BAD_ARGUMENT if isinstance(error, ValueError) else EXIT_FAILED)
+        told = {"error": str(error)}
+    except SystemExit as error:  # an argument that cannot be, which has been told
+        code = int(error.code or 0)
+        told = {"error": "the arguments must be those of the command"} if code else None
+    except Exception as error:
+        told = {"error": f"{type(error).__name__}: {error}"}
+        raise
+    finally:
+        if told is not None:
+            print(json.dumps({"job": name, **told}), flush=True)
+    return code
+
+
+def _check_storage(command: Any) -> None:
+    """Raises:
+    ValueError: if what a job makes would be lost with the copy of the working directory that it runs in.
+    """
+    if "://" not in command.storage and not Path(command.storage).expanduser().is_absolute():
+        raise ValueError(
+            "a job's --storage must be s3://bucket/prefix, or an absolute folder that all machines of the cluster "
+            f"share, got {command.storage!r}"
+        )
+
+
 def parse(arguments: Sequence[str]) -> Command:
     """The command that these arguments name.
 
@@ -43,15 +102,19 @@ def parse(arguments: Sequence[str]) -> Command:
     if arguments == ["--version"]:
         out.print(__version__)
         raise SystemExit(0)
-    if arguments[:1] == ["train"]:  # which fields there are to override, and their defaults, is the recipe's matter
-        named = next((word for word in arguments[1:] if word in names()), DEFAULT_RECIPE)
-        default = Train(recipe=named, config=by_name(named))
-        command = tyro.cli(Train, prog="rails-ray train", args=arguments[1:], default=default)
-        if command.recipe != named:  # a word that is no recipe, or an option's value that is called like another one
-            default = Train(recipe=command.recipe, config=by_name(command.recipe))
-            command = tyro.cli(Train, prog="rails-ray train", args=arguments[1:], default=default)
-        return command
-    return tyro.cli(Command, prog="rails-ray", description=DESCRIPTION, args=arguments)
+    kind = WITH_RECIPE.get(arguments[0]) if arguments else None
+    if kind is None:
+        return tyro.cli(Commands, prog="rails-ray", description=DESCRIPTION, args=arguments)
+
+    def parsed(recipe: str) -> Any:  # which fields there are to override, and their defaults, is the recipe's matter
+        default = kind(recipe=recipe, config=by_name(recipe))
+        return tyro.cli(kind, prog=f"rails-ray {arguments[0]}", args=arguments[1:], default=default)
+
+    named = next((word for word in arguments[1:] if word in names()), stages.DEFAULT_RECIPE)
+    command = parsed(named)
+    # The recipe may be a word that is none, or an option's value be called like one.
+    found: Command = command if command.recipe == named else parsed(command.recipe)
+    return found
 
 
 def _quiet_ray() -> None:

@@ -6,6 +6,7 @@
     |-- StorageError        storage that cannot be used: no credentials, denied, unreachable, full: mend it, run again
     |-- ConflictError       someone else wrote first: read again, then decide
     |-- TrainingError       a training run that ended without a model: read its logs, start again
+    |-- GateError           a version that is not good enough to publish: train a better one, or lower the gate
     `-- UnavailableError    a server or a shard that does not answer: wait, or ask for less coverage
 
 Each message is one sentence: what must hold, what came, and what to do where that is not plain.
@@ -34,6 +35,10 @@ class ConflictError(RailsRayError):
 
 class TrainingError(RailsRayError):
     """A training run ended without a model."""
+
+
+class GateError(RailsRayError):
+    """A version is not good enough to be published."""
 
 
 class UnavailableError(RailsRayError):

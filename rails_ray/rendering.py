@@ -1,6 +1,7 @@
 """What a person sees in the terminal: progress while work goes on, tables when it is done."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +16,7 @@ from rails_ray.storage.manifest import Manifest, PartEntry, summary
 from rails_ray.storage.versions import Listed
 
 SHOWN_ITEMS = 4  # of an answer, in a line of a table
+LOG_S = 10.0  # seconds between two lines of progress where there is no terminal
 
 
 @contextmanager
@@ -27,14 +29,21 @@ def spinner(console: Console, what: str) -> Iterator[None]:
 
 
 class Bar:
-    """A bar for work that reports (done, total, note)."""
+    """A bar for work that reports (done, total, note); in a log, which cannot show one, a line every LOG_S seconds."""
 
-    def __init__(self, progress: Progress, what: str) -> None:
+    def __init__(self, progress: Progress, what: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._progress = progress
+        self._what = what
         self._task = progress.add_task(what, total=None, note="starting")
+        self._clock = clock
+        self._last_line = clock()
 
     def __call__(self, done: int, total: int, note: str) -> None:
         self._progress.update(self._task, completed=done, total=total, note=note)
+        console, now = self._progress.console, self._clock()
+        if not console.is_terminal and now - self._last_line >= LOG_S:
+            self._last_line = now
+            console.print(f"  {self._what} {done}/{total} {note}", markup=False, highlight=False)
 
 
 @contextmanager

@@ -16,12 +16,13 @@ import pytest
 
 from examples import encode
 from processes import with_token
-from rails_ray import cli, commands
+from rails_ray import cli
+from rails_ray.commands import serving, stages
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ("quickstart", "train", "encode", "publish", "serve", "query", "evaluate", "index")
+COMMANDS = ("quickstart", "train", "encode", "publish", "evaluate", "pipeline", "serve", "query", "index")
 
 
 def run(*arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
@@ -56,7 +57,7 @@ def test_a_recipes_fields_are_overridden_by_their_dotted_names() -> None:
     command = cli.parse(
         ["train", "emoji-dot", "--training.num-steps", "7", "--data.folder", "/x", "--similarity.temperature", "0.2"]
     )
-    assert isinstance(command, commands.Train)
+    assert isinstance(command, stages.Train)
     assert command.config.name == "emoji-dot"
     assert command.config.training.num_steps == 7
     assert command.config.training.batch_size == 512
@@ -67,7 +68,7 @@ def test_a_recipes_fields_are_overridden_by_their_dotted_names() -> None:
 def test_the_recipe_may_stand_anywhere() -> None:
     for arguments in (["--run", "x", "emoji-dot"], ["emoji-dot", "--run", "x"], ["--run", "emoji-mol", "emoji-dot"]):
         command = cli.parse(["train", *arguments])
-        assert isinstance(command, commands.Train)
+        assert isinstance(command, stages.Train)
         assert command.config.name == command.recipe == "emoji-dot"
     with pytest.raises(ValueError, match=r"recipe must be one of emoji-mol, emoji-dot, text-mol, .*, got 'nope'"):
         cli.parse(["train", "--run", "x", "nope"])
@@ -192,9 +193,9 @@ def test_versions_are_listed_shown_verified_and_rolled_back(tmp_path: Path, capf
 
 
 def test_ids_are_asked_for_as_the_index_has_them() -> None:
-    assert commands._typed("42", "int64") == 42
-    assert commands._typed("42", "string") == "42"
-    assert commands._typed("b42", "int64") == "b42"
+    assert serving._typed("42", "int64") == 42
+    assert serving._typed("42", "string") == "42"
+    assert serving._typed("b42", "int64") == "b42"
 
 
 def test_every_command_in_the_readme_can_be_parsed() -> None:

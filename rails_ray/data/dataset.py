@@ -50,13 +50,22 @@ class ItemLists:
         within = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
         return ItemLists(starts, self.rows[np.repeat(self.starts[:-1][numbers], lengths) + within])
 
+    def renamed(self, rows: NDArray[np.int64]) -> "ItemLists":
+        """The same lists with `rows[row]` in place of each row."""
+        return ItemLists(self.starts, rows[self.rows])
+
+    def without(self, row: int) -> "ItemLists":
+        """The same lists less one row."""
+        is_kept = self.rows != row
+        return ItemLists(np.concatenate([[0], np.cumsum(is_kept)])[self.starts], self.rows[is_kept])
+
 
 @dataclass(frozen=True)
 class Queries:
     """Queries of one split.
 
     inputs: what the query encoder reads: texts, or histories as item rows in time order.
-    relevant: the items that answer each query, ascending.
+    relevant: the items that answer each query. A row beyond the corpus is an item that it lacks and no search finds.
     seen: items that a query's answer must not hold; None where there are none.
     """
 
@@ -72,6 +81,19 @@ class Queries:
         first = slice(num_queries)
         inputs = self.inputs.take(first) if isinstance(self.inputs, ItemLists) else self.inputs[first]
         return Queries(inputs, self.relevant.take(first), self.seen and self.seen.take(first))
+
+    def in_corpus(self, rows: NDArray[np.int64], num_items: int) -> "Queries":
+        """The same queries, asked of another corpus: an earlier version of this one, say.
+
+        Relevant items that it lacks stay, as row `num_items`, which no search finds; of histories they are left out.
+
+        Args:
+            rows: row of each item in the other corpus, or -1 where it lacks the item.
+            num_items: of the other corpus.
+        """
+        inputs = self.inputs.renamed(rows).without(-1) if isinstance(self.inputs, ItemLists) else self.inputs
+        relevant = self.relevant.renamed(np.where(rows < 0, num_items, rows))
+        return Queries(inputs, relevant, self.seen and self.seen.renamed(rows).without(-1))
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ BATCH_SIZE = 128  # queries or items encoded at a time
 @dataclass(frozen=True)
 class Ranking:
     """
-    best_rank: rank of the first relevant item among all items, from 1 [Q].
+    best_rank: rank of the first relevant item among all items, from 1; X + 1 where the corpus has none [Q].
     scores: of the k best items, descending [Q, k].
     is_relevant: whether each of them is [Q, k].
-    num_relevant: relevant items in the corpus [Q].
+    num_relevant: relevant items, in the corpus or not [Q].
     temperature: tau_q [Q].
     """
 
@@ -70,7 +70,8 @@ def rank_all(model: Model, items: ItemState, queries: Queries, k: int) -> Rankin
         for line in range(len(query)):
             if queries.seen is not None:
                 scores[line, torch.from_numpy(queries.seen[first + line])] = -torch.inf
-            is_relevant[line, torch.from_numpy(queries.relevant[first + line])] = True
+            relevant = queries.relevant[first + line]
+            is_relevant[line, torch.from_numpy(relevant[relevant < len(items)])] = True
         best_rank.append(rank_of_best(scores, is_relevant))
         top = select(scores, k)
         lists.append(top.scores)
@@ -86,7 +87,10 @@ def rank_all(model: Model, items: ItemState, queries: Queries, k: int) -> Rankin
 
 
 def rank_of_best(scores: Float[Tensor, "B X"], is_relevant: Bool[Tensor, "B X"]) -> Int[Tensor, " B"]:
-    """The rank, from 1, of the first relevant item; among equal scores the lower row comes first (as in `top_k`)."""
+    """The rank, from 1, of the first relevant item; among equal scores the lower row comes first (as in `top_k`).
+
+    X + 1 for a query that no item is relevant to.
+    """
     best = scores.masked_fill(~is_relevant, -torch.inf).max(dim=1, keepdim=True).values
     rows = torch.arange(scores.shape[1], device=scores.device)
     best_row = torch.where(is_relevant & (scores == best), rows, scores.shape[1]).min(dim=1, keepdim=True).values

@@ -11,7 +11,9 @@ Each function runs on the cluster that the process is connected to; see `cluster
 
 from rails_ray.on_ray.encoding import encode
 from rails_ray.on_ray.evaluating import evaluate
+from rails_ray.on_ray.pipeline import pipeline
 from rails_ray.on_ray.publishing import publish
+from rails_ray.on_ray.submitting import submit
 from rails_ray.on_ray.training import train
 
-__all__ = ["encode", "evaluate", "publish", "train"]
+__all__ = ["encode", "evaluate", "pipeline", "publish", "submit", "train"]

@@ -51,6 +51,8 @@ def train(
 ) -> runs.Run:
     """Train a model and leave it in storage under the name of a run. A run that was cut off goes on.
 
+    A run that has finished is left as it is and returned.
+
     Only one call at a time may train a run.
 
     Args:
@@ -81,6 +83,8 @@ def train(
     run = run or timed_name(run_config.name)
     config_json = config.to_json(run_config)
     runs.begin(store, run, config_json, data.digest())
+    if runs.is_finished(store, run):
+        return runs.read(store, run)
     if use_gpu is None:
         use_gpu = ray.cluster_resources().get("GPU", 0) >= num_workers
     board = new_board() if on_progress else None

@@ -36,16 +36,13 @@ class Run:
 
 
 def begin(storage: Storage, run: str, config: bytes, data_sha256: str) -> None:
-    """Reserve a name for a run of this config on this data, or find that such a run was begun and can go on.
+    """Reserve a name for a run of this config on this data, or find that such a run was begun, and perhaps finished.
 
     Raises:
-        ValueError: if the name cannot be that of a folder, or a run of another config or data, or a finished one, has
-            it.
+        ValueError: if the name cannot be that of a folder, or a run of another config or data has it.
     """
     if not NAME.fullmatch(run):
         raise ValueError(f"run must be made of letters, digits, '.', '_' and '-', got {run!r}")
-    if is_finished(storage, run):
-        raise ValueError(f"run must be a new name, got {run!r}, which {storage} holds already: choose another --run")
     begun = {**json.loads(config), "data_sha256": data_sha256}
     try:
         storage.create(f"runs/{run}/begun.json", json.dumps(begun, indent=1).encode())

@@ -1,4 +1,4 @@
-"""Read the items of a published version, every byte checked against the manifest."""
+"""Read the items of a version, every byte checked against the manifest."""
 
 import io
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from rails_ray.similarities.states import ItemState
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Manifest, read_file
+from rails_ray.storage.manifest import Encoded, read_file
 
 
 @dataclass(frozen=True)
@@ -23,19 +23,21 @@ class Items:
     state: ItemState
 
 
-def read_shards(storage: Storage, manifest: Manifest, shards: Sequence[int]) -> Items:
+def read_shards(storage: Storage, described: Encoded, shards: Sequence[int]) -> Items:
     """The items of consecutive shards.
 
     Raises:
         ValueError: if there is no such shard.
         DamagedError: if a part is missing or changed.
     """
-    num_shards = len(manifest.shard_items)
+    num_shards = len(described.shard_items)
     for shard in shards:
         if not 0 <= shard < num_shards:
             raise ValueError(f"shard must be at least 0 and below {num_shards}, got {shard}")
-    entries = [part for part in manifest.parts if part.shard in shards]
+    entries = [part for part in described.parts if part.shard in shards]
     entries.sort(key=lambda part: part.first_row)
-    part = pa.concat_tables(pq.read_table(io.BytesIO(read_file(storage, manifest.version, entry))) for entry in entries)
+    part = pa.concat_tables(
+        pq.read_table(io.BytesIO(read_file(storage, described.version, entry))) for entry in entries
+    )
     titles = part["title"].to_pylist() if "title" in part.column_names else None
     return Items(entries[0].first_row, part["item_id"].to_pylist(), titles, parquet.item_state(part))

@@ -133,6 +133,20 @@ def read_manifest(storage: Storage, version: str | None = None) -> Manifest:
     return manifest.read(storage, version or current_version(storage))
 
 
+def read_described(storage: Storage, version: str | None = None) -> Encoded:
+    """The manifest of a version, or of the current one; of a version that is not published yet, what will be in it.
+
+    Raises:
+        NotFoundError: if there is no such version.
+        DamagedError: if the manifest cannot be read.
+    """
+    if version is not None and NAME.fullmatch(version):
+        folder = folder_of(version)
+        if storage.exists(f"{folder}/encoded.json") and not storage.exists(f"{folder}/manifest.json"):
+            return manifest.read_encoded(storage, version)
+    return read_manifest(storage, version)
+
+
 def listed(storage: Storage) -> list[Listed]:
     """All versions, published or not, by name."""
     try:

@@ -1,0 +1,33 @@
+"""What commands share: two consoles, storage, and the way to say what comes next."""
+
+import importlib
+from dataclasses import dataclass
+
+from rich.console import Console
+
+STORAGE = "rails-ray-data"
+
+out = Console()
+if not out.is_terminal:  # a job's log, a file: nothing says how wide it is
+    out.width = max(out.width, 120)
+errors = Console(stderr=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """What every command has that reads or writes storage."""
+
+    storage: str = STORAGE
+    """Folder, or s3://bucket/prefix, for everything that is made."""
+
+
+def load() -> None:
+    """Import what takes seconds to import under a spinner."""
+    with out.status("loading torch and Ray"):
+        importlib.import_module("rails_ray.on_ray")
+
+
+def say_next(command: str, storage: str) -> None:
+    """A hint at the command that comes after this one."""
+    where = "" if storage == STORAGE else f" --storage {storage}"
+    out.print(f"next: {command}{where}", highlight=False, markup=False, emoji=False, soft_wrap=True)

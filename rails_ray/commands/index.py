@@ -1,0 +1,93 @@
+"""List, show, verify and roll back index versions."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from rails_ray.commands.base import Stored, errors, out
+from rails_ray.errors import DamagedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListVersions(Stored):
+    """List all versions: which is current, which could be, which were cut off."""
+
+    def run(self) -> None:
+        from rails_ray import rendering
+        from rails_ray.storage import versions
+        from rails_ray.storage.filesystem import Storage
+
+        out.print(rendering.versions(versions.listed(Storage(self.storage)), f"versions in {self.storage}"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowVersion(Stored):
+    """Show what a version consists of."""
+
+    version: tyro.conf.Positional[str | None] = None
+    """A published version; by default the current one."""
+
+    def run(self) -> None:
+        from rails_ray import rendering
+        from rails_ray.storage.filesystem import Storage
+        from rails_ray.storage.versions import read_manifest
+
+        out.print(*rendering.version(read_manifest(Storage(self.storage), self.version)), sep="\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyVersion(Stored):
+    """Read every byte of a version and compare it with the manifest."""
+
+    version: tyro.conf.Positional[str | None] = None
+    """A published version; by default the current one."""
+
+    def run(self) -> None:
+        from rails_ray import rendering
+        from rails_ray.storage import versions
+        from rails_ray.storage.filesystem import Storage
+
+        store = Storage(self.storage)
+        manifest = versions.read_manifest(store, self.version)
+        num_files = len(manifest.parts) + len(manifest.files)
+        damages = []
+        with rendering.bar(out, f"verify {manifest.version}") as on_progress:
+            for done, damage in enumerate(versions.damages(store, manifest), start=1):
+                on_progress(done, num_files, "files")
+                damages += [damage] if damage else []
+        for damage in damages:
+            errors.print(f"rails-ray: {damage}", highlight=False, markup=False, soft_wrap=True)
+        if damages:
+            raise DamagedError(f"all {num_files} files of {manifest.version} must be whole, got {len(damages)} damaged")
+        out.print(f"version {manifest.version}: {num_files} files, {manifest.num_items} items, all as published")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollback(Stored):
+    """Make an earlier version current again, by one write. A running server goes on with the version it began with."""
+
+    version: tyro.conf.Positional[str | None] = None
+    """A published version; by default the one that was current before the current one."""
+
+    def run(self) -> None:
+        from rails_ray.storage import versions
+        from rails_ray.storage.filesystem import Storage
+
+        manifest = versions.rollback(Storage(self.storage), self.version)
+        out.print(f"version {manifest.version} is current: {manifest.num_items} items, {len(manifest.parts)} parts")
+
+
+@dataclass(frozen=True)
+class Index:
+    """List, show, verify and roll back index versions."""
+
+    action: tyro.conf.OmitSubcommandPrefixes[
+        Annotated[ListVersions, tyro.conf.subcommand("list")]
+        | Annotated[ShowVersion, tyro.conf.subcommand("show")]
+        | Annotated[VerifyVersion, tyro.conf.subcommand("verify")]
+        | Annotated[Rollback, tyro.conf.subcommand("rollback")]
+    ]
+
+    def run(self) -> None:
+        self.action.run()

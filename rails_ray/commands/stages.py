@@ -1,0 +1,212 @@
+"""The stages as commands: train, encode, publish, evaluate, and all of them in one."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any
+
+import tyro
+
+from rails_ray.commands.base import Stored, load, out, say_next
+from rails_ray.config import RunConfig
+from rails_ray.evaluation.gates import Gates
+from rails_ray.recipes import by_name
+
+DEFAULT_RECIPE = "emoji-mol"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quickstart(Stored):
+    """Do the whole job on packaged data: train, encode, publish, serve, ask over HTTP, and measure."""
+
+    steps: int | None = None
+    """Training steps of each model; fewer are faster and worse."""
+    port: int = 8000
+    """HTTP port on 127.0.0.1."""
+    keep: bool = False
+    """Go on serving until Ctrl-C, and print a curl line."""
+
+    def run(self) -> None:
+        load()
+        from rails_ray.quickstart import quickstart
+
+        quickstart(self.storage, num_steps=self.steps, port=self.port, keep=self.keep, console=out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Stored):
+    """Train a model by a recipe and store it as a run. Every field of the recipe can be overridden by its name."""
+
+    recipe: tyro.conf.Positional[str] = DEFAULT_RECIPE
+    """emoji-mol, text-mol, ml1m-sasrec-mol (Mixture of Logits); emoji-dot, text-dot, ml1m-sasrec (dot product)."""
+    run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
+    """Name of the run, the same again to go on with one that was cut off; by default the recipe's name and the time."""
+    workers: int = 2
+    """Data-parallel workers; each takes a GPU where the cluster has enough of them."""
+    checkpoint_s: float = 60.0
+    """Seconds between two checkpoints: the most work that a crash can lose."""
+    config: Annotated[tyro.conf.AvoidSubcommands[RunConfig], tyro.conf.arg(name="")] = field(
+        default_factory=lambda: by_name(DEFAULT_RECIPE)
+    )
+
+    def run(self) -> dict[str, Any]:
+        load()
+        from rails_ray import on_ray, rendering
+        from rails_ray.on_ray.cluster import cluster
+        from rails_ray.storage.filesystem import timed_name
+
+        name = self.run_name or timed_name(self.config.name)
+        with rendering.bar(out, f"train {name}") as on_progress, cluster(self.workers + 2):
+            run = on_ray.train(
+                self.config,
+                self.storage,
+                run=name,
+                num_workers=self.workers,
+                checkpoint_s=self.checkpoint_s,
+                on_progress=on_progress,
+            )
+        hit_rate = run.validation["hit_rate"]
+        out.print(
+            f"run {run.name}: validation hit rate@1 {hit_rate['1']:.4f}, hit rate@10 {hit_rate['10']:.4f}, "
+            f"MRR {run.validation['mrr']:.4f}, {run.training['seconds']:.0f} s of training"
+        )
+        say_next(f"rails-ray encode --run {run.name}", self.storage)
+        return {
+            "run": run.name,
+            "hit_rate": hit_rate,
+            "mrr": run.validation["mrr"],
+            "seconds": round(run.training["seconds"], 3),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encode(Stored):
+    """Encode the items of a run into the parts of an index version, which is not served before it is published."""
+
+    run_name: Annotated[str, tyro.conf.arg(name="run")]
+    """A run that `rails-ray train` made."""
+    version: str | None = None
+    """Name of the version, the same again to go on with one that was cut off; by default the run and the time."""
+    shards: int = 2
+    """Parts of the corpus that are searched side by side."""
+    workers: int = 1
+    """Encoders that work side by side; each takes a GPU where the cluster has enough of them."""
+    part_items: int = 16_384
+    """Items of a part, at most: the work that a crash can lose of each encoder."""
+
+    def run(self) -> dict[str, Any]:
+        load()
+        from rails_ray import on_ray, rendering
+        from rails_ray.on_ray.cluster import cluster
+        from rails_ray.storage.filesystem import timed_name
+
+        version = self.version or timed_name(self.run_name)
+        with rendering.bar(out, f"encode {version}") as on_progress, cluster(self.workers + 2):
+            encoded = on_ray.encode(
+                self.storage,
+                self.run_name,
+                version=version,
+                num_shards=self.shards,
+                num_workers=self.workers,
+                part_items=self.part_items,
+                on_progress=on_progress,
+            )
+        out.print(f"version {encoded.version}: {encoded.num_items} items in {len(encoded.shard_items)} shards")
+        say_next(f"rails-ray publish --version {encoded.version}", self.storage)
+        return {"version": encoded.version, "num_items": encoded.num_items, "shard_items": encoded.shard_items}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Publish(Stored):
+    """Check an encoded version, write its manifest, and make it the current one."""
+
+    version: str
+    """A version that `rails-ray encode` made."""
+
+    def run(self) -> dict[str, Any]:
+        load()
+        from rails_ray import rendering
+        from rails_ray.on_ray.publishing import publish
+
+        with rendering.bar(out, f"check {self.version}") as on_progress:
+            manifest = publish(self.storage, self.version, on_file=partial(on_progress, note="files"))
+        out.print(f"version {manifest.version} is current: {manifest.num_items} items, {len(manifest.parts)} parts")
+        say_next("rails-ray serve", self.storage)
+        return {"version": manifest.version, "num_items": manifest.num_items, "num_parts": len(manifest.parts)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(Stored):
+    """Measure a run or a version on held-out queries."""
+
+    run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
+    """A run to evaluate."""
+    version: str | None = None
+    """A version to evaluate, published or not; by default the current one."""
+    split: str = "test"
+    """train, valid or test."""
+
+    def run(self) -> dict[str, Any]:
+        load()
+        from rails_ray import on_ray, rendering
+        from rails_ray.on_ray.cluster import cluster
+
+        with rendering.spinner(out, "evaluate"), cluster():
+            report = on_ray.evaluate(self.storage, run=self.run_name, version=self.version, split=self.split)
+        name = self.run_name or self.version or "current version"
+        out.print(rendering.reports([(name, report, None)], f"{report.num_queries} queries of split {report.split}"))
+        return {"evaluated": name, **report.to_dict()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline(Stored):
+    """Train, encode, evaluate, and publish the version if it is good enough beside the current one."""
+
+    recipe: tyro.conf.Positional[str] = DEFAULT_RECIPE
+    """As of `rails-ray train`."""
+    run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
+    """Name of the run and of the version, the same again to go on; by default the recipe's name and the time."""
+    workers: int = 2
+    """Data-parallel workers of training."""
+    shards: int = 2
+    """Parts of the corpus that are searched side by side."""
+    checkpoint_s: float = 60.0
+    """Seconds between two checkpoints: the most work that a crash can lose."""
+    gates: Annotated[Gates, tyro.conf.arg(name="")] = field(default_factory=Gates)
+    """What the version must reach on the test queries before it is published."""
+    config: Annotated[tyro.conf.AvoidSubcommands[RunConfig], tyro.conf.arg(name="")] = field(
+        default_factory=lambda: by_name(DEFAULT_RECIPE)
+    )
+
+    def run(self) -> dict[str, Any]:
+        load()
+        from rails_ray import rendering
+        from rails_ray.evaluation.report import Report
+        from rails_ray.on_ray.cluster import cluster
+        from rails_ray.on_ray.pipeline import pipeline
+
+        def show(report: Report, former: Report | None) -> None:
+            rows = [("new version", report, None), *([("current version", former, None)] if former else [])]
+            out.print(rendering.reports(rows, f"{report.num_queries} queries of split {report.split}"))
+
+        with cluster(self.workers + 2):
+            done = pipeline(
+                self.config,
+                self.storage,
+                run=self.run_name,
+                num_workers=self.workers,
+                num_shards=self.shards,
+                gates=self.gates,
+                checkpoint_s=self.checkpoint_s,
+                stage=partial(rendering.bar, out),
+                on_report=show,
+            )
+        manifest = done.manifest
+        out.print(f"version {manifest.version} is current: {manifest.num_items} items, {len(manifest.parts)} parts")
+        say_next("rails-ray serve", self.storage)
+        return {
+            "run": done.run.name,
+            "version": manifest.version,
+            "num_items": manifest.num_items,
+            "hit_rate": done.report.hit_rate,
+            "former_hit_rate": None if done.former is None else done.former.hit_rate,
+        }

@@ -1,0 +1,99 @@
+"""The whole way from data to a current version: train -> encode -> evaluate -> publish, if the gates pass.
+
+Each stage goes on with what an earlier try under the same name has left, and one that was done is passed over.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+from rails_ray.config import RunConfig
+from rails_ray.errors import GateError, NotFoundError
+from rails_ray.evaluation.gates import Gates, objection
+from rails_ray.evaluation.report import Report
+from rails_ray.on_ray.encoding import encode
+from rails_ray.on_ray.evaluating import evaluate
+from rails_ray.on_ray.progress import OnProgress
+from rails_ray.on_ray.publishing import publish
+from rails_ray.on_ray.training import CHECKPOINT_S, train
+from rails_ray.storage import versions
+from rails_ray.storage.filesystem import Storage, timed_name
+from rails_ray.storage.manifest import Manifest
+from rails_ray.storage.runs import Run
+
+Stage = Callable[[str], AbstractContextManager[OnProgress]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """
+    report: of the new version, on the test queries.
+    former: of the version that was current before, on the same queries; None where there was none.
+    """
+
+    run: Run
+    manifest: Manifest
+    report: Report
+    former: Report | None
+
+
+@contextmanager
+def _silent(name: str) -> Iterator[OnProgress]:
+    yield lambda done, total, note: None
+
+
+def pipeline(
+    run_config: RunConfig,
+    storage: str,
+    *,
+    run: str | None = None,
+    num_workers: int = 2,
+    num_shards: int = 2,
+    gates: Gates = Gates(),  # noqa: B008 - frozen
+    checkpoint_s: float = CHECKPOINT_S,
+    stage: Stage = _silent,
+    on_report: Callable[[Report, Report | None], None] = lambda report, former: None,
+) -> Outcome:
+    """Make a version of a recipe and publish it if it is good enough.
+
+    Args:
+        run: name of the run and of the version, the same again to go on with what was cut off; by default the recipe's
+            name and the time.
+        stage: entered for each stage with its name; what it gives is told of progress.
+        on_report: called with the reports of the new version and of the current one before the gates decide.
+
+    Raises:
+        GateError: if the version is not good enough; it is encoded, and the former version stays current.
+        Further as `train`, `encode`, `evaluate` and `publish`.
+    """
+    store = Storage(storage)
+    name = run or timed_name(run_config.name)
+    with stage(f"train {name}") as on_progress:
+        trained = train(
+            run_config, storage, run=name, num_workers=num_workers, checkpoint_s=checkpoint_s, on_progress=on_progress
+        )
+    with stage(f"encode {name}") as on_progress:
+        encode(storage, name, version=name, num_shards=num_shards, on_progress=on_progress)
+    with stage(f"evaluate {name}") as on_progress:
+        report = evaluate(storage, version=name)
+        current = _current(store)
+        num_reports = 1 if current in (None, name) else 2
+        on_progress(1, num_reports, "versions")
+        former = None
+        if num_reports == 2:
+            former = evaluate(storage, version=current, data=run_config.data)
+            on_progress(2, num_reports, "versions")
+    on_report(report, former)
+    reason = objection(gates, report, former)
+    if reason is not None:
+        raise GateError(f"version {name} must pass the gates to be published: {reason}")
+    with stage(f"publish {name}") as on_progress:
+        manifest = publish(storage, name, on_file=lambda done, total: on_progress(done, total, "files"))
+    return Outcome(trained, manifest, report, former)
+
+
+def _current(store: Storage) -> str | None:
+    try:
+        return versions.current_version(store)
+    except NotFoundError:
+        return None
