@@ -1,42 +1,55 @@
 """Ask a running server, over HTTP."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import httpx
 
-from rails_ray.errors import UnavailableError
+from rails_ray.errors import AccessError, UnavailableError
 
 TIMEOUT_S = 30.0
+KEY_VARIABLE = "RAILS_RAY_API_KEY"
 
 
-def search(url: str, queries: Sequence[dict[str, Any]], k: int, **options: Any) -> dict[str, Any]:
+def search(
+    url: str, queries: Sequence[dict[str, Any]], k: int, *, key: str | None = None, **options: Any
+) -> dict[str, Any]:
     """The answer of `POST /v1/search`.
 
     Args:
         queries: as in the request's JSON: {"text": "pizza"}, {"history": [1193, 661]}, {"user_id": 42}.
+        key: of the server's API; by default that of the environment variable RAILS_RAY_API_KEY.
         options: further fields of the request, such as method and cutoff.
 
     Raises:
         ValueError: if the server refuses the request; the server's sentence.
+        AccessError: if it refuses the key.
         UnavailableError: if no server answers, or it cannot search now.
     """
-    return _request("POST", url, "/v1/search", {"queries": list(queries), "k": k} | options)
+    return _request("POST", url, "/v1/search", {"queries": list(queries), "k": k} | options, key)
 
 
-def index(url: str) -> dict[str, Any]:
+def index(url: str, *, key: str | None = None) -> dict[str, Any]:
     """The answer of `GET /v1/index`.
 
     Raises:
+        AccessError: if the server refuses the key.
         UnavailableError: if no server answers.
     """
-    return _request("GET", url, "/v1/index", None)
+    return _request("GET", url, "/v1/index", None, key)
 
 
-def _request(method: str, url: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+def _request(method: str, url: str, path: str, body: dict[str, Any] | None, key: str | None) -> dict[str, Any]:
+    key = key or os.environ.get(KEY_VARIABLE)
+    headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
         is_local = httpx.URL(url).host in ("127.0.0.1", "localhost", "::1")  # where no proxy can lead
-        response = httpx.request(method, f"{url}{path}", json=body, timeout=TIMEOUT_S, trust_env=not is_local)
+        with httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=not is_local) as client:
+            try:
+                response = client.request(method, path, json=body)
+            except (httpx.ReadError, httpx.RemoteProtocolError):  # it died under the request, which changes nothing
+                response = client.request(method, path, json=body)
     except (httpx.TransportError, httpx.InvalidURL) as error:
         raise UnavailableError(
             f"a rails-ray server must answer at {url}, got: {error}; `rails-ray serve` starts one"
@@ -48,6 +61,8 @@ def _request(method: str, url: str, path: str, body: dict[str, Any] | None) -> d
         sentence = str(answer["error"])
     except (ValueError, KeyError, TypeError):
         raise UnavailableError(f"{url} must be a rails-ray server, got an answer of another program") from None
-    if response.status_code == httpx.codes.UNPROCESSABLE_ENTITY:
+    if response.status_code in (httpx.codes.UNPROCESSABLE_ENTITY, httpx.codes.REQUEST_ENTITY_TOO_LARGE):
         raise ValueError(sentence)
+    if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        raise AccessError(f"{sentence}: set {KEY_VARIABLE}")
     raise UnavailableError(sentence)

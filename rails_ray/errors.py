@@ -6,6 +6,7 @@
     |-- StorageError        storage that cannot be used: no credentials, denied, unreachable, full: mend it, run again
     |-- ConflictError       someone else wrote first: read again, then decide
     |-- TrainingError       a training run that ended without a model: read its logs, start again
+    |-- AccessError         a server or cluster that refuses the key: give another
     |-- GateError           a version that is not good enough to publish: train a better one, or lower the gate
     `-- UnavailableError    a server or a shard that does not answer: wait, or ask for less coverage
 
@@ -35,6 +36,10 @@ class ConflictError(RailsRayError):
 
 class TrainingError(RailsRayError):
     """A training run ended without a model."""
+
+
+class AccessError(RailsRayError):
+    """A server refuses the key, or the lack of one."""
 
 
 class GateError(RailsRayError):

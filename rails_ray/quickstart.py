@@ -13,7 +13,8 @@ from rails_ray.evaluation.agreement import recall_at_k
 from rails_ray.evaluation.ranking import query_batches
 from rails_ray.evaluation.report import LONGEST_LIST, Report
 from rails_ray.on_ray.cluster import cluster
-from rails_ray.on_ray.serving.app import ServeArgs, check_port, served
+from rails_ray.on_ray.serving.app import check_port, served
+from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.recipes.emoji import emoji_dot, emoji_mol
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.storage.filesystem import Storage
@@ -53,8 +54,8 @@ def quickstart(storage: str, *, num_steps: int | None, port: int, keep: bool, co
             is_own = stack.enter_context(cluster())
         made = _make(storage, num_steps, console)
         with rendering.spinner(console, "deploy router, query encoder and 2 shards with Ray Serve"):
-            version = ServeArgs(storage=storage, version=made.manifest.version)
-            url = stack.enter_context(served(version, host=HOST, port=port, leave_serve=is_own))
+            arguments = ServeArgs(storage=storage, version=made.manifest.version, allow_anonymous=True)
+            url = stack.enter_context(served(arguments, host=HOST, port=port, leave_serve=is_own))
         with rendering.spinner(console, "ask over HTTP"):
             shown = rendering.SHOWN_ITEMS
             asked = [{"text": text} for text in emoji.SHOWCASE]
@@ -132,7 +133,7 @@ def _served_recall(url: str, storage: str, manifest: Manifest) -> dict[str, floa
 
 def _keep(url: str, console: Console) -> None:
     body = '{"queries": [{"text": "pizza"}], "k": 10}'
-    console.print(f"\nserving at {url} until Ctrl-C; ask it:\n")
+    console.print(f"\nserving at {url}, without keys and to this machine only, until Ctrl-C; ask it:\n")
     console.print(
         f"  curl -s {url}/v1/search -H 'content-type: application/json' -d '{body}'", highlight=False, soft_wrap=True
     )

@@ -1,8 +1,10 @@
 """Serve a version over HTTP, and ask a server."""
 
+import math
+import os
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 
@@ -13,33 +15,76 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 @dataclass(frozen=True, kw_only=True)
 class Serve(Stored):
-    """Serve an index version over HTTP until Ctrl-C."""
+    """Serve an index version over HTTP until Ctrl-C, or print the config with which `serve deploy` does."""
 
     version: str | None = None
     """A published version; by default the current one."""
-    host: str = "127.0.0.1"
-    """Address to listen on. There is no access control: other machines can ask where it is not 127.0.0.1."""
+    keys_file: str | None = None
+    """File with one API key a line; a request must have one of them as its bearer key."""
+    allow_anonymous: bool = False
+    """Answer whoever can reach the port, in place of --keys-file."""
+    profile: Literal["local", "production"] = "local"
+    """local: this machine only. production: all interfaces, HAProxy and Serve's faster settings; HAProxy also opens
+    8404 and 9101 on all interfaces."""
+    host: str | None = None
+    """Address to listen on; by default 127.0.0.1, of production 0.0.0.0."""
     port: int = 8000
     """HTTP port."""
+    replicas: int = 1
+    """Replicas of router, query encoder and each shard."""
+    max_replicas: int | None = None
+    """Up to so many replicas as requests come in; by default their number is fixed."""
+    gpus: float = 0
+    """GPUs, or a part of one, that each replica of shards and query encoder reserves."""
+    print_config: bool = False
+    """Print the config for `serve deploy`, with a deployment for each shard of the version, and end."""
 
     def run(self) -> None:
         load()
+        from rails_ray.on_ray.serving.plan import PRODUCTION_ENVIRONMENT, Placement, ServeArgs, commented, serve_config
+
+        if self.profile == "production" and not self.print_config:
+            if "RAY_ADDRESS" in os.environ:
+                raise ValueError(
+                    "profile production must be set on all machines before Ray starts, got a cluster that runs "
+                    "(RAY_ADDRESS): deploy what --print-config prints, and see k8s/ for the variables"
+                )
+            os.environ.update(PRODUCTION_ENVIRONMENT)  # read when Ray Serve is first imported, which is below
         from contextlib import ExitStack
 
         from rails_ray import rendering
         from rails_ray.on_ray.cluster import cluster
-        from rails_ray.on_ray.serving.app import ServeArgs, check_port, served
+        from rails_ray.on_ray.serving.app import check_port, served
         from rails_ray.storage.filesystem import Storage
         from rails_ray.storage.versions import read_manifest
 
-        check_port(self.host, self.port)
-        manifest = read_manifest(Storage(self.storage), self.version)
+        if (self.keys_file is None) != self.allow_anonymous:
+            came = "neither" if self.keys_file is None else "both"
+            raise ValueError(f"give --keys-file, or --allow-anonymous to answer whoever can reach the port, got {came}")
+        host = self.host or ("0.0.0.0" if self.profile == "production" else "127.0.0.1")
+        placement = Placement(replicas=self.replicas, max_replicas=self.max_replicas, num_gpus=self.gpus)
+        store = Storage(self.storage)
+        manifest = read_manifest(store, self.version)
+        num_shards = len(manifest.shard_items)
+        arguments = ServeArgs(
+            storage=str(store),
+            version=manifest.version,
+            keys_file=self.keys_file,
+            allow_anonymous=self.allow_anonymous,
+        )
+        if self.print_config:
+            config = serve_config(arguments, placement, num_shards, host=host, port=self.port)
+            print(commented(config, self.profile), end="")
+            return
+        check_port(host, self.port)
+        num_replicas = (2 + num_shards) * (self.max_replicas or self.replicas)
         with ExitStack() as stack:
             with rendering.spinner(out, f"deploy version {manifest.version}"):
-                is_own = stack.enter_context(cluster(4 + len(manifest.shard_items)))
-                arguments = ServeArgs(storage=self.storage, version=manifest.version)
-                url = stack.enter_context(served(arguments, host=self.host, port=self.port, leave_serve=is_own))
-            out.print(f"serving at {url} until Ctrl-C; its API is described at {url}/openapi.json", highlight=False)
+                is_own = stack.enter_context(cluster(4 + math.ceil(placement.num_cpus * num_replicas)))
+                url = stack.enter_context(served(arguments, placement, host=host, port=self.port, leave_serve=is_own))
+            keys = "to whoever asks" if self.allow_anonymous else f"to holders of a key of {self.keys_file}"
+            told = f"serving at {url} {keys} until Ctrl-C; its API: {url}/openapi.json"
+            out.print(told, highlight=False, soft_wrap=True)
             while True:
                 time.sleep(3600)
 
@@ -63,7 +108,7 @@ class Query:
     method: str = "brute_force"
     """brute_force (exact) or average (two steps)."""
     url: str = DEFAULT_URL
-    """Of the server."""
+    """Of the server. Its API key, where it asks for one, is read from RAILS_RAY_API_KEY."""
 
     def run(self) -> None:
         from rails_ray import client, rendering

@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import ray
+import torch
 
 # Ray Train's controller looks at its workers so often (2 s by default), and a short run waits for each look.
 TRAIN_POLL_S = "0.2"
 
 
 def reserved_device() -> str:
-    """The torch device that Ray has reserved for this task or replica."""
-    return "cuda" if ray.get_runtime_context().get_accelerator_ids().get("GPU") else "cpu"
+    """The torch device that Ray has reserved for this task or replica; a GPU that is only counted is the CPU."""
+    has_gpu = ray.get_runtime_context().get_accelerator_ids().get("GPU") and torch.cuda.is_available()
+    return "cuda" if has_gpu else "cpu"
 
 
 @contextmanager

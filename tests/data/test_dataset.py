@@ -47,3 +47,53 @@ def test_head_keeps_the_first_queries(inputs: list[str] | ItemLists, seen: ItemL
     assert list(map(list, head.inputs)) == list(map(list, inputs))[:kept]
     assert lists_of(head.relevant) == [[0], [1, 2], [0]][:kept]
     assert head.seen is None if seen is None else lists_of(head.seen) == lists_of(seen)[:kept]
+
+
+@given(LISTS, st.permutations(range(10)), st.integers(-1, 9))
+def test_renamed_and_without_equal_the_naive_loops(lists: list[list[int]], rows: list[int], row: int) -> None:
+    made = ItemLists.of(lists)
+    renamed = made.renamed(np.array(rows))
+    assert lists_of(renamed) == [[rows[item] for item in line] for line in lists]
+    without = made.without(row)
+    assert lists_of(without) == [[item for item in line if item != row] for line in lists]
+    assert lists_of(made) == lists, "the lists themselves stay as they were"
+    for changed in (renamed, without):
+        assert len(changed) == len(lists)
+        assert changed.rows.dtype == changed.starts.dtype == np.int64
+
+
+@given(LISTS, st.data())
+def test_queries_in_another_corpus_equal_the_naive_loops(relevant: list[list[int]], data: st.DataObject) -> None:
+    """Ten items, of which another corpus has some, in another order, and perhaps items of its own."""
+    num_items = data.draw(st.integers(0, 12))
+    kept = data.draw(st.lists(st.integers(0, 9), unique=True, max_size=num_items))
+    places = data.draw(st.permutations(range(num_items)))
+    row_of = dict(zip(kept, places, strict=False))
+    same_number = st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=len(relevant), max_size=len(relevant))
+    histories, seen = data.draw(same_number), data.draw(st.none() | same_number)
+    texts = [f"query {number}" for number in range(len(relevant))]
+    rows = np.array([row_of.get(item, -1) for item in range(10)])
+
+    for inputs in (texts, ItemLists.of(histories)):
+        queries = Queries(inputs, ItemLists.of(relevant), None if seen is None else ItemLists.of(seen))
+        asked = queries.in_corpus(rows, num_items)
+        assert len(asked) == len(relevant)
+        assert lists_of(asked.relevant) == [[row_of.get(item, num_items) for item in line] for line in relevant]
+        if isinstance(inputs, ItemLists):
+            assert isinstance(asked.inputs, ItemLists)
+            assert lists_of(asked.inputs) == [[row_of[item] for item in line if item in row_of] for line in histories]
+        else:
+            assert asked.inputs == texts
+        if seen is None:
+            assert asked.seen is None
+        else:
+            assert asked.seen is not None
+            assert lists_of(asked.seen) == [[row_of[item] for item in line if item in row_of] for line in seen]
+
+
+@given(LISTS)
+def test_queries_in_their_own_corpus_are_the_same(lists: list[list[int]]) -> None:
+    queries = Queries(ItemLists.of(lists), ItemLists.of(lists), ItemLists.of(lists))
+    asked = queries.in_corpus(np.arange(10), 10)
+    for before, after in ((queries.inputs, asked.inputs), (queries.relevant, asked.relevant), (queries.seen, asked.seen)):
+        assert lists_of(after) == lists_of(before)

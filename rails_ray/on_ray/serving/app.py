@@ -13,34 +13,22 @@ from typing import Any
 
 import httpx
 import ray
-from pydantic import BaseModel, ConfigDict, Field
 from ray import serve as ray_serve
 from ray.serve import Application
 from ray.serve.config import HTTPOptions
 from ray.serve.schema import ApplicationStatusOverview, LoggingConfig
 
 from rails_ray.errors import UnavailableError
+from rails_ray.on_ray.serving.access import Keys
 from rails_ray.on_ray.serving.encoder import QueryEncoder
+from rails_ray.on_ray.serving.plan import NAME, Placement, ServeArgs, deployments, shard_name
 from rails_ray.on_ray.serving.router import Router
 from rails_ray.on_ray.serving.shard import Shard
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import summary
 from rails_ray.storage.versions import read_manifest
 
-NAME = "rails-ray"
 START_TIMEOUT_S = 120.0  # from deployed to answering
-
-
-class ServeArgs(BaseModel):
-    """What `serve.app:build` takes."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    storage: str
-    version: str | None = Field(None, description="the current one by default")
-    num_cpus: float = Field(0.1, ge=0, description="CPUs that each replica reserves")
-    num_gpus: float = Field(0, ge=0, description="GPUs, or a part of one, of each shard and encoder replica")
-    timeout_s: float = Field(10, gt=0, description="how long an encoder or a shard may take to answer")
 
 
 def build(args: ServeArgs) -> Application:
@@ -50,44 +38,57 @@ def build(args: ServeArgs) -> Application:
         NotFoundError: if there is no such version.
         DamagedError: if its manifest cannot be read.
     """
+    return application(args, Placement())
+
+
+def application(args: ServeArgs, placement: Placement) -> Application:
+    """The same, with replicas and reservations of one's own; raises what `build` does."""
     store = Storage(args.storage)
     manifest = read_manifest(store, args.version)
-    resources = {"num_cpus": args.num_cpus, "num_gpus": args.num_gpus}
-    deployments: tuple[Any, Any, Any] = QueryEncoder, Shard, Router  # types cannot say what the decorator makes of them
-    query_encoder, shard_search, router = deployments
-    encoder = query_encoder.options(ray_actor_options=resources).bind(str(store), manifest.version)
+    options = deployments(placement, len(manifest.shard_items))
+    classes: tuple[Any, Any, Any] = QueryEncoder, Shard, Router  # types cannot say what the decorator makes of them
+    query_encoder, shard_search, router = classes
+    encoder = query_encoder.options(**options["QueryEncoder"]).bind(str(store), manifest.version)
     shards = [
-        shard_search.options(name=f"Shard{shard:03d}", ray_actor_options=resources).bind(
-            str(store), manifest.version, shard
-        )
-        for shard in range(len(manifest.shard_items))
+        shard_search.options(name=name, **options[name]).bind(str(store), manifest.version, shard)
+        for shard, name in enumerate(map(shard_name, range(len(manifest.shard_items))))
     ]
-    application: Application = router.options(ray_actor_options={"num_cpus": args.num_cpus}).bind(
-        encoder, shards, manifest.shard_items, summary(manifest), args.timeout_s
+    made: Application = router.options(**options["Router"]).bind(
+        encoder, shards, manifest.shard_items, summary(manifest), args
     )
-    return application
+    return made
 
 
 @contextmanager
-def served(args: ServeArgs, *, host: str = "127.0.0.1", port: int = 8000, leave_serve: bool = False) -> Iterator[str]:
+def served(
+    args: ServeArgs,
+    placement: Placement = Placement(),  # noqa: B008 - frozen
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    leave_serve: bool = False,
+) -> Iterator[str]:
     """The application answering at a URL inside the block.
 
     Args:
         leave_serve: end without stopping Ray Serve, because its cluster ends as well.
 
     Raises:
+        ValueError: if the file of keys cannot be used.
         UnavailableError: if the port is taken, Ray Serve runs on the cluster already, or the application does not
             come up.
     """
     check_port(host, port)
-    application = build(args)
+    if args.keys_file is not None:
+        Keys.read(args.keys_file)  # says what is wrong with it before anything starts
+    target = application(args, placement)
     _check_not_running()
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
     try:
         ray_serve.start(http_options=HTTPOptions(host=host, port=port), logging_config=quiet)
-        target = ray_serve.RunTarget(target=application, name=NAME, route_prefix="/", logging_config=quiet)
-        ray_serve.run_many([target], wait_for_applications_running=False)
+        run = ray_serve.RunTarget(target=target, name=NAME, route_prefix="/", logging_config=quiet)
+        ray_serve.run_many([run], wait_for_applications_running=False)
         url = f"http://{host}:{port}"
         _wait_until_healthy(url)
         yield url
@@ -133,7 +134,8 @@ def _wait_until_healthy(url: str) -> None:
         status = ray_serve.status().applications[NAME]
         if status.status == "RUNNING":
             with suppress(httpx.TransportError):
-                if httpx.get(f"{url}/v1/health", timeout=START_TIMEOUT_S, trust_env=False).is_success:
+                # Without a key: that it is asked for one says that the router answers, and RUNNING that the others do.
+                if httpx.get(f"{url}/v1/health", timeout=START_TIMEOUT_S, trust_env=False).status_code in (200, 401):
                     return
         reason = _why_not_started(status)
         if reason is not None:

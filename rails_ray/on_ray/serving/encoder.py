@@ -76,7 +76,7 @@ class Histories:
         return rows
 
 
-@ray_serve.deployment(name="QueryEncoder", max_ongoing_requests=32)
+@ray_serve.deployment(name="QueryEncoder")
 class QueryEncoder:
     """Encodes queries with the model of one index version."""
 

@@ -4,23 +4,30 @@ No annotation here may be a string: FastAPI and Ray read them.
 """
 
 import asyncio
-from collections.abc import Awaitable
+import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from ray import serve as ray_serve
+from ray.exceptions import ActorDiedError, ActorUnavailableError
+from ray.serve.exceptions import ReplicaUnavailableError
 from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
 
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.failures import own_cause
+from rails_ray.on_ray.serving.access import Access, Guard, Keys
 from rails_ray.on_ray.serving.answers import coverage_of, cutoff_of, results_of
 from rails_ray.on_ray.serving.encoder import EncodedQueries
+from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.schemas import ErrorResponse, SearchRequest, SearchResponse, sentence
 from rails_ray.on_ray.serving.shard import ShardAnswer
 from rails_ray.top_k import check_k
+
+REPLICA_LOST = (ActorDiedError, ActorUnavailableError, ReplicaUnavailableError)
 
 api = FastAPI(
     title="rails-ray",
@@ -28,6 +35,16 @@ api = FastAPI(
     description="Retrieval with learned similarities: encode -> candidates -> score -> cut.",
     strict_content_type=False,  # a body is JSON whatever its header says, so that the message speaks of the JSON
 )
+
+
+def _access() -> Access:
+    """Of the router that this replica is: the application is made before it."""
+    router: Any = ray_serve.get_replica_context().servable_object
+    access: Access = router.access
+    return access
+
+
+api.add_middleware(Guard, access=_access)
 
 
 @api.exception_handler(RequestValidationError)
@@ -50,7 +67,7 @@ def _error(status: int, message: str) -> JSONResponse:
     return JSONResponse(ErrorResponse(error=message).model_dump(), status, headers)
 
 
-@ray_serve.deployment(name="Router", max_ongoing_requests=100)
+@ray_serve.deployment(name="Router")
 @ray_serve.ingress(api)
 class Router:
     """
@@ -59,7 +76,7 @@ class Router:
         shards: handles of the shards, by number.
         shard_items: items of each shard.
         index: what `GET /v1/index` answers; holds `version`, `num_items` and `cutoff_mass`.
-        timeout_s: how long an encoder or a shard may take to answer a request.
+        args: of the application.
     """
 
     def __init__(
@@ -68,13 +85,14 @@ class Router:
         shards: list[DeploymentHandle[Any]],
         shard_items: list[int],
         index: dict[str, Any],
-        timeout_s: float,
+        args: ServeArgs,
     ) -> None:
         self.encoder = encoder
         self.shards = shards
         self.shard_items = shard_items
         self.index_facts = index
-        self.timeout_s = timeout_s
+        self.args = args
+        self.access = self._read_access()
 
     @api.post("/v1/search", responses={status: {"model": ErrorResponse} for status in (404, 422, 503)})
     async def search(self, request: SearchRequest) -> SearchResponse:
@@ -87,6 +105,10 @@ class Router:
             raise HTTPException(503, str(error)) from None
 
     async def _search(self, request: SearchRequest) -> SearchResponse:
+        if len(request.queries) > self.args.max_queries:
+            raise ValueError(
+                f"queries must have a length of at most {self.args.max_queries}, got {len(request.queries)}"
+            )
         num_items = self.index_facts["num_items"]
         check_k(request.k, num_items)
         cutoff = cutoff_of(request.cutoff, request.k, self.index_facts["cutoff_mass"])
@@ -98,7 +120,7 @@ class Router:
         ]
         answers = await asyncio.gather(
             *(
-                self._within(shard.search.remote(state, request.k, request.method, request.num_candidates, exclude))
+                self._answer(shard.search.remote, state, request.k, request.method, request.num_candidates, exclude)
                 for shard in self.shards
             ),
             return_exceptions=True,
@@ -118,8 +140,8 @@ class Router:
     async def health(self) -> dict[str, Any]:
         """Whether the query encoder and every shard answer."""
         encoder, *shards = await asyncio.gather(
-            self._within(self.encoder.width.remote()),
-            *(self._within(shard.num_items.remote()) for shard in self.shards),
+            self._answer(self.encoder.width.remote),
+            *(self._answer(shard.num_items.remote) for shard in self.shards),
             return_exceptions=True,
         )
         missing = [] if isinstance(encoder, int) else ["the query encoder"]
@@ -137,7 +159,7 @@ class Router:
 
     async def _encode(self, queries: list[dict[str, Any]]) -> EncodedQueries:
         try:
-            encoded: EncodedQueries = await self._within(self.encoder.encode.remote(queries))
+            encoded: EncodedQueries = await self._answer(self.encoder.encode.remote, queries)
         except Exception as error:
             refusal = own_cause(error)
             if isinstance(refusal, ValueError):
@@ -145,5 +167,25 @@ class Router:
             raise UnavailableError("the query encoder must answer, got a failure: try again") from None
         return encoded
 
-    async def _within(self, answer: Awaitable[Any]) -> Any:
-        return await asyncio.wait_for(answer, self.timeout_s)
+    async def check_health(self) -> None:
+        """Looks at the keys again. A file that cannot be used leaves those that were."""
+        try:
+            self.access = self._read_access()
+        except ValueError as error:
+            logging.getLogger("ray.serve").warning("the former API keys stay in use: %s", error)
+
+    def _read_access(self) -> Access:
+        keys = None if self.args.keys_file is None else Keys.read(self.args.keys_file)
+        return Access(keys, self.args.max_body_bytes)
+
+    async def _answer(self, ask: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+        """What a replica answers; another one is asked, once, if it dies meanwhile. Nothing that is asked changes it.
+
+        Raises:
+            TimeoutError: if both together take too long.
+        """
+        async with asyncio.timeout(self.args.timeout_s):
+            try:
+                return await ask(*arguments)
+            except REPLICA_LOST:
+                return await ask(*arguments)

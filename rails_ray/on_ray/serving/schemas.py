@@ -70,7 +70,7 @@ class CutoffInput(_Strict):
 
 
 class SearchRequest(_Strict):
-    queries: Annotated[list[QueryInput], Field(min_length=1, max_length=1024)]
+    queries: Annotated[list[QueryInput], Field(min_length=1)]
     k: Annotated[int, Field(ge=1)] = Field(10, description="At most so many items per query.")
     method: Literal["brute_force", "average"] = "brute_force"
     num_candidates: Annotated[int, Field(ge=1)] = Field(

@@ -35,7 +35,7 @@ class ShardAnswer:
     is_exact: bool
 
 
-@ray_serve.deployment(name="Shard", max_ongoing_requests=32)
+@ray_serve.deployment(name="Shard")
 class Shard:
     """Searches the items of one shard of an index version."""
 

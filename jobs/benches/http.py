@@ -1,0 +1,144 @@
+"""HTTP: how much longer does a search take than doing nothing in the same places?
+
+One client asks, in turns, for a search over the 3,963 emoji in 2 shards (a Mixture of Logits with random weights:
+router -> query encoder -> 2 shards -> merge, cut) and for a fan-out of a FastAPI ingress to 2 deployments that do
+nothing. Both run on the same Ray Serve at the same time, once in each profile.
+
+    python -m jobs.benches.http [--requests 400]
+
+A yes is a median of the search at most 1.5 times that of the fan-out, in both profiles.
+"""
+
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import tyro
+from fastapi import FastAPI
+from ray import serve as ray_serve
+from ray.serve.handle import DeploymentHandle
+
+from jobs.benches.record import Record
+from rails_ray import build, on_ray
+from rails_ray.config import to_json
+from rails_ray.on_ray.cluster import cluster
+from rails_ray.on_ray.serving.app import served
+from rails_ray.on_ray.serving.plan import PRODUCTION_ENVIRONMENT, ServeArgs
+from rails_ray.recipes.emoji import emoji_mol
+from rails_ray.storage import runs
+from rails_ray.storage.filesystem import Storage
+from rails_ray.training import state
+
+PORT = 8321
+TURN = 25  # requests of one kind before it is the other's turn
+BODY = {"queries": [{"text": "pizza"}], "k": 10, "cutoff": {"top_k": 10}}
+ENVIRONMENTS = {"local": {}, "production": PRODUCTION_ENVIRONMENT}
+
+api = FastAPI()
+
+
+@ray_serve.deployment
+class Nothing:
+    async def nothing(self, value: str) -> str:
+        return value
+
+
+@ray_serve.deployment
+@ray_serve.ingress(api)
+class FanOut:
+    def __init__(self, parts: list[DeploymentHandle[Any]]) -> None:
+        self.parts = parts
+
+    @api.post("/")
+    async def ask(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"found": await asyncio.gather(*(part.nothing.remote("pizza") for part in self.parts))}
+
+
+@dataclass(frozen=True)
+class Arguments:
+    requests: int = 400
+    """Of each kind."""
+    profile: str | None = None
+    """Measure this one in this process; by default both, each in a process of its own."""
+
+
+def main(arguments: Arguments) -> None:
+    if arguments.profile is not None:
+        print(json.dumps(measure(arguments.requests)))
+        return
+    record = Record("http")
+    for profile, environment in ENVIRONMENTS.items():
+        command = [sys.executable, "-m", "jobs.benches.http", "--profile", profile, "--requests"]
+        done = subprocess.run(
+            [*command, str(arguments.requests)], env=os.environ | environment, stdout=subprocess.PIPE, check=True
+        )
+        row = json.loads(done.stdout.splitlines()[-1])
+        record.row(profile=profile, **row)
+        print(
+            f"{profile}: search {row['search']['p50_ms']:.1f} ms, fan-out {row['fan_out']['p50_ms']:.1f} ms, "
+            f"ratio {row['ratio_p50']:.2f}"
+        )
+
+
+def measure(num_requests: int) -> dict[str, Any]:
+    """Medians and 95th percentiles of both, and the ratio of the medians."""
+    with tempfile.TemporaryDirectory() as storage, cluster(8):
+        version = publish(storage)
+        arguments = ServeArgs(storage=storage, version=version, allow_anonymous=True)
+        with served(arguments, port=PORT, leave_serve=True) as url:
+            parts = [Nothing.options(name=f"Nothing{number}").bind() for number in range(2)]
+            ray_serve.run(FanOut.bind(parts), name="fan-out", route_prefix="/fan-out")
+            times: dict[str, list[float]] = {"/v1/search": [], "/fan-out/": []}
+            with httpx.Client(base_url=url, trust_env=False, timeout=30) as client:
+                for path in times:
+                    ask(client, path, 4 * TURN)  # the first ones compile, connect and load
+                for _ in range(num_requests // TURN):
+                    for path, seconds in times.items():
+                        seconds += ask(client, path, TURN)
+    search, fan_out = (summary(seconds) for seconds in times.values())
+    return {"search": search, "fan_out": fan_out, "ratio_p50": search["p50_ms"] / fan_out["p50_ms"]}
+
+
+def ask(client: httpx.Client, path: str, count: int) -> list[float]:
+    """Seconds of each of `count` requests, one after the other."""
+    seconds = []
+    for _ in range(count):
+        started = time.perf_counter()
+        client.post(path, json=BODY).raise_for_status()
+        seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+def summary(seconds: list[float]) -> dict[str, float]:
+    ordered = sorted(seconds)
+    return {
+        "p50_ms": 1e3 * statistics.median(ordered),
+        "p95_ms": 1e3 * ordered[int(0.95 * len(ordered))],
+        "requests": len(ordered),
+    }
+
+
+def publish(storage: str) -> str:
+    """The emoji under a model with random weights, in 2 shards."""
+    config = emoji_mol()
+    runs.write(
+        Storage(storage),
+        "random",
+        weights=state.to_bytes(build.model(config)),
+        validation=json.dumps({"cutoff_mass": 0.99}).encode(),
+        training={"seconds": 0, "losses": []},
+        config=to_json(config),
+    )
+    return on_ray.publish(storage, on_ray.encode(storage, "random", num_shards=2).version).version
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Arguments, description=__doc__))

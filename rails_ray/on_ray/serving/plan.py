@@ -1,0 +1,146 @@
+"""What is deployed and how: the application's arguments, replicas and reservations, and a Serve config of both."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+NAME = "rails-ray"
+REQUEST_TIMEOUT_S = 30
+Profile = Literal["local", "production"]
+
+# Read by Serve's processes when they start, so that all machines of a cluster must have them from the beginning.
+PRODUCTION_ENVIRONMENT = {
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+}
+
+
+class ServeArgs(BaseModel):
+    """What `serve.app:build` takes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    storage: str
+    version: str | None = Field(None, description="the current one by default")
+    keys_file: str | None = Field(None, description="on the router's machines; one API key a line")
+    allow_anonymous: bool = Field(False, description="let in whoever can reach the port, in place of keys")
+    max_body_bytes: int = Field(8 * 2**20, ge=1, description="of a request")
+    max_queries: int = Field(1024, ge=1, description="of a request")
+    timeout_s: float = Field(10, gt=0, description="how long an encoder or a shard may take to answer")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.keys_file is None) != self.allow_anonymous:
+            came = "neither" if self.keys_file is None else "both"
+            raise ValueError(f"give keys_file, or allow_anonymous for a server without access control, got {came}")
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """How many replicas there are of each deployment and what each reserves.
+
+    Args:
+        replicas: of router, query encoder and each shard.
+        max_replicas: replicas are added, up to so many, as requests come in; by default their number is fixed.
+        target_ongoing_requests: of a replica, beyond which another one is added.
+        num_cpus: that each replica reserves.
+        num_gpus: GPUs, or a part of one, that each replica of shards and query encoder reserves.
+    """
+
+    replicas: int = 1
+    max_replicas: int | None = None
+    target_ongoing_requests: float = 8
+    num_cpus: float = 0.1
+    num_gpus: float = 0
+
+    def __post_init__(self) -> None:
+        if self.replicas < 1:
+            raise ValueError(f"replicas must be at least 1, got {self.replicas}")
+        if self.max_replicas is not None and self.max_replicas < self.replicas:
+            raise ValueError(f"max_replicas must be at least the {self.replicas} replicas, got {self.max_replicas}")
+        if self.num_cpus < 0 or self.num_gpus < 0:
+            raise ValueError(f"num_cpus and num_gpus must be at least 0, got {self.num_cpus:g} and {self.num_gpus:g}")
+        if self.num_gpus > 1 and self.num_gpus % 1:
+            raise ValueError(f"num_gpus must be a part of one GPU or a whole number, got {self.num_gpus:g}")
+
+
+def shard_name(shard: int) -> str:
+    return f"Shard{shard:03d}"
+
+
+def deployments(placement: Placement, num_shards: int) -> dict[str, dict[str, Any]]:
+    """Ray Serve's options of each deployment, by its name."""
+
+    def options(max_ongoing_requests: int, num_gpus: float) -> dict[str, Any]:
+        replicas: dict[str, Any] = {"num_replicas": placement.replicas}
+        if placement.max_replicas is not None:
+            replicas = {
+                "autoscaling_config": {
+                    "min_replicas": placement.replicas,
+                    "max_replicas": placement.max_replicas,
+                    "target_ongoing_requests": placement.target_ongoing_requests,
+                }
+            }
+        reserved = {"num_cpus": placement.num_cpus} | ({"num_gpus": num_gpus} if num_gpus else {})
+        return {**replicas, "max_ongoing_requests": max_ongoing_requests, "ray_actor_options": reserved}
+
+    searching = ["QueryEncoder", *map(shard_name, range(num_shards))]
+    return {"Router": options(100, 0)} | {name: options(32, placement.num_gpus) for name in searching}
+
+
+def serve_config(args: ServeArgs, placement: Placement, num_shards: int, *, host: str, port: int) -> dict[str, Any]:
+    """The application as a config for `serve deploy` and for KubeRay's `serveConfigV2`."""
+    return {
+        "proxy_location": "EveryNode",
+        "http_options": {"host": host, "port": port, "request_timeout_s": REQUEST_TIMEOUT_S},
+        "logging_config": {"log_level": "WARNING", "enable_access_log": False},
+        "applications": [
+            {
+                "name": NAME,
+                "route_prefix": "/",
+                "import_path": "serve.app:build",
+                "args": args.model_dump(exclude_none=True, exclude_defaults=True),
+                "deployments": [
+                    {"name": name, **options} for name, options in deployments(placement, num_shards).items()
+                ],
+            }
+        ],
+    }
+
+
+def commented(config: dict[str, Any], profile: Profile) -> str:
+    """A Serve config as YAML that says what may be changed and what that does."""
+    application = config["applications"][0]
+    num_shards = len(application["deployments"]) - 2
+    lines = [
+        f"# rails-ray in {num_shards} shards, profile {profile}; made by `rails-ray serve --print-config`.",
+        "# Deploy it:  serve deploy THIS_FILE --address http://HEAD:8265",
+        "# A deployment that the version does not have is refused, and what was deployed before goes on serving.",
+    ]
+    if profile == "production":
+        lines += [
+            "#",
+            "# Every machine of the cluster must have had these variables when Ray started on it:",
+            *(f"#   {name}={value}" for name, value in PRODUCTION_ENVIRONMENT.items()),
+            "# HAProxy then takes requests in place of Ray's own proxy. It also opens, on all interfaces whatever the",
+            "# host below is: 8404 (statistics) and 9101 (metrics); replicas listen on 30000-31000. None of them has",
+            "# access control: a firewall or a NetworkPolicy must let only the port below in.",
+        ]
+    comments = {
+        "proxy_location:": "a proxy on each machine that has a replica",
+        "  host:": "this machine only" if config["http_options"]["host"] == "127.0.0.1" else "all interfaces",
+        "  request_timeout_s:": "then 408; more than an encoder and a shard may take together",
+        "  import_path:": "in the working directory or the image, as `jobs` is",
+        "  args:": "another value of any of them starts all replicas anew",
+        "    allow_anonymous:": "no access control: only where none but the trusted can reach the port",
+        "    keys_file:": "on the machines of the routers; one key a line, read again every ten seconds",
+        "    version:": "the one to serve; without it, the one that is current when this is deployed",
+        "  deployments:": "replicas and autoscaling change in place; reservations start replicas anew",
+    }
+    for line in yaml.safe_dump(config, sort_keys=False).splitlines():
+        comment = next((text for start, text in comments.items() if line.startswith(start)), None)
+        lines.append(line if comment is None else f"{line}  # {comment}")
+    return "\n".join(lines) + "\n"

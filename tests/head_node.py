@@ -1,0 +1,127 @@
+"""A cluster's head node in a process of its own, as `ray start --head` leaves it on a machine."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from processes import wait_for, with_token
+
+HOST = "127.0.0.1"
+MARK = "RAILS_RAY_HEAD_NODE"  # stands in the environment of all processes of one cluster
+
+
+@dataclass(frozen=True)
+class HeadNode:
+    """
+    address: of the dashboard, to which jobs and configs of Serve are sent.
+    gcs_address: what RAY_ADDRESS must be for a driver of this cluster.
+    mark: text in the environment of each process of this cluster, and of no other.
+    logs: folder of Ray's logs; gone with the cluster.
+    """
+
+    address: str
+    gcs_address: str
+    mark: str
+    logs: Path
+
+
+def free_ports(count: int) -> list[int]:
+    """So many different ports that nobody listens at; of the kernel's own range, which Ray's workers do not use."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind((HOST, 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+
+
+@contextmanager
+def head_node(
+    *, num_cpus: int = 4, num_gpus: int = 0, environment: Mapping[str, str] | None = None
+) -> Iterator[HeadNode]:
+    """A cluster of one node that takes jobs, until the block ends; then nothing of it is left.
+
+    It has this process's environment and token, less the credentials of S3: whoever needs those must bring them.
+
+    Args:
+        num_gpus: logical ones, which no device need stand behind.
+        environment: more variables of all its processes.
+    """
+    gcs, dashboard, agent, client = free_ports(4)
+    mark = f"{MARK}={uuid.uuid4().hex}"
+    # The path of a unix socket has at most 107 characters, and Ray's own folders take 60 of them.
+    folder = Path(tempfile.mkdtemp(prefix="rr"))
+    log = folder / "start.log"
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    variables = {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),  # `python` of a job is ours
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # by default SIGTERM is followed by 30 s of draining
+        "RAY_USAGE_STATS_ENABLED": "0",
+        MARK: mark.partition("=")[2],
+    }
+    options = {
+        "--node-ip-address": HOST,
+        "--port": gcs,
+        "--dashboard-host": HOST,
+        "--dashboard-port": dashboard,
+        "--dashboard-agent-listen-port": agent,
+        "--ray-client-server-port": client,
+        "--min-worker-port": 0,  # any free one: another cluster on this machine has workers too
+        "--max-worker-port": 0,
+        "--num-cpus": num_cpus,
+        "--num-gpus": num_gpus,
+        "--temp-dir": folder,
+    }
+    arguments = [str(word) for option in options.items() for word in option]
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=inherited | variables | (environment or {}),
+        )
+    try:
+        address = f"http://{HOST}:{dashboard}"
+        # Both are public. Jobs are taken by the dashboard and run by the agent, which is there some seconds later.
+        for url in (f"{address}/api/version", f"http://{HOST}:{agent}/api/local_raylet_healthz"):
+            wait_for(lambda url=url: process.poll() is not None or _answers(url))
+        if process.poll() is not None:
+            raise RuntimeError(f"the head node must start, got exit status {process.returncode}: {log.read_text()}")
+        yield HeadNode(address, f"{HOST}:{gcs}", mark, folder / "session_latest" / "logs")
+    finally:
+        _stop(process, mark)
+        shutil.rmtree(folder)
+
+
+def _answers(url: str) -> bool:
+    token = os.environ["RAY_AUTH_TOKEN"]
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    with suppress(OSError), urllib.request.urlopen(request, timeout=5) as response:
+        return response.status == 200
+    return False
+
+
+def _stop(process: subprocess.Popen[bytes], mark: str) -> None:
+    """End the head node by its process id, and by theirs what it leaves: jobs that still run, say."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(timeout=30)
+    finally:
+        for left in with_token(mark):
+            with suppress(psutil.Error):
+                left.kill()
+        process.wait(timeout=30)
+    wait_for(lambda: not with_token(mark))
