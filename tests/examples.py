@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from rails_ray import build
-from rails_ray.config import RunConfig, to_json
+from rails_ray.config import DataConfig, RunConfig, to_json
 from rails_ray.data.batch import PairSampler, WindowSampler
 from rails_ray.data.dataset import ItemLists, Queries
 from rails_ray.encoders.components import ComponentsConfig
@@ -196,3 +196,13 @@ def write_untrained_run(storage: Storage, run: str, config: RunConfig, cutoff_ma
         training={"seconds": 0, "losses": []},
         config=to_json(config),
     )
+
+
+def publish_untrained(root: Path, data_folder: Path, *, version: str = "v1", num_shards: int = 2) -> manifest.Manifest:
+    """A version of a model with random weights, encoded on the session's cluster: serving does not mind."""
+    from rails_ray import on_ray  # imports Ray
+
+    config = replace(small_config(), data=DataConfig(folder=str(data_folder)))
+    write_untrained_run(Storage(str(root)), f"of-{version}", config, cutoff_mass=0.999)
+    on_ray.encode(str(root), f"of-{version}", version=version, num_shards=num_shards)
+    return on_ray.publish(str(root), version)

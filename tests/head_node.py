@@ -72,7 +72,6 @@ def head_node(
         MARK: mark.partition("=")[2],
     }
     options = {
-        "--node-ip-address": HOST,
         "--port": gcs,
         "--dashboard-host": HOST,
         "--dashboard-port": dashboard,

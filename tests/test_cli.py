@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 
 from examples import encode
 from processes import with_token
@@ -127,9 +128,16 @@ def test_an_argument_that_cannot_be_is_told_and_exits_with_2(
         (["query", "pizza", "--url", "http://127.0.0.1:1"], 1, "a rails-ray server must answer at http://127.0.0.1:1"),
         (["query", "pizza", "--url", "nonsense"], 1, "a rails-ray server must answer at nonsense"),
         (["publish", "--version", "v9", "--storage", "EMPTY"], 1, "version must be one that `rails-ray encode`"),
-        (["serve", "--storage", "EMPTY"], 1, "storage must hold a published version, got none"),
+        (["serve", "--allow-anonymous", "--storage", "EMPTY"], 1, "storage must hold a published version, got none"),
         (["quickstart", "--port", "70000"], 2, "port must be from 1 to 65535, got 70000"),
-        (["serve", "--storage", "gs://bucket/x"], 2, "storage must be a local folder or s3://bucket/prefix, got gs://"),
+        (
+            ["serve", "--allow-anonymous", "--storage", "gs://bucket/x"],
+            2,
+            "storage must be a local folder or s3://bucket/prefix, got gs://",
+        ),
+        (["serve", "--storage", "EMPTY"], 2, "give --keys-file, or --allow-anonymous to answer whoever can reach"),
+        (["serve", "--allow-anonymous", "--gpus", "1.5", "--storage", "EMPTY"], 2, "num_gpus must be a part of one"),
+        (["pipeline", "nope"], 2, "recipe must be one of emoji-mol"),
         (["train", "ml1m-sasrec", "--storage", "EMPTY"], 2, "recipe ml1m-sasrec needs --data.folder"),
         (["index", "show", "v9", "--storage", "EMPTY"], 1, "version must be one of none published yet, got 'v9'"),
         (["index", "rollback", "--storage", "EMPTY"], 1, "a version must have been current before to roll back to it"),
@@ -161,7 +169,8 @@ def readme_commands(heading: str) -> list[str]:
     """The rails-ray lines of the shell code under a heading of the README."""
     section = (ROOT / "README.md").read_text().split(f"## {heading}\n", 1)[1].split("\n## ")[0]
     code = "".join(re.findall(r"```sh\n(.*?)```", section, re.DOTALL))
-    return [line.split(" #")[0].strip() for line in code.splitlines() if line.startswith("rails-ray ")]
+    lines = [re.split(" #| > ", line)[0].strip() for line in code.splitlines()]
+    return [line for line in lines if line.startswith("rails-ray ")]
 
 
 def test_versions_are_listed_shown_verified_and_rolled_back(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -199,11 +208,48 @@ def test_ids_are_asked_for_as_the_index_has_them() -> None:
 
 
 def test_every_command_in_the_readme_can_be_parsed() -> None:
-    headings = ("Quickstart", "The stages as commands", "Your own data", "Object storage")
+    headings = ("Quickstart", "The stages as commands", "On a cluster", "Your own data", "Object storage", "HTTP")
     parsed = [shlex.split(line)[1:] for heading in headings for line in readme_commands(heading)]
     assert len(parsed) > 12
     for command in parsed:
         cli.parse(command)
+
+
+def test_every_job_in_the_readme_and_in_the_jobs_can_be_parsed() -> None:
+    texts = [path.read_text() for path in (ROOT / "README.md", *(ROOT / "jobs").glob("*.py"))]
+    entrypoints = [
+        line.split("python -m jobs.")[1] for text in texts for line in text.splitlines() if "-- python" in line
+    ]
+    assert len(entrypoints) == 6
+    for entrypoint in entrypoints:
+        cli.parse(shlex.split(entrypoint))
+
+
+def test_the_config_that_is_printed_is_of_the_versions_shards(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Storage(str(tmp_path))
+    versions.publish(store, encode(store, "v1", [3, 2, 2]), "2026-01-01T00:00:00Z")
+    options = ["--keys-file", "/keys", "--replicas", "2", "--max-replicas", "4", "--gpus", "0.25", "--port", "9000"]
+    arguments = ["serve", "--print-config", "--profile", "production", "--storage", str(tmp_path), *options]
+    assert cli.main(arguments) == 0
+    config = yaml.safe_load(capsys.readouterr().out)
+    assert config["http_options"] == {"host": "0.0.0.0", "port": 9000, "request_timeout_s": 30}
+    (application,) = config["applications"]
+    assert application["args"] == {"storage": str(tmp_path), "version": "v1", "keys_file": "/keys"}
+    deployments = application["deployments"]
+    assert [deployment["name"] for deployment in deployments] == ["Router", "Shard000", "Shard001", "Shard002"]
+    for deployment in deployments:
+        assert deployment["autoscaling_config"]["max_replicas"] == 4
+        assert deployment["ray_actor_options"]["num_gpus"] == 0.25
+
+
+def test_the_production_profile_is_not_promised_on_a_cluster_that_runs(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    assert cli.main(["serve", "--allow-anonymous", "--profile", "production"]) == cli.EXIT_BAD_ARGUMENT
+    assert "profile production must be set on all machines before Ray starts" in capfd.readouterr().err
 
 
 @pytest.mark.cluster
@@ -256,7 +302,7 @@ def test_the_readmes_stage_commands(s3: str) -> None:
     store = Storage(storage)
     part = f"versions/demo-1/{versions.read_manifest(store).parts[-1].path}"
     store.write(part, store.read(part)[:-1])
-    done = run("serve", "--storage", storage, "--port", str(port))
+    done = run("serve", "--allow-anonymous", "--storage", storage, "--port", str(port))
     assert done.returncode == cli.EXIT_FAILED
     assert f"{Path(part).name} of version demo-1 must have the sha256 of its manifest" in done.stderr
     assert "Traceback" not in done.stderr

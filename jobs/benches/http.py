@@ -1,7 +1,7 @@
 """HTTP: how much longer does a search take than doing nothing in the same places?
 
 One client asks, in turns, for a search over the 3,963 emoji in 2 shards (a Mixture of Logits with random weights:
-router -> query encoder -> 2 shards -> merge, cut) and for a fan-out of a FastAPI ingress to 2 deployments that do
+router: encode -> 2 shards -> merge, cut) and for a fan-out of a FastAPI ingress to 2 deployments that do
 nothing. Both run on the same Ray Serve at the same time, once in each profile.
 
     python -m jobs.benches.http [--requests 400]

@@ -31,11 +31,11 @@ class Serve(Stored):
     port: int = 8000
     """HTTP port."""
     replicas: int = 1
-    """Replicas of router, query encoder and each shard."""
+    """Replicas of the router and of each shard."""
     max_replicas: int | None = None
     """Up to so many replicas as requests come in; by default their number is fixed."""
     gpus: float = 0
-    """GPUs, or a part of one, that each replica of shards and query encoder reserves."""
+    """GPUs, or a part of one, that each replica reserves."""
     print_config: bool = False
     """Print the config for `serve deploy`, with a deployment for each shard of the version, and end."""
 
@@ -77,7 +77,7 @@ class Serve(Stored):
             print(commented(config, self.profile), end="")
             return
         check_port(host, self.port)
-        num_replicas = (2 + num_shards) * (self.max_replicas or self.replicas)
+        num_replicas = (1 + num_shards) * (self.max_replicas or self.replicas)
         with ExitStack() as stack:
             with rendering.spinner(out, f"deploy version {manifest.version}"):
                 is_own = stack.enter_context(cluster(4 + math.ceil(placement.num_cpus * num_replicas)))

@@ -4,7 +4,7 @@
     encode(storage, run)        -> parts        Ray Data
     publish(storage, version)   -> a version    one atomic write
     evaluate(storage, ...)      -> a report     one task
-    serving                     -> HTTP         Ray Serve: router, query encoder, a deployment per shard
+    serving                     -> HTTP         Ray Serve: a router, a deployment per shard
 
 Each function runs on the cluster that the process is connected to; see `cluster`.
 """

@@ -3,7 +3,7 @@
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,12 @@ import pytest
 import ray
 import torch
 
-from examples import small_config, write_text_data, write_untrained_run
-from rails_ray import build, client, on_ray
-from rails_ray.config import DataConfig
+from examples import publish_untrained, write_text_data
+from rails_ray import build, client
 from rails_ray.encoders.model import Model
 from rails_ray.errors import DamagedError, NotFoundError, UnavailableError
-from rails_ray.on_ray.encoding import encode
-from rails_ray.on_ray.serving.app import ServeArgs, check_port, served
+from rails_ray.on_ray.serving.app import check_port, served
+from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.similarities.states import ItemState
 from rails_ray.storage import manifest, shards
@@ -55,21 +54,13 @@ class Served:
         return [[self.item_ids[row] for row in line] for line in found.item_rows.tolist()]
 
 
-def publish_untrained(root: Path) -> manifest.Manifest:
-    """A version of a model with random weights: serving does not mind, and no training is waited for."""
-    config = replace(small_config(), data=DataConfig(folder=str(write_text_data(root / "my-data"))))
-    write_untrained_run(Storage(str(root)), "untrained", config, cutoff_mass=0.999)
-    encode(str(root), "untrained", version="v1", num_shards=2)
-    return on_ray.publish(str(root), "v1")
-
-
 @pytest.fixture(scope="module")
 def served_version(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Iterator[Served]:
     root = tmp_path_factory.mktemp("served")
-    published = publish_untrained(root)
+    published = publish_untrained(root, write_text_data(root / "my-data"))
     storage = Storage(str(root))
     items = shards.read_shards(storage, published, range(2))
-    with served(ServeArgs(storage=str(root), timeout_s=5), port=free_port()) as url:
+    with served(ServeArgs(storage=str(root), timeout_s=5, allow_anonymous=True), port=free_port()) as url:
         yield Served(url, root, published, build.version_model(storage, published), items.item_ids, items.state)
 
 
@@ -150,6 +141,7 @@ def test_health_index_and_description(served_version: Served) -> None:
     [
         ({}, "queries must be given, got none"),
         ({"queries": []}, "queries must have a length of at least 1, got []"),
+        ({"queries": [{"text": "a"}] * 1025}, "queries must have a length of at most 1024, got 1025"),
         ({"queries": [{"text": "a"}], "k": 0}, "k must be greater than or equal to 1, got 0"),
         ({"queries": [{"text": "a"}], "k": 61}, "k must be at most the 60 indexed items, got 61"),
         ({"queries": [{"text": "a"}], "k": "ten"}, "k must be an integer, got 'ten'"),
@@ -236,7 +228,7 @@ def test_a_list_of_all_that_is_left_is_not_truncated(served_version: Served) -> 
 def test_a_cluster_that_serves_already_is_left_alone(served_version: Served) -> None:
     with (
         pytest.raises(UnavailableError, match="Ray Serve must not run yet on this cluster"),
-        served(ServeArgs(storage=str(served_version.root)), port=free_port()),
+        served(ServeArgs(storage=str(served_version.root), allow_anonymous=True), port=free_port()),
     ):
         pass
     assert httpx.get(f"{served_version.url}/v1/health").status_code == 200
@@ -245,11 +237,14 @@ def test_a_cluster_that_serves_already_is_left_alone(served_version: Served) -> 
 def test_versions_that_cannot_be_served(served_version: Served, tmp_path: Path) -> None:
     with (
         pytest.raises(NotFoundError, match="version must be one of v1, got 'v9'"),
-        served(ServeArgs(storage=str(served_version.root), version="v9"), port=free_port()),
+        served(ServeArgs(storage=str(served_version.root), version="v9", allow_anonymous=True), port=free_port()),
     ):
         pass
     (tmp_path / "CURRENT").write_text("not JSON")
-    with pytest.raises(DamagedError, match="CURRENT must be JSON"), served(ServeArgs(storage=str(tmp_path)), port=1):
+    with (
+        pytest.raises(DamagedError, match="CURRENT must be JSON"),
+        served(ServeArgs(storage=str(tmp_path), allow_anonymous=True), port=free_port()),
+    ):
         pass
 
 
@@ -276,7 +271,7 @@ def test_a_missing_shard_is_503_unless_the_request_can_do_with_less(served_versi
     health = httpx.get(f"{served_version.url}/v1/health", timeout=30)
     assert (health.status_code, health.json()) == (
         503,
-        {"error": "the query encoder and 2 shards must answer, got none from shard 1"},
+        {"error": "2 shards must answer, got none from shard 1"},
     )
 
     part.write_bytes(whole)  # with its bytes back, the shard comes back

@@ -1,4 +1,4 @@
-"""Serving over HTTP: a router, a query encoder, and one deployment per shard of the corpus.
+"""Serving over HTTP: a router, and one deployment per shard of the corpus.
 
 | member    | what it does                                                          |
 |-----------|-----------------------------------------------------------------------|

@@ -1,4 +1,4 @@
-"""The application: one router, one query encoder, a deployment per shard.
+"""The application: a router, and a deployment per shard.
 
 No annotation of `build` may be a string: Ray reads it to make its arguments.
 """
@@ -20,12 +20,10 @@ from ray.serve.schema import ApplicationStatusOverview, LoggingConfig
 
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.serving.access import Keys
-from rails_ray.on_ray.serving.encoder import QueryEncoder
 from rails_ray.on_ray.serving.plan import NAME, Placement, ServeArgs, deployments, shard_name
 from rails_ray.on_ray.serving.router import Router
 from rails_ray.on_ray.serving.shard import Shard
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import summary
 from rails_ray.storage.versions import read_manifest
 
 START_TIMEOUT_S = 120.0  # from deployed to answering
@@ -46,16 +44,14 @@ def application(args: ServeArgs, placement: Placement) -> Application:
     store = Storage(args.storage)
     manifest = read_manifest(store, args.version)
     options = deployments(placement, len(manifest.shard_items))
-    classes: tuple[Any, Any, Any] = QueryEncoder, Shard, Router  # types cannot say what the decorator makes of them
-    query_encoder, shard_search, router = classes
-    encoder = query_encoder.options(**options["QueryEncoder"]).bind(str(store), manifest.version)
+    classes: tuple[Any, Any] = Shard, Router  # types cannot say what the decorator makes of them
+    shard_search, router = classes
     shards = [
         shard_search.options(name=name, **options[name]).bind(str(store), manifest.version, shard)
         for shard, name in enumerate(map(shard_name, range(len(manifest.shard_items))))
     ]
-    made: Application = router.options(**options["Router"]).bind(
-        encoder, shards, manifest.shard_items, summary(manifest), args
-    )
+    args = args.model_copy(update={"storage": str(store)})
+    made: Application = router.options(**options["Router"]).bind(shards, manifest.version, args)
     return made
 
 

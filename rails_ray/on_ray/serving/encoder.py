@@ -1,6 +1,5 @@
-"""The query encoder's deployment: a mailbox around the model's query side."""
+"""The query side of a version's model: what a request asks, as tensors. Part of the router, to save a hop."""
 
-import asyncio
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +7,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import torch
-from ray import serve as ray_serve
 
 from rails_ray import build
 from rails_ray.data.dataset import ItemLists
@@ -18,7 +16,6 @@ from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.similarities.states import QueryState, concatenate, map_tensors
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import HISTORIES, ITEMS, Manifest, read_file
-from rails_ray.storage.versions import read_manifest
 
 LARGEST_NUMBER = 1e6  # of an embedding: far above what towers make, far below where float32 products overflow
 
@@ -76,32 +73,22 @@ class Histories:
         return rows
 
 
-@ray_serve.deployment(name="QueryEncoder")
 class QueryEncoder:
     """Encodes queries with the model of one index version."""
 
-    def __init__(self, storage: str, version: str) -> None:
-        store = Storage(storage)
-        manifest = read_manifest(store, version)
+    def __init__(self, store: Storage, manifest: Manifest) -> None:
         self.model = build.version_model(store, manifest)
         self.histories = Histories.read(store, manifest) if self.model.encoder.reads == "history" else None
         self.device = reserved_device()
         self.model.to(self.device)
 
-    async def encode(self, queries: Sequence[dict[str, Any]]) -> EncodedQueries:
-        """The state of queries."""
-        return await asyncio.to_thread(encode, self.model, queries, self.histories, self.device)
+    def __call__(self, queries: Sequence[dict[str, Any]]) -> EncodedQueries:
+        """The state of queries; raises what `encode` does."""
+        return encode(self.model, queries, self.histories, self.device)
 
-    async def width(self) -> int:
-        """D; answering says that this replica is up."""
-        return int(self.model.encoder.width)
-
-    async def check_health(self) -> None:
+    def check(self) -> None:
         """The real path, once."""
-        if self.histories is None:
-            await self.encode([{"text": "health"}])
-        else:
-            await self.encode([{"history": self.histories.item_ids[:1]}])
+        self([{"text": "health"}] if self.histories is None else [{"history": self.histories.item_ids[:1]}])
 
 
 def encode(

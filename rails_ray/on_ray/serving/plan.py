@@ -28,7 +28,7 @@ class ServeArgs(BaseModel):
     allow_anonymous: bool = Field(False, description="let in whoever can reach the port, in place of keys")
     max_body_bytes: int = Field(8 * 2**20, ge=1, description="of a request")
     max_queries: int = Field(1024, ge=1, description="of a request")
-    timeout_s: float = Field(10, gt=0, description="how long an encoder or a shard may take to answer")
+    timeout_s: float = Field(10, gt=0, description="how long a shard may take to answer")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -43,11 +43,11 @@ class Placement:
     """How many replicas there are of each deployment and what each reserves.
 
     Args:
-        replicas: of router, query encoder and each shard.
+        replicas: of the router and of each shard.
         max_replicas: replicas are added, up to so many, as requests come in; by default their number is fixed.
         target_ongoing_requests: of a replica, beyond which another one is added.
         num_cpus: that each replica reserves.
-        num_gpus: GPUs, or a part of one, that each replica of shards and query encoder reserves.
+        num_gpus: GPUs, or a part of one, that each replica reserves; the router encodes queries on its own.
     """
 
     replicas: int = 1
@@ -74,7 +74,7 @@ def shard_name(shard: int) -> str:
 def deployments(placement: Placement, num_shards: int) -> dict[str, dict[str, Any]]:
     """Ray Serve's options of each deployment, by its name."""
 
-    def options(max_ongoing_requests: int, num_gpus: float) -> dict[str, Any]:
+    def options(max_ongoing_requests: int) -> dict[str, Any]:
         replicas: dict[str, Any] = {"num_replicas": placement.replicas}
         if placement.max_replicas is not None:
             replicas = {
@@ -84,11 +84,10 @@ def deployments(placement: Placement, num_shards: int) -> dict[str, dict[str, An
                     "target_ongoing_requests": placement.target_ongoing_requests,
                 }
             }
-        reserved = {"num_cpus": placement.num_cpus} | ({"num_gpus": num_gpus} if num_gpus else {})
+        reserved = {"num_cpus": placement.num_cpus} | ({"num_gpus": placement.num_gpus} if placement.num_gpus else {})
         return {**replicas, "max_ongoing_requests": max_ongoing_requests, "ray_actor_options": reserved}
 
-    searching = ["QueryEncoder", *map(shard_name, range(num_shards))]
-    return {"Router": options(100, 0)} | {name: options(32, placement.num_gpus) for name in searching}
+    return {"Router": options(100)} | {shard_name(shard): options(32) for shard in range(num_shards)}
 
 
 def serve_config(args: ServeArgs, placement: Placement, num_shards: int, *, host: str, port: int) -> dict[str, Any]:
@@ -114,7 +113,7 @@ def serve_config(args: ServeArgs, placement: Placement, num_shards: int, *, host
 def commented(config: dict[str, Any], profile: Profile) -> str:
     """A Serve config as YAML that says what may be changed and what that does."""
     application = config["applications"][0]
-    num_shards = len(application["deployments"]) - 2
+    num_shards = len(application["deployments"]) - 1
     lines = [
         f"# rails-ray in {num_shards} shards, profile {profile}; made by `rails-ray serve --print-config`.",
         "# Deploy it:  serve deploy THIS_FILE --address http://HEAD:8265",
@@ -132,7 +131,7 @@ def commented(config: dict[str, Any], profile: Profile) -> str:
     comments = {
         "proxy_location:": "a proxy on each machine that has a replica",
         "  host:": "this machine only" if config["http_options"]["host"] == "127.0.0.1" else "all interfaces",
-        "  request_timeout_s:": "then 408; more than an encoder and a shard may take together",
+        "  request_timeout_s:": "then 408; more than shards may take",
         "  import_path:": "in the working directory or the image, as `jobs` is",
         "  args:": "another value of any of them starts all replicas anew",
         "    allow_anonymous:": "no access control: only where none but the trusted can reach the port",

@@ -1,5 +1,7 @@
 """The router: HTTP in, encode, ask all shards at once, merge, cut, HTTP out.
 
+The query side of the model is part of it: to ask another deployment costs more than most encoders do.
+
 No annotation here may be a string: FastAPI and Ray read them.
 """
 
@@ -18,13 +20,15 @@ from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
 
 from rails_ray.errors import UnavailableError
-from rails_ray.on_ray.failures import own_cause
 from rails_ray.on_ray.serving.access import Access, Guard, Keys
 from rails_ray.on_ray.serving.answers import coverage_of, cutoff_of, results_of
-from rails_ray.on_ray.serving.encoder import EncodedQueries
+from rails_ray.on_ray.serving.encoder import QueryEncoder
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.schemas import ErrorResponse, SearchRequest, SearchResponse, sentence
 from rails_ray.on_ray.serving.shard import ShardAnswer
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import summary
+from rails_ray.storage.versions import read_manifest
 from rails_ray.top_k import check_k
 
 REPLICA_LOST = (ActorDiedError, ActorUnavailableError, ReplicaUnavailableError)
@@ -72,25 +76,23 @@ def _error(status: int, message: str) -> JSONResponse:
 class Router:
     """
     Args:
-        encoder: handle of the query encoder.
         shards: handles of the shards, by number.
-        shard_items: items of each shard.
-        index: what `GET /v1/index` answers; holds `version`, `num_items` and `cutoff_mass`.
+        version: that is served.
         args: of the application.
     """
 
     def __init__(
         self,
-        encoder: DeploymentHandle[Any],
         shards: list[DeploymentHandle[Any]],
-        shard_items: list[int],
-        index: dict[str, Any],
+        version: str,
         args: ServeArgs,
     ) -> None:
-        self.encoder = encoder
+        store = Storage(args.storage)
+        manifest = read_manifest(store, version)
         self.shards = shards
-        self.shard_items = shard_items
-        self.index_facts = index
+        self.shard_items = manifest.shard_items
+        self.index_facts = dict(summary(manifest))
+        self.encoder = QueryEncoder(store, manifest)
         self.args = args
         self.access = self._read_access()
 
@@ -112,7 +114,7 @@ class Router:
         num_items = self.index_facts["num_items"]
         check_k(request.k, num_items)
         cutoff = cutoff_of(request.cutoff, request.k, self.index_facts["cutoff_mass"])
-        encoded = await self._encode([query.model_dump() for query in request.queries])
+        encoded = await asyncio.to_thread(self.encoder, [query.model_dump() for query in request.queries])
         state = encoded.state
         exclude = [
             [*query.exclude, *(seen if query.exclude_seen else [])]
@@ -138,18 +140,13 @@ class Router:
 
     @api.get("/v1/health", responses={503: {"model": ErrorResponse}})
     async def health(self) -> dict[str, Any]:
-        """Whether the query encoder and every shard answer."""
-        encoder, *shards = await asyncio.gather(
-            self._answer(self.encoder.width.remote),
-            *(self._answer(shard.num_items.remote) for shard in self.shards),
-            return_exceptions=True,
+        """Whether every shard answers."""
+        shards = await asyncio.gather(
+            *(self._answer(shard.num_items.remote) for shard in self.shards), return_exceptions=True
         )
-        missing = [] if isinstance(encoder, int) else ["the query encoder"]
-        missing += [f"shard {number}" for number, answer in enumerate(shards) if not isinstance(answer, int)]
+        missing = [f"shard {number}" for number, answer in enumerate(shards) if not isinstance(answer, int)]
         if missing:
-            raise HTTPException(
-                503, f"the query encoder and {len(shards)} shards must answer, got none from {', '.join(missing)}"
-            )
+            raise HTTPException(503, f"{len(shards)} shards must answer, got none from {', '.join(missing)}")
         return {"status": "ok", "version": self.index_facts["version"], "num_shards": len(shards)}
 
     @api.get("/v1/index")
@@ -157,18 +154,9 @@ class Router:
         """What is served: version, items, shards, columns and the default cut-off."""
         return self.index_facts
 
-    async def _encode(self, queries: list[dict[str, Any]]) -> EncodedQueries:
-        try:
-            encoded: EncodedQueries = await self._answer(self.encoder.encode.remote, queries)
-        except Exception as error:
-            refusal = own_cause(error)
-            if isinstance(refusal, ValueError):
-                raise refusal from None
-            raise UnavailableError("the query encoder must answer, got a failure: try again") from None
-        return encoded
-
     async def check_health(self) -> None:
-        """Looks at the keys again. A file that cannot be used leaves those that were."""
+        """Encodes a query, and looks at the keys again. A file that cannot be used leaves those that were."""
+        await asyncio.to_thread(self.encoder.check)
         try:
             self.access = self._read_access()
         except ValueError as error:

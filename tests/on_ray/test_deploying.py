@@ -1,0 +1,197 @@
+"""`serve deploy` on a cluster that others run: keys, limits, replicas on parts of a logical GPU, and faults under load.
+
+In both profiles: the proxies, and the way that a request goes to a replica, are different programs.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
+
+from examples import publish_untrained, write_text_data
+from head_node import HeadNode, free_ports, head_node
+from processes import wait_for, with_token
+from rails_ray import client
+from rails_ray.errors import AccessError
+from rails_ray.on_ray.serving.plan import NAME, PRODUCTION_ENVIRONMENT, Placement, ServeArgs, serve_config
+
+pytestmark = pytest.mark.cluster
+
+ROOT = Path(__file__).parents[2]
+KEY = "a-key-of-the-test"
+NUM_CLIENTS = 3
+ENVIRONMENTS = {
+    "local": {},
+    "production": PRODUCTION_ENVIRONMENT | {"RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0"},
+}
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """A cluster that serves v1 in 2 shards, two replicas of each deployment."""
+
+    head: HeadNode
+    serve: ServeSubmissionClient
+    config: dict[str, Any]
+    url: str
+
+    def application(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.serve.get_serve_details()["applications"][NAME]
+        return found
+
+    def num_running(self, deployment: str) -> int:
+        replicas = self.application()["deployments"][deployment]["replicas"]
+        return sum(replica["state"] == "RUNNING" for replica in replicas)
+
+    def replicas(self, deployment: str) -> list[psutil.Process]:
+        title = f"ServeReplica:{NAME}:{deployment}"
+        return [one for one in with_token(self.head.mark) if title in " ".join(one.cmdline())]
+
+    def search(self, k: int = 5) -> list[list[str]]:
+        answer = client.search(self.url, [{"text": "red"}, {"text": "blue hat"}], k, key=KEY, cutoff={"top_k": k})
+        return [result["items"] for result in answer["results"]]
+
+
+@pytest.fixture(scope="module", params=["local", "production"])
+def deployed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ray_cluster: None
+) -> Iterator[Deployed]:
+    root = tmp_path_factory.mktemp("deployed")
+    publish_untrained(root, write_text_data(root / "my-data"))
+    (root / "keys").write_text(f"{KEY}\n")
+    args = ServeArgs(storage=str(root), version="v1", keys_file=str(root / "keys"), max_queries=8, max_body_bytes=5000)
+    (port,) = free_ports(1)
+    config = serve_config(args, Placement(replicas=2, num_gpus=0.125), 2, host="127.0.0.1", port=port)
+    # Both bind everywhere: two clusters of one machine must not share them.
+    ports = dict(zip(("RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_HAPROXY_METRICS_PORT"), free_ports(2), strict=True))
+    environment = {"PYTHONPATH": str(ROOT), **ENVIRONMENTS[request.param], **{k: str(v) for k, v in ports.items()}}
+    with head_node(num_cpus=4, num_gpus=1, environment=environment) as head:
+        serve = ServeSubmissionClient(head.address)
+        serve.deploy_applications(config)
+        made = Deployed(head, serve, config, f"http://127.0.0.1:{port}")
+        wait_for(lambda: made.application()["status"] in ("RUNNING", "DEPLOY_FAILED"))
+        assert made.application()["status"] == "RUNNING", made.application()
+        wait_for(lambda: _answers(made))
+        yield made
+
+
+def _answers(made: Deployed) -> bool:
+    try:
+        return bool(made.search())
+    except Exception:
+        return False
+
+
+def test_each_deployment_has_its_replicas_on_parts_of_a_gpu(deployed: Deployed) -> None:
+    deployments = deployed.application()["deployments"]
+    assert set(deployments) == {"Router", "Shard000", "Shard001"}
+    for name, deployment in deployments.items():
+        assert deployed.num_running(name) == 2
+        assert deployment["deployment_config"]["ray_actor_options"]["num_gpus"] == 0.125
+
+
+@pytest.mark.parametrize("path", ["/v1/health", "/v1/index", "/openapi.json", "/v1/search"])
+def test_nothing_is_told_without_a_key(deployed: Deployed, path: str) -> None:
+    response = httpx.get(f"{deployed.url}{path}")
+    expected = {"error": "a request must have the header `Authorization: Bearer KEY`, got none"}
+    assert (response.status_code, response.json()) == (401, expected)
+    response = httpx.get(f"{deployed.url}{path}", headers={"authorization": f"Bearer {KEY}2"})
+    expected = {"error": "the bearer key must be one that this server knows, got another"}
+    assert (response.status_code, response.json()) == (403, expected)
+
+
+def test_clients_have_a_key(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(deployed.search()) == 2
+    with pytest.raises(AccessError, match=r"a request must have the header .*: set RAILS_RAY_API_KEY"):
+        client.index(deployed.url)
+    monkeypatch.setenv("RAILS_RAY_API_KEY", "another-one")
+    with pytest.raises(AccessError, match="the bearer key must be one that this server knows"):
+        client.index(deployed.url)
+    monkeypatch.setenv("RAILS_RAY_API_KEY", KEY)
+    assert client.index(deployed.url)["version"] == "v1"
+
+
+def test_what_is_too_much_is_refused(deployed: Deployed) -> None:
+    with pytest.raises(ValueError, match="queries must have a length of at most 8, got 9"):
+        client.search(deployed.url, [{"text": "red"}] * 9, 5, key=KEY)
+    response = httpx.post(
+        f"{deployed.url}/v1/search", content=b" " * 5001, headers={"authorization": f"Bearer {KEY}"}, timeout=30
+    )
+    expected = {"error": "the body must have at most 5000 bytes, got 5001: ask fewer queries at once"}
+    assert (response.status_code, response.json()) == (413, expected)
+
+
+def test_a_config_with_a_deployment_that_the_version_lacks_leaves_the_former_one_serving(deployed: Deployed) -> None:
+    before = deployed.search()
+    wrong = {**deployed.config["applications"][0]}
+    wrong["deployments"] = [*wrong["deployments"], {"name": "Shard002", "num_replicas": 1}]
+    deployed.serve.deploy_applications({**deployed.config, "applications": [wrong]})
+    wait_for(lambda: deployed.application()["status"] == "DEPLOY_FAILED")
+    assert "Shard002" in deployed.application()["message"]
+    assert deployed.search() == before
+    deployed.serve.deploy_applications(deployed.config)
+    wait_for(lambda: deployed.application()["status"] == "RUNNING")
+    assert deployed.search() == before
+
+
+@pytest.mark.parametrize("deployment", ["Shard001", "Router"])
+def test_a_replica_killed_under_load_costs_at_most_the_requests_in_flight(deployed: Deployed, deployment: str) -> None:
+    expected = deployed.search()
+    wait_for(lambda: deployed.num_running(deployment) == 2 and len(deployed.replicas(deployment)) == 2)
+    stop, answered, failed = threading.Event(), [0] * NUM_CLIENTS, list[str]()
+
+    def load(number: int) -> None:
+        while not stop.is_set():
+            try:
+                assert deployed.search() == expected
+                answered[number] += 1
+            except Exception as error:
+                failed.append(f"{type(error).__name__}: {error}")
+
+    def wait_for_answers(count: int) -> None:
+        before = list(answered)
+        wait_for(lambda: all(now >= then + count for now, then in zip(answered, before, strict=True)))
+
+    clients = [threading.Thread(target=load, args=(number,)) for number in range(NUM_CLIENTS)]
+    for one in clients:
+        one.start()
+    try:
+        wait_for_answers(5)
+        victim = deployed.replicas(deployment)[0]
+        os.kill(victim.pid, signal.SIGKILL)
+        wait_for_answers(20)
+    finally:
+        stop.set()
+        for one in clients:
+            one.join()
+    # The router asks another replica of a shard again, so that its death is not to be seen from outside.
+    assert len(failed) <= (NUM_CLIENTS if deployment == "Router" else 0), failed
+    wait_for(lambda: deployed.num_running(deployment) == 2)
+    assert victim.pid not in [one.pid for one in deployed.replicas(deployment)]
+
+
+def test_keys_can_change_while_serving(deployed: Deployed) -> None:
+    """The last test of the module: the file is read again at Serve's health checks, every ten seconds."""
+    file = Path(deployed.config["applications"][0]["args"]["keys_file"])
+    new = "another-key-of-the-test"
+    file.write_text(f"{new}\n")
+
+    def is_let_in() -> bool:  # by both routers
+        answers = [httpx.get(f"{deployed.url}/v1/index", headers={"authorization": f"Bearer {new}"}) for _ in range(8)]
+        return all(answer.status_code == 200 for answer in answers)
+
+    wait_for(is_let_in)
+    assert httpx.get(f"{deployed.url}/v1/index", headers={"authorization": f"Bearer {KEY}"}).status_code == 403
+    file.write_text("short\n")
+    logs = deployed.head.logs / "serve"
+    told = "the former API keys stay in use: line 1 of"
+    wait_for(lambda: sum(told in log.read_text(errors="replace") for log in logs.glob("*Router*")) == 2)
+    assert is_let_in()

@@ -1,0 +1,100 @@
+"""Replicas and reservations, and the config that says them to Ray Serve."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import ValidationError
+from ray.serve.schema import ServeDeploySchema
+
+from rails_ray.on_ray.serving.plan import (
+    PRODUCTION_ENVIRONMENT,
+    Placement,
+    Profile,
+    ServeArgs,
+    commented,
+    deployments,
+    serve_config,
+)
+
+ROOT = Path(__file__).parents[2]
+ARGS = ServeArgs(storage="s3://bucket/prefix", keys_file="/etc/rails-ray/keys")
+
+
+def test_there_is_a_router_and_a_deployment_for_each_shard() -> None:
+    assert list(deployments(Placement(), 3)) == ["Router", "Shard000", "Shard001", "Shard002"]
+
+
+def test_replicas_are_fixed_or_between_bounds() -> None:
+    fixed = deployments(Placement(replicas=3), 1)["Shard000"]
+    assert fixed["num_replicas"] == 3
+    assert "autoscaling_config" not in fixed
+    between = deployments(Placement(replicas=2, max_replicas=5, target_ongoing_requests=4), 1)["Shard000"]
+    assert between["autoscaling_config"] == {"min_replicas": 2, "max_replicas": 5, "target_ongoing_requests": 4}
+    assert "num_replicas" not in between
+
+
+def test_parts_of_a_gpu_are_reserved_by_each_replica() -> None:
+    for options in deployments(Placement(num_gpus=0.25, num_cpus=0.5), 2).values():
+        assert options["ray_actor_options"] == {"num_cpus": 0.5, "num_gpus": 0.25}
+    assert deployments(Placement(), 1)["Router"]["ray_actor_options"] == {"num_cpus": 0.1}
+
+
+@pytest.mark.parametrize("profile", ["local", "production"])
+@pytest.mark.parametrize("placement", [Placement(), Placement(replicas=2, max_replicas=4, num_gpus=0.25)])
+@pytest.mark.parametrize("num_shards", [1, 12])
+def test_a_config_is_one_that_serve_takes(profile: Profile, placement: Placement, num_shards: int) -> None:
+    config = serve_config(ARGS, placement, num_shards, host="0.0.0.0", port=8000)
+    text = commented(config, profile)
+    assert yaml.safe_load(text) == config
+    ServeDeploySchema.model_validate(config)
+    assert "&id" not in text  # each deployment is to be changed alone
+    for name, value in PRODUCTION_ENVIRONMENT.items():
+        assert (f"{name}={value}" in text) == (profile == "production")
+    assert ("8404" in text) == ("9101" in text) == (profile == "production")
+
+
+def test_the_config_in_the_repository_is_what_the_command_prints() -> None:
+    config = serve_config(ARGS, Placement(), 2, host="127.0.0.1", port=8000)
+    assert (ROOT / "serve" / "config.yaml").read_text() == commented(config, "local")
+
+
+def test_what_serve_deploys_can_be_imported_where_the_repository_is() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from serve.app import build; from inspect import signature; print(signature(build))"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "args: rails_ray.on_ray.serving.plan.ServeArgs" in done.stdout  # a string would make it a plain dict
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"replicas": 0}, "replicas must be at least 1, got 0"),
+        ({"replicas": 3, "max_replicas": 2}, "max_replicas must be at least the 3 replicas, got 2"),
+        ({"num_gpus": -1.0}, "num_cpus and num_gpus must be at least 0, got 0.1 and -1"),
+        ({"num_gpus": 1.5}, "num_gpus must be a part of one GPU or a whole number, got 1.5"),
+    ],
+)
+def test_a_placement_that_cannot_be(arguments: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Placement(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "give keys_file, or allow_anonymous for a server without access control, got neither"),
+        ({"keys_file": "k", "allow_anonymous": True}, "got both"),
+        ({"allow_anonymous": True, "speed": 9}, "speed"),
+        ({"allow_anonymous": True, "max_queries": 0}, "max_queries"),
+    ],
+)
+def test_arguments_of_the_application_that_cannot_be(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        ServeArgs(storage="x", **arguments)

@@ -1,0 +1,56 @@
+from collections.abc import Callable, Iterator
+from io import StringIO
+
+from rich.console import Console
+from rich.progress import Progress
+
+from rails_ray import rendering
+from rails_ray.rendering import LOG_S, Bar
+
+
+def progress_to(text: StringIO, is_terminal: bool) -> Progress:
+    """One that draws nothing by itself."""
+    return Progress(console=Console(file=text, width=80, force_terminal=is_terminal), auto_refresh=False)
+
+
+def clock_of(*times: float) -> Callable[[], float]:
+    ticks: Iterator[float] = iter(times)
+    return lambda: next(ticks)
+
+
+def test_a_bar_in_a_log_is_a_line_every_so_many_seconds() -> None:
+    text = StringIO()
+    times = (0.0, 1.0, LOG_S - 0.1, LOG_S, LOG_S + 0.1, 2 * LOG_S - 0.1, 2 * LOG_S + 5, 3 * LOG_S, 3 * LOG_S + 5)
+    bar = Bar(progress_to(text, False), "train demo", clock_of(*(100 + time for time in times)))
+    for done in range(1, len(times)):
+        bar(done, 9, f"loss 0.{done}")
+    assert text.getvalue().splitlines() == [
+        "  train demo 3/9 loss 0.3",
+        "  train demo 6/9 loss 0.6",  # 15 s after the last one, and the next is due 10 s after this one
+        "  train demo 8/9 loss 0.8",
+    ]
+
+
+def test_a_bars_line_is_no_markup() -> None:
+    text = StringIO()
+    bar = Bar(progress_to(text, False), "train [red]x[/red]", clock_of(0, LOG_S))
+    bar(1, 2, "[/b] going on")
+    assert text.getvalue() == "  train [red]x[/red] 1/2 [/b] going on\n"
+
+
+def test_a_bar_in_a_terminal_has_no_lines_between() -> None:
+    text = StringIO()
+    bar = Bar(progress_to(text, True), "train demo", clock_of(0, LOG_S, 2 * LOG_S))
+    bar(1, 2, "")
+    bar(2, 2, "")
+    assert text.getvalue() == ""
+
+
+def test_what_was_reported_last_is_a_line_when_the_work_ends() -> None:
+    text = StringIO()
+    with rendering.bar(Console(file=text, width=80, force_terminal=False), "encode demo") as on_progress:
+        on_progress(1, 3, "parts")
+        on_progress(3, 3, "parts")
+    (line,) = text.getvalue().splitlines()
+    for expected in ("encode demo", "3/3", "parts"):
+        assert expected in line
