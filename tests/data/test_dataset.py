@@ -95,5 +95,9 @@ def test_queries_in_another_corpus_equal_the_naive_loops(relevant: list[list[int
 def test_queries_in_their_own_corpus_are_the_same(lists: list[list[int]]) -> None:
     queries = Queries(ItemLists.of(lists), ItemLists.of(lists), ItemLists.of(lists))
     asked = queries.in_corpus(np.arange(10), 10)
-    for before, after in ((queries.inputs, asked.inputs), (queries.relevant, asked.relevant), (queries.seen, asked.seen)):
+    for before, after in (
+        (queries.inputs, asked.inputs),
+        (queries.relevant, asked.relevant),
+        (queries.seen, asked.seen),
+    ):
         assert lists_of(after) == lists_of(before)

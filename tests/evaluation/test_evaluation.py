@@ -75,6 +75,45 @@ def test_a_seen_item_gets_no_place() -> None:
         assert ranking.scores[number].tolist() == pytest.approx([line[row] for row in best], abs=1e-5)
 
 
+BEYOND = 4  # the row of items that THINGS lack
+
+
+@given(
+    st.lists(st.lists(st.integers(0, BEYOND), min_size=1, max_size=4), min_size=4, max_size=4),
+    st.none() | st.lists(st.lists(st.integers(0, BEYOND - 1), unique=True), min_size=4, max_size=4),
+)
+def test_a_relevant_item_that_the_corpus_lacks_is_not_found(
+    relevant: list[list[int]], seen: list[list[int]] | None
+) -> None:
+    model = build.model(small_config()).eval()
+    items = encode_items(model, model.item_features(THINGS))
+    queries = Queries(COLOURED.inputs, ItemLists.of(relevant), None if seen is None else ItemLists.of(seen))
+    ranking = rank_all(model, items, queries, 4)
+    scores = model.score(model.encode_queries(model.query_features(COLOURED.inputs)), items).scores.tolist()
+    for number, line in enumerate(scores):
+        excluded = seen[number] if seen else []
+        order = oracles.top_k(line, 4, excluded)
+        # Seen items come behind all others.
+        ranks = [rank for rank, row in enumerate([*order, *sorted(excluded)], start=1) if row in relevant[number]]
+        assert ranking.best_rank[number] == min(ranks, default=len(THINGS) + 1)
+        assert ranking.num_relevant[number] == len(relevant[number])
+        assert ranking.is_relevant[number].tolist()[: len(order)] == [row in relevant[number] for row in order]
+
+
+def test_what_the_corpus_lacks_counts_against_every_measure() -> None:
+    """Also against a hit rate at more items than the corpus has: to look at all of them is not to find it."""
+    model = build.model(small_config()).eval()
+    items = encode_items(model, model.item_features(THINGS))
+    found = Queries(COLOURED.inputs[:2], COLOURED.relevant.take(slice(2)))
+    lacking = Queries(COLOURED.inputs, ItemLists.of([*found.relevant, [BEYOND], [BEYOND, BEYOND]]))
+    before, after = (evaluate(model, items, queries, "test", 0.9) for queries in (found, lacking))
+    assert after.hit_rate == {k: rate / 2 for k, rate in before.hit_rate.items()}
+    assert after.mrr == before.mrr / 2
+    assert before.lists is not None
+    assert after.lists is not None
+    assert after.lists.recall == before.lists.recall / 2
+
+
 def test_a_list_that_seen_items_leave_too_short_is_filled_up_with_nothing() -> None:
     model = build.model(small_config()).eval()
     items = encode_items(model, model.item_features(THINGS))

@@ -13,7 +13,7 @@ RATES = st.integers(0, 20).map(lambda twentieths: twentieths / 20)
 
 def report(hit_rate: float, k: int = 10) -> Report:
     """One whose hit rate@k alone says something: a gate that looked elsewhere would see nothing."""
-    hit_rates = {other: math.nan for other in HIT_RATES} | {k: hit_rate}
+    hit_rates = dict.fromkeys(HIT_RATES, math.nan) | {k: hit_rate}
     return Report("test", 7, 60, hit_rates, mrr=math.nan, cutoff_mass=None, lists=None)
 
 

@@ -64,12 +64,23 @@ def test_a_run_of_another_config_does_not_go_on(storage: Storage, change: dict[s
         runs.begin(storage, "r", to_json(CONFIG | change), DATA)
 
 
-def test_a_finished_run_is_not_begun_again(storage: Storage) -> None:
+def test_a_finished_run_may_be_begun_again_as_it_was_and_stays_as_it_is(storage: Storage) -> None:
+    runs.begin(storage, "r", to_json(CONFIG), DATA)
+    assert not runs.is_finished(storage, "r")
     finish(storage)
-    with pytest.raises(
-        ValueError, match=r"run must be a new name, got 'r', which .* holds already: choose another --run"
-    ):
-        runs.begin(storage, "r", to_json(CONFIG), DATA)
+    before = runs.read(storage, "r")
+    runs.begin(storage, "r", to_json(dict(reversed(CONFIG.items()))), DATA)
+    assert runs.is_finished(storage, "r")
+    assert runs.read(storage, "r") == before
+
+
+def test_a_finished_run_is_not_begun_again_with_another_config_or_data(storage: Storage) -> None:
+    runs.begin(storage, "r", to_json(CONFIG), DATA)
+    finish(storage)
+    with pytest.raises(ValueError, match=r"run 'r' must go on with .* got another name: 'big' instead of 'small'"):
+        runs.begin(storage, "r", to_json(CONFIG | {"name": "big"}), DATA)
+    with pytest.raises(ValueError, match=r"run 'r' must go on with .* got another data_sha256: 'others' instead of"):
+        runs.begin(storage, "r", to_json(CONFIG), "others")
 
 
 @pytest.mark.parametrize("name", ["a/b", "../r", ".r", ""])
