@@ -34,6 +34,8 @@ class Serve(Stored):
     """Replicas of the router and of each shard."""
     max_replicas: int | None = None
     """Up to so many replicas as requests come in; by default their number is fixed."""
+    cpus: float = 0.1
+    """CPUs that each replica reserves."""
     gpus: float = 0
     """GPUs, or a part of one, that each replica reserves."""
     print_config: bool = False
@@ -62,7 +64,9 @@ class Serve(Stored):
             came = "neither" if self.keys_file is None else "both"
             raise ValueError(f"give --keys-file, or --allow-anonymous to answer whoever can reach the port, got {came}")
         host = self.host or ("0.0.0.0" if self.profile == "production" else "127.0.0.1")
-        placement = Placement(replicas=self.replicas, max_replicas=self.max_replicas, num_gpus=self.gpus)
+        placement = Placement(
+            replicas=self.replicas, max_replicas=self.max_replicas, num_cpus=self.cpus, num_gpus=self.gpus
+        )
         store = Storage(self.storage)
         manifest = read_manifest(store, self.version)
         num_shards = len(manifest.shard_items)

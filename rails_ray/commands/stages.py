@@ -41,7 +41,9 @@ class Train(Stored):
     run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
     """Name of the run, the same again to go on with one that was cut off; by default the recipe's name and the time."""
     workers: int = 2
-    """Data-parallel workers; each takes a GPU where the cluster has enough of them."""
+    """Data-parallel workers."""
+    use_gpu: bool | None = None
+    """A GPU for each worker; by default if the cluster has enough when this begins, which one that grows has not."""
     checkpoint_s: float = 60.0
     """Seconds between two checkpoints: the most work that a crash can lose."""
     config: Annotated[tyro.conf.AvoidSubcommands[RunConfig], tyro.conf.arg(name="")] = field(
@@ -61,6 +63,7 @@ class Train(Stored):
                 self.storage,
                 run=name,
                 num_workers=self.workers,
+                use_gpu=self.use_gpu,
                 checkpoint_s=self.checkpoint_s,
                 on_progress=on_progress,
             )
@@ -89,7 +92,9 @@ class Encode(Stored):
     shards: int = 2
     """Parts of the corpus that are searched side by side."""
     workers: int = 1
-    """Encoders that work side by side; each takes a GPU where the cluster has enough of them."""
+    """Encoders that work side by side."""
+    use_gpu: bool | None = None
+    """A GPU for each worker; by default if the cluster has enough when this begins, which one that grows has not."""
     part_items: int = 16_384
     """Items of a part, at most: the work that a crash can lose of each encoder."""
 
@@ -107,6 +112,7 @@ class Encode(Stored):
                 version=version,
                 num_shards=self.shards,
                 num_workers=self.workers,
+                use_gpu=self.use_gpu,
                 part_items=self.part_items,
                 on_progress=on_progress,
             )
@@ -167,6 +173,8 @@ class Pipeline(Stored):
     """Name of the run and of the version, the same again to go on; by default the recipe's name and the time."""
     workers: int = 2
     """Data-parallel workers of training."""
+    use_gpu: bool | None = None
+    """A GPU for each worker; by default if the cluster has enough when this begins, which one that grows has not."""
     shards: int = 2
     """Parts of the corpus that are searched side by side."""
     checkpoint_s: float = 60.0
@@ -194,6 +202,7 @@ class Pipeline(Stored):
                 self.storage,
                 run=self.run_name,
                 num_workers=self.workers,
+                use_gpu=self.use_gpu,
                 num_shards=self.shards,
                 gates=self.gates,
                 checkpoint_s=self.checkpoint_s,

@@ -48,6 +48,7 @@ def pipeline(
     *,
     run: str | None = None,
     num_workers: int = 2,
+    use_gpu: bool | None = None,
     num_shards: int = 2,
     gates: Gates = Gates(),  # noqa: B008 - frozen
     checkpoint_s: float = CHECKPOINT_S,
@@ -59,6 +60,7 @@ def pipeline(
     Args:
         run: name of the run and of the version, the same again to go on with what was cut off; by default the recipe's
             name and the time.
+        use_gpu: one GPU per worker; by default where the cluster has enough of them.
         stage: entered for each stage with its name; what it gives is told of progress.
         on_report: called with the reports of the new version and of the current one before the gates decide.
 
@@ -70,10 +72,16 @@ def pipeline(
     name = run or timed_name(run_config.name)
     with stage(f"train {name}") as on_progress:
         trained = train(
-            run_config, storage, run=name, num_workers=num_workers, checkpoint_s=checkpoint_s, on_progress=on_progress
+            run_config,
+            storage,
+            run=name,
+            num_workers=num_workers,
+            use_gpu=use_gpu,
+            checkpoint_s=checkpoint_s,
+            on_progress=on_progress,
         )
     with stage(f"encode {name}") as on_progress:
-        encode(storage, name, version=name, num_shards=num_shards, on_progress=on_progress)
+        encode(storage, name, version=name, num_shards=num_shards, use_gpu=use_gpu, on_progress=on_progress)
     with stage(f"evaluate {name}") as on_progress:
         report = evaluate(storage, version=name)
         current = _current(store)

@@ -108,6 +108,10 @@ def test_nothing_is_told_without_a_key(deployed: Deployed, path: str) -> None:
     assert (response.status_code, response.json()) == (403, expected)
 
 
+def test_probes_need_no_key(deployed: Deployed) -> None:
+    assert httpx.get(f"{deployed.url}/-/healthz").status_code == 200
+
+
 def test_clients_have_a_key(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(deployed.search()) == 2
     with pytest.raises(AccessError, match=r"a request must have the header .*: set RAILS_RAY_API_KEY"):

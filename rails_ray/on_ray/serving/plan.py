@@ -135,7 +135,7 @@ def commented(config: dict[str, Any], profile: Profile) -> str:
         "  import_path:": "in the working directory or the image, as `jobs` is",
         "  args:": "another value of any of them starts all replicas anew",
         "    allow_anonymous:": "no access control: only where none but the trusted can reach the port",
-        "    keys_file:": "on the machines of the routers; one key a line, read again every ten seconds",
+        "    keys_file:": "on each router's machine: a key a line, read again every ten seconds",
         "    version:": "the one to serve; without it, the one that is current when this is deployed",
         "  deployments:": "replicas and autoscaling change in place; reservations start replicas anew",
     }

@@ -1,0 +1,23 @@
+#!/bin/sh
+# Make the Secrets of secrets.example.yaml: random ones, and the object store's credentials from this shell's AWS_*
+# variables, if they are set. One that exists is left alone. Nothing is printed or written to a file.
+set -eu
+namespace=rails-ray
+
+create() {
+  if kubectl -n "$namespace" get secret "$1" >/dev/null 2>&1; then
+    echo "secret/$1 is there already"
+  else
+    # From standard input: what is on a command line is to be seen in the list of processes.
+    kubectl -n "$namespace" create secret generic "$1" --from-env-file=/dev/stdin
+  fi
+}
+
+for secret in rails-ray-auth:auth_token rails-ray-redis:password rails-ray-api-keys:keys; do
+  echo "${secret#*:}=$(openssl rand -hex 32)" | create "${secret%%:*}"
+done
+if [ -n "${AWS_ACCESS_KEY_ID:-}" ]; then
+  env | grep -E '^AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN|REGION|ENDPOINT_URL)=' | create rails-ray-storage
+else
+  echo "no AWS_ACCESS_KEY_ID: the accounts rails-ray-batch and rails-ray-serving need a workload identity"
+fi
