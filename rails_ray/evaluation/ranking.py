@@ -89,9 +89,10 @@ def rank_all(model: Model, items: ItemState, queries: Queries, k: int) -> Rankin
 def rank_of_best(scores: Float[Tensor, "B X"], is_relevant: Bool[Tensor, "B X"]) -> Int[Tensor, " B"]:
     """The rank, from 1, of the first relevant item; among equal scores the lower row comes first (as in `top_k`).
 
-    X + 1 for a query that no item is relevant to.
+    X + 1 for a query to which no item is relevant that it has not seen.
     """
     best = scores.masked_fill(~is_relevant, -torch.inf).max(dim=1, keepdim=True).values
     rows = torch.arange(scores.shape[1], device=scores.device)
     best_row = torch.where(is_relevant & (scores == best), rows, scores.shape[1]).min(dim=1, keepdim=True).values
-    return ((scores > best) | ((scores == best) & (rows < best_row))).sum(dim=1) + 1
+    rank = ((scores > best) | ((scores == best) & (rows < best_row))).sum(dim=1) + 1
+    return torch.where(best[:, 0].isneginf(), scores.shape[1] + 1, rank)

@@ -40,8 +40,8 @@ def encode(
 ) -> Encoded:
     """Encode all items of the run's data set and write them as the parts of a version, which stays unpublished.
 
-    Encoding that was cut off goes on with the parts that are missing, if it is called again for the same version. The
-    same run, items and sizes give the same bytes.
+    Encoding that was cut off goes on with the parts that are missing, if it is called again for the same version, and
+    one that ended is left as it is. The same run, items and sizes give the same bytes.
 
     Args:
         storage: root, a local folder or s3://bucket/prefix.
@@ -54,7 +54,7 @@ def encode(
 
     Raises:
         NotFoundError: if there is no such run.
-        ValueError: if there are fewer items than shards, or the version exists, or was begun with others.
+        ValueError: if there are fewer items than shards, or the version was begun with others.
         StorageError: if storage cannot be written to.
     """
     for name, number in (("num_workers", num_workers), ("part_items", part_items)):
@@ -85,6 +85,8 @@ def encode(
             "part_items": part_items,
         },
     )
+    if parts.is_finished(store, version):
+        return manifest.read_encoded(store, version)
     written = parts.rows_written(store, version)
     missing = [part for part in planned if part.first_row not in written]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from rails_ray.config import RunConfig
+from rails_ray.config import RunConfig, from_json
 from rails_ray.errors import GateError, NotFoundError
 from rails_ray.evaluation.gates import Gates, objection
 from rails_ray.evaluation.report import Report
@@ -89,7 +89,7 @@ def pipeline(
         on_progress(1, num_reports, "versions")
         former = None
         if num_reports == 2:
-            former = evaluate(storage, version=current, data=run_config.data)
+            former = evaluate(storage, version=current, data=from_json(trained.config).data)
             on_progress(2, num_reports, "versions")
     on_report(report, former)
     reason = objection(gates, report, former)

@@ -4,17 +4,20 @@ import re
 import shlex
 import time
 from asyncio import run, sleep, to_thread
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import ray
 import requests
+from ray.dashboard.modules.dashboard_sdk import SubmissionClient
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobSubmissionClient
 
 from rails_ray.errors import ConflictError, UnavailableError
+from rails_ray.storage.filesystem import NAME
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 RECONNECT_S = 60.0  # for so long a cluster that went away may come back
@@ -54,6 +57,8 @@ def submit(
     """
     if urlsplit(address).scheme not in ("http", "https"):
         raise ValueError(f"address must be http://host:port of a cluster's dashboard, got {address!r}")
+    if submission_id is not None and not NAME.fullmatch(submission_id):
+        raise ValueError(f"submission_id must be made of letters, digits, '.', '_' and '-', got {submission_id!r}")
     runtime_env: dict[str, Any] = {"env_vars": dict(environment or {})}
     if working_dir is not None:
         if not Path(working_dir).is_dir():
@@ -62,13 +67,22 @@ def submit(
     command = shlex.join(entrypoint)
     options = {"runtime_env": runtime_env, "entrypoint_num_cpus": num_cpus or None}
     try:
-        client = JobSubmissionClient(address)
+        client = _Client(address)
         job = _start(client, command, submission_id, options, working_dir)
         run(_follow(client, job, on_log))
         return _exit_code(client.get_job_info(job))
     except (ConnectionError, requests.RequestException, AuthenticationError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0]
         raise UnavailableError(f"a cluster must take the job at {address}, got: {first}") from None
+
+
+class _Client(JobSubmissionClient):
+    """Of the address that it is given, where Ray's own prefers RAY_ADDRESS."""
+
+    def __init__(self, address: str) -> None:
+        self._client_ray_version = ray.__version__
+        SubmissionClient.__init__(self, address)
+        self._check_connection_and_version(min_version="2.8")
 
 
 def _start(
@@ -107,13 +121,19 @@ def _start(
 
 
 async def _follow(client: JobSubmissionClient, job: str, on_log: Callable[[str], None]) -> None:
-    """Pass the whole log on, each piece once, until the job has ended; a connection that breaks is made again."""
+    async for text in _log(client, job):
+        on_log(text)
+
+
+async def _log(client: JobSubmissionClient, job: str) -> AsyncIterator[str]:
+    """The whole log, each piece once, until the job has ended; a connection that breaks is made again."""
     told, last_heard = 0, time.monotonic()
     while True:
         read = 0
         try:
             async for text in client.tail_job_logs(job):  # from the beginning of the log, each time
-                on_log(text[max(0, told - read) :])
+                if read + len(text) > told:
+                    yield text[max(0, told - read) :]
                 read += len(text)
                 told, last_heard = max(told, read), time.monotonic()
             has_ended = (await to_thread(client.get_job_status, job)).is_terminal()
@@ -123,7 +143,9 @@ async def _follow(client: JobSubmissionClient, job: str, on_log: Callable[[str],
                 raise
             has_ended = False
         if has_ended:
-            on_log((await to_thread(client.get_job_logs, job))[told:])
+            rest = (await to_thread(client.get_job_logs, job))[told:]
+            if rest:
+                yield rest
             return
         await sleep(POLL_S)
 

@@ -28,16 +28,16 @@ def search_shard(
         exclude: per query, rows of the shard (from 0) that must not be answered.
     """
     excluded = [sorted(set(rows)) for rows in exclude]
-    widths = torch.tensor([min(k, num_items - len(rows)) for rows in excluded])
+    widths = [min(k, num_items - len(rows)) for rows in excluded]
     results: dict[int, TopK] = {}
-    for width in widths.unique().tolist():  # nearly always a single one
-        queries = (widths == width).nonzero().squeeze(1).tolist()
+    for width in set(widths):  # nearly always a single one
+        queries = [number for number, own in enumerate(widths) if own == width]
         if width == 0:
-            empty = TopK(torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.int64))
-            found = empty
+            found = TopK(torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.int64))
         else:
-            part = take(query, queries)
-            found = retriever.search(part, width, Exclusions.of([excluded[number] for number in queries]))
+            part = query if len(queries) == len(query) else take(query, queries)
+            exclusions = Exclusions.of([excluded[number] for number in queries]) if any(excluded) else None
+            found = retriever.search(part, width, exclusions)
         for line, number in enumerate(queries):
             rows = found.item_rows[line : line + 1] + first_row
             results[number] = TopK(found.scores[line : line + 1], rows)

@@ -49,18 +49,16 @@ def plan(shard_items: list[int], part_items: int) -> list[PlannedPart]:
 
 
 def begin(storage: Storage, version: str, made_from: dict[str, str | int]) -> None:
-    """Reserve a version's name, or find that encoding of the same began and can go on.
+    """Reserve a version's name, or find that encoding of the same began, and perhaps ended.
 
     Args:
         made_from: all that decides the bytes of the parts, or digests of it.
 
     Raises:
-        ValueError: if the name cannot be that of a folder, or another version, or a finished one, has it.
+        ValueError: if the name cannot be that of a folder, or another version has it.
     """
     if not NAME.fullmatch(version):
         raise ValueError(f"version must be made of letters, digits, '.', '_' and '-', got {version!r}")
-    if storage.exists(f"{folder_of(version)}/encoded.json"):
-        raise ValueError(f"version must be a new name, got {version!r}, which {storage} holds already")
     path = f"{folder_of(version)}/begun.json"
     try:
         storage.create(path, json.dumps(made_from, indent=1).encode())
@@ -73,6 +71,10 @@ def begin(storage: Storage, version: str, made_from: dict[str, str | int]) -> No
                 f"version {version!r} must go on with the {changed[0]} that it was begun with, {old}, got {new}: "
                 "choose another --version"
             ) from None
+
+
+def is_finished(storage: Storage, version: str) -> bool:
+    return storage.exists(f"{folder_of(version)}/encoded.json")
 
 
 def write_part(storage: Storage, version: str, planned: PlannedPart, part: pa.Table) -> None:

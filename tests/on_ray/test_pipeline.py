@@ -1,20 +1,33 @@
 """The stages on a real cluster: two training workers, Ray Data, and what each leaves in storage."""
 
-from dataclasses import replace
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 
-from examples import small_config, write_text_data
+import oracles
+from examples import small_config, small_history_config, write_sequence_data, write_text_data, write_untrained_run
 from rails_ray import build, config, on_ray
 from rails_ray.config import DataConfig, RunConfig
-from rails_ray.errors import DamagedError, NotFoundError, TrainingError
+from rails_ray.data.dataset import DataSet
+from rails_ray.encoders.model import Model
+from rails_ray.errors import DamagedError, GateError, NotFoundError, TrainingError
+from rails_ray.evaluation.gates import Gates
 from rails_ray.evaluation.ranking import encode_items
-from rails_ray.storage import manifest, runs, shards
+from rails_ray.evaluation.report import HIT_RATES, Report
+from rails_ray.on_ray.pipeline import Outcome
+from rails_ray.on_ray.progress import OnProgress
+from rails_ray.similarities.states import ItemState
+from rails_ray.storage import manifest, runs, shards, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.runs import Run
+from rails_ray.training import state
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
@@ -28,6 +41,11 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
     folder = write_text_data(tmp_path_factory.mktemp("data"))
     return replace(small_config(), data=DataConfig(folder=str(folder)))
+
+
+def times_of(folder: Path) -> dict[Path, int]:
+    """When each file of a folder was last written."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +79,12 @@ def test_one_worker_gives_the_same_losses_as_two(root: Path, run: Run, run_confi
     assert reported[-1][:2] == (run_config.training.num_steps, run_config.training.num_steps)
 
 
+def test_a_finished_run_is_returned_as_it_is(root: Path, run: Run, run_config: RunConfig) -> None:
+    before = times_of(root / "runs" / "first")
+    assert on_ray.train(run_config, str(root), run="first", num_workers=2) == run
+    assert times_of(root / "runs" / "first") == before
+
+
 def test_encoded_items_are_those_of_the_model(root: Path, run: Run, run_config: RunConfig, encoded) -> None:
     published = on_ray.publish(str(root), "v1")
     stored = shards.read_shards(Storage(str(root)), published, range(3))
@@ -81,6 +105,198 @@ def test_evaluation_of_a_version_equals_that_of_its_run(root: Path, run: Run, en
     assert on_ray.evaluate(str(root), run=run.name, split="valid").hit_rate == {
         int(k): value for k, value in run.validation["hit_rate"].items()
     }
+
+
+def test_a_version_is_evaluated_before_it_is_published(root: Path, run: Run) -> None:
+    on_ray.encode(str(root), run.name, version="unpublished", num_shards=2)
+    assert on_ray.evaluate(str(root), version="unpublished") == on_ray.evaluate(str(root), run=run.name)
+    assert not (root / "versions" / "unpublished" / "manifest.json").exists()
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> DataConfig:
+    """The data set with half as many items again, all in another order, and queries for all of them."""
+    folder = write_text_data(tmp_path_factory.mktemp("grown"), num_items=90, seed=1)
+    items = pq.read_table(folder / "items.parquet")
+    pq.write_table(items.take(list(reversed(range(items.num_rows)))), folder / "items.parquet")
+    return DataConfig(folder=str(folder))
+
+
+def naive_hit_rates(model: Model, items: ItemState, item_ids: list[str], data: DataSet) -> dict[int, float]:
+    """By looking at the ids that each test query finds."""
+    queries = data.queries["test"]
+    found = []
+    for inputs, relevant in zip(queries.inputs, queries.relevant, strict=True):
+        (scores,) = model.score(model.encode_queries(model.query_features([inputs])), items).scores.tolist()
+        wanted = {data.item_ids[row] for row in relevant}
+        found.append([item_ids[row] in wanted for row in oracles.top_k(scores, len(scores))])
+    return {k: sum(any(line[:k]) for line in found) / len(found) for k in HIT_RATES}
+
+
+def test_an_earlier_version_is_evaluated_on_later_data_by_what_it_would_find(
+    root: Path, run: Run, run_config: RunConfig, encoded: manifest.Encoded, grown: DataConfig
+) -> None:
+    store = Storage(str(root))
+    data, model = build.data(replace(run_config, data=grown), store), build.trained_model(run_config, run.weights)
+    stored = shards.read_shards(store, encoded, range(3))
+    expected = naive_hit_rates(model, stored.state, stored.item_ids, data)
+    measured = on_ray.evaluate(str(root), version="v1", data=grown)
+    assert measured.hit_rate == pytest.approx(expected)
+    assert 0 < expected[200] < 1, "some queries must ask only for items that the version lacks"
+    assert measured.num_items == 60
+    assert measured.num_queries == len(data.queries["test"])
+    assert measured.cutoff_mass == run.cutoff_mass
+
+    encoded_now = encode_items(model, model.item_features(data.item_inputs))
+    expected = naive_hit_rates(model, encoded_now, data.item_ids, data)
+    of_run = on_ray.evaluate(str(root), run=run.name, data=grown)
+    assert of_run.hit_rate == pytest.approx(expected)
+    assert (of_run.num_items, of_run.hit_rate[200]) == (90, 1)
+
+
+def test_an_earlier_version_of_histories_is_evaluated_on_later_data(tmp_path: Path) -> None:
+    """The later items come first, so that each item of the version is another row of the data."""
+    before = write_sequence_data(tmp_path / "before", num_items=9)
+    later = write_sequence_data(tmp_path / "later", num_items=12)
+    items = pq.read_table(later / "items.parquet")
+    pq.write_table(items.take(list(reversed(range(12)))), later / "items.parquet")
+    store = Storage(str(tmp_path / "storage"))
+    small = replace(small_history_config(), data=DataConfig(folder=str(before)))
+    run_config = build.for_data(small, build.data(small, store))
+    write_untrained_run(store, "r", run_config)
+    encoded = on_ray.encode(str(store), "r", version="v", num_shards=2)
+
+    measured = on_ray.evaluate(str(store), version="v", data=DataConfig(folder=str(later)))
+    data = build.data(replace(run_config, data=DataConfig(folder=str(later))), store)
+    model = build.model(run_config).eval()
+    stored = shards.read_shards(store, encoded, range(2))
+    row_of = {item_id: row for row, item_id in enumerate(stored.item_ids)}
+    queries, ranks = data.queries["test"], []
+    assert queries.seen is not None
+    for history, (wanted,), seen in zip(queries.inputs, queries.relevant, queries.seen, strict=True):
+        known, hidden = (
+            [row_of[item] for item in (data.item_ids[row] for row in rows) if item in row_of]
+            for rows in (history, seen)
+        )
+        (scores,) = model.score(model.encode_queries(model.query_features([known])), stored.state).scores.tolist()
+        order = [stored.item_ids[row] for row in oracles.top_k(scores, 9, hidden)]
+        ranks.append(order.index(data.item_ids[wanted]) + 1 if data.item_ids[wanted] in order else np.inf)
+    assert measured.hit_rate == pytest.approx({k: np.mean([rank <= k for rank in ranks]) for k in HIT_RATES})
+    assert np.inf in ranks
+    assert measured.num_items == 9
+
+
+def write_useless_run(storage: Storage, run: str, run_config: RunConfig) -> None:
+    """A finished run whose model ranks at random."""
+    model = build.model(run_config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(generator=torch.Generator().manual_seed(0))
+    runs.write(
+        storage,
+        run,
+        weights=state.to_bytes(model),
+        validation=json.dumps({"cutoff_mass": None}).encode(),
+        training={"seconds": 0, "losses": []},
+        config=config.to_json(run_config),
+    )
+
+
+@dataclass
+class Watched:
+    """What a pipeline tells while it works."""
+
+    stages: list[str] = field(default_factory=list)
+    reports: list[tuple[Report, Report | None]] = field(default_factory=list)
+    progress: list[tuple[int, int]] = field(default_factory=list)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[OnProgress]:
+        self.stages.append(name)
+        yield lambda done, total, note: self.progress.append((done, total))
+
+    def on_report(self, report: Report, former: Report | None) -> None:
+        self.reports.append((report, former))
+
+
+def test_a_pipeline_publishes_what_passes_its_gates_and_goes_on_where_it_stopped(
+    tmp_path: Path, run_config: RunConfig, grown: DataConfig
+) -> None:
+    storage = str(tmp_path)
+    store = Storage(storage)
+
+    def run_through(run_config: RunConfig, name: str, gates: Gates) -> tuple[Watched, Outcome | None, str]:
+        watched = Watched()
+        try:
+            outcome = on_ray.pipeline(
+                run_config,
+                storage,
+                run=name,
+                num_workers=1,
+                num_shards=2,
+                gates=gates,
+                stage=watched.stage,
+                on_report=watched.on_report,
+            )
+        except GateError as error:
+            return watched, None, str(error)
+        assert watched.progress[-1][0] == watched.progress[-1][1]
+        return watched, outcome, ""
+
+    watched, outcome, _ = run_through(run_config, "one", Gates(min_hit_rate=0.5))
+    assert outcome is not None
+    assert watched.stages == ["train one", "encode one", "evaluate one", "publish one"]
+    assert watched.reports == [(outcome.report, None)]
+    assert outcome.report == on_ray.evaluate(storage, run="one")
+    assert outcome.run == runs.read(store, "one")
+    assert outcome.manifest == manifest.read(store, "one")
+    assert outcome.manifest.shard_items == [30, 30]
+    assert versions.current_version(store) == "one"
+
+    # Later data, on which the current version is measured as well.
+    later = replace(run_config, data=grown)
+    former = on_ray.evaluate(storage, version="one", data=grown)
+    write_useless_run(store, "two", later)
+    watched, outcome, told = run_through(later, "two", Gates(max_drop=0.05))
+    assert outcome is None
+    ((report, compared),) = watched.reports
+    assert compared == former
+    assert told == (
+        "version two must pass the gates to be published: hit rate@10 must be at least "
+        f"{former.hit_rate[10] - 0.05:.4f}, {former.hit_rate[10]:.4f} of the current version less 0.05, "
+        f"got {report.hit_rate[10]:.4f}"
+    )
+    assert watched.stages == ["train two", "encode two", "evaluate two"]
+    assert versions.current_version(store) == "one"
+    assert on_ray.evaluate(storage, version="two") == report
+
+    before = times_of(tmp_path / "runs" / "two") | times_of(tmp_path / "versions" / "two")
+    watched, outcome, _ = run_through(later, "two", Gates(max_drop=None))
+    assert outcome is not None
+    assert (outcome.report, outcome.former) == (report, former)
+    assert versions.current_version(store) == "two"
+    after = times_of(tmp_path / "runs" / "two") | times_of(tmp_path / "versions" / "two")
+    assert {path.name for path in after if after[path] != before.get(path)} == {"manifest.json"}
+
+    # A version that is current already is compared with none.
+    watched, outcome, _ = run_through(later, "two", Gates())
+    assert outcome is not None
+    assert outcome.former is None
+    assert versions.current_version(store) == "two"
+
+
+def test_a_pipelines_folder_of_data_may_be_relative(
+    tmp_path: Path, run_config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Storage(str(tmp_path))
+    for name in ("one", "two"):
+        write_untrained_run(store, name, run_config)
+    on_ray.pipeline(run_config, str(tmp_path), run="one", num_workers=1)
+    folder = Path(str(run_config.data.folder))
+    monkeypatch.chdir(folder.parent)
+    near = replace(run_config, data=DataConfig(folder=folder.name))
+    outcome = on_ray.pipeline(near, str(tmp_path), run="two", num_workers=1)
+    assert outcome.former == outcome.report
 
 
 def test_a_part_written_by_a_dead_attempt_is_no_part_of_the_version(root: Path, encoded) -> None:
@@ -123,8 +339,12 @@ def test_a_folder_of_data_may_be_relative(root: Path, run_config: RunConfig, mon
 
 def test_arguments_that_cannot_be(root: Path, run: Run, run_config: RunConfig) -> None:
     storage = str(root)
-    with pytest.raises(ValueError, match="run must be a new name, got 'first'"):
-        on_ray.train(run_config, storage, run="first")
+    with pytest.raises(
+        ValueError,
+        match="run 'first' must go on with the config and data that it was begun with, got another seed: 1 instead of "
+        "0: choose another --run",
+    ):
+        on_ray.train(replace(run_config, seed=1), storage, run="first")
     with pytest.raises(ValueError, match=r"run must be made of letters, digits, .*, got '\.\./x'"):
         on_ray.train(run_config, storage, run="../x")
     with pytest.raises(ValueError, match="num_workers must be at least 1, got 0"):
@@ -145,6 +365,10 @@ def test_arguments_that_cannot_be(root: Path, run: Run, run_config: RunConfig) -
         on_ray.evaluate(storage, run="first", version="v1")
     with pytest.raises(NotFoundError, match="run must be one of"):
         on_ray.evaluate(storage, run="nope")
+    with pytest.raises(NotFoundError, match=r"version must be one of .*, got 'nope'"):
+        on_ray.evaluate(storage, version="nope")
+    with pytest.raises(NotFoundError, match=r"nowhere/items\.parquet must exist"):
+        on_ray.evaluate(storage, run="first", data=DataConfig(folder=str(root / "nowhere")))
 
 
 def test_a_worker_that_fails_ends_the_run_with_a_sentence_and_no_run(root: Path, run_config: RunConfig) -> None:

@@ -13,7 +13,7 @@ from rails_ray.data.dataset import ItemLists
 from rails_ray.data.sequences import histories_of
 from rails_ray.encoders.model import Model
 from rails_ray.on_ray.cluster import reserved_device
-from rails_ray.similarities.states import QueryState, concatenate, map_tensors
+from rails_ray.similarities.states import QueryState, concatenate, map_tensors, take
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import HISTORIES, ITEMS, Manifest, read_file
 
@@ -133,8 +133,10 @@ def encode(
             states.append(model.encode_queries(model.query_features(inputs).to(device)))
         if embeddings:
             states.append(model.query_state(torch.tensor(embeddings, device=device)))
-        back = torch.tensor([*order[False], *order[True]]).argsort()
-        return EncodedQueries(map_tensors(lambda tensor: tensor.cpu()[back].clone(), concatenate(states)), seen)
+        state = map_tensors(lambda tensor: tensor.cpu(), concatenate(states) if len(states) > 1 else states[0])
+        if len(states) > 1:
+            state = take(state, torch.tensor([*order[False], *order[True]]).argsort())
+        return EncodedQueries(state, seen)
 
 
 def _checked(embedding: list[float], width: int, where: str) -> list[float]:
