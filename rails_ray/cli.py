@@ -61,7 +61,10 @@ def job(name: str, arguments: Sequence[str] | None = None) -> int:
     code = EXIT_FAILED
     told: dict[str, Any] | None = {"error": "the job must end by itself, got an interruption"}
     try:
-        command = parse([name, *(sys.argv[1:] if arguments is None else arguments)])
+        command = _parsed([name, *(sys.argv[1:] if arguments is None else arguments)])
+        if command is None:  # help, which is no end of a job
+            told = None
+            return 0
         _check_storage(command)
         _quiet_ray()
         told = command.run() or {}
@@ -69,9 +72,9 @@ def job(name: str, arguments: Sequence[str] | None = None) -> int:
     except (ValueError, RailsRayError, OSError) as error:
         code = _fail(error, EXIT_BAD_ARGUMENT if isinstance(error, ValueError) else EXIT_FAILED)
         told = {"error": str(error)}
-    except SystemExit as error:  # an argument that cannot be, which has been told
-        code = int(error.code or 0)
-        told = {"error": "the arguments must be those of the command"} if code else None
+    except SystemExit as error:  # Ray's way to end a driver at a signal: `ray job stop` sends SIGTERM
+        told = {"error": f"the job must end by itself, got signal {error.code}"}
+        raise
     except Exception as error:
         told = {"error": f"{type(error).__name__}: {error}"}
         raise
@@ -79,6 +82,20 @@ def job(name: str, arguments: Sequence[str] | None = None) -> int:
         if told is not None:
             print(json.dumps({"job": name, **told}), flush=True)
     return code
+
+
+def _parsed(arguments: Sequence[str]) -> Any:
+    """The command; None if all that was asked for is help.
+
+    Raises:
+        ValueError: if an argument cannot be, which has been told in full.
+    """
+    try:
+        return parse(arguments)
+    except SystemExit as error:
+        if error.code:
+            raise ValueError("the arguments must be those of the command") from None
+        return None
 
 
 def _check_storage(command: Any) -> None:

@@ -41,15 +41,14 @@ def index(url: str, *, key: str | None = None) -> dict[str, Any]:
 
 
 def _request(method: str, url: str, path: str, body: dict[str, Any] | None, key: str | None) -> dict[str, Any]:
-    key = key or os.environ.get(KEY_VARIABLE)
+    key = (key or os.environ.get(KEY_VARIABLE, "")).strip()  # a file that it was read from ends with a newline
+    if not (key.isascii() and key.isprintable()):
+        raise ValueError(f"an API key must be of printable ASCII characters, got others: look at {KEY_VARIABLE}")
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
         is_local = httpx.URL(url).host in ("127.0.0.1", "localhost", "::1")  # where no proxy can lead
         with httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=not is_local) as client:
-            try:
-                response = client.request(method, path, json=body)
-            except (httpx.ReadError, httpx.RemoteProtocolError):  # it died under the request, which changes nothing
-                response = client.request(method, path, json=body)
+            response = _asked(client, method, path, body) or client.request(method, path, json=body)
     except (httpx.TransportError, httpx.InvalidURL) as error:
         raise UnavailableError(
             f"a rails-ray server must answer at {url}, got: {error}; `rails-ray serve` starts one"
@@ -60,9 +59,22 @@ def _request(method: str, url: str, path: str, body: dict[str, Any] | None, key:
             return answer
         sentence = str(answer["error"])
     except (ValueError, KeyError, TypeError):
-        raise UnavailableError(f"{url} must be a rails-ray server, got an answer of another program") from None
+        raise UnavailableError(
+            f"{url} must answer as a rails-ray server, got status {response.status_code} of another program or proxy"
+        ) from None
     if response.status_code in (httpx.codes.UNPROCESSABLE_ENTITY, httpx.codes.REQUEST_ENTITY_TOO_LARGE):
         raise ValueError(sentence)
     if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         raise AccessError(f"{sentence}: set {KEY_VARIABLE}")
     raise UnavailableError(sentence)
+
+
+def _asked(client: httpx.Client, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response | None:
+    """The answer; None where the router died under the request, which changes nothing and can be asked again."""
+    try:
+        response = client.request(method, path, json=body)
+    except (httpx.ReadError, httpx.RemoteProtocolError):
+        return None
+    # Ray's proxies say so in words of their own; what is ours is JSON.
+    died = response.is_server_error and response.headers.get("content-type") != "application/json"
+    return None if died else response

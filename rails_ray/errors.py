@@ -8,7 +8,7 @@
     |-- TrainingError       a training run that ended without a model: read its logs, start again
     |-- AccessError         a server or cluster that refuses the key: give another
     |-- GateError           a version that is not good enough to publish: train a better one, or lower the gate
-    `-- UnavailableError    a server or a shard that does not answer: wait, or ask for less coverage
+    `-- UnavailableError    a server, a shard or a cluster that does not answer or did not end its work: try again
 
 Each message is one sentence: what must hold, what came, and what to do where that is not plain.
 """
@@ -39,7 +39,7 @@ class TrainingError(RailsRayError):
 
 
 class AccessError(RailsRayError):
-    """A server refuses the key, or the lack of one."""
+    """A server or a cluster refuses the key or token, or the lack of one."""
 
 
 class GateError(RailsRayError):
@@ -47,4 +47,4 @@ class GateError(RailsRayError):
 
 
 class UnavailableError(RailsRayError):
-    """A server or a shard does not answer."""
+    """A server, a shard or a cluster does not answer, or has not ended its work."""

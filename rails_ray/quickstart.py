@@ -53,7 +53,9 @@ def quickstart(storage: str, *, num_steps: int | None, port: int, keep: bool, co
         with rendering.spinner(console, "start Ray"):
             is_own = stack.enter_context(cluster())
         made = _make(storage, num_steps, console)
-        with rendering.spinner(console, "deploy a router and 2 shards with Ray Serve"):
+        with rendering.spinner(
+            console, "deploy a router and 2 shards with Ray Serve, on loopback and without API keys"
+        ):
             arguments = ServeArgs(storage=storage, version=made.manifest.version, allow_anonymous=True)
             url = stack.enter_context(served(arguments, host=HOST, port=port, leave_serve=is_own))
         with rendering.spinner(console, "ask over HTTP"):

@@ -138,6 +138,11 @@ def test_an_argument_that_cannot_be_is_told_and_exits_with_2(
         (["serve", "--storage", "EMPTY"], 2, "give --keys-file, or --allow-anonymous to answer whoever can reach"),
         (["serve", "--allow-anonymous", "--gpus", "1.5", "--storage", "EMPTY"], 2, "num_gpus must be a part of one"),
         (["pipeline", "nope"], 2, "recipe must be one of emoji-mol"),
+        (
+            ["serve", "--allow-anonymous", "--host", "0.0.0.0"],
+            2,
+            "profile local must listen on loopback, got --host 0.0.0.0: take --profile production",
+        ),
         (["train", "ml1m-sasrec", "--storage", "EMPTY"], 2, "recipe ml1m-sasrec needs --data.folder"),
         (["index", "show", "v9", "--storage", "EMPTY"], 1, "version must be one of none published yet, got 'v9'"),
         (["index", "rollback", "--storage", "EMPTY"], 1, "a version must have been current before to roll back to it"),
@@ -226,17 +231,18 @@ def test_every_job_in_the_readme_and_in_the_jobs_can_be_parsed() -> None:
 
 
 def test_the_config_that_is_printed_is_of_the_versions_shards(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Storage(str(tmp_path))
     versions.publish(store, encode(store, "v1", [3, 2, 2]), "2026-01-01T00:00:00Z")
-    options = ["--keys-file", "/keys", "--replicas", "2", "--max-replicas", "4", "--gpus", "0.25", "--port", "9000"]
+    monkeypatch.chdir(tmp_path)
+    options = ["--keys-file", "keys", "--replicas", "2", "--max-replicas", "4", "--gpus", "0.25", "--port", "9000"]
     arguments = ["serve", "--print-config", "--profile", "production", "--storage", str(tmp_path), *options]
     assert cli.main(arguments) == 0
     config = yaml.safe_load(capsys.readouterr().out)
     assert config["http_options"] == {"host": "0.0.0.0", "port": 9000, "request_timeout_s": 30}
     (application,) = config["applications"]
-    assert application["args"] == {"storage": str(tmp_path), "version": "v1", "keys_file": "/keys"}
+    assert application["args"] == {"storage": str(tmp_path), "version": "v1", "keys_file": str(tmp_path / "keys")}
     deployments = application["deployments"]
     assert [deployment["name"] for deployment in deployments] == ["Router", "Shard000", "Shard001", "Shard002"]
     for deployment in deployments:

@@ -4,6 +4,7 @@ import math
 import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import tyro
@@ -24,8 +25,8 @@ class Serve(Stored):
     allow_anonymous: bool = False
     """Answer whoever can reach the port, in place of --keys-file."""
     profile: Literal["local", "production"] = "local"
-    """local: this machine only. production: all interfaces, HAProxy and Serve's faster settings; HAProxy also opens
-    8404 and 9101 on all interfaces."""
+    """local: loopback only. production: all interfaces, HAProxy and Serve's faster settings; HAProxy also opens 8404
+    and 9101 on all interfaces."""
     host: str | None = None
     """Address to listen on; by default 127.0.0.1, of production 0.0.0.0."""
     port: int = 8000
@@ -43,8 +44,21 @@ class Serve(Stored):
 
     def run(self) -> None:
         load()
-        from rails_ray.on_ray.serving.plan import PRODUCTION_ENVIRONMENT, Placement, ServeArgs, commented, serve_config
+        from rails_ray.on_ray.serving.plan import (
+            LOOPBACK,
+            PRODUCTION_ENVIRONMENT,
+            Placement,
+            ServeArgs,
+            commented,
+            serve_config,
+        )
 
+        host = self.host or ("0.0.0.0" if self.profile == "production" else "127.0.0.1")
+        if self.profile == "local" and host not in LOOPBACK:
+            raise ValueError(f"profile local must listen on loopback, got --host {host}: take --profile production")
+        if self.profile == "local" and "RAY_ADDRESS" not in os.environ:  # a cluster of our own, which has none of them
+            for name in PRODUCTION_ENVIRONMENT:
+                os.environ.pop(name, None)
         if self.profile == "production" and not self.print_config:
             if "RAY_ADDRESS" in os.environ:
                 raise ValueError(
@@ -56,14 +70,13 @@ class Serve(Stored):
 
         from rails_ray import rendering
         from rails_ray.on_ray.cluster import cluster
-        from rails_ray.on_ray.serving.app import check_port, served
+        from rails_ray.on_ray.serving.app import check_port, check_port_number, served
         from rails_ray.storage.filesystem import Storage
         from rails_ray.storage.versions import read_manifest
 
         if (self.keys_file is None) != self.allow_anonymous:
             came = "neither" if self.keys_file is None else "both"
             raise ValueError(f"give --keys-file, or --allow-anonymous to answer whoever can reach the port, got {came}")
-        host = self.host or ("0.0.0.0" if self.profile == "production" else "127.0.0.1")
         placement = Placement(
             replicas=self.replicas, max_replicas=self.max_replicas, num_cpus=self.cpus, num_gpus=self.gpus
         )
@@ -73,9 +86,10 @@ class Serve(Stored):
         arguments = ServeArgs(
             storage=str(store),
             version=manifest.version,
-            keys_file=self.keys_file,
+            keys_file=None if self.keys_file is None else str(Path(self.keys_file).expanduser().absolute()),
             allow_anonymous=self.allow_anonymous,
         )
+        check_port_number(self.port)
         if self.print_config:
             config = serve_config(arguments, placement, num_shards, host=host, port=self.port)
             print(commented(config, self.profile), end="")

@@ -116,7 +116,7 @@ class Sasrec(nn.Module):
     def item_features(self, inputs: NDArray[np.int64]) -> Int[Tensor, " X"]:
         return torch.tensor(inputs)
 
-    def is_blank(self, query: Sequence[int]) -> bool:
+    def is_blank(self, query: Sequence[int] | NDArray[np.int64]) -> bool:
         return not len(query)
 
     def queries(self, features: Histories) -> Float[Tensor, "Q D"]:

@@ -20,7 +20,7 @@ class Gates:
 
     k: int = 10
     min_hit_rate: float = 0.0
-    max_drop: float | None = 0.01
+    max_drop: float | None = 0.01  # twice the standard error of a hit rate of .95 on 2,000 queries
 
     def __post_init__(self) -> None:
         if self.k not in HIT_RATES:
@@ -36,6 +36,7 @@ def objection(gates: Gates, report: Report, current: Report | None) -> str | Non
     Args:
         current: of the version that is current now; None where there is none.
     """
+    assert current is None or current.num_queries == report.num_queries
     floor, why = gates.min_hit_rate, "the floor"
     if current is not None and gates.max_drop is not None and current.hit_rate[gates.k] - gates.max_drop > floor:
         floor = current.hit_rate[gates.k] - gates.max_drop

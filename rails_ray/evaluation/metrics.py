@@ -18,7 +18,7 @@ def hit_rate(best_rank: NDArray[np.int64], k: int) -> float:
     return float((best_rank <= k).mean())
 
 
-def mean_reciprocal_rank(best_rank: NDArray[np.int64] | NDArray[np.float64]) -> float:
+def mean_reciprocal_rank(best_rank: NDArray[np.int64]) -> float:
     return float((1 / best_rank).mean())
 
 

@@ -20,12 +20,13 @@ from rails_ray.similarities.states import ItemState, QueryState, concatenate
 from rails_ray.top_k import select
 
 BATCH_SIZE = 128  # queries or items encoded at a time
+NOT_FOUND = 2**62  # a rank beyond all k, whose reciprocal is as good as 0
 
 
 @dataclass(frozen=True)
 class Ranking:
     """
-    best_rank: rank of the first relevant item among all items, from 1; X + 1 where the corpus has none [Q].
+    best_rank: rank of the first relevant item among all items, from 1; NOT_FOUND where the corpus has none [Q].
     scores: of the k best items, descending [Q, k].
     is_relevant: whether each of them is [Q, k].
     num_relevant: relevant items, in the corpus or not [Q].
@@ -68,6 +69,8 @@ def rank_all(model: Model, items: ItemState, queries: Queries, k: int) -> Rankin
         scores = search.scores(query)
         is_relevant = torch.zeros_like(scores, dtype=torch.bool)
         for line in range(len(query)):
+            if model.encoder.is_blank(queries.inputs[first + line]):  # a server refuses it: nothing is found
+                scores[line] = -torch.inf
             if queries.seen is not None:
                 scores[line, torch.from_numpy(queries.seen[first + line])] = -torch.inf
             relevant = queries.relevant[first + line]
@@ -89,10 +92,10 @@ def rank_all(model: Model, items: ItemState, queries: Queries, k: int) -> Rankin
 def rank_of_best(scores: Float[Tensor, "B X"], is_relevant: Bool[Tensor, "B X"]) -> Int[Tensor, " B"]:
     """The rank, from 1, of the first relevant item; among equal scores the lower row comes first (as in `top_k`).
 
-    X + 1 for a query to which no item is relevant that it has not seen.
+    NOT_FOUND for a query to which no item is relevant that it has not seen.
     """
     best = scores.masked_fill(~is_relevant, -torch.inf).max(dim=1, keepdim=True).values
     rows = torch.arange(scores.shape[1], device=scores.device)
     best_row = torch.where(is_relevant & (scores == best), rows, scores.shape[1]).min(dim=1, keepdim=True).values
     rank = ((scores > best) | ((scores == best) & (rows < best_row))).sum(dim=1) + 1
-    return torch.where(best[:, 0].isneginf(), scores.shape[1] + 1, rank)
+    return torch.where(best[:, 0].isneginf(), NOT_FOUND, rank)

@@ -4,8 +4,6 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from rails_ray.cutoffs.calibration import best_mass
 from rails_ray.cutoffs.policies import MassCutoff, cut
 from rails_ray.data.batch import FeatureRows
@@ -68,8 +66,8 @@ def _report(split: str, num_items: int, ranking: Ranking, mass: float | None) ->
         split=split,
         num_queries=len(ranking.best_rank),
         num_items=num_items,
-        hit_rate={k: hit_rate(ranking.best_rank, min(k, num_items)) for k in HIT_RATES},
-        mrr=mean_reciprocal_rank(np.where(ranking.best_rank <= num_items, ranking.best_rank, np.inf)),
+        hit_rate={k: hit_rate(ranking.best_rank, k) for k in HIT_RATES},
+        mrr=mean_reciprocal_rank(ranking.best_rank),
         cutoff_mass=mass,
         lists=lists,
     )

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from rails_ray.config import RunConfig, from_json
-from rails_ray.errors import GateError, NotFoundError
+from rails_ray.errors import ConflictError, GateError, NotFoundError, RailsRayError
 from rails_ray.evaluation.gates import Gates, objection
 from rails_ray.evaluation.report import Report
 from rails_ray.on_ray.encoding import encode
@@ -28,7 +28,7 @@ Stage = Callable[[str], AbstractContextManager[OnProgress]]
 class Outcome:
     """
     report: of the new version, on the test queries.
-    former: of the version that was current before, on the same queries; None where there was none.
+    former: of the version that was current before, on the same queries; None where none was asked about.
     """
 
     run: Run
@@ -65,7 +65,9 @@ def pipeline(
         on_report: called with the reports of the new version and of the current one before the gates decide.
 
     Raises:
-        GateError: if the version is not good enough; it is encoded, and the former version stays current.
+        GateError: if the version is not good enough, or the current one cannot be measured on its queries; it is
+            encoded, and the former version stays current.
+        ConflictError: if another version was published in the meantime.
         Further as `train`, `encode`, `evaluate` and `publish`.
     """
     store = Storage(storage)
@@ -85,16 +87,27 @@ def pipeline(
     with stage(f"evaluate {name}") as on_progress:
         report = evaluate(storage, version=name)
         current = _current(store)
-        num_reports = 1 if current in (None, name) else 2
-        on_progress(1, num_reports, "versions")
         former = None
-        if num_reports == 2:
-            former = evaluate(storage, version=current, data=from_json(trained.config).data)
-            on_progress(2, num_reports, "versions")
+        if current not in (None, name) and gates.max_drop is not None:
+            on_progress(1, 2, "versions")
+            try:
+                former = evaluate(storage, version=current, data=from_json(trained.config).data)
+            except (RailsRayError, ValueError) as error:
+                raise GateError(
+                    f"version {current}, which is current, must answer the same queries, got: {error}: mend it, or "
+                    "leave it out of account with --max-drop None"
+                ) from error
+        num_reports = 1 if former is None else 2
+        on_progress(num_reports, num_reports, "versions")
     on_report(report, former)
     reason = objection(gates, report, former)
     if reason is not None:
         raise GateError(f"version {name} must pass the gates to be published: {reason}")
+    if _current(store) != current:
+        raise ConflictError(
+            f"version {current} must stay current while {name} is measured against it, got {_current(store)}: "
+            "run the pipeline again"
+        )
     with stage(f"publish {name}") as on_progress:
         manifest = publish(storage, name, on_file=lambda done, total: on_progress(done, total, "files"))
     return Outcome(trained, manifest, report, former)

@@ -3,25 +3,26 @@
 import re
 import shlex
 import time
-from asyncio import run, sleep, to_thread
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import aiohttp
 import ray
 import requests
 from ray.dashboard.modules.dashboard_sdk import SubmissionClient
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobSubmissionClient
 
-from rails_ray.errors import ConflictError, UnavailableError
-from rails_ray.storage.filesystem import NAME
+from rails_ray.errors import AccessError, ConflictError, UnavailableError
+from rails_ray.storage.filesystem import NAME, timed_name
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 RECONNECT_S = 60.0  # for so long a cluster that went away may come back
-POLL_S = 1.0  # between two tries
+REQUEST_S = 60.0  # for so long it may say nothing to a request
+POLL_S = 1.0  # between two looks at the log; Ray itself looks as often
+FAILURES = (requests.RequestException, OSError, RuntimeError, AuthenticationError)
 TOO_LARGE = re.compile(r"Maximum request body size \d+ exceeded|Package size .*? exceeds the maximum size of \S*\w")
 
 
@@ -35,10 +36,11 @@ def submit(
     num_cpus: float = 0,
     on_log: Callable[[str], None] = lambda text: print(text, end="", flush=True),
 ) -> int:
-    """Run a command as a job on a cluster and wait for its end; its exit code.
+    """Run a command as a job on a cluster and wait for its end; its exit code, which is -N or 128 + N for signal N.
 
-    A job of the same submission id and entrypoint is not started twice: its log is followed, from its beginning, and
-    its exit code told, also when it has ended. The cluster's token comes from where Ray looks for it (RAY_AUTH_TOKEN).
+    A job of the same submission id and entrypoint is not started twice, whatever else is given: its log is followed,
+    from its beginning, and its exit code told, also when it has ended. If this process ends, the job goes on. The
+    cluster's token comes from where Ray looks for it (RAY_AUTH_TOKEN).
 
     Args:
         entrypoint: the command, word by word: ["python", "-m", "jobs.train", "--run", "demo"].
@@ -46,58 +48,71 @@ def submit(
         submission_id: of the caller's choice, so that to submit again is to ask again; by default a new one.
         working_dir: folder that is sent along and in which the job runs, less what .gitignore and .rayignore name; None
             where the image holds all.
-        environment: variables of the job.
+        environment: variables of the job. No secrets: whoever may look at the job sees them.
         num_cpus: CPUs that the job reserves on whichever machine has them; with 0 it runs on the head.
-        on_log: called with each piece of the job's log.
+        on_log: called with each new piece of the job's log.
 
     Raises:
-        ValueError: if the address is none, or the working directory is no folder or too large to be sent.
-        UnavailableError: if no cluster answers there, it refuses the token, or the job does not run to its end.
+        ValueError: if an argument cannot be, or the working directory is too large to be sent.
+        AccessError: if the cluster refuses the token.
+        UnavailableError: if no cluster answers there, or the job does not run to its end.
         ConflictError: if the submission id belongs to a job of another entrypoint.
     """
+    if isinstance(entrypoint, str) or not entrypoint:
+        raise ValueError(f"entrypoint must be a list of at least 1 word, got {entrypoint!r}")
     if urlsplit(address).scheme not in ("http", "https"):
         raise ValueError(f"address must be http://host:port of a cluster's dashboard, got {address!r}")
-    if submission_id is not None and not NAME.fullmatch(submission_id):
-        raise ValueError(f"submission_id must be made of letters, digits, '.', '_' and '-', got {submission_id!r}")
-    runtime_env: dict[str, Any] = {"env_vars": dict(environment or {})}
-    if working_dir is not None:
-        if not Path(working_dir).is_dir():
-            raise ValueError(f"working_dir must be a folder, got {working_dir!r}")
-        runtime_env["working_dir"] = working_dir
-    command = shlex.join(entrypoint)
-    options = {"runtime_env": runtime_env, "entrypoint_num_cpus": num_cpus or None}
-    try:
+    job = timed_name("job") if submission_id is None else submission_id
+    if not NAME.fullmatch(job):
+        raise ValueError(f"submission_id must be made of letters, digits, '.', '_' and '-', got {job!r}")
+    if working_dir is not None and not Path(working_dir).is_dir():
+        raise ValueError(f"working_dir must be a folder, got {working_dir!r}")
+    if num_cpus < 0:
+        raise ValueError(f"num_cpus must be at least 0, got {num_cpus:g}")
+    with _told_plainly(f"a cluster must take job {job} at {address}"):
         client = _Client(address)
-        job = _start(client, command, submission_id, options, working_dir)
-        run(_follow(client, job, on_log))
+        _start(client, job, shlex.join(entrypoint), working_dir, dict(environment or {}), num_cpus)
+    for text in _log(client, job, address):
+        on_log(text)
+    with _told_plainly(f"job {job} must be followed to its end at {address}"):
         return _exit_code(client.get_job_info(job))
-    except (ConnectionError, requests.RequestException, AuthenticationError, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise UnavailableError(f"a cluster must take the job at {address}, got: {first}") from None
 
 
 class _Client(JobSubmissionClient):
-    """Of the address that it is given, where Ray's own prefers RAY_ADDRESS."""
+    """Of the address that it is given, where Ray's own prefers RAY_ADDRESS; and it does not wait for ever."""
 
     def __init__(self, address: str) -> None:
         self._client_ray_version = ray.__version__
         SubmissionClient.__init__(self, address)
         self._check_connection_and_version(min_version="2.8")
 
+    def _do_request(self, method: str, endpoint: str, **options: Any) -> requests.Response:
+        response: requests.Response = super()._do_request(method, endpoint, timeout=REQUEST_S, **options)
+        return response
+
 
 def _start(
     client: JobSubmissionClient,
+    job: str,
     command: str,
-    submission_id: str | None,
-    options: dict[str, Any],
     working_dir: str | None,
-) -> str:
-    """The submission id of the job that runs the command: a new one, or the one that has the id already."""
+    environment: dict[str, str],
+    num_cpus: float,
+) -> None:
+    """Start the job, unless it was started before."""
+    runtime_env: dict[str, Any] = {"env_vars": environment}
+    if working_dir is not None:
+        runtime_env["working_dir"] = working_dir
     deadline = time.monotonic() + RECONNECT_S
     while True:
         try:
-            job: str = client.submit_job(entrypoint=command, submission_id=submission_id, **options)
-            return job
+            client.submit_job(
+                entrypoint=command,
+                submission_id=job,
+                runtime_env=runtime_env,
+                entrypoint_num_cpus=num_cpus or None,
+            )
+            return
         except (RuntimeError, ValueError) as error:
             reason = str(error)
             too_large = TOO_LARGE.search(reason)
@@ -106,52 +121,63 @@ def _start(
                     f"working_dir must fit, packed, into what a cluster takes, got {working_dir!r}: {too_large[0]}: "
                     "name what the job does not need in .rayignore"
                 ) from None
-            if submission_id is not None and "already exists" in reason:
+            if "already exists" in reason:
                 break
             # A cluster that has just started has no agent yet.
             if "No available agent" not in reason or time.monotonic() > deadline:
                 raise
         time.sleep(POLL_S)
-    before = client.get_job_info(submission_id).entrypoint
+    before = client.get_job_info(job).entrypoint
     if before != command:
         raise ConflictError(
-            f"submission_id must be new, or of a job of this entrypoint, got {submission_id!r}, which is of {before!r}"
+            f"submission_id must be new, or of a job of this entrypoint, got {job!r}, which is of {before!r}"
         )
-    return submission_id
 
 
-async def _follow(client: JobSubmissionClient, job: str, on_log: Callable[[str], None]) -> None:
-    async for text in _log(client, job):
-        on_log(text)
+def _log(client: JobSubmissionClient, job: str, address: str) -> Iterator[str]:
+    """The whole log, each piece once, until the job has ended.
 
-
-async def _log(client: JobSubmissionClient, job: str) -> AsyncIterator[str]:
-    """The whole log, each piece once, until the job has ended; a connection that breaks is made again."""
-    told, last_heard = 0, time.monotonic()
+    Raises:
+        UnavailableError: if the cluster goes away and does not come back.
+    """
+    told, broken_since = 0, None
     while True:
-        read = 0
+        started = time.monotonic()
+        has_ended, log = False, ""
         try:
-            async for text in client.tail_job_logs(job):  # from the beginning of the log, each time
-                if read + len(text) > told:
-                    yield text[max(0, told - read) :]
-                read += len(text)
-                told, last_heard = max(told, read), time.monotonic()
-            has_ended = (await to_thread(client.get_job_status, job)).is_terminal()
-            last_heard = time.monotonic()
-        except (RuntimeError, OSError, aiohttp.ClientError, requests.RequestException):
-            if time.monotonic() - last_heard > RECONNECT_S:
-                raise
-            has_ended = False
+            has_ended = client.get_job_status(job).is_terminal()  # first, so that the log read then is all of it
+            log = client.get_job_logs(job)
+            broken_since = None
+        except FAILURES as error:
+            broken_since = broken_since or started
+            # The log of an ended job may be gone with its machine; its end is known.
+            if not has_ended and started - broken_since > RECONNECT_S:
+                with _told_plainly(f"job {job} must be followed to its end at {address}"):
+                    raise error
+        if len(log) > told:
+            yield log[told:]
+            told = len(log)
         if has_ended:
-            rest = (await to_thread(client.get_job_logs, job))[told:]
-            if rest:
-                yield rest
             return
-        await sleep(POLL_S)
+        time.sleep(max(POLL_S, 10 * (time.monotonic() - started)))  # the longer the log, the seldomer
+
+
+@contextmanager
+def _told_plainly(what: str) -> Iterator[None]:
+    try:
+        yield
+    except AuthenticationError:
+        raise AccessError(f"{what}, got a refusal of the token: set RAY_AUTH_TOKEN to the cluster's") from None
+    except FAILURES as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = lines[-1 if "Traceback" in str(error) else 0] if lines else type(error).__name__
+        raise UnavailableError(f"{what}, got: {reason}") from None
 
 
 def _exit_code(job: JobDetails) -> int:
     if job.driver_exit_code is None:
-        message = (job.message or "no reason").strip().splitlines()[-1]
-        raise UnavailableError(f"job {job.submission_id} must run to its end, got {job.status}: {message}")
+        lines = (job.message or "no reason").strip().splitlines()
+        raise UnavailableError(
+            f"job {job.submission_id} must run to its end, got {job.status}: {lines[-1]}: its log may say more"
+        )
     return job.driver_exit_code

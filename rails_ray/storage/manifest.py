@@ -145,14 +145,14 @@ def check_rows(encoded: Encoded) -> None:
             what = "missing" if part.first_row > expected else "there twice"
             raise DamagedError(
                 f"version {encoded.version} must hold every item once, got item row "
-                f"{min(expected, part.first_row)} {what}: encode it again"
+                f"{min(expected, part.first_row)} {what}: encode a new version"
             )
         expected += part.num_items
         if expected > ends[part.shard]:
             raise DamagedError(f"part {part.path} must end within shard {part.shard}, got item row {expected - 1}")
     if expected != encoded.num_items:
         raise DamagedError(
-            f"version {encoded.version} must hold {encoded.num_items} items, got {expected}: encode it again"
+            f"version {encoded.version} must hold {encoded.num_items} items, got {expected}: encode a new version"
         )
 
 

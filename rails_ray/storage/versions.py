@@ -188,5 +188,6 @@ def check_file(storage: Storage, version: str, entry: manifest.FileEntry) -> Non
         num_rows = pq.read_metadata(io.BytesIO(data)).num_rows
         if num_rows != entry.num_items:
             raise DamagedError(
-                f"{entry.path} of version {version} must hold {entry.num_items} items, got {num_rows}: encode it again"
+                f"{entry.path} of version {version} must hold {entry.num_items} items, got {num_rows}: "
+                "encode a new version"
             )

@@ -10,7 +10,7 @@ from rails_ray import build
 from rails_ray.data.dataset import ItemLists, Queries
 from rails_ray.evaluation.agreement import recall_at_k
 from rails_ray.evaluation.metrics import hit_rate, list_quality, mean_reciprocal_rank
-from rails_ray.evaluation.ranking import encode_items, rank_all, rank_of_best
+from rails_ray.evaluation.ranking import NOT_FOUND, encode_items, rank_all, rank_of_best
 from rails_ray.evaluation.report import evaluate, validate, validation_mrr
 
 
@@ -59,6 +59,17 @@ def test_ranking_equals_the_naive_loop() -> None:
         assert ranking.scores[number].tolist() == pytest.approx([line[row] for row in best], abs=1e-5)
 
 
+def test_a_query_that_says_nothing_finds_nothing() -> None:
+    """A server refuses it; a history is empty where another corpus has none of its items."""
+    model = build.model(small_history_config()).eval()
+    items = encode_items(model, model.item_features(np.arange(9)))
+    queries = Queries(ItemLists.of([[3], []]), ItemLists.of([[0], [0]]))
+    ranking = rank_all(model, items, queries, 9)
+    assert 1 <= ranking.best_rank[0] <= 9
+    assert ranking.best_rank[1] == NOT_FOUND
+    assert mean_reciprocal_rank(ranking.best_rank) == pytest.approx(0.5 / ranking.best_rank[0])
+
+
 def test_a_seen_item_gets_no_place() -> None:
     model = build.model(small_history_config()).eval()
     items = encode_items(model, model.item_features(np.arange(9)))
@@ -92,7 +103,7 @@ def test_a_relevant_item_that_the_corpus_lacks_is_not_found(relevant: list[list[
     for number, line in enumerate(scores):
         order = oracles.top_k(line, 4, seen[number])
         ranks = [rank for rank, row in enumerate(order, start=1) if row in relevant[number]]
-        assert ranking.best_rank[number] == min(ranks, default=len(THINGS) + 1)
+        assert ranking.best_rank[number] == min(ranks, default=NOT_FOUND)
         assert ranking.num_relevant[number] == len(relevant[number])
         assert ranking.is_relevant[number].tolist()[: len(order)] == [row in relevant[number] for row in order]
 
@@ -104,7 +115,7 @@ def test_a_relevant_item_that_was_seen_is_not_found() -> None:
     seen = ItemLists.of([[0, 1], [], [], [0, 3]])  # all that is relevant to the first query, a part for the last
     ranking = rank_all(model, items, Queries(COLOURED.inputs, COLOURED.relevant, seen), 4)
     unseen = rank_all(model, items, COLOURED, 4)
-    assert ranking.best_rank[0] == len(THINGS) + 1
+    assert ranking.best_rank[0] == NOT_FOUND
     assert ranking.best_rank[1:3].tolist() == unseen.best_rank[1:3].tolist()
     assert ranking.best_rank[3] <= 2
 

@@ -1,4 +1,4 @@
-"""Keys and sizes, before a request comes in. The guard stands before a small application, over HTTP without a network."""
+"""Keys and sizes, before a request comes in: the guard before a small application, over HTTP without a network."""
 
 import asyncio
 import hmac
@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from rails_ray.on_ray.serving import access as guard
 from rails_ray.on_ray.serving.access import Access, Guard, Keys
 
 KEY, OTHER = "k" * 20, "o" * 20
@@ -112,6 +113,38 @@ def test_a_body_in_pieces_is_refused_when_they_become_too_many() -> None:
     response, num_asked = ask(Access(None, LIMIT), pieces())
     assert (response.status_code, num_asked) == (413, 0)
     assert response.json() == {"error": "the body must have at most 100 bytes, got 120: ask fewer queries at once"}
+
+
+def test_of_two_keys_none_counts() -> None:
+    """A proxy in front may have judged the other one."""
+    access = Access(Keys([KEY]), LIMIT)
+    header = (b"authorization", f"Bearer {KEY}".encode())
+    assert access.refusal([header]) is None
+    assert access.refusal([header, (b"authorization", b"Bearer other")]) == access.refusal([])
+    assert access.refusal([(b"authorization", b"Bearer other"), header]) == access.refusal([])
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "BODY_S", 0.05)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"y"
+        await asyncio.Event().wait()
+
+    response, num_asked = ask(Access(None, LIMIT), pieces())
+    assert (response.status_code, num_asked) == (408, 0)
+    assert response.json() == {"error": "the body must be sent within 0.05 s, got a part of it"}
+
+
+def test_a_websocket_is_closed_before_it_opens() -> None:
+    echo, sent = Echo(), list[dict[str, Any]]()
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(Guard(echo, lambda: Access(None, LIMIT))({"type": "websocket", "headers": []}, None, send))
+    assert sent == [{"type": "websocket.close", "code": 1008}]
+    assert echo.num_asked == 0
 
 
 def test_the_key_is_asked_for_before_the_size_is_told() -> None:

@@ -1,24 +1,30 @@
 """What the router decides, with made-up shards: faults are easier to inject here than on a cluster."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from rails_ray.errors import DamagedError, UnavailableError
 from rails_ray.on_ray.failures import own_cause, told_plainly
 from rails_ray.on_ray.serving.answers import coverage_of, cutoff_of, results_of
+from rails_ray.on_ray.serving.router import answer_of
 from rails_ray.on_ray.serving.schemas import CutoffInput
 from rails_ray.on_ray.serving.shard import ShardAnswer
 from rails_ray.top_k import TopK
 
 
-def answer_of(scores: list[float], rows: list[int], num_searched: int = 10) -> ShardAnswer:
+def shard_answer(scores: list[float], rows: list[int], num_searched: int = 10) -> ShardAnswer:
     top_k = TopK(torch.tensor([scores]), torch.tensor([rows]))
     item_ids, titles = [[f"item-{row}" for row in rows]], [[f"Title {row}" for row in rows]]
     return ShardAnswer([top_k], item_ids, titles, [num_searched], is_exact=True)
 
 
-LEFT, RIGHT = answer_of([0.9, 0.2], [3, 0]), answer_of([0.5, 0.2], [12, 11])
+LEFT, RIGHT = shard_answer([0.9, 0.2], [3, 0]), shard_answer([0.5, 0.2], [12, 11])
 
 
 def test_the_merged_list_is_cut_and_named() -> None:
@@ -52,6 +58,43 @@ def test_a_shard_that_refuses_is_no_missing_shard() -> None:
     failure.cause = ValueError("k must be something else")
     with pytest.raises(ValueError, match="k must be something else"):
         coverage_of([LEFT, failure], [10, 30], min_coverage=0.1)
+
+
+def replica(*answers: Any) -> tuple[Callable[..., Awaitable[Any]], list[Any]]:
+    """One that gives these answers in turn, or raises them, and what it was asked."""
+    left, asked = list(answers), list[Any]()
+
+    async def ask(*arguments: Any) -> Any:
+        asked.append(arguments)
+        answer = left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is None:
+            await asyncio.Event().wait()
+        return answer
+
+    return ask, asked
+
+
+@pytest.mark.parametrize("lost", [ActorDiedError(), ActorUnavailableError("gone", None)])
+def test_another_replica_is_asked_once_when_one_dies(lost: Exception) -> None:
+    ask, asked = replica(lost, "found")
+    assert asyncio.run(answer_of(5, ask, "query", 3)) == "found"
+    assert asked == [("query", 3)] * 2
+    ask, asked = replica(lost, lost, "found")
+    with pytest.raises(type(lost)):
+        asyncio.run(answer_of(5, ask))
+    assert len(asked) == 2
+
+
+def test_what_a_replica_refuses_is_not_asked_again_and_one_that_is_slow_not_waited_for() -> None:
+    ask, asked = replica(ValueError("no"), "found")
+    with pytest.raises(ValueError, match="no"):
+        asyncio.run(answer_of(5, ask))
+    assert len(asked) == 1
+    for answers in ([None], [ActorDiedError(), None]):
+        with pytest.raises(TimeoutError):
+            asyncio.run(answer_of(0.05, replica(*answers)[0]))
 
 
 def test_a_mass_needs_a_trained_temperature() -> None:

@@ -131,6 +131,12 @@ def test_what_is_too_much_is_refused(deployed: Deployed) -> None:
     )
     expected = {"error": "the body must have at most 5000 bytes, got 5001: ask fewer queries at once"}
     assert (response.status_code, response.json()) == (413, expected)
+    pieces = (b" " * 1000 for _ in range(20))  # without a content-length
+    response = httpx.post(
+        f"{deployed.url}/v1/search", content=pieces, headers={"authorization": f"Bearer {KEY}"}, timeout=30
+    )
+    assert response.status_code == 413
+    assert "the body must have at most 5000 bytes, got" in response.json()["error"]
 
 
 def test_a_config_with_a_deployment_that_the_version_lacks_leaves_the_former_one_serving(deployed: Deployed) -> None:

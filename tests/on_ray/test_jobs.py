@@ -1,23 +1,22 @@
 """Jobs: what one prints and ends with, and on a cluster of their own submitted, followed, killed, submitted again."""
 
 import ast
-import asyncio
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import requests
 import safetensors.torch
 from ray.job_submission import JobStatus, JobSubmissionClient
 from safetensors import safe_open
@@ -91,6 +90,7 @@ def test_help_is_no_jobs_end(name: str, capfd: pytest.CaptureFixture[str]) -> No
     [
         (KeyError("x"), "KeyError: 'x'"),
         (KeyboardInterrupt(), "the job must end by itself, got an interruption"),
+        (SystemExit(15), "the job must end by itself, got signal 15"),
     ],
 )
 def test_a_job_that_breaks_off_says_so_in_its_last_line_and_shows_where(
@@ -134,71 +134,110 @@ def test_the_jobs_hold_no_logic_and_importing_them_does_nothing() -> None:
 
 
 class FlakyClient:
-    """Of a job's log, each connection yields some pieces from the beginning and then breaks, or ends well."""
+    """A cluster, as each look finds it: how much of the log there is, and whether the job has ended.
 
-    def __init__(self, log: str, connections: list[tuple[list[int], bool]]) -> None:
+    None for no answer; (None, True) for an ended job whose log has gone with its machine.
+    """
+
+    def __init__(self, log: str, looks: list[tuple[int | None, bool] | None]) -> None:
         self.log = log
-        self.connections = connections
-
-    async def tail_job_logs(self, job: str) -> AsyncIterator[str]:
-        ends, breaks = self.connections.pop(0)
-        for first, end in zip([0, *ends], ends, strict=False):
-            yield self.log[first:end]
-        if breaks:
-            raise RuntimeError("WebSocket connection closed unexpectedly")
+        self.looks = looks
 
     def get_job_status(self, job: str) -> JobStatus:
-        return JobStatus.RUNNING if self.connections else JobStatus.SUCCEEDED
+        if self.looks[0] is None:
+            self.looks.pop(0)
+            raise requests.ConnectionError("nobody there")
+        return JobStatus.SUCCEEDED if self.looks[0][1] else JobStatus.RUNNING
 
     def get_job_logs(self, job: str) -> str:
-        return self.log
+        (end, _) = self.looks.pop(0)
+        if end is None:
+            raise RuntimeError("no such machine")
+        return self.log[:end]
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(submitting, "time", clock)
+    return clock
+
+
+LOG = "abcdefghijkl"
 
 
 @pytest.mark.parametrize(
-    "connections",
+    "looks",
     [
-        [([4, 9, 12], False)],
-        [([4, 9], False)],  # the end of the log is not waited for by a tail
-        [([4], True), ([7, 9], True), ([], True), ([1, 2, 12], False)],
-        [([9], True), ([3], False), ([12], False)],
-        [([9], True), ([3], False)],
-        [([], False)],
+        [(12, True)],
+        [(0, False), (4, False), (4, False), (9, False), (12, True)],
+        [(4, False), None, (7, False), None, None, (12, True)],
+        [(12, False), (12, True)],
+        [(12, False), None, (None, True)],
     ],
 )
-def test_each_piece_of_a_log_is_passed_on_once_however_often_the_connection_breaks(
-    connections: list[tuple[list[int], bool]], monkeypatch: pytest.MonkeyPatch
+def test_each_piece_of_a_log_is_told_once_however_often_the_cluster_goes_away(
+    looks: list[tuple[int | None, bool] | None], clock: Clock
 ) -> None:
-    monkeypatch.setattr(submitting, "POLL_S", 0)
-    log = "abcdefghijkl"
-    pieces: list[str] = []
-    asyncio.run(submitting._follow(FlakyClient(log, connections), "job", pieces.append))
-    assert "".join(pieces) == log
-    assert not connections
+    pieces = list(submitting._log(FlakyClient(LOG, looks), "job", "http://x"))
+    assert "".join(pieces) == LOG
+    assert all(pieces)
+    assert not looks
 
 
-def test_a_connection_that_does_not_come_back_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([0.0, 1.0, 30.0, 61.0, 62.0])
-    monkeypatch.setattr(submitting, "POLL_S", 0)
-    monkeypatch.setattr(submitting, "time", SimpleNamespace(monotonic=lambda: next(times)))
-    pieces: list[str] = []
-    connections: list[tuple[list[int], bool]] = [([4], True), ([], True), ([], True), ([12], False)]
-    with pytest.raises((RuntimeError, UnavailableError), match="closed unexpectedly"):
-        asyncio.run(submitting._follow(FlakyClient("abcdefghijkl", connections), "job", pieces.append))
-    assert "".join(pieces) == "abcd"
+def test_a_cluster_that_goes_away_after_long_silence_is_waited_for_and_at_last_given_up(clock: Clock) -> None:
+    silent: list[tuple[int | None, bool] | None] = [(4, False)] * 600
+    back = [*silent, *[None] * 59, (12, True)]
+    assert "".join(submitting._log(FlakyClient(LOG, back), "job", "http://x")) == LOG
+    gone = [*silent, *[None] * 63]
+    told = submitting._log(FlakyClient(LOG, gone), "job", "http://x")
+    assert next(told) == LOG[:4]
+    with pytest.raises(UnavailableError, match="job job must be followed to its end at http://x, got: nobody there"):
+        next(told)
 
 
-def test_an_error_of_the_listener_is_no_broken_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_listener_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """`print` raises it, say, when its reader is gone."""
-    monkeypatch.setattr(submitting, "POLL_S", 0)
-    pieces: list[str] = []
+
+    class Ended(FlakyClient):
+        def __init__(self, address: str) -> None:
+            super().__init__(LOG, [(12, True)])
+
+        def submit_job(self, **job: Any) -> str:
+            return "job"
 
     def listen(text: str) -> None:
-        pieces.append(text)
         raise BrokenPipeError("nobody reads")
 
+    monkeypatch.setattr(submitting, "_Client", Ended)
     with pytest.raises(BrokenPipeError, match="nobody reads"):
-        asyncio.run(submitting._follow(FlakyClient("abc", [([1, 3], False), ([3], False)]), "job", listen))
-    assert pieces == ["a"]
+        on_ray.submit(["true"], working_dir=None, on_log=listen)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"entrypoint": "python x.py"}, "entrypoint must be a list of at least 1 word, got 'python x.py'"),
+        ({"entrypoint": []}, r"entrypoint must be a list of at least 1 word, got \[\]"),
+        ({"num_cpus": -1}, "num_cpus must be at least 0, got -1"),
+    ],
+)
+def test_a_submission_that_cannot_be(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        on_ray.submit(**{"entrypoint": ["true"], "working_dir": None, **options})
 
 
 # ---- a cluster of their own
@@ -345,13 +384,15 @@ def test_a_submission_id_that_cannot_be(submission_id: str) -> None:
 
 def test_nobody_at_the_address() -> None:
     address = f"http://127.0.0.1:{free_ports(1)[0]}"
-    with pytest.raises(UnavailableError, match=f"^a cluster must take the job at {address}, got: Failed to connect"):
+    with pytest.raises(
+        UnavailableError, match=f"^a cluster must take job job-[^ ]+ at {address}, got: Failed to connect"
+    ):
         on_ray.submit(["true"], address=address, working_dir=None)
 
 
 @pytest.mark.cluster
 def test_somebody_else_at_the_address(s3_server: str) -> None:
-    with pytest.raises(UnavailableError, match=f"^a cluster must take the job at {s3_server}, got: ") as told:
+    with pytest.raises(UnavailableError, match=f"^a cluster must take job job-[^ ]+ at {s3_server}, got: ") as told:
         on_ray.submit(["true"], address=s3_server, working_dir=None)
     assert "\n" not in str(told.value)
 
@@ -373,9 +414,9 @@ def test_a_wrong_token(head: HeadNode) -> None:
         [
             sys.executable,
             "-c",
-            "import sys; from rails_ray.errors import UnavailableError; from rails_ray.on_ray import submit\n"
-            "try: submit(['true'], address=sys.argv[1], working_dir=None)\n"
-            "except UnavailableError as error: print(error)",
+            "import sys; from rails_ray.errors import AccessError; from rails_ray.on_ray import submit\n"
+            "try: submit(['true'], address=sys.argv[1], working_dir=None, submission_id='x')\n"
+            "except AccessError as error: print(error)",
             head.address,
         ],
         env=os.environ | {"RAY_AUTH_TOKEN": "0" * 64},
@@ -385,8 +426,9 @@ def test_a_wrong_token(head: HeadNode) -> None:
         check=False,
     )
     assert told.stdout.count("\n") == 1, told.stderr
-    assert told.stdout.startswith(f"a cluster must take the job at {head.address}, got: ")
-    assert "oken" in told.stdout
+    assert told.stdout.rstrip() == (
+        f"a cluster must take job x at {head.address}, got a refusal of the token: set RAY_AUTH_TOKEN to the cluster's"
+    )
     assert os.environ["RAY_AUTH_TOKEN"] not in told.stdout + told.stderr
 
 

@@ -20,7 +20,7 @@ from rails_ray.on_ray.serving.plan import (
 )
 
 ROOT = Path(__file__).parents[2]
-ARGS = ServeArgs(storage="s3://bucket/prefix", keys_file="/etc/rails-ray/keys")
+ARGS = ServeArgs(storage="s3://bucket/prefix", version="demo-1", keys_file="/etc/rails-ray/keys")
 
 
 def test_there_is_a_router_and_a_deployment_for_each_shard() -> None:
@@ -31,8 +31,8 @@ def test_replicas_are_fixed_or_between_bounds() -> None:
     fixed = deployments(Placement(replicas=3), 1)["Shard000"]
     assert fixed["num_replicas"] == 3
     assert "autoscaling_config" not in fixed
-    between = deployments(Placement(replicas=2, max_replicas=5, target_ongoing_requests=4), 1)["Shard000"]
-    assert between["autoscaling_config"] == {"min_replicas": 2, "max_replicas": 5, "target_ongoing_requests": 4}
+    between = deployments(Placement(replicas=2, max_replicas=5), 1)["Shard000"]
+    assert between["autoscaling_config"] == {"min_replicas": 2, "max_replicas": 5, "target_ongoing_requests": 8}
     assert "num_replicas" not in between
 
 

@@ -227,7 +227,7 @@ def test_a_list_of_all_that_is_left_is_not_truncated(served_version: Served) -> 
 
 def test_a_cluster_that_serves_already_is_left_alone(served_version: Served) -> None:
     with (
-        pytest.raises(UnavailableError, match="Ray Serve must not run yet on this cluster"),
+        pytest.raises(UnavailableError, match=r"Ray Serve must not run yet on this cluster, .* to `serve deploy`"),
         served(ServeArgs(storage=str(served_version.root), allow_anonymous=True), port=free_port()),
     ):
         pass

@@ -195,7 +195,9 @@ def test_a_part_with_fewer_rows_than_its_entry_says(storage: Storage) -> None:
     encoded = encode(storage, "v1", [3])
     wrong = dataclasses.replace(encoded.parts[0], num_items=4)
     encoded = dataclasses.replace(encoded, parts=[wrong], num_items=4, shard_items=[4])
-    with pytest.raises(DamagedError, match=f"{wrong.path} of version v1 must hold 4 items, got 3: encode it again"):
+    with pytest.raises(
+        DamagedError, match=f"{wrong.path} of version v1 must hold 4 items, got 3: encode a new version"
+    ):
         versions.publish(storage, encoded, "now")
 
 

@@ -1,5 +1,6 @@
 """Who may ask and how much at once: API keys and the size of a request, checked before any of it is understood."""
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -8,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SHORTEST_KEY = 16
+SHORTEST_KEY = 16  # characters; of random hexadecimal digits, 64 bits
+BODY_S = 30.0  # for a body to arrive: slow senders must not hold the places of others
 Scope = dict[str, Any]
 Receive = Callable[[], Any]
 Send = Callable[[dict[str, Any]], Any]
@@ -64,7 +66,9 @@ class Access:
     def refusal(self, headers: Sequence[tuple[bytes, bytes]]) -> tuple[int, str] | None:
         """Status and sentence for a request that has no valid key, or says that it is too large; None to let it in."""
         found = dict(headers)
-        scheme, _, key = found.get(b"authorization", b"").partition(b" ")
+        given_keys = [value for name, value in headers if name == b"authorization"]
+        # Of several, a proxy in front may have judged another one than we would.
+        scheme, _, key = given_keys[0].partition(b" ") if len(given_keys) == 1 else (b"", b"", b"")
         given = key.strip() if scheme.lower() == b"bearer" else b""
         if self.keys is not None and not self.keys.hold(given):
             if given:
@@ -95,19 +99,24 @@ class Guard:
         self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # a websocket, which nothing here answers: closed before it opens
+            await send({"type": "websocket.close", "code": 1008})
             return
         access = self._access()
         refusal = access.refusal(scope["headers"])
-        body, is_whole = b"", False
-        while refusal is None and not is_whole:
-            message = await receive()
-            if message["type"] != "http.request":  # whoever asked has gone
+        body = b""
+        if refusal is None:
+            try:
+                async with asyncio.timeout(BODY_S):
+                    body = await _read(receive, access.max_body_bytes)
+            except TimeoutError:
+                refusal = 408, f"the body must be sent within {BODY_S:g} s, got a part of it"
+            except ConnectionResetError:  # whoever asked has gone
                 return
-            body += message.get("body", b"")
-            is_whole = not message.get("more_body", False)
-            refusal = access.too_large(len(body))
+            refusal = refusal or access.too_large(len(body))
         if refusal is not None:
             await _refuse(send, *refusal)
             return
@@ -122,6 +131,24 @@ class Guard:
             return {"type": "http.request", "body": body, "more_body": False}
 
         await self._app(scope, given, send)
+
+
+async def _read(receive: Receive, max_bytes: int) -> bytes:
+    """The body, or what came until it was too large.
+
+    Raises:
+        ConnectionResetError: if whoever sends it goes away.
+    """
+    pieces: list[bytes] = []
+    num_bytes, is_whole = 0, False
+    while not is_whole and num_bytes <= max_bytes:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ConnectionResetError
+        pieces.append(message.get("body", b""))
+        num_bytes += len(pieces[-1])
+        is_whole = not message.get("more_body", False)
+    return b"".join(pieces)
 
 
 async def _refuse(send: Send, status: int, message: str) -> None:

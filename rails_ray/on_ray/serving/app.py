@@ -50,8 +50,8 @@ def application(args: ServeArgs, placement: Placement) -> Application:
         shard_search.options(name=name, **options[name]).bind(str(store), manifest.version, shard)
         for shard, name in enumerate(map(shard_name, range(len(manifest.shard_items))))
     ]
-    args = args.model_copy(update={"storage": str(store)})
-    made: Application = router.options(**options["Router"]).bind(shards, manifest.version, args)
+    args = args.model_copy(update={"storage": str(store), "version": manifest.version})
+    made: Application = router.options(**options["Router"]).bind(shards, args)
     return made
 
 
@@ -98,8 +98,7 @@ def check_port(host: str, port: int) -> None:
     ValueError: if there can be no such port.
     UnavailableError: if another program listens there, or the address is not this machine's.
     """
-    if not 1 <= port <= 65535:
-        raise ValueError(f"port must be from 1 to 65535, got {port}")
+    check_port_number(port)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -112,6 +111,14 @@ def check_port(host: str, port: int) -> None:
             raise UnavailableError(reason) from None
 
 
+def check_port_number(port: int) -> None:
+    """Raises:
+    ValueError: if there can be no such port.
+    """
+    if not 1 <= port <= 65535:
+        raise ValueError(f"port must be from 1 to 65535, got {port}")
+
+
 def _check_not_running() -> None:
     """A Serve that is not ours listens on a port of its own, and ending would take its applications down as well."""
     try:
@@ -119,8 +126,8 @@ def _check_not_running() -> None:
     except ValueError:
         return
     raise UnavailableError(
-        "Ray Serve must not run yet on this cluster, got one that does: add the application to it with "
-        "`serve run serve.app:build storage=DIR --name rails-ray`"
+        "Ray Serve must not run yet on this cluster, got one that does: give what `rails-ray serve --print-config` "
+        "prints to `serve deploy`"
     )
 
 

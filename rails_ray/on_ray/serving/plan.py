@@ -7,7 +7,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 NAME = "rails-ray"
-REQUEST_TIMEOUT_S = 30
+REQUEST_TIMEOUT_S = 30  # of a whole request: a body may be as slow as `access` allows, or shards as `timeout_s`
+ONGOING_OF_ROUTER, ONGOING_OF_SHARD = 100, 32  # at once in a replica: a router mostly waits, a shard computes
+TARGET_ONGOING = 8  # of a replica, on average, beyond which autoscaling adds one: a quarter of what a shard takes
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 Profile = Literal["local", "production"]
 
 # Read by Serve's processes when they start, so that all machines of a cluster must have them from the beginning.
@@ -45,14 +48,12 @@ class Placement:
     Args:
         replicas: of the router and of each shard.
         max_replicas: replicas are added, up to so many, as requests come in; by default their number is fixed.
-        target_ongoing_requests: of a replica, beyond which another one is added.
         num_cpus: that each replica reserves.
         num_gpus: GPUs, or a part of one, that each replica reserves; the router encodes queries on its own.
     """
 
     replicas: int = 1
     max_replicas: int | None = None
-    target_ongoing_requests: float = 8
     num_cpus: float = 0.1
     num_gpus: float = 0
 
@@ -81,13 +82,14 @@ def deployments(placement: Placement, num_shards: int) -> dict[str, dict[str, An
                 "autoscaling_config": {
                     "min_replicas": placement.replicas,
                     "max_replicas": placement.max_replicas,
-                    "target_ongoing_requests": placement.target_ongoing_requests,
+                    "target_ongoing_requests": TARGET_ONGOING,
                 }
             }
         reserved = {"num_cpus": placement.num_cpus} | ({"num_gpus": placement.num_gpus} if placement.num_gpus else {})
         return {**replicas, "max_ongoing_requests": max_ongoing_requests, "ray_actor_options": reserved}
 
-    return {"Router": options(100)} | {shard_name(shard): options(32) for shard in range(num_shards)}
+    shards = {shard_name(shard): options(ONGOING_OF_SHARD) for shard in range(num_shards)}
+    return {"Router": options(ONGOING_OF_ROUTER)} | shards
 
 
 def serve_config(args: ServeArgs, placement: Placement, num_shards: int, *, host: str, port: int) -> dict[str, Any]:
@@ -101,7 +103,7 @@ def serve_config(args: ServeArgs, placement: Placement, num_shards: int, *, host
                 "name": NAME,
                 "route_prefix": "/",
                 "import_path": "serve.app:build",
-                "args": args.model_dump(exclude_none=True, exclude_defaults=True),
+                "args": args.model_dump(exclude_defaults=True),
                 "deployments": [
                     {"name": name, **options} for name, options in deployments(placement, num_shards).items()
                 ],
@@ -113,11 +115,12 @@ def serve_config(args: ServeArgs, placement: Placement, num_shards: int, *, host
 def commented(config: dict[str, Any], profile: Profile) -> str:
     """A Serve config as YAML that says what may be changed and what that does."""
     application = config["applications"][0]
-    num_shards = len(application["deployments"]) - 1
+    num_shards, host = len(application["deployments"]) - 1, config["http_options"]["host"]
     lines = [
         f"# rails-ray in {num_shards} shards, profile {profile}; made by `rails-ray serve --print-config`.",
         "# Deploy it:  serve deploy THIS_FILE --address http://HEAD:8265",
-        "# A deployment that the version does not have is refused, and what was deployed before goes on serving.",
+        "# A deployment that the version does not have is refused, and what was deployed before goes on serving;",
+        "# a shard that is not named here runs with one replica: print anew for a version of more shards.",
     ]
     if profile == "production":
         lines += [
@@ -125,12 +128,14 @@ def commented(config: dict[str, Any], profile: Profile) -> str:
             "# Every machine of the cluster must have had these variables when Ray started on it:",
             *(f"#   {name}={value}" for name, value in PRODUCTION_ENVIRONMENT.items()),
             "# HAProxy then takes requests in place of Ray's own proxy. It also opens, on all interfaces whatever the",
-            "# host below is: 8404 (statistics) and 9101 (metrics); replicas listen on 30000-31000. None of them has",
-            "# access control: a firewall or a NetworkPolicy must let only the port below in.",
+            "# host below is: 8404 (statistics) and 9101 (metrics), which ask for nothing, and 30000-31000, where",
+            "# routers ask for a key themselves. A firewall or a NetworkPolicy must let only the port below in.",
         ]
     comments = {
         "proxy_location:": "a proxy on each machine that has a replica",
-        "  host:": "this machine only" if config["http_options"]["host"] == "127.0.0.1" else "all interfaces",
+        "  host:": {"0.0.0.0": "all interfaces"}.get(
+            host, "this machine only" if host in LOOPBACK else "one interface"
+        ),
         "  request_timeout_s:": "then 408; more than shards may take",
         "  import_path:": "in the working directory or the image, as `jobs` is",
         "  args:": "another value of any of them starts all replicas anew",

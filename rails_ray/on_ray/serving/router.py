@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from ray import serve as ray_serve
@@ -71,24 +71,35 @@ def _error(status: int, message: str) -> JSONResponse:
     return JSONResponse(ErrorResponse(error=message).model_dump(), status, headers)
 
 
+async def answer_of(timeout_s: float, ask: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+    """What a replica answers; another one is asked, once, if it dies meanwhile. Nothing that is asked changes it.
+
+    Raises:
+        TimeoutError: if both together take too long.
+    """
+    async with asyncio.timeout(timeout_s):
+        try:
+            return await ask(*arguments)
+        except REPLICA_LOST:
+            return await ask(*arguments)
+
+
 @ray_serve.deployment(name="Router")
 @ray_serve.ingress(api)
 class Router:
     """
     Args:
         shards: handles of the shards, by number.
-        version: that is served.
-        args: of the application.
+        args: of the application, with its version.
     """
 
     def __init__(
         self,
         shards: list[DeploymentHandle[Any]],
-        version: str,
         args: ServeArgs,
     ) -> None:
         store = Storage(args.storage)
-        manifest = read_manifest(store, version)
+        manifest = read_manifest(store, args.version)
         self.shards = shards
         self.shard_items = manifest.shard_items
         self.index_facts = dict(summary(manifest))
@@ -96,11 +107,17 @@ class Router:
         self.args = args
         self.access = self._read_access()
 
-    @api.post("/v1/search", responses={status: {"model": ErrorResponse} for status in (404, 422, 503)})
-    async def search(self, request: SearchRequest) -> SearchResponse:
+    @api.post(
+        "/v1/search",
+        response_model=SearchResponse,
+        responses={status: {"model": ErrorResponse} for status in (401, 403, 413, 422, 503)},
+    )
+    async def search(self, request: SearchRequest) -> Response:
         """The best items for each query, cut to those worth returning."""
         try:
-            return await self._search(request)
+            answer = await self._search(request)
+            # As JSON at once: FastAPI would check it anew and copy it, which takes longer than the search.
+            return Response(answer.model_dump_json(), media_type="application/json")
         except ValueError as error:
             raise HTTPException(422, str(error)) from None
         except UnavailableError as error:
@@ -122,7 +139,15 @@ class Router:
         ]
         answers = await asyncio.gather(
             *(
-                self._answer(shard.search.remote, state, request.k, request.method, request.num_candidates, exclude)
+                answer_of(
+                    self.args.timeout_s,
+                    shard.search.remote,
+                    state,
+                    request.k,
+                    request.method,
+                    request.num_candidates,
+                    exclude,
+                )
                 for shard in self.shards
             ),
             return_exceptions=True,
@@ -142,7 +167,7 @@ class Router:
     async def health(self) -> dict[str, Any]:
         """Whether every shard answers."""
         shards = await asyncio.gather(
-            *(self._answer(shard.num_items.remote) for shard in self.shards), return_exceptions=True
+            *(answer_of(self.args.timeout_s, shard.num_items.remote) for shard in self.shards), return_exceptions=True
         )
         missing = [f"shard {number}" for number, answer in enumerate(shards) if not isinstance(answer, int)]
         if missing:
@@ -158,22 +183,10 @@ class Router:
         """Encodes a query, and looks at the keys again. A file that cannot be used leaves those that were."""
         await asyncio.to_thread(self.encoder.check)
         try:
-            self.access = self._read_access()
+            self.access = await asyncio.to_thread(self._read_access)
         except ValueError as error:
             logging.getLogger("ray.serve").warning("the former API keys stay in use: %s", error)
 
     def _read_access(self) -> Access:
         keys = None if self.args.keys_file is None else Keys.read(self.args.keys_file)
         return Access(keys, self.args.max_body_bytes)
-
-    async def _answer(self, ask: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-        """What a replica answers; another one is asked, once, if it dies meanwhile. Nothing that is asked changes it.
-
-        Raises:
-            TimeoutError: if both together take too long.
-        """
-        async with asyncio.timeout(self.args.timeout_s):
-            try:
-                return await ask(*arguments)
-            except REPLICA_LOST:
-                return await ask(*arguments)
