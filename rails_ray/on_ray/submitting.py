@@ -159,7 +159,7 @@ def _log(client: JobSubmissionClient, job: str, address: str) -> Iterator[str]:
             told = len(log)
         if has_ended:
             return
-        time.sleep(max(POLL_S, 10 * (time.monotonic() - started)))  # the longer the log, the seldomer
+        time.sleep(max(POLL_S, 2 * (time.monotonic() - started)))  # the longer the log, the seldomer
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,8 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError
 from rails_ray.errors import DamagedError, UnavailableError
 from rails_ray.on_ray.failures import own_cause, told_plainly
 from rails_ray.on_ray.serving.answers import coverage_of, cutoff_of, results_of
-from rails_ray.on_ray.serving.router import answer_of
+from rails_ray.on_ray.serving.plan import ServeArgs
+from rails_ray.on_ray.serving.router import Router, answer_of
 from rails_ray.on_ray.serving.schemas import CutoffInput
 from rails_ray.on_ray.serving.shard import ShardAnswer
 from rails_ray.top_k import TopK
@@ -95,6 +98,20 @@ def test_what_a_replica_refuses_is_not_asked_again_and_one_that_is_slow_not_wait
     for answers in ([None], [ActorDiedError(), None]):
         with pytest.raises(TimeoutError):
             asyncio.run(answer_of(0.05, replica(*answers)[0]))
+
+
+def test_keys_that_can_no_longer_be_read_leave_the_former_ones_in_use(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("former-key-of-the-test\n")
+    args = ServeArgs(storage="x", keys_file=str(file))
+    router = SimpleNamespace(args=args, encoder=SimpleNamespace(check=lambda: None))  # less its shards and its model
+    router._read_access = lambda: Router.func_or_class._read_access(router)
+    router.access = router._read_access()
+    for content, allowed in (("short\n", "former"), ("second-key-of-the-test\n", "second")):
+        file.write_text(content)
+        asyncio.run(Router.func_or_class.check_health(router))
+        for name in ("former", "second"):
+            assert router.access.keys.hold(f"{name}-key-of-the-test".encode()) == (name == allowed)
 
 
 def test_a_mass_needs_a_trained_temperature() -> None:

@@ -121,10 +121,14 @@ def test_encoding_of_something_else_does_not_go_on(
         parts.begin(storage, "v1", MADE_FROM | change)
 
 
-def test_a_finished_version_is_not_begun_again(storage: Storage) -> None:
+def test_a_finished_version_is_known_as_such_and_nothing_else_takes_its_name(storage: Storage) -> None:
+    parts.begin(storage, "v1", MADE_FROM)
+    assert not parts.is_finished(storage, "v1")
     encode(storage, "v1", [2])
-    with pytest.raises(ValueError, match=r"version must be a new name, got 'v1', which .* holds already"):
-        parts.begin(storage, "v1", MADE_FROM)
+    parts.begin(storage, "v1", MADE_FROM)
+    assert parts.is_finished(storage, "v1")
+    with pytest.raises(ValueError, match="version 'v1' must go on with"):
+        parts.begin(storage, "v1", MADE_FROM | {"run": "another"})
 
 
 @pytest.mark.parametrize("name", ["a/b", "../v", ".v", ""])
