@@ -1,5 +1,6 @@
 """Submit a command to a cluster as a job, follow its log, and learn how it ended."""
 
+import logging
 import re
 import shlex
 import time
@@ -69,6 +70,8 @@ def submit(
         raise ValueError(f"working_dir must be a folder, got {working_dir!r}")
     if num_cpus < 0:
         raise ValueError(f"num_cpus must be at least 0, got {num_cpus:g}")
+    for noisy in ("ray._private.runtime_env.packaging", "ray.dashboard.modules.dashboard_sdk"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)  # a line for each file that is not sent
     with _told_plainly(f"a cluster must take job {job} at {address}"):
         client = _Client(address)
         _start(client, job, shlex.join(entrypoint), working_dir, dict(environment or {}), num_cpus)
