@@ -136,7 +136,7 @@ class Publish(Stored):
         with rendering.bar(out, f"check {self.version}") as on_progress:
             manifest = publish(self.storage, self.version, on_file=partial(on_progress, note="files"))
         out.print(f"version {manifest.version} is current: {manifest.num_items} items, {len(manifest.parts)} parts")
-        say_next("rails-ray serve", self.storage)
+        say_next("rails-ray serve --allow-anonymous", self.storage)
         return {"version": manifest.version, "num_items": manifest.num_items, "num_parts": len(manifest.parts)}
 
 
@@ -211,7 +211,7 @@ class Pipeline(Stored):
             )
         manifest = done.manifest
         out.print(f"version {manifest.version} is current: {manifest.num_items} items, {len(manifest.parts)} parts")
-        say_next("rails-ray serve", self.storage)
+        say_next("rails-ray serve --allow-anonymous", self.storage)
         return {
             "run": done.run.name,
             "version": manifest.version,

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from rails_ray.config import RunConfig, from_json
-from rails_ray.errors import ConflictError, GateError, NotFoundError, RailsRayError
+from rails_ray.errors import ConflictError, DamagedError, GateError, NotFoundError
 from rails_ray.evaluation.gates import Gates, objection
 from rails_ray.evaluation.report import Report
 from rails_ray.on_ray.encoding import encode
@@ -92,7 +92,7 @@ def pipeline(
             on_progress(1, 2, "versions")
             try:
                 former = evaluate(storage, version=current, data=from_json(trained.config).data)
-            except (RailsRayError, ValueError) as error:
+            except (DamagedError, NotFoundError, ValueError) as error:
                 raise GateError(
                     f"version {current}, which is current, must answer the same queries, got: {error}: mend it, or "
                     "leave it out of account with --max-drop None"

@@ -17,7 +17,7 @@ from rails_ray import build, config, on_ray
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.dataset import DataSet
 from rails_ray.encoders.model import Model
-from rails_ray.errors import DamagedError, GateError, NotFoundError, TrainingError
+from rails_ray.errors import ConflictError, DamagedError, GateError, NotFoundError, TrainingError
 from rails_ray.evaluation.gates import Gates
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.evaluation.report import HIT_RATES, Report
@@ -377,3 +377,31 @@ def test_a_worker_that_fails_ends_the_run_with_a_sentence_and_no_run(root: Path,
         on_ray.train(hot, str(root), run="hot", num_workers=1)
     with pytest.raises(NotFoundError, match="got 'hot'"):
         runs.read(Storage(str(root)), "hot")
+
+
+def test_a_pipeline_does_not_publish_over_a_version_that_it_was_not_measured_against(
+    tmp_path: Path, run_config: RunConfig
+) -> None:
+    store, storage = Storage(str(tmp_path)), str(tmp_path)
+    for name in ("one", "two", "three"):
+        write_untrained_run(store, name, run_config)
+    on_ray.pipeline(run_config, storage, run="one", num_workers=1)
+    on_ray.encode(storage, "three", version="three")
+    with pytest.raises(
+        ConflictError, match="version one must stay current while two is measured against it, got three"
+    ):
+        on_ray.pipeline(
+            run_config, storage, run="two", num_workers=1, on_report=lambda *reports: on_ray.publish(storage, "three")
+        )
+    assert versions.current_version(store) == "three"
+
+    part = next((tmp_path / "versions" / "three" / "shard-000").glob("*.parquet"))
+    part.write_bytes(part.read_bytes()[:-1])
+    with pytest.raises(
+        GateError,
+        match=r"^version three, which is current, must answer the same queries, got: \S+ of version three must have "
+        "the sha256 .*: mend it, or leave it out of account with --max-drop None$",
+    ):
+        on_ray.pipeline(run_config, storage, run="two", num_workers=1)
+    on_ray.pipeline(run_config, storage, run="two", num_workers=1, gates=Gates(max_drop=None))
+    assert versions.current_version(store) == "two"
