@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +101,7 @@ class Serve(Stored):
             with rendering.spinner(out, f"deploy version {manifest.version}"):
                 is_own = stack.enter_context(cluster(4 + math.ceil(placement.num_cpus * num_replicas)))
                 url = stack.enter_context(served(arguments, placement, host=host, port=self.port, leave_serve=is_own))
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, in place of Ray's stack trace
             keys = "to whoever asks" if self.allow_anonymous else f"to holders of a key of {self.keys_file}"
             told = f"serving at {url} {keys} until Ctrl-C; its API: {url}/openapi.json"
             out.print(told, highlight=False, soft_wrap=True)
