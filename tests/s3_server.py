@@ -15,9 +15,18 @@ from urllib.parse import urlsplit
 
 import pytest
 
+# S3 decides on a conditional write and carries it out in one go. moto first looks and then writes: one at a time.
 SERVER = """
-from threading import Event
+from threading import Event, Lock
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from moto.server import ThreadedMotoServer
+answer, one_at_a_time = DomainDispatcherApplication.__call__, Lock()
+def answer_in_one_go(self, environ, start_response):
+    if environ.keys() & {"HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH"}:
+        with one_at_a_time:
+            return answer(self, environ, start_response)
+    return answer(self, environ, start_response)
+DomainDispatcherApplication.__call__ = answer_in_one_go
 server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
 server.start()
 print(server.get_host_and_port()[1], flush=True)

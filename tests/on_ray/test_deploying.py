@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,11 @@ class Deployed:
         return sum(replica["state"] == "RUNNING" for replica in replicas)
 
     def replicas(self, deployment: str) -> list[psutil.Process]:
-        title = f"ServeReplica:{NAME}:{deployment}"
-        return [one for one in with_token(self.head.mark) if title in " ".join(one.cmdline())]
+        title, found = f"ServeReplica:{NAME}:{deployment}", []
+        for process in with_token(self.head.mark):
+            with suppress(psutil.Error):  # it may end while it is looked at
+                found += [process] if title in " ".join(process.cmdline()) else []
+        return found
 
     def search(self, k: int = 5) -> list[list[str]]:
         answer = client.search(self.url, [{"text": "red"}, {"text": "blue hat"}], k, key=KEY, cutoff={"top_k": k})
