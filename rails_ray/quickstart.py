@@ -1,5 +1,6 @@
 """The main job end to end on emoji: train, encode, publish, serve, ask, measure."""
 
+import signal
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -139,5 +140,5 @@ def _keep(url: str, console: Console) -> None:
     console.print(
         f"  curl -s {url}/v1/search -H 'content-type: application/json' -d '{body}'", highlight=False, soft_wrap=True
     )
-    while True:
-        time.sleep(3600)
+    while True:  # Ray's own signals wake it too
+        signal.pause()

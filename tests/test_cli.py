@@ -321,7 +321,17 @@ def test_the_readmes_quickstart_on_a_reduced_budget(tmp_path: Path) -> None:
     done = run("quickstart", "--storage", str(storage), "--steps", "20", "--port", str(free_port()))
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stdout + done.stderr
-    for expected in ("pizza", "🍕", "고양이", "Mixture of Logits", "dot product", "HR@10", "MRR", "cut-off: mass 0."):
+    for expected in (
+        "without API keys",
+        "pizza",
+        "🍕",
+        "고양이",
+        "Mixture of Logits",
+        "dot product",
+        "HR@10",
+        "MRR",
+        "cut-off: mass 0.",
+    ):
         assert expected in done.stdout
     assert "served top-10 by brute_force: recall 1.0000 against offline brute force" in done.stdout
     version = json.loads((storage / "CURRENT").read_text())["version"]

@@ -3,7 +3,6 @@
 import math
 import os
 import signal
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -105,8 +104,8 @@ class Serve(Stored):
             keys = "to whoever asks" if self.allow_anonymous else f"to holders of a key of {self.keys_file}"
             told = f"serving at {url} {keys} until Ctrl-C; its API: {url}/openapi.json"
             out.print(told, highlight=False, soft_wrap=True)
-            while True:
-                time.sleep(3600)
+            while True:  # Ray's own signals wake it too
+                signal.pause()
 
 
 @dataclass(frozen=True)

@@ -33,13 +33,13 @@ class Quickstart(Stored):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(Stored):
-    """Train a model by a recipe and store it as a run. Every field of the recipe can be overridden by its name."""
+class OfRecipe(Stored):
+    """What a command has that trains."""
 
     recipe: tyro.conf.Positional[str] = DEFAULT_RECIPE
     """emoji-mol, text-mol, ml1m-sasrec-mol (Mixture of Logits); emoji-dot, text-dot, ml1m-sasrec (dot product)."""
     run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
-    """Name of the run, the same again to go on with one that was cut off; by default the recipe's name and the time."""
+    """Name of the run, and of a pipeline's version, the same again to go on; by default the recipe's and the time."""
     workers: int = 2
     """Data-parallel workers."""
     use_gpu: bool | None = None
@@ -49,6 +49,11 @@ class Train(Stored):
     config: Annotated[tyro.conf.AvoidSubcommands[RunConfig], tyro.conf.arg(name="")] = field(
         default_factory=lambda: by_name(DEFAULT_RECIPE)
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(OfRecipe):
+    """Train a model by a recipe and store it as a run. Every field of the recipe can be overridden by its name."""
 
     def run(self) -> dict[str, Any]:
         load()
@@ -164,26 +169,13 @@ class Evaluate(Stored):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pipeline(Stored):
+class Pipeline(OfRecipe):
     """Train, encode, evaluate, and publish the version if it is good enough beside the current one."""
 
-    recipe: tyro.conf.Positional[str] = DEFAULT_RECIPE
-    """As of `rails-ray train`."""
-    run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
-    """Name of the run and of the version, the same again to go on; by default the recipe's name and the time."""
-    workers: int = 2
-    """Data-parallel workers of training."""
-    use_gpu: bool | None = None
-    """A GPU for each worker; by default if the cluster has enough when this begins, which one that grows has not."""
     shards: int = 2
     """Parts of the corpus that are searched side by side."""
-    checkpoint_s: float = 60.0
-    """Seconds between two checkpoints: the most work that a crash can lose."""
     gates: Annotated[Gates, tyro.conf.arg(name="")] = field(default_factory=Gates)
     """What the version must reach on the test queries before it is published."""
-    config: Annotated[tyro.conf.AvoidSubcommands[RunConfig], tyro.conf.arg(name="")] = field(
-        default_factory=lambda: by_name(DEFAULT_RECIPE)
-    )
 
     def run(self) -> dict[str, Any]:
         load()

@@ -50,7 +50,7 @@ def pipeline(
     num_workers: int = 2,
     use_gpu: bool | None = None,
     num_shards: int = 2,
-    gates: Gates = Gates(),  # noqa: B008 - frozen
+    gates: Gates = Gates(),
     checkpoint_s: float = CHECKPOINT_S,
     stage: Stage = _silent,
     on_report: Callable[[Report, Report | None], None] = lambda report, former: None,

@@ -129,7 +129,7 @@ def _start(
             # A cluster that has just started has no agent yet.
             if "No available agent" not in reason or time.monotonic() > deadline:
                 raise
-        time.sleep(POLL_S)
+        time.sleep(POLL_S)  # a cluster says that it is ready only when it is asked
     before = client.get_job_info(job).entrypoint
     if before != command:
         raise ConflictError(
@@ -162,7 +162,8 @@ def _log(client: JobSubmissionClient, job: str, address: str) -> Iterator[str]:
             told = len(log)
         if has_ended:
             return
-        time.sleep(max(POLL_S, 2 * (time.monotonic() - started)))  # the longer the log, the seldomer
+        # Ray tells of a job's log only when asked, and then the whole of it: the longer it takes, the seldomer.
+        time.sleep(max(POLL_S, 2 * (time.monotonic() - started)))
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from examples import publish_untrained, write_text_data
 from head_node import HeadNode, free_ports, head_node
 from processes import wait_for, with_token
 from rails_ray import client
-from rails_ray.errors import AccessError
+from rails_ray.errors import AccessError, RailsRayError
 from rails_ray.on_ray.serving.plan import NAME, PRODUCTION_ENVIRONMENT, Placement, ServeArgs, serve_config
 
 pytestmark = pytest.mark.cluster
@@ -88,10 +88,9 @@ def deployed(
 
 
 def _answers(made: Deployed) -> bool:
-    try:
+    with suppress(RailsRayError, ValueError):  # whatever a proxy answers before the application is behind it
         return bool(made.search())
-    except Exception:
-        return False
+    return False
 
 
 def test_each_deployment_has_its_replicas_on_parts_of_a_gpu(deployed: Deployed) -> None:
@@ -160,15 +159,18 @@ def test_a_config_with_a_deployment_that_the_version_lacks_leaves_the_former_one
 def test_a_replica_killed_under_load_costs_at_most_the_requests_in_flight(deployed: Deployed, deployment: str) -> None:
     expected = deployed.search()
     wait_for(lambda: deployed.num_running(deployment) == 2 and len(deployed.replicas(deployment)) == 2)
-    stop, answered, failed = threading.Event(), [0] * NUM_CLIENTS, list[str]()
+    stop, answered, failed, wrong = threading.Event(), [0] * NUM_CLIENTS, list[str](), list[Any]()
 
     def load(number: int) -> None:
         while not stop.is_set():
             try:
-                assert deployed.search() == expected
-                answered[number] += 1
-            except Exception as error:
+                found = deployed.search()
+            except (RailsRayError, ValueError) as error:
                 failed.append(f"{type(error).__name__}: {error}")
+                continue
+            answered[number] += 1
+            if found != expected:
+                wrong.append(found)
 
     def wait_for_answers(count: int) -> None:
         before = list(answered)
@@ -186,6 +188,7 @@ def test_a_replica_killed_under_load_costs_at_most_the_requests_in_flight(deploy
         stop.set()
         for one in clients:
             one.join()
+    assert not wrong
     # The router asks another replica of a shard again, so that its death is not to be seen from outside.
     assert len(failed) <= (NUM_CLIENTS if deployment == "Router" else 0), failed
     wait_for(lambda: deployed.num_running(deployment) == 2)

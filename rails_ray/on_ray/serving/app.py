@@ -58,7 +58,7 @@ def application(args: ServeArgs, placement: Placement) -> Application:
 @contextmanager
 def served(
     args: ServeArgs,
-    placement: Placement = Placement(),  # noqa: B008 - frozen
+    placement: Placement = Placement(),
     *,
     host: str = "127.0.0.1",
     port: int = 8000,

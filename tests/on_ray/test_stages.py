@@ -1,0 +1,259 @@
+"""The stages on a real cluster: two training workers, Ray Data, and what each leaves in storage."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import oracles
+from examples import small_config, small_history_config, write_sequence_data, write_text_data, write_untrained_run
+from rails_ray import build, config, on_ray
+from rails_ray.config import DataConfig, RunConfig
+from rails_ray.data.dataset import DataSet
+from rails_ray.encoders.model import Model
+from rails_ray.errors import DamagedError, NotFoundError, TrainingError
+from rails_ray.evaluation.ranking import encode_items
+from rails_ray.evaluation.report import HIT_RATES
+from rails_ray.similarities.states import ItemState
+from rails_ray.storage import manifest, runs, shards
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.runs import Run
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("storage")
+
+
+@pytest.fixture(scope="module")
+def run_config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+    folder = write_text_data(tmp_path_factory.mktemp("data"))
+    return replace(small_config(), data=DataConfig(folder=str(folder)))
+
+
+def times_of(folder: Path) -> dict[Path, int]:
+    """When each file of a folder was last written."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def run(root: Path, run_config: RunConfig, ray_cluster: None) -> Run:
+    return on_ray.train(run_config, str(root), run="first", num_workers=2)
+
+
+@pytest.fixture(scope="module")
+def encoded(root: Path, run: Run) -> manifest.Encoded:
+    return on_ray.encode(str(root), run.name, version="v1", num_shards=3)
+
+
+def test_two_workers_train_a_model_that_finds_held_out_queries(run: Run, run_config: RunConfig) -> None:
+    assert len(run.training["losses"]) == run_config.training.num_steps
+    assert np.mean(run.training["losses"][-10:]) < 0.5 * np.mean(run.training["losses"][:10])
+    assert run.validation["hit_rate"]["10"] > 0.8
+    assert 0 < run.cutoff_mass < 1
+    assert config.from_json(run.config) == run_config
+
+
+def test_one_worker_gives_the_same_losses_as_two(root: Path, run: Run, run_config: RunConfig) -> None:
+    reported: list[tuple[int, int, str]] = []
+    alone = on_ray.train(
+        run_config, str(root), run="alone", num_workers=1, on_progress=lambda *args: reported.append(args)
+    )
+    # Workers average the losses of their own slices; the first one reports its own.
+    assert np.mean(alone.training["losses"][-10:]) == pytest.approx(np.mean(run.training["losses"][-10:]), rel=0.3)
+    model, other = (build.trained_model(run_config, one.weights) for one in (alone, run))
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=2e-2)
+    assert reported[-1][:2] == (run_config.training.num_steps, run_config.training.num_steps)
+
+
+def test_a_finished_run_is_returned_as_it_is(root: Path, run: Run, run_config: RunConfig) -> None:
+    before = times_of(root / "runs" / "first")
+    assert on_ray.train(run_config, str(root), run="first", num_workers=2) == run
+    assert times_of(root / "runs" / "first") == before
+
+
+def test_encoded_items_are_those_of_the_model(root: Path, run: Run, run_config: RunConfig, encoded) -> None:
+    published = on_ray.publish(str(root), "v1")
+    stored = shards.read_shards(Storage(str(root)), published, range(3))
+    data = build.data(run_config, Storage(str(root)))
+    model = build.trained_model(run_config, run.weights)
+    expected = encode_items(model, model.item_features(data.item_inputs))
+    assert stored.item_ids == data.item_ids
+    assert torch.allclose(stored.state.components, expected.components, atol=1e-5)
+    assert torch.allclose(stored.state.gate, expected.gate, atol=1e-5)
+    assert torch.allclose(stored.state.average, expected.average, atol=1e-5)
+    assert published.shard_items == [20, 20, 20]
+    assert published.cutoff_mass == run.cutoff_mass
+
+
+def test_evaluation_of_a_version_equals_that_of_its_run(root: Path, run: Run, encoded) -> None:
+    on_ray.publish(str(root), "v1")
+    assert on_ray.evaluate(str(root)) == on_ray.evaluate(str(root), run=run.name)
+    assert on_ray.evaluate(str(root), run=run.name, split="valid").hit_rate == {
+        int(k): value for k, value in run.validation["hit_rate"].items()
+    }
+
+
+def test_a_version_is_evaluated_before_it_is_published(root: Path, run: Run) -> None:
+    on_ray.encode(str(root), run.name, version="unpublished", num_shards=2)
+    assert on_ray.evaluate(str(root), version="unpublished") == on_ray.evaluate(str(root), run=run.name)
+    assert not (root / "versions" / "unpublished" / "manifest.json").exists()
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> DataConfig:
+    """The data set with half as many items again, all in another order, and queries for all of them."""
+    folder = write_text_data(tmp_path_factory.mktemp("grown"), num_items=90, seed=1)
+    items = pq.read_table(folder / "items.parquet")
+    pq.write_table(items.take(list(reversed(range(items.num_rows)))), folder / "items.parquet")
+    return DataConfig(folder=str(folder))
+
+
+def naive_hit_rates(model: Model, items: ItemState, item_ids: list[str], data: DataSet) -> dict[int, float]:
+    """By looking at the ids that each test query finds."""
+    queries = data.queries["test"]
+    found = []
+    for inputs, relevant in zip(queries.inputs, queries.relevant, strict=True):
+        (scores,) = model.score(model.encode_queries(model.query_features([inputs])), items).scores.tolist()
+        wanted = {data.item_ids[row] for row in relevant}
+        found.append([item_ids[row] in wanted for row in oracles.top_k(scores, len(scores))])
+    return {k: sum(any(line[:k]) for line in found) / len(found) for k in HIT_RATES}
+
+
+def test_an_earlier_version_is_evaluated_on_later_data_by_what_it_would_find(
+    root: Path, run: Run, run_config: RunConfig, encoded: manifest.Encoded, grown: DataConfig
+) -> None:
+    store = Storage(str(root))
+    data, model = build.data(replace(run_config, data=grown), store), build.trained_model(run_config, run.weights)
+    stored = shards.read_shards(store, encoded, range(3))
+    expected = naive_hit_rates(model, stored.state, stored.item_ids, data)
+    measured = on_ray.evaluate(str(root), version="v1", data=grown)
+    assert measured.hit_rate == pytest.approx(expected)
+    assert 0 < expected[200] < 1, "some queries must ask only for items that the version lacks"
+    assert measured.num_items == 60
+    assert measured.num_queries == len(data.queries["test"])
+    assert measured.cutoff_mass == run.cutoff_mass
+
+    encoded_now = encode_items(model, model.item_features(data.item_inputs))
+    expected = naive_hit_rates(model, encoded_now, data.item_ids, data)
+    of_run = on_ray.evaluate(str(root), run=run.name, data=grown)
+    assert of_run.hit_rate == pytest.approx(expected)
+    assert (of_run.num_items, of_run.hit_rate[200]) == (90, 1)
+
+
+def test_an_earlier_version_of_histories_is_evaluated_on_later_data(tmp_path: Path) -> None:
+    """The later items come first, so that each item of the version is another row of the data."""
+    before = write_sequence_data(tmp_path / "before", num_items=9)
+    later = write_sequence_data(tmp_path / "later", num_items=12)
+    items = pq.read_table(later / "items.parquet")
+    pq.write_table(items.take(list(reversed(range(12)))), later / "items.parquet")
+    store = Storage(str(tmp_path / "storage"))
+    small = replace(small_history_config(), data=DataConfig(folder=str(before)))
+    run_config = build.for_data(small, build.data(small, store))
+    write_untrained_run(store, "r", run_config)
+    encoded = on_ray.encode(str(store), "r", version="v", num_shards=2)
+
+    measured = on_ray.evaluate(str(store), version="v", data=DataConfig(folder=str(later)))
+    data = build.data(replace(run_config, data=DataConfig(folder=str(later))), store)
+    model = build.model(run_config).eval()
+    stored = shards.read_shards(store, encoded, range(2))
+    row_of = {item_id: row for row, item_id in enumerate(stored.item_ids)}
+    queries, ranks = data.queries["test"], []
+    assert queries.seen is not None
+    for history, (wanted,), seen in zip(queries.inputs, queries.relevant, queries.seen, strict=True):
+        known, hidden = (
+            [row_of[item] for item in (data.item_ids[row] for row in rows) if item in row_of]
+            for rows in (history, seen)
+        )
+        (scores,) = model.score(model.encode_queries(model.query_features([known])), stored.state).scores.tolist()
+        order = [stored.item_ids[row] for row in oracles.top_k(scores, 9, hidden)]
+        ranks.append(order.index(data.item_ids[wanted]) + 1 if data.item_ids[wanted] in order else np.inf)
+    assert measured.hit_rate == pytest.approx({k: np.mean([rank <= k for rank in ranks]) for k in HIT_RATES})
+    assert np.inf in ranks
+    assert measured.num_items == 9
+
+
+def test_a_part_written_by_a_dead_attempt_is_no_part_of_the_version(root: Path, encoded) -> None:
+    """A retried task leaves a second file of the same rows, which nothing names."""
+    part = root / "versions" / "v1" / encoded.parts[0].path
+    part.with_name("part-000000000-deadbeef.parquet").write_bytes(part.read_bytes())
+    published = on_ray.publish(str(root), "v1")
+    assert len(shards.read_shards(Storage(str(root)), published, range(3)).item_ids) == 60
+
+
+def test_a_damaged_version_is_not_published(root: Path, run: Run) -> None:
+    made = on_ray.encode(str(root), run.name, version="damaged", num_shards=1)
+    part = root / "versions" / "damaged" / made.parts[0].path
+    part.write_bytes(part.read_bytes()[:-1])
+    with pytest.raises(DamagedError, match="of version damaged must have the sha256 of its manifest"):
+        on_ray.publish(str(root), "damaged")
+
+
+def test_a_damaged_version_is_told_in_a_sentence_by_evaluation(root: Path, run: Run) -> None:
+    made = on_ray.encode(str(root), run.name, version="damaged-later", num_shards=1)
+    on_ray.publish(str(root), "damaged-later")
+    part = root / "versions" / "damaged-later" / made.parts[0].path
+    part.write_bytes(part.read_bytes()[:-1])
+    with pytest.raises(
+        DamagedError, match=r"^shard-000/part-\S+ of version damaged-later must have the sha256"
+    ) as told:
+        on_ray.evaluate(str(root), version="damaged-later")
+    assert "\n" not in str(told.value)
+
+
+def test_a_folder_of_data_may_be_relative(root: Path, run_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(run_config.data.folder)
+    monkeypatch.chdir(folder.parent)
+    short = replace(run_config.training, num_steps=2)
+    made = on_ray.train(
+        replace(run_config, data=DataConfig(folder=folder.name), training=short), str(root), run="near", num_workers=1
+    )
+    assert config.from_json(made.config).data.folder == str(folder.resolve())
+
+
+def test_arguments_that_cannot_be(root: Path, run: Run, run_config: RunConfig) -> None:
+    storage = str(root)
+    with pytest.raises(
+        ValueError,
+        match="run 'first' must go on with the config and data that it was begun with, got another seed: 1 instead of "
+        "0: choose another --run",
+    ):
+        on_ray.train(replace(run_config, seed=1), storage, run="first")
+    with pytest.raises(ValueError, match=r"run must be made of letters, digits, .*, got '\.\./x'"):
+        on_ray.train(run_config, storage, run="../x")
+    with pytest.raises(ValueError, match="num_workers must be at least 1, got 0"):
+        on_ray.train(run_config, storage, num_workers=0)
+    with pytest.raises(ValueError, match=r"training\.batch_size must be a multiple of the 3 workers, got 16"):
+        on_ray.train(run_config, storage, num_workers=3)
+    with pytest.raises(NotFoundError, match=r"items\.parquet must exist"):
+        on_ray.train(replace(run_config, data=DataConfig(folder=str(root / "nowhere"))), storage)
+    with pytest.raises(NotFoundError, match=r"run must be one of .*first.*, got 'nope'"):
+        on_ray.encode(storage, "nope")
+    with pytest.raises(ValueError, match="num_shards must be at least 1 and at most the 60 items, got 61"):
+        on_ray.encode(storage, "first", num_shards=61)
+    with pytest.raises(NotFoundError, match="got 'nope'"):
+        on_ray.publish(storage, "nope")
+    with pytest.raises(ValueError, match="split must be one of train, valid, test, got 'dev'"):
+        on_ray.evaluate(storage, split="dev")
+    with pytest.raises(ValueError, match="give a run or a version to evaluate, got run 'first' and version 'v1'"):
+        on_ray.evaluate(storage, run="first", version="v1")
+    with pytest.raises(NotFoundError, match="run must be one of"):
+        on_ray.evaluate(storage, run="nope")
+    with pytest.raises(NotFoundError, match=r"version must be one of .*, got 'nope'"):
+        on_ray.evaluate(storage, version="nope")
+    with pytest.raises(NotFoundError, match=r"nowhere/items\.parquet must exist"):
+        on_ray.evaluate(storage, run="first", data=DataConfig(folder=str(root / "nowhere")))
+
+
+def test_a_worker_that_fails_ends_the_run_with_a_sentence_and_no_run(root: Path, run_config: RunConfig) -> None:
+    hot = replace(run_config, training=replace(run_config.training, learning_rate=1e30))
+    with pytest.raises(TrainingError, match=r"run 'hot' must end with a model, got: .*the loss must stay finite"):
+        on_ray.train(hot, str(root), run="hot", num_workers=1)
+    with pytest.raises(NotFoundError, match="got 'hot'"):
+        runs.read(Storage(str(root)), "hot")

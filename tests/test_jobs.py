@@ -1,0 +1,108 @@
+"""What a job prints and ends with, without a cluster."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples import encode
+from rails_ray import cli
+from rails_ray.commands import stages
+from rails_ray.storage.filesystem import Storage
+
+ROOT = Path(__file__).parents[1]
+JOBS = ("train", "encode", "publish", "evaluate", "pipeline")
+
+
+def last_line(text: str) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(text.splitlines()[-1])
+    return told
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "code", "error"),
+    [
+        ("publish", ["--version", "v9", "--storage", "EMPTY"], 1, "version must be one that `rails-ray encode` has"),
+        ("encode", ["--run", "r", "--storage", "relative"], 2, "a job's --storage must be s3://bucket/prefix, or an"),
+        ("train", ["nope", "--storage", "EMPTY"], 2, "recipe must be one of emoji-mol, emoji-dot, text-mol, "),
+        ("train", ["--training.speed", "9"], 2, "the arguments must be those of the command"),
+        ("pipeline", ["--min-hit-rate", "90", "--storage", "EMPTY"], 2, "min_hit_rate must be from 0 to 1, got 90"),
+        ("encode", [], 2, "the arguments must be those of the command"),
+    ],
+)
+def test_a_job_that_fails_returns_the_code_and_says_why_in_its_last_line(
+    name: str, arguments: list[str], code: int, error: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.job(name, [str(tmp_path) if word == "EMPTY" else word for word in arguments]) == code
+    out, errors = capfd.readouterr()
+    told = last_line(out)
+    assert told.keys() == {"job", "error"}
+    assert told["job"] == name
+    assert told["error"].startswith(error)
+    assert errors, "a person must be told as well"
+    assert "Traceback" not in out + errors
+
+
+def test_a_job_that_succeeds_tells_in_its_last_line_what_it_made(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    encode(Storage(str(tmp_path)), "v1", [3, 2])
+    assert cli.job("publish", ["--version", "v1", "--storage", str(tmp_path)]) == 0
+    assert last_line(capfd.readouterr().out) == {"job": "publish", "version": "v1", "num_items": 5, "num_parts": 2}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_help_is_no_jobs_end(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.job(name, ["--help"]) == 0
+    out = capfd.readouterr().out
+    assert f"rails-ray {name}" in out
+    assert '{"job"' not in out
+
+
+@pytest.mark.parametrize(
+    ("raised", "error"),
+    [
+        (KeyError("x"), "KeyError: 'x'"),
+        (KeyboardInterrupt(), "the job must end by itself, got an interruption"),
+        (SystemExit(15), "the job must end by itself, got signal 15"),
+    ],
+)
+def test_a_job_that_breaks_off_says_so_in_its_last_line_and_shows_where(
+    raised: BaseException, error: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def break_off(self: stages.Publish) -> dict[str, Any]:
+        raise raised
+
+    monkeypatch.setattr(stages.Publish, "run", break_off)
+    with pytest.raises(type(raised)):
+        cli.job("publish", ["--version", "v1", "--storage", "/nowhere"])
+    assert last_line(capfd.readouterr().out) == {"job": "publish", "error": error}
+
+
+def test_a_job_takes_its_arguments_from_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["jobs/encode.py", "--run", "r", "--storage", "relative"])
+    assert cli.job("encode") == 2
+    assert "got 'relative'" in last_line(capfd.readouterr().out)["error"]
+
+
+def test_the_jobs_hold_no_logic_and_importing_them_does_nothing() -> None:
+    for name in JOBS:
+        document, system, command, guard = ast.parse((ROOT / "jobs" / f"{name}.py").read_text()).body
+        assert isinstance(document, ast.Expr)
+        assert ast.unparse([system, command]) == "import sys\nfrom rails_ray.cli import job"
+        assert ast.unparse(guard) == f"if __name__ == '__main__':\n    sys.exit(job({name!r}))"
+    modules = ", ".join(f"jobs.{name}" for name in JOBS)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys, {modules}; sys.exit('ray' in sys.modules)"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
