@@ -26,8 +26,9 @@ from rails_ray.losses import ScoreLogit
 from rails_ray.losses.beta_nce import beta_logit
 from rails_ray.losses.sampled_softmax import scaled_logit
 from rails_ray.retrieval import Retriever
-from rails_ray.retrieval.average import Average
+from rails_ray.retrieval.approximate import Approximate, Widths
 from rails_ray.retrieval.brute_force import BruteForce
+from rails_ray.retrieval.two_pass import TwoPass
 from rails_ray.similarities import Similarity
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
@@ -38,7 +39,7 @@ from rails_ray.storage.manifest import CONFIG, HISTORIES, ITEMS, WEIGHTS, Encode
 from rails_ray.training import state
 from rails_ray.training.step import TrainingStep
 
-METHODS = ("brute_force", "average")
+METHODS = ("brute_force", "two_pass", "per_embedding", "average", "combined")
 
 
 def model(config: RunConfig) -> Model:
@@ -146,15 +147,29 @@ def logit(config: RunConfig) -> ScoreLogit:
             assert_never(config.loss.kind)
 
 
-def retriever(method: str, compared_by: Similarity, items: ItemState, num_candidates: int) -> Retriever:
-    """Raises:
-    ValueError: if the method is not one of `METHODS`.
+def retriever(
+    method: str, compared_by: Similarity, items: ItemState, num_candidates: int, num_per_embedding: int
+) -> Retriever:
+    """
+    Args:
+        num_candidates: items by the average component, of `average` and `combined`.
+        num_per_embedding: items by each pair of components, of `per_embedding`, `combined` and `two_pass`.
+
+    Raises:
+        ValueError: if the method is not one of `METHODS`, a width is below 1, or the items lack what it needs.
     """
     match method:
         case "brute_force":
             return BruteForce(compared_by, items)
+        case "two_pass":
+            return TwoPass(compared_by, items, num_per_embedding)
+        case "per_embedding":
+            return Approximate(compared_by, items, Widths(num_per_embedding=num_per_embedding))
         case "average":
-            return Average(compared_by, items, num_candidates)
+            return Approximate(compared_by, items, Widths(num_by_average=num_candidates))
+        case "combined":
+            widths = Widths(num_per_embedding=num_per_embedding, num_by_average=num_candidates)
+            return Approximate(compared_by, items, widths)
         case _:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
 

@@ -30,6 +30,11 @@ def search(
     return _request("POST", url, "/v1/search", {"queries": list(queries), "k": k} | options, key)
 
 
+def explain(url: str, query: dict[str, Any], items: Sequence[str | int], *, key: str | None = None) -> dict[str, Any]:
+    """The answer of `POST /v1/explain`: component cosines and gates of a query and each item; raises as `search`."""
+    return _request("POST", url, "/v1/explain", {"query": query, "items": list(items)}, key)
+
+
 def index(url: str, *, key: str | None = None) -> dict[str, Any]:
     """The answer of `GET /v1/index`.
 

@@ -123,7 +123,7 @@ def _served_recall(url: str, storage: str, manifest: Manifest) -> dict[str, floa
     expected = [
         [items.item_ids[row] for row in rows]
         for _, query in query_batches(model, texts)
-        for rows in search.search(query, COMPARED_K).item_rows.tolist()
+        for rows in search.search(query, COMPARED_K).top_k.item_rows.tolist()
     ]
     recall = {}
     for method in build.METHODS:

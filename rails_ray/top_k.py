@@ -1,4 +1,4 @@
-"""The k best items of a score, exactly: select, merge, scan, exclude.
+"""The k best items of a score, exactly: select, merge, scan, exclude, and each item once.
 
 Every retrieval method, every block of a scan and every shard of a corpus ends here, so that all agree on what an
 answer is: k distinct item rows, scores descending, equal scores by the lower row. The tie rule makes a result
@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
+
+NO_ROW = 2**62  # beyond every item row
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,12 @@ class Exclusions:
         """From one sequence of item rows per query of the batch."""
         pairs = [(query, row) for query, rows in enumerate(item_rows) for row in rows]
         return cls(torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2))
+
+    def repeat_each(self, times: int) -> "Exclusions":
+        """For a batch in which each query stands so many times in a row."""
+        query, row = self.pairs.repeat_interleave(times, dim=0).unbind(1)
+        again = torch.arange(times, device=self.pairs.device).repeat(len(self.pairs))
+        return Exclusions(torch.stack([query * times + again, row], dim=1))
 
     def mask(self, scores: Float[Tensor, "B X"], first_row: int = 0) -> Float[Tensor, "B X"]:
         """`scores` of the items first_row .. first_row + X - 1 with -inf at the excluded ones (changed in place)."""
@@ -111,18 +119,60 @@ def merge(parts: Sequence[TopK], k: int) -> TopK:
     return select(scores, k, torch.cat([part.item_rows for part in parts], dim=1))
 
 
-def scan(blocks: Iterable[tuple[int, Float[Tensor, "B _"]]], k: int, exclude: Exclusions | None = None) -> TopK:
-    """The k best over consecutive blocks of items, each given as (its first item row, its scores).
+class Scan:
+    """The k best of items that come block by block, in row order; one block and the running k best are held."""
 
-    Only one block and the running k best are held at a time. Scores may be changed in place.
-    """
-    best: TopK | None = None
+    def __init__(self, k: int, exclude: Exclusions | None = None) -> None:
+        self.k = k
+        self.exclude = exclude
+        self.best: TopK | None = None
+
+    @property
+    def floor(self) -> Float[Tensor, " B"] | None:
+        """The k-th best score so far, which a later item must exceed; None before k items were seen."""
+        return None if self.best is None or self.best.k < self.k else self.best.scores[:, -1]
+
+    def add(self, first_row: int, scores: Float[Tensor, "B X"]) -> None:
+        """Take in the items first_row .. first_row + X - 1. Scores may be changed in place."""
+        if self.exclude is not None:
+            scores = self.exclude.mask(scores, first_row)
+        rows = torch.arange(first_row, first_row + scores.shape[1], device=scores.device)
+        floor = self.floor
+        if floor is not None and len(scores):
+            hopeful = (scores > floor[:, None]).any(dim=0)  # an item equal to the k-th comes after it
+            scores, rows = scores[:, hopeful], rows[hopeful]
+        part = select(scores, self.k)
+        part = TopK(part.scores, rows[part.item_rows])
+        self.best = part if self.best is None else merge([self.best, part], self.k)
+
+    def top_k(self) -> TopK:
+        """The min(k, items) best.
+
+        Raises:
+            ValueError: if no item came.
+        """
+        if self.best is None:
+            raise ValueError("a scan needs at least 1 item, got none")
+        return self.best
+
+
+def scan(blocks: Iterable[tuple[int, Float[Tensor, "B _"]]], k: int, exclude: Exclusions | None = None) -> TopK:
+    """The k best over consecutive blocks of items, each given as (its first item row, its scores)."""
+    running = Scan(k, exclude)
     for first_row, scores in blocks:
-        if exclude is not None:
-            scores = exclude.mask(scores, first_row)
-        part = select(scores, k)
-        part = TopK(part.scores, part.item_rows + first_row)
-        best = part if best is None else merge([best, part], k)
-    if best is None:
-        raise ValueError("a scan needs at least 1 item, got none")
-    return best
+        running.add(first_row, scores)
+    return running.top_k()
+
+
+def distinct(
+    item_rows: Int[Tensor, "B C"], is_there: Bool[Tensor, "B C"]
+) -> tuple[Int[Tensor, "B _"], Bool[Tensor, "B _"]]:
+    """Each line's item rows once, ascending, and which places of a line hold one: as many as the longest line needs."""
+    rows = item_rows.masked_fill(~is_there, NO_ROW).sort(dim=1).values
+    is_again = torch.zeros_like(is_there)
+    is_again[:, 1:] = rows[:, 1:] == rows[:, :-1]
+    rows = rows.masked_fill(is_again, NO_ROW).sort(dim=1).values
+    is_there = rows < NO_ROW
+    longest = int(is_there.sum(dim=1).max()) if len(rows) else rows.shape[1]
+    rows, is_there = rows[:, :longest], is_there[:, :longest]
+    return rows.masked_fill(~is_there, 0), is_there

@@ -74,6 +74,18 @@ def small_mixture(p_q: int = 2, p_x: int = 3, seed: int = 0) -> MixtureOfLogits:
     return MixtureOfLogits(config).eval()
 
 
+def sharp_mixture(p_q: int = 2, p_x: int = 3) -> MixtureOfLogits:
+    """One whose gates look almost only at the largest cosine."""
+    mixture = MixtureOfLogits(
+        MixtureOfLogitsConfig(num_query_components=p_q, num_item_components=p_x, gate_hidden=p_q * p_x)
+    ).eval()
+    for parameter in mixture.parameters():
+        parameter.data.zero_()
+    for layer, slope in ((mixture.logit_gate[1], 1.0), (mixture.logit_gate[3], 20.0)):
+        layer.weight.data.fill_diagonal_(slope)  # w_p = 20 silu(l_p), so that z grows with the cosine
+    return mixture
+
+
 def small_config(similarity: str = "mixture") -> RunConfig:
     """A run that trains in a moment: tiny towers under a "mixture" or a "dot product", without dropout."""
     return RunConfig(

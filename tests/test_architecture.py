@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MATHEMATICS = ("encoders", "similarities", "losses", "indexes", "retrieval", "cutoffs")
+MATHEMATICS = ("encoders", "similarities", "kernels", "losses", "indexes", "retrieval", "cutoffs")
 
 
 def modules_of(*folders: str) -> list[str]:
@@ -43,7 +43,7 @@ from rails_ray.similarities.states import ItemState, QueryState
 vectors = torch.eye(4)[:, None]
 query = QueryState(vectors[:2], None, torch.ones(2))
 found = BruteForce(DotProduct(DotProductConfig()), ItemState(vectors, None, vectors[:, 0])).search(query, 1)
-assert found.item_rows.tolist() == [[0], [1]]
+assert found.top_k.item_rows.tolist() == [[0], [1]]
 """
     done = run_without(blocked, code)
     assert done.returncode == 0, done.stderr

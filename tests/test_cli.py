@@ -9,14 +9,15 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 import yaml
 
+import processes
 from examples import encode
-from processes import with_token
 from rails_ray import cli
 from rails_ray.commands import serving, stages
 from rails_ray.storage import versions
@@ -258,13 +259,34 @@ def test_the_production_profile_is_not_promised_on_a_cluster_that_runs(
     assert "profile production must be set on all machines before Ray starts" in capfd.readouterr().err
 
 
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+    """The quickstart at work and its storage. It leaves a core idle most of the time: other commands can use it."""
+    storage = tmp_path_factory.mktemp("quickstart") / "storage"
+    arguments = ["--storage", str(storage), "--steps", "20", "--port", str(free_port())]
+    with processes.command("quickstart", *arguments) as process:
+        try:
+            yield storage, process
+        finally:
+            process.kill()
+
+
 @pytest.mark.cluster
+@pytest.mark.usefixtures("quickstart")
 def test_the_readmes_stage_commands(s3: str) -> None:
-    """As printed but for storage on S3, a port, a few steps, and the server in the background."""
-    storage, port, steps = f"{s3}/storage", free_port(), 8
+    """As printed but for storage on S3, a port, a small training, and the server in the background."""
+    storage, port = f"{s3}/storage", free_port()
     url, token = f"http://127.0.0.1:{port}", secrets.token_hex(32)
+    small = {
+        "data.num-valid": 50,
+        "data.num-test": 200,
+        "encoder.num-buckets": 4096,
+        "training.num-steps": 8,
+        "training.batch-size": 32,
+        "training.num-items": 32,
+    }
     more = {
-        "train": ["--storage", storage, "--training.num-steps", str(steps), "--data.num-test", "200"],
+        "train": ["--storage", storage, *(word for name, size in small.items() for word in (f"--{name}", str(size)))],
         "encode": ["--storage", storage],
         "publish": ["--storage", storage],
         "evaluate": ["--storage", storage],
@@ -303,7 +325,7 @@ def test_the_readmes_stage_commands(s3: str) -> None:
             server.stdout.close()
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/v1/health")
-    assert not with_token(token), "Ctrl-C must stop everything that the command started"
+    assert not processes.with_token(token), "Ctrl-C must stop everything that the command started"
 
     store = Storage(storage)
     part = f"versions/demo-1/{versions.read_manifest(store).parts[-1].path}"
@@ -315,12 +337,12 @@ def test_the_readmes_stage_commands(s3: str) -> None:
 
 
 @pytest.mark.cluster
-def test_the_readmes_quickstart_on_a_reduced_budget(tmp_path: Path) -> None:
+def test_the_readmes_quickstart_on_a_reduced_budget(quickstart: tuple[Path, subprocess.Popen[str]]) -> None:
     assert readme_commands("Quickstart")[0] == "rails-ray quickstart"
-    storage = tmp_path / "storage"
-    done = run("quickstart", "--storage", str(storage), "--steps", "20", "--port", str(free_port()))
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
+    storage, process = quickstart
+    out, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in out + errors
     for expected in (
         "without API keys",
         "pizza",
@@ -332,7 +354,7 @@ def test_the_readmes_quickstart_on_a_reduced_budget(tmp_path: Path) -> None:
         "MRR",
         "cut-off: mass 0.",
     ):
-        assert expected in done.stdout
-    assert "served top-10 by brute_force: recall 1.0000 against offline brute force" in done.stdout
+        assert expected in out
+    assert "served top-10 by brute_force: recall 1.0000 against offline brute force" in out
     version = json.loads((storage / "CURRENT").read_text())["version"]
     assert (storage / "versions" / version / "manifest.json").exists()

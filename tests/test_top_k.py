@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
-from rails_ray.top_k import Exclusions, TopK, check_k, merge, scan, select
+from rails_ray.top_k import Exclusions, Scan, TopK, check_k, distinct, merge, scan, select
 
 
 @st.composite
@@ -77,3 +77,27 @@ def test_k_outside_the_corpus(k: int, message: str) -> None:
 def test_scan_of_nothing() -> None:
     with pytest.raises(ValueError, match="a scan needs at least 1 item, got none"):
         scan([], 1)
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=7, max_size=7), min_size=1, max_size=4))
+def test_distinct_rows(lines: list[list[tuple[int, bool]]]) -> None:
+    rows = torch.tensor([[row for row, _ in line] for line in lines], dtype=torch.int64).reshape(-1, 7)
+    is_there = torch.tensor([[there for _, there in line] for line in lines], dtype=torch.bool).reshape(-1, 7)
+    once, has = distinct(rows, is_there)
+    expected = [sorted({row for row, there in line if there}) for line in lines]
+    assert [line[own].tolist() for line, own in zip(once, has, strict=True)] == expected
+    assert once.shape[1] == max(map(len, expected), default=0)
+
+
+def test_exclusions_of_queries_that_stand_several_times() -> None:
+    exclusions = Exclusions.of([[4], [], [5, 6]]).repeat_each(2)
+    assert sorted(exclusions.pairs.tolist()) == [[0, 4], [1, 4], [4, 5], [4, 6], [5, 5], [5, 6]]
+
+
+def test_the_floor_of_a_scan_is_the_kth_best_so_far() -> None:
+    running = Scan(2)
+    assert running.floor is None
+    running.add(0, torch.tensor([[0.1], [0.9]]))
+    assert running.floor is None
+    running.add(1, torch.tensor([[0.5, 0.3], [0.2, 0.4]]))
+    assert running.floor.tolist() == pytest.approx([0.3, 0.4])

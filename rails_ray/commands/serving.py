@@ -125,7 +125,7 @@ class Query:
     mass: float | None = None
     """Cut at this probability mass; by default at the version's own."""
     method: str = "brute_force"
-    """brute_force (exact) or average (two steps)."""
+    """brute_force and two_pass are exact; per_embedding, average and combined say how far from it an answer can be."""
     url: str = DEFAULT_URL
     """Of the server. Its API key, where it asks for one, is read from RAILS_RAY_API_KEY."""
 

@@ -15,7 +15,7 @@ BLOCK_SCORES = 2**20  # scores of a block, 4 MB: stays in the cache between prod
 
 
 class FlatIndex:
-    """Exact inner-product search over `vectors` [X, d]."""
+    """Exact inner-product search over `vectors` [X, d], which may be of a narrower dtype than queries."""
 
     is_exact = True
 
@@ -31,5 +31,8 @@ class FlatIndex:
         num_items = len(self.vectors)
         check_k(k, num_items)
         size = max(BLOCK_SCORES // max(len(queries), 1), 1)
-        blocks = ((first, queries @ self.vectors[first : first + size].T) for first in range(0, num_items, size))
+        blocks = (
+            (first, queries @ self.vectors[first : first + size].to(queries.dtype).T)
+            for first in range(0, num_items, size)
+        )
         return scan(blocks, k, exclude)

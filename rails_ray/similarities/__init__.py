@@ -5,7 +5,8 @@
 | `dot_product` | the two-tower baseline of all five papers |
 | `mol`         | RAILS, Section 2: Mixture of Logits       |
 
-`states` holds what a similarity compares: the tensors that encoding a query or an item leaves behind.
+`explain` takes a score apart. `states` holds what a similarity compares: the tensors that encoding a query or an item
+leaves behind.
 """
 
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -33,3 +34,10 @@ class Similarity(Protocol):
 
     def __call__(self, query: QueryState, items: ItemState) -> Scored:
         """Scores in [-1, 1] of each query against all items [X], or against candidates of its own [B C]."""
+
+    def scores(self, query: QueryState, items: ItemState, floor: Float[Tensor, " B"] | None = None) -> Tensor:
+        """The same scores [B, X] or [B, C], for inference: no gradient, no gates, block by block.
+
+        Args:
+            floor: an item whose score cannot reach it may get -inf instead.
+        """

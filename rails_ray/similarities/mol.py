@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from rails_ray.kernels import mol_scan
 from rails_ray.similarities import Scored
 from rails_ray.similarities.states import ItemState, QueryState
 
@@ -88,6 +89,32 @@ class MixtureOfLogits(nn.Module):
         else:
             phi = (gates * logits).sum(dim=0)
         return Scored(self.temperature * phi, gates.permute(1, 2, 0))
+
+    @torch.no_grad()
+    def scores(
+        self,
+        query: QueryState,
+        items: ItemState,
+        floor: Float[Tensor, " B"] | None = None,
+        gate_dtype: torch.dtype = torch.float32,
+    ) -> Float[Tensor, "B X"]:
+        """The contract of `Similarity`.
+
+        Raises:
+            ValueError: if a state comes without its part of the gate.
+        """
+        if query.gate is None or items.gate is None:
+            raise ValueError("a mixture of logits needs the gate of query and item, got a state without one")
+        states = query.components, query.gate, items.components, items.gate
+        if items.components.dim() == 4:
+            return mol_scan.candidate_scores(*states, self._gate())
+        return mol_scan.scores(*states, self._gate(), floor=floor, gate_dtype=gate_dtype)
+
+    def _gate(self) -> mol_scan.Gate:
+        _, first, _, second = self.logit_gate
+        assert isinstance(first, nn.Linear)
+        assert isinstance(second, nn.Linear)
+        return mol_scan.Gate(first.weight, first.bias, second.weight, second.bias, self.temperature)
 
     def gates(
         self, logits: Float[Tensor, "P B X"], query_gate: Float[Tensor, "B P"], item_gate: Float[Tensor, "*BX P"]

@@ -48,12 +48,12 @@ class ItemState:
 
     components: g_p(x), each of length 1.
     gate: v(x), the item's part of the gate's input; None where the similarity has no gate.
-    average: the mean component, kept because the `average` search reads nothing else.
+    average: the mean component, kept because the `average` search reads nothing else; None where that is not done.
     """
 
     components: Float[Tensor, "*X P_X d"]
     gate: Float[Tensor, "*X P"] | None
-    average: Float[Tensor, "*X d"]
+    average: Float[Tensor, "*X d"] | None
 
     def __len__(self) -> int:
         return self.components.shape[0]

@@ -6,7 +6,8 @@ A part holds consecutive items of one shard:
     item_id      int64 or string             identifier in the data set
     title        string                      for people to read; absent where the data set has none
     components   float32 [P_X * d]           FixedSizeList; g_p(x), component after component
-    average      float32 [d]                 FixedSizeList; absent where P_X = 1, as it is the component then
+    average      float32 [d]                 FixedSizeList; absent where P_X = 1, as it is the component then, and where
+                                             no search by the average is wanted
     gate         float32 [P]                 FixedSizeList; v(x); absent where the similarity has no gate
 
 Axes: X items, P_X item components, P pairs of components, d width of a component.
@@ -114,7 +115,7 @@ def item_part(items: pa.Table, state: ItemState) -> pa.Table:
     """The part of an index that holds these items, given with their item_row, item_id and, if there is one, title."""
     part = items.select([name for name in ("item_row", "item_id", "title") if name in items.column_names])
     part = part.append_column("components", _vectors(state.components.flatten(start_dim=1)))
-    if state.components.shape[1] > 1:
+    if state.components.shape[1] > 1 and state.average is not None:
         part = part.append_column("average", _vectors(state.average))
     if state.gate is not None:
         part = part.append_column("gate", _vectors(state.gate))
@@ -129,18 +130,29 @@ def part_to_bytes(part: pa.Table) -> bytes:
     return sink.getvalue()
 
 
-def item_state(part: pa.Table) -> ItemState:
+def item_state(part: pa.Table, num_components: int | None = None) -> ItemState:
     """The tensors of a part.
 
+    Args:
+        num_components: P_X of its items; by default as many as are as wide as their average.
+
     Raises:
-        DamagedError: if a vector is not finite.
+        DamagedError: if a vector is not finite, or the items have other components.
     """
     components = _tensor(part["components"])
-    average = _tensor(part["average"]) if "average" in part.column_names else components
+    if num_components is None:
+        narrow = part["average"].type.list_size if "average" in part.column_names else components.shape[1]
+        num_components = components.shape[1] // narrow
+    if components.shape[1] % num_components:
+        raise DamagedError(
+            f"items of an index part must have {num_components} components of one width, "
+            f"got {components.shape[1]} numbers: encode a new version"
+        )
+    average = components if num_components == 1 else None
     state = ItemState(
-        components=components.unflatten(1, (-1, average.shape[1])),
+        components=components.unflatten(1, (num_components, -1)),
+        average=_tensor(part["average"]) if "average" in part.column_names else average,
         gate=_tensor(part["gate"]) if "gate" in part.column_names else None,
-        average=average,
     )
     for name in ("components", "average", "gate"):
         tensor = getattr(state, name)

@@ -23,8 +23,13 @@ class Items:
     state: ItemState
 
 
-def read_shards(storage: Storage, described: Encoded, shards: Sequence[int]) -> Items:
+def read_shards(
+    storage: Storage, described: Encoded, shards: Sequence[int], num_components: int | None = None
+) -> Items:
     """The items of consecutive shards.
+
+    Args:
+        num_components: P_X, where the parts may lack the column `average`.
 
     Raises:
         ValueError: if there is no such shard.
@@ -40,4 +45,4 @@ def read_shards(storage: Storage, described: Encoded, shards: Sequence[int]) -> 
         pq.read_table(io.BytesIO(read_file(storage, described.version, entry))) for entry in entries
     )
     titles = part["title"].to_pylist() if "title" in part.column_names else None
-    return Items(entries[0].first_row, part["item_id"].to_pylist(), titles, parquet.item_state(part))
+    return Items(entries[0].first_row, part["item_id"].to_pylist(), titles, parquet.item_state(part, num_components))

@@ -230,6 +230,7 @@ class OnS3:
 
     @property
     def storage(self) -> Storage:
+        """A new one, whose first request makes a client of S3: that takes longer than the request."""
         return Storage(self.root)
 
 
@@ -306,18 +307,18 @@ def of_cluster(head: HeadNode, is_one: Callable[[list[str]], bool]) -> list[psut
 @pytest.fixture(scope="module")
 def killed(head: HeadNode, s3_root: OnS3) -> tuple[Heard, list[str]]:
     """A training job whose driver is killed as soon as there is a checkpoint, and the files that it leaves."""
-    checkpoint = "runs/first/checkpoint.safetensors"
+    store, checkpoint = s3_root.storage, "runs/first/checkpoint.safetensors"
     heard = Heard()
     with ThreadPoolExecutor() as threads:
         arguments = [*training(s3_root), "--checkpoint-s", "0"]
         ending = threads.submit(job, head, s3_root, "train", *arguments, heard=heard)
-        wait_for(lambda: s3_root.storage.exists(checkpoint) or ending.done(), timeout_s=180)
+        wait_for(lambda: store.exists(checkpoint) or ending.done(), timeout_s=180)
         assert "Running entrypoint" in heard.log, "its log must come while it runs"
         (driver,) = of_cluster(head, lambda words: words[1:3] == ["-m", "jobs.train"] and "first" in words)
         driver.kill()
         ending.result()
     wait_for(lambda: not of_cluster(head, lambda words: "RayTrainWorker" in " ".join(words)))
-    return heard, s3_root.storage.list("runs/first")
+    return heard, store.list("runs/first")
 
 
 @pytest.fixture(scope="module")

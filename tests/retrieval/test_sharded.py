@@ -1,24 +1,37 @@
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from examples import random_states, small_mixture
+from rails_ray.retrieval import Found, Retriever
+from rails_ray.retrieval.approximate import Approximate, Widths
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.retrieval.sharded import merge_shards, search_shard
 from rails_ray.similarities.states import ItemState, QueryState, map_tensors
-from rails_ray.top_k import Exclusions, TopK
+from rails_ray.top_k import Exclusions
+
+
+def exact(items: ItemState) -> Retriever:
+    return BruteForce(small_mixture(), items)
 
 
 def answers_of(
-    query: QueryState, items: ItemState, sizes: list[int], k: int, excluded: list[list[int]]
-) -> list[list[TopK]]:
+    query: QueryState,
+    items: ItemState,
+    sizes: list[int],
+    k: int,
+    excluded: list[list[int]],
+    retriever_of: Callable[[ItemState], Retriever] = exact,
+) -> list[list[Found]]:
     answers = []
     first = 0
     for size in sizes:
         part = map_tensors(lambda tensor, first=first, size=size: tensor[first : first + size], items)
         own = [[row - first for row in rows if first <= row < first + size] for rows in excluded]
-        answers.append(search_shard(BruteForce(small_mixture(), part), size, first, query, k, own))
+        answers.append(search_shard(retriever_of(part), size, first, query, k, own))
         first += size
     return answers
 
@@ -32,17 +45,18 @@ def test_shards_of_any_size_give_the_answer_of_one(sizes: list[int], seed: int, 
         data.draw(st.lists(st.integers(0, num_items - 1), max_size=num_items - 1, unique=True)) for _ in range(3)
     ]
     k = num_items - max(len(rows) for rows in excluded)
-    whole = BruteForce(small_mixture(), items).search(query, k, Exclusions.of(excluded))
+    whole = BruteForce(small_mixture(), items).search(query, k, Exclusions.of(excluded)).top_k
     merged = merge_shards(answers_of(query, items, sizes, k, excluded), k)
-    assert [one.item_rows[0].tolist() for one in merged] == whole.item_rows.tolist()
-    assert torch.allclose(torch.cat([one.scores for one in merged]), whole.scores, atol=1e-6)
+    assert [one.top_k.item_rows[0].tolist() for one in merged] == whole.item_rows.tolist()
+    assert torch.allclose(torch.cat([one.top_k.scores for one in merged]), whole.scores, atol=1e-6)
+    assert [one.certificate.gap(one.top_k.scores[:, -1]).item() for one in merged] == [0, 0, 0]
 
 
 def test_a_shard_whose_items_are_all_excluded_answers_nothing() -> None:
     query, items = random_states(2, 4)
     found = search_shard(BruteForce(small_mixture(), items), 4, 10, query, 3, [[0, 1, 2, 3], []])
-    assert found[0].item_rows.shape == (1, 0)
-    assert set(found[1].item_rows[0].tolist()) <= {10, 11, 12, 13}
+    assert found[0].top_k.item_rows.shape == (1, 0)
+    assert set(found[1].top_k.item_rows[0].tolist()) <= {10, 11, 12, 13}
 
 
 def test_k_above_what_the_shards_hold() -> None:
@@ -50,3 +64,38 @@ def test_k_above_what_the_shards_hold() -> None:
     answers = answers_of(query, items, [2, 2], 4, [[1], []])
     with pytest.raises(ValueError, match="k must be at most the 3 items searched and not excluded, got 4"):
         merge_shards(answers, 4)
+
+
+def narrow(items: ItemState) -> Retriever:
+    return Approximate(small_mixture(), items, Widths(num_per_embedding=2))
+
+
+@given(st.integers(0, 99))
+def test_merging_keeps_what_is_certified(seed: int) -> None:
+    """The k-th merged score is compared with the largest bound of all shards."""
+    query, items = random_states(3, 60, seed=seed)
+    whole = BruteForce(small_mixture(), items).search(query, 3).top_k
+    answers = answers_of(query, items, [25, 5, 30], 3, [[], [], []], narrow)
+    for line, found in enumerate(merge_shards(answers, 3)):
+        bounds = [answer[line].certificate.bound for answer in answers]
+        assert found.certificate.bound == max(bounds)
+        assert found.num_scored == sum(answer[line].num_scored for answer in answers)
+        last = found.top_k.scores[:, -1]
+        gap = found.certificate.gap(last).item()
+        rows, expected = found.top_k.item_rows[0].tolist(), whole.item_rows[line].tolist()
+        missed = [score for row, score in zip(expected, whole.scores[line].tolist(), strict=True) if row not in rows]
+        assert max(missed, default=-2) - last.item() <= gap + 1e-6
+        assert gap > 0 or rows == expected
+
+
+def test_a_shard_that_cannot_know_makes_all_uncertain() -> None:
+    query, items = random_states(2, 30)
+    known = answers_of(query, items, [30], 3, [[], []])[0]
+
+    def by_average(items: ItemState) -> Retriever:
+        return Approximate(small_mixture(), items, Widths(num_by_average=5))
+
+    unknown = answers_of(query, items, [30], 3, [[], []], by_average)[0]
+    merged = merge_shards([known, unknown], 3)
+    assert [found.certificate.bound for found in merged] == [None, None]
+    assert merged[0].certificate.reason == unknown[0].certificate.reason

@@ -21,16 +21,24 @@ from starlette.exceptions import HTTPException
 
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.serving.access import Access, Guard, Keys
-from rails_ray.on_ray.serving.answers import coverage_of, cutoff_of, results_of
+from rails_ray.on_ray.serving.answers import coverage_of, cutoff_of, explained, results_of
 from rails_ray.on_ray.serving.encoder import QueryEncoder
 from rails_ray.on_ray.serving.plan import ServeArgs
-from rails_ray.on_ray.serving.schemas import ErrorResponse, SearchRequest, SearchResponse, sentence
+from rails_ray.on_ray.serving.schemas import (
+    ErrorResponse,
+    ExplainRequest,
+    ExplainResponse,
+    SearchRequest,
+    SearchResponse,
+    sentence,
+)
 from rails_ray.on_ray.serving.shard import ShardAnswer
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import summary
 from rails_ray.storage.versions import read_manifest
 from rails_ray.top_k import check_k
 
+NUM_CANDIDATES, NUM_PER_EMBEDDING = 1000, 50  # widths of a first stage, of a request that names none
 REPLICA_LOST = (ActorDiedError, ActorUnavailableError, ReplicaUnavailableError)
 
 api = FastAPI(
@@ -145,7 +153,8 @@ class Router:
                     state,
                     request.k,
                     request.method,
-                    request.num_candidates,
+                    request.num_candidates or max(NUM_CANDIDATES, request.k),
+                    request.num_per_embedding or max(NUM_PER_EMBEDDING, request.k),
                     exclude,
                 )
                 for shard in self.shards
@@ -154,14 +163,36 @@ class Router:
         )
         coverage = coverage_of(answers, self.shard_items, request.min_coverage)
         answered = [answer for answer in answers if isinstance(answer, ShardAnswer)]
+        temperature = state.temperature.numpy()
+        results = await asyncio.to_thread(results_of, answered, request.k, cutoff, temperature, coverage)
         return SearchResponse(
             version=self.index_facts["version"],
             method=request.method,
-            is_exact=all(answer.is_exact for answer in answered),
+            is_exact=all(result.certificate.is_exact for result in results),
             cutoff=cutoff.model_dump(exclude_none=True),
             coverage=coverage,
-            results=await asyncio.to_thread(results_of, answered, request.k, cutoff, state.temperature.numpy()),
+            results=results,
         )
+
+    @api.post(
+        "/v1/explain",
+        response_model=ExplainResponse,
+        responses={status: {"model": ErrorResponse} for status in (401, 403, 413, 422, 503)},
+    )
+    async def explain(self, request: ExplainRequest) -> ExplainResponse:
+        """The component cosines and the gates of a query and some items."""
+        try:
+            encoded = await asyncio.to_thread(self.encoder, [request.query.model_dump()])
+            asked = [
+                answer_of(self.args.timeout_s, shard.explain.remote, encoded.state, request.items)
+                for shard in self.shards
+            ]
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            return explained(self.index_facts["version"], answers, request.items)
+        except ValueError as error:
+            raise HTTPException(422, str(error).replace("queries[0]", "query", 1)) from None
+        except UnavailableError as error:
+            raise HTTPException(503, str(error)) from None
 
     @api.get("/v1/health", responses={503: {"model": ErrorResponse}})
     async def health(self) -> dict[str, Any]:

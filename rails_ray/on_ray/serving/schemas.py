@@ -72,14 +72,36 @@ class CutoffInput(_Strict):
 class SearchRequest(_Strict):
     queries: Annotated[list[QueryInput], Field(min_length=1)]
     k: Annotated[int, Field(ge=1)] = Field(10, description="At most so many items per query.")
-    method: Literal["brute_force", "average"] = "brute_force"
-    num_candidates: Annotated[int, Field(ge=1)] = Field(
-        1000, description="First-stage width of `average`, in each shard."
+    method: Literal["brute_force", "two_pass", "per_embedding", "average", "combined"] = Field(
+        "brute_force", description="The first two are exact; the others say how far from it an answer can be."
+    )
+    num_candidates: Annotated[int, Field(ge=1)] | None = Field(
+        None,
+        description="Items that `average` and `combined` take by the average component in each shard, at least k for "
+        "`average`; by default 1000, or k if that is more.",
+    )
+    num_per_embedding: Annotated[int, Field(ge=1)] | None = Field(
+        None,
+        description="Items that `two_pass`, `per_embedding` and `combined` take by each pair of components in each "
+        "shard; by default 50, or k if that is more.",
     )
     cutoff: CutoffInput | None = Field(
         None, description="By default the mass that the index version was published with, or top_k where it has none."
     )
     min_coverage: Share = Field(1.0, description="Answer if at least this share of the items could be searched.")
+
+
+class CertificateResult(BaseModel):
+    """
+    is_exact: whether the list is proved to be what scoring every item would give.
+    gap: how much higher than the end of the list an item that it lacks can score: 0 where it is exact, null where
+        nothing is known.
+    reason: why nothing is known; null otherwise.
+    """
+
+    is_exact: bool
+    gap: float | None
+    reason: str | None
 
 
 class QueryResult(BaseModel):
@@ -88,6 +110,7 @@ class QueryResult(BaseModel):
     titles: of the items; null where the index has none.
     threshold: the lowest score that is kept; null where only a number of items was asked for.
     num_searched: items that the query could find, those excluded left out.
+    num_scored: items whose score was computed.
     is_truncated: whether k ended the list before the scores fell below the threshold.
     """
 
@@ -97,6 +120,8 @@ class QueryResult(BaseModel):
     threshold: float | None
     num_kept: int
     num_searched: int
+    num_scored: int
+    certificate: CertificateResult
     is_truncated: bool
 
 
@@ -109,7 +134,7 @@ class Coverage(BaseModel):
 
 class SearchResponse(BaseModel):
     """
-    is_exact: whether each list is what scoring every item of the shards that answered would give.
+    is_exact: whether all lists are proved to be exact.
     cutoff: the one applied, with its value: {"mass": 0.99}.
     """
 
@@ -119,6 +144,26 @@ class SearchResponse(BaseModel):
     cutoff: dict[str, float]
     coverage: Coverage
     results: list[QueryResult]
+
+
+class ExplainRequest(_Strict):
+    query: QueryInput
+    items: Annotated[list[ItemId], Field(min_length=1, max_length=1000)]
+
+
+class ExplainedItem(BaseModel):
+    """score = sum of gates * cosines; both [P_Q][P_X], the gates at least 0 and 1 in sum."""
+
+    item: ItemId
+    title: str | None
+    score: float
+    cosines: list[list[float]]
+    gates: list[list[float]]
+
+
+class ExplainResponse(BaseModel):
+    version: str
+    items: list[ExplainedItem]
 
 
 class ErrorResponse(BaseModel):

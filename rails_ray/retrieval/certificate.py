@@ -1,0 +1,65 @@
+"""What an answer proves of the items that were passed over.
+
+With t_p the cosine of the last item that component p's EXACT list accepted, every item outside all lists has
+c_p <= t_p for each p, and as gates are convex
+
+    score(q, x) <= max_p c_p(q, x) <= bound = max_p t_p          for every x that was not scored
+
+so that an answer whose k-th score reaches the bound is the exact one, and otherwise none of the exact k scores more
+than bound - S_k above what is there.
+
+Source: RAILS, Section 3.2, Theorems 2 and 3.
+Differs from the source: both theorems bound by the largest *score* among the (K+1)-th items of the lists. That is no
+bound: an item further down a list may score higher than the one next to it (counter-example in the tests). The largest
+*cosine* is.
+
+Exact means with regard to the stored state, as brute force in the same arithmetic would find it; `rounding_slack` is
+what two ways of computing one number may differ by.
+
+Axes: B queries, P pairs of components, d width of a component.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+FULL = torch.finfo(torch.float32).eps / 2  # of one rounded operation, relative
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """
+    bound: no item that was not scored scores above it, rounding included; -inf where all were scored; None where
+        nothing is known of them.
+    reason: why nothing is known; None otherwise.
+    """
+
+    bound: Float[Tensor, " B"] | None
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        assert (self.bound is None) == (self.reason is not None)
+
+    def gap(self, kth_score: Float[Tensor, " B"]) -> Float[Tensor, " B"] | None:
+        """How much higher an item that is missing from an answer can score than its k-th; 0 where the answer is exact,
+        None where nothing is known."""
+        return None if self.bound is None else (self.bound - kth_score).clamp(min=0)
+
+
+def all_scored(num_queries: int, device: torch.device | None = None) -> Certificate:
+    """Of a search that left out no item whose score it would have needed."""
+    return Certificate(torch.full((num_queries,), -torch.inf, device=device))
+
+
+def rounding_slack(num_pairs: int, width: int, stored: torch.dtype) -> float:
+    """How far a score may lie above the largest of its cosines when the two were computed in different ways.
+
+    Each of two cosines of length-1 vectors is off by at most d roundings of float32, the mixture by 2 P. Vectors that
+    are stored in fewer bits are widened before they are multiplied, which is exact, but are longer than 1 by up to one
+    rounding of theirs, and all errors scale with the length.
+    """
+    roundings = 2 * width + 2 * num_pairs + 16
+    longest = 1 + torch.finfo(stored).eps
+    return roundings * FULL * longest

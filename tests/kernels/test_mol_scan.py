@@ -1,0 +1,95 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from examples import random_states, small_mixture
+from rails_ray.kernels import mol_scan
+from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
+from rails_ray.similarities.states import ItemState, QueryState, map_tensors, take
+
+
+def double_scores(mixture: MixtureOfLogits, query: QueryState, items: ItemState) -> torch.Tensor:
+    """By the plain version in float64."""
+    gate = mol_scan.Gate(*(part.double() if isinstance(part, torch.Tensor) else part for part in mixture._gate()))
+    query, items = map_tensors(torch.Tensor.double, query), map_tensors(torch.Tensor.double, items)
+    with torch.no_grad():
+        return mol_scan.plain_scores(query.components, query.gate, items.components, items.gate, gate)
+
+
+def of_books(num_queries: int, num_items: int, seed: int = 0) -> tuple[MixtureOfLogits, QueryState, ItemState]:
+    """The paper's 8 x 8 x 32."""
+    torch.manual_seed(seed)
+    mixture = MixtureOfLogits(MixtureOfLogitsConfig(num_query_components=8, num_item_components=8)).eval()
+    return mixture, *random_states(num_queries, num_items, p_q=8, p_x=8, width=32, seed=seed)
+
+
+def test_the_plain_version_equals_the_equation() -> None:
+    """`MixtureOfLogits`, which is tested against loops."""
+    query, items = random_states(4, 9)
+    mixture = small_mixture().double()
+    query, items = map_tensors(torch.Tensor.double, query), map_tensors(torch.Tensor.double, items)
+    assert torch.allclose(double_scores(mixture, query, items), mixture(query, items).scores, atol=1e-12)
+
+
+@given(st.integers(0, 3), st.integers(0, 30), st.integers(1, 3), st.integers(1, 3), st.integers(0, 5))
+def test_scores_equal_the_plain_version_in_float64(b: int, x: int, p_q: int, p_x: int, seed: int) -> None:
+    query, items = random_states(b, x, p_q=p_q, p_x=p_x, seed=seed)
+    mixture = small_mixture(p_q, p_x, seed)
+    assert torch.allclose(mixture.scores(query, items).double(), double_scores(mixture, query, items), atol=1e-4)
+
+
+@pytest.mark.parametrize(("gate_dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 1e-2)])
+def test_at_the_size_of_the_paper(gate_dtype: torch.dtype, tolerance: float) -> None:
+    mixture, query, items = of_books(5, 600)
+    scores = mixture.scores(query, items, gate_dtype=gate_dtype)
+    expected = double_scores(mixture, query, items)
+    assert torch.allclose(scores.double(), expected, atol=tolerance, rtol=0)
+    for line, true in zip(scores, expected, strict=True):  # away from ties the same ten best
+        tenth = true.topk(10).values[-1]
+        sure = (true > tenth + 2 * tolerance).nonzero()[:, 0].tolist()
+        assert set(sure) <= set(line.topk(10).indices.tolist())
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16])
+def test_items_stored_in_fewer_bits_score_as_they_are_stored(stored: torch.dtype) -> None:
+    mixture, query, items = of_books(3, 50)
+    items = map_tensors(lambda tensor: tensor.to(stored), items)
+    assert torch.allclose(
+        mixture.scores(query, items).double(), double_scores(mixture, query, items), atol=1e-4, rtol=0
+    )
+
+
+@pytest.mark.parametrize("block_pairs", [1, 6 * 3 * 5, 6 * 3 * 37])
+def test_blocks_of_any_size_give_one_answer(monkeypatch: pytest.MonkeyPatch, block_pairs: int) -> None:
+    query, items = random_states(3, 37)
+    whole = small_mixture().scores(query, items)
+    monkeypatch.setattr(mol_scan, "BLOCK_PAIRS", block_pairs)
+    assert torch.allclose(small_mixture().scores(query, items), whole, atol=1e-6)
+
+
+@pytest.mark.parametrize("floor", [-2.0, 0.0, 0.5, 0.9, 2.0])
+def test_only_items_that_can_reach_the_floor_need_a_score(floor: float) -> None:
+    query, items = random_states(4, 200, seed=1)
+    mixture = small_mixture()
+    scores = mixture.scores(query, items, torch.full((4,), floor))
+    expected = mixture.scores(query, items)
+    largest = mol_scan.largest_cosines(query.components, items.components)
+    is_scored = scores > -torch.inf
+    assert is_scored[largest >= floor].all()
+    assert torch.allclose(scores[is_scored], expected[is_scored], atol=1e-6)
+    if floor >= 0.9:  # few items, so the others were passed over
+        assert torch.equal(is_scored, largest >= floor)
+
+
+def test_candidates_score_as_in_the_corpus() -> None:
+    query, items = random_states(3, 7)
+    rows = torch.tensor([[0, 6, 3], [2, 2, 1], [5, 4, 0]])
+    scores = small_mixture().scores(query, take(items, rows))
+    assert torch.allclose(scores, small_mixture().scores(query, items).gather(1, rows), atol=1e-6)
+
+
+def test_no_score_exceeds_its_largest_cosine() -> None:
+    mixture, query, items = of_books(4, 300, seed=2)
+    largest = mol_scan.largest_cosines(query.components, items.components)
+    assert (mixture.scores(query, items) <= largest + 1e-6).all()

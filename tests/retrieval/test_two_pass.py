@@ -1,0 +1,26 @@
+import pytest
+import torch
+
+from examples import random_states, sharp_mixture, small_mixture
+from rails_ray.retrieval.brute_force import BruteForce
+from rails_ray.retrieval.two_pass import TwoPass
+from rails_ray.similarities.mol import MixtureOfLogits
+
+
+@pytest.mark.parametrize("mixture", [small_mixture(), sharp_mixture()], ids=["flat", "sharp"])
+@pytest.mark.parametrize("num_per_embedding", [1, 3, 50])
+@pytest.mark.parametrize("k", [1, 10])
+def test_it_is_brute_force(mixture: MixtureOfLogits, num_per_embedding: int, k: int) -> None:
+    query, items = random_states(6, 300, seed=3)
+    expected = BruteForce(mixture, items, prune=False).search(query, k).top_k
+    found = TwoPass(mixture, items, num_per_embedding).search(query, k)
+    assert torch.equal(found.top_k.item_rows, expected.item_rows)
+    assert torch.allclose(found.top_k.scores, expected.scores, atol=1e-6)
+
+
+def test_with_sharp_gates_few_items_are_gated() -> None:
+    query, items = random_states(8, 4000, width=8, seed=1)
+    found = TwoPass(sharp_mixture(), items, 20).search(query, 10)
+    assert found.num_scored.float().mean() <= 0.05 * len(items)
+    flat = TwoPass(small_mixture(), items, 20).search(query, 10)
+    assert (flat.num_scored > found.num_scored).all()
