@@ -51,8 +51,12 @@ def _request(method: str, url: str, path: str, body: dict[str, Any] | None, key:
         raise ValueError(f"an API key must be of printable ASCII characters, got others: look at {KEY_VARIABLE}")
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
-        is_local = httpx.URL(url).host in ("127.0.0.1", "localhost", "::1")  # where no proxy can lead
-        with httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=not is_local) as client:
+        address = httpx.URL(url)
+        is_local = address.host in ("127.0.0.1", "localhost", "::1")  # where no proxy can lead
+        verify = address.scheme == "https" or not is_local  # to read the certificates takes longer than a search
+        with httpx.Client(
+            base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=not is_local, verify=verify
+        ) as client:
             response = _asked(client, method, path, body) or client.request(method, path, json=body)
     except (httpx.TransportError, httpx.InvalidURL) as error:
         raise UnavailableError(

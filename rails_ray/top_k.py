@@ -100,10 +100,11 @@ def select(scores: Float[Tensor, "B X"], k: int, item_rows: Int[Tensor, "B X"] |
         item_rows, order = item_rows.sort(dim=1)
         scores = scores.gather(1, order)
     k = min(k, scores.shape[1])
-    best, columns = scores.topk(k, dim=1)
-    if k:
+    best, columns = scores.topk(min(k + 1, scores.shape[1]), dim=1)
+    if 0 < k < best.shape[1]:
         # topk chooses freely among items equal to the k-th; where it had a choice, a stable sort decides.
-        tied = (scores >= best[:, -1:]).sum(dim=1) > k
+        tied = best[:, k] == best[:, k - 1]
+        columns = columns[:, :k]
         if tied.any():
             columns[tied] = scores[tied].sort(dim=1, descending=True, stable=True).indices[:, :k]
     columns = columns.sort(dim=1).values

@@ -182,7 +182,7 @@ class Pipeline(OfRecipe):
         from rails_ray import rendering
         from rails_ray.evaluation.report import Report
         from rails_ray.on_ray.cluster import cluster
-        from rails_ray.on_ray.pipeline import pipeline
+        from rails_ray.on_ray.pipelining import pipeline
 
         def show(report: Report, former: Report | None) -> None:
             rows = [("new version", report, None), *([("current version", former, None)] if former else [])]

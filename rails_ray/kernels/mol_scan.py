@@ -8,21 +8,23 @@ As the gates are convex, score <= max_p c_p. An item of which that maximum lies 
 more (`floor`) needs no gate: where most of a block is such, only the others are gathered and gated.
 
 Source: RAILS, Section 2 and Section 3 (brute force, and the second pass of Algorithm 1).
-Differs from the source: the score is tau * phi, a mixture of cosines; 1 / tau goes into W1. Nothing is normalised:
-the gates' sum divides their weighted sum once per item.
+Differs from the source: the score is tau * phi, a mixture of cosines; 1 / tau goes into W1. Gates are not normalised:
+their sum divides the weighted sum once per item.
 
 Axes: B queries, X items, P_Q / P_X components, P = P_Q * P_X, d width of a component, H hidden width, N pairs of query
 and item.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 BLOCK_PAIRS = 2**19  # B * x * P of a block: its cosines take 2 MB, which stay in the cache through the gate
+LARGEST_EXPONENT = 60.0  # e^60 is far from the end of float32, and so is a sum of P of them
 PRUNED_SHARE = 0.6  # of a block's items must need a gate for gathering them to cost more than it saves
 
 
@@ -68,16 +70,25 @@ def scores(
         gate_dtype: of the products with W1 and W2, which are most of the arithmetic. Scores stay convex mixtures of
             cosines in full precision; with bfloat16 they move by about 1e-3 (tests: at most 1e-2).
     """
-    num_items = len(g)
-    found = f.new_empty(len(f), num_items)
-    weights = _folded(gate, gate_dtype)
-    u = u.T.unsqueeze(2)  # [P, B, 1]
-    size = max(BLOCK_PAIRS // max(u.numel(), 1), 1)
+    (num_queries, num_query_components, _), (num_items, num_item_components, _) = f.shape, g.shape
+    found = f.new_empty(num_queries, num_items)
+    if not found.numel():
+        return found
+    weights = _prepared(gate, _by_item_component(num_query_components, num_item_components, u.device), gate_dtype)
+    queries = f.transpose(0, 1).flatten(end_dim=1)  # [P_Q * B, d]
+    u = u[:, weights.order].T.unsqueeze(2)  # [P, B, 1]
+    size = min(max(BLOCK_PAIRS // u.numel(), 1), num_items)
+    space = _Workspace(gate, num_queries * size, f)
     for first in range(0, num_items, size):
-        block = slice(first, first + size)
-        cosines = _cosines(f, g[block].to(f.dtype))  # [P, B, x]
-        v_block = v[block].to(f.dtype).T.unsqueeze(1)  # [P, 1, x]
-        found[:, block] = _block(cosines, u, v_block, weights, floor)
+        end = min(first + size, num_items)
+        shape = (u.shape[0], num_queries, end - first)
+        cosines = space.of("cosines", shape[0], math.prod(shape[1:]))  # [P, N]
+        each = cosines.view(num_item_components, len(queries), end - first)
+        items = g[first:end].to(f.dtype)
+        for p_x in range(num_item_components):
+            torch.mm(queries, items[:, p_x].T, out=each[p_x])
+        v_block = v[first:end].to(f.dtype)[:, weights.order].T.contiguous().unsqueeze(1)  # [P, 1, x]
+        found[:, first:end] = _block(cosines.view(shape), u, v_block, weights, floor, space)
     return found
 
 
@@ -89,65 +100,108 @@ def candidate_scores(
     gate: Gate,
 ) -> Float[Tensor, "B C"]:
     """Scores of each query's own candidates, which the caller has gathered."""
-    pairs = torch.einsum("bqd,bcpd->qpbc", f, g.to(f.dtype)).flatten(end_dim=1)  # [P, B, C]
-    offsets = u.T.unsqueeze(2) * v.to(f.dtype).permute(2, 0, 1)
-    return _mixture(pairs.flatten(start_dim=1), offsets.flatten(start_dim=1), _folded(gate, f.dtype)).view_as(pairs[0])
+    num_queries, num_candidates, num_item_components, width = g.shape
+    if not num_queries * num_candidates:
+        return f.new_empty(num_queries, num_candidates)
+    num_columns = num_queries * num_candidates
+    weights = _prepared(gate, _by_item_component(f.shape[1], num_item_components, u.device), f.dtype)
+    space = _Workspace(gate, num_columns, f)
+    products = torch.bmm(g.to(f.dtype).reshape(num_queries, -1, width), f.transpose(1, 2))  # [B, C * P_X, P_Q]
+    cosines = space.of("cosines", u.shape[1], num_columns)
+    cosines.copy_(products.view(num_columns, -1).T)
+    u, v = u[:, weights.order], v.to(f.dtype)[:, :, weights.order]
+    z = space.of("z", u.shape[1], num_columns)
+    z.copy_((u.unsqueeze(1) * v).flatten(end_dim=1).T)
+    mixed = _mixture(cosines, z.add_(weights.second_bias[:, :, 0]), weights, space)
+    return mixed.view(num_queries, num_candidates)
 
 
 def largest_cosines(f: Float[Tensor, "B P_Q d"], g: Float[Tensor, "X P_X d"]) -> Float[Tensor, "B X"]:
     """max_p c_p, which no score exceeds."""
-    return _cosines(f, g.to(f.dtype)).amax(dim=0)
+    return torch.einsum("bqd,xpd->qpbx", f, g.to(f.dtype)).flatten(end_dim=1).amax(dim=0)
 
 
-def _folded(gate: Gate, dtype: torch.dtype) -> Gate:
-    """1 / tau in the first layer, and both in the dtype of the products."""
-    return gate._replace(first=(gate.first / gate.temperature).to(dtype), second=gate.second.to(dtype), temperature=1.0)
+class _Workspace:
+    """Memory that all blocks share: to ask the system for megabytes again and again takes longer than to fill them."""
+
+    def __init__(self, gate: Gate, most_columns: int, like: Tensor) -> None:
+        num_hidden, num_pairs = gate.first.shape
+        self.memory = {
+            name: like.new_empty(rows * most_columns)
+            for name, rows in (("cosines", num_pairs), ("hidden", num_hidden), ("z", num_pairs), ("gates", num_pairs))
+        }
+
+    def of(self, name: str, rows: int, columns: int) -> Tensor:
+        """An array [rows, columns] that lasts until the same one is asked for again."""
+        return self.memory[name][: rows * columns].view(rows, columns)
 
 
-def _cosines(f: Float[Tensor, "B P_Q d"], g: Float[Tensor, "X P_X d"]) -> Float[Tensor, "P B X"]:
-    return torch.einsum("bqd,xpd->qpbx", f, g).flatten(end_dim=1)
+class _Prepared(NamedTuple):
+    """A gate's weights as the blocks read them: 1 / tau in the first layer, products in one dtype, pairs in `order`."""
+
+    first: Float[Tensor, "H P"]
+    first_bias: Float[Tensor, "H 1"]
+    second: Float[Tensor, "P H"]
+    second_bias: Float[Tensor, "P 1 1"]
+    order: Int[Tensor, " P"]
+
+
+def _by_item_component(num_query_components: int, num_item_components: int, device: torch.device) -> Int[Tensor, " P"]:
+    """The pairs p in the order in which their cosines come out of a product: p_x first."""
+    pairs = torch.arange(num_query_components * num_item_components, device=device)
+    return pairs.view(num_query_components, num_item_components).T.flatten()
+
+
+def _prepared(gate: Gate, order: Int[Tensor, " P"], dtype: torch.dtype) -> _Prepared:
+    return _Prepared(
+        first=(gate.first[:, order] / gate.temperature).to(dtype),
+        first_bias=gate.first_bias.unsqueeze(1),
+        second=gate.second[order].to(dtype),
+        second_bias=gate.second_bias[order].view(-1, 1, 1),
+        order=order,
+    )
 
 
 def _block(
     cosines: Float[Tensor, "P B X"],
     u: Float[Tensor, "P B 1"],
     v: Float[Tensor, "P 1 X"],
-    gate: Gate,
+    gate: _Prepared,
     floor: Float[Tensor, " B"] | None,
+    space: _Workspace,
 ) -> Float[Tensor, "B X"]:
+    flat = cosines.flatten(start_dim=1)
     if floor is not None:
         is_needed = cosines.amax(dim=0) >= floor[:, None]  # [B, X]
         pairs = is_needed.flatten().nonzero()[:, 0]
         if len(pairs) < PRUNED_SHARE * is_needed.numel():
-            return _gathered(cosines, u, v, gate, is_needed, pairs)
-    return _mixture(cosines.flatten(start_dim=1), (u * v).flatten(start_dim=1), gate).view_as(cosines[0])
+            query, item = pairs // is_needed.shape[1], pairs % is_needed.shape[1]
+            offsets = u[:, query, 0] * v[:, 0, item] + gate.second_bias[:, :, 0]
+            found = torch.full_like(cosines[0], -torch.inf)
+            found[is_needed] = _mixture(flat[:, pairs], offsets, gate, space)
+            return found
+    offsets = space.of("z", *flat.shape)
+    torch.addcmul(gate.second_bias, u, v, out=offsets.view(cosines.shape))
+    return _mixture(flat, offsets, gate, space).view(cosines.shape[1:])
 
 
-def _gathered(
-    cosines: Float[Tensor, "P B X"],
-    u: Float[Tensor, "P B 1"],
-    v: Float[Tensor, "P 1 X"],
-    gate: Gate,
-    is_needed: Bool[Tensor, "B X"],
-    pairs: Tensor,
-) -> Float[Tensor, "B X"]:
-    """Scores where they are needed, -inf elsewhere."""
-    found = torch.full_like(cosines[0], -torch.inf)
-    if len(pairs):
-        query, item = pairs // found.shape[1], pairs % found.shape[1]
-        offsets = u[:, query, 0] * v[:, 0, item]
-        found[is_needed] = _mixture(cosines.flatten(start_dim=1)[:, pairs], offsets, gate)
-    return found
+def _mixture(
+    cosines: Float[Tensor, "P N"], z: Float[Tensor, "P N"], gate: _Prepared, space: _Workspace
+) -> Float[Tensor, " N"]:
+    """The gated mixture of each column; P comes first, so that all work runs along the long axis.
 
-
-def _mixture(cosines: Float[Tensor, "P N"], offsets: Float[Tensor, "P N"], gate: Gate) -> Float[Tensor, " N"]:
-    """The gated mixture of each column; P comes first, so that all work runs along the long axis."""
-    hidden = gate.first @ cosines.to(gate.first.dtype)  # [H, N]
-    hidden = F.silu(hidden.add_(gate.first_bias.to(hidden.dtype).unsqueeze(1)), inplace=True)
-    offsets = offsets.add_(gate.second_bias.unsqueeze(1))
-    if hidden.dtype == offsets.dtype:
-        z = offsets.addmm_(gate.second, hidden)
+    Args:
+        z: the part of it that does not read the cosines; changed in place.
+    """
+    if gate.first.dtype == cosines.dtype:
+        hidden = torch.mm(gate.first, cosines, out=space.of("hidden", len(gate.first), cosines.shape[1]))
+        z.addmm_(gate.second, F.silu(hidden.add_(gate.first_bias), inplace=True))
     else:
-        z = offsets.add_((gate.second @ hidden).to(offsets.dtype))
-    gates = F.softmax(F.silu(z, inplace=True), dim=0)
-    return gates.mul_(cosines).sum(dim=0)
+        hidden = gate.first @ cosines.to(gate.first.dtype)
+        z.add_(gate.second @ F.silu(hidden.add_(gate.first_bias.to(hidden.dtype)), inplace=True))
+    F.silu(z, inplace=True)
+    if z.numel() and z.amax() > LARGEST_EXPONENT:
+        z.sub_(z.amax(dim=0))
+    gates = torch.exp(z, out=space.of("gates", *z.shape))
+    total = gates.sum(dim=0)
+    return gates.mul_(cosines).sum(dim=0).div_(total)

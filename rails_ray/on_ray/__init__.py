@@ -6,14 +6,34 @@
     evaluate(storage, ...)      -> a report     one task
     serving                     -> HTTP         Ray Serve: a router, a deployment per shard
 
-Each function runs on the cluster that the process is connected to; see `cluster`.
+Each function runs on the cluster that the process is connected to; see `cluster`. It is imported when it is first
+asked for: a replica of the server needs neither Ray Train nor Ray Data, whose import takes longer than all its own.
 """
 
-from rails_ray.on_ray.encoding import encode
-from rails_ray.on_ray.evaluating import evaluate
-from rails_ray.on_ray.pipeline import pipeline
-from rails_ray.on_ray.publishing import publish
-from rails_ray.on_ray.submitting import submit
-from rails_ray.on_ray.training import train
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rails_ray.on_ray.encoding import encode
+    from rails_ray.on_ray.evaluating import evaluate
+    from rails_ray.on_ray.pipelining import pipeline
+    from rails_ray.on_ray.publishing import publish
+    from rails_ray.on_ray.submitting import submit
+    from rails_ray.on_ray.training import train
 
 __all__ = ["encode", "evaluate", "pipeline", "publish", "submit", "train"]
+
+MODULES = {
+    "encode": "encoding",
+    "evaluate": "evaluating",
+    "pipeline": "pipelining",
+    "publish": "publishing",
+    "submit": "submitting",
+    "train": "training",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in MODULES:
+        return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,6 +6,7 @@ Axes: B queries, C candidates.
 """
 
 import math
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Int
@@ -15,7 +16,7 @@ from rails_ray.similarities import Similarity
 from rails_ray.similarities.states import ItemState, QueryState, take
 from rails_ray.top_k import TopK, select
 
-BLOCK_PAIRS = 2**20  # queries * candidates * P of a block: what is gathered for it stays within some 100 MB
+BLOCK_PAIRS = 2**20  # queries * candidates * P of a block: what is gathered for it stays within some 50 MB
 
 
 def rescore(
@@ -32,15 +33,11 @@ def rescore(
         is_there: which places hold a candidate.
     """
     num_candidates = item_rows.shape[1]
+    items = replace(items, average=None)  # which no similarity reads
     size = max(BLOCK_PAIRS // max(num_candidates * math.prod(similarity.num_components), 1), 1)
     parts = []
     for first in range(0, max(len(query), 1), size):
         block = slice(first, first + size)
-        candidates = ItemState(
-            components=items.components[item_rows[block]],
-            gate=None if items.gate is None else items.gate[item_rows[block]],
-            average=None,  # which no similarity reads
-        )
-        scores = similarity.scores(take(query, block), candidates)  # [b, C]
+        scores = similarity.scores(take(query, block), take(items, item_rows[block]))  # [b, C]
         parts.append(select(scores.masked_fill(~is_there[block], -torch.inf), k, item_rows[block]))
     return TopK(torch.cat([part.scores for part in parts]), torch.cat([part.item_rows for part in parts]))

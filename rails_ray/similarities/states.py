@@ -75,6 +75,9 @@ def map_tensors(function: Callable[[Tensor], Tensor], state: State) -> State:
 
 def take(state: State, rows: slice | list[int] | Tensor) -> State:
     """Some lines of a state; rows of any shape [B C] give lines of that shape."""
+    if isinstance(rows, Tensor):  # index_select is more than twice as fast as indexing by a tensor
+        flat, shape = rows.flatten(), rows.shape
+        return map_tensors(lambda tensor: tensor.index_select(0, flat).unflatten(0, shape), state)
     return map_tensors(lambda tensor: tensor[rows], state)
 
 

@@ -1,6 +1,7 @@
 """What the router decides, with made-up shards: faults are easier to inject here than on a cluster."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,30 +14,73 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from rails_ray.errors import DamagedError, UnavailableError
 from rails_ray.on_ray.failures import own_cause, told_plainly
-from rails_ray.on_ray.serving.answers import coverage_of, cutoff_of, results_of
+from rails_ray.on_ray.serving.answers import coverage_of, cutoff_of, explained, results_of
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.router import Router, answer_of
-from rails_ray.on_ray.serving.schemas import CutoffInput
-from rails_ray.on_ray.serving.shard import ShardAnswer
+from rails_ray.on_ray.serving.schemas import CertificateResult, Coverage, CutoffInput
+from rails_ray.on_ray.serving.shard import ShardAnswer, ShardExplanation
 from rails_ray.top_k import TopK
 
 
-def shard_answer(scores: list[float], rows: list[int], num_searched: int = 10) -> ShardAnswer:
+def shard_answer(
+    scores: list[float], rows: list[int], num_searched: int = 10, bound: float | None = -math.inf
+) -> ShardAnswer:
     top_k = TopK(torch.tensor([scores]), torch.tensor([rows]))
     item_ids, titles = [[f"item-{row}" for row in rows]], [[f"Title {row}" for row in rows]]
-    return ShardAnswer([top_k], item_ids, titles, [num_searched], is_exact=True)
+    no_bound = "nobody looked" if bound is None else None
+    bounds = None if bound is None else [bound]
+    return ShardAnswer([top_k], bounds, no_bound, [7], item_ids, titles, [num_searched])
 
 
+ALL = Coverage(shards_answered=2, num_shards=2, items_searched=20, num_items=20)
 LEFT, RIGHT = shard_answer([0.9, 0.2], [3, 0]), shard_answer([0.5, 0.2], [12, 11])
 
 
 def test_the_merged_list_is_cut_and_named() -> None:
-    (result,) = results_of([LEFT, RIGHT], 3, CutoffInput(score=0.3), np.array([0.1]))
+    (result,) = results_of([LEFT, RIGHT], 3, CutoffInput(score=0.3), np.array([0.1]), ALL)
     assert result.items == ["item-3", "item-12"]
     assert result.titles == ["Title 3", "Title 12"]
-    assert result.num_searched == 20
+    assert (result.num_searched, result.num_scored) == (20, 14)
     assert result.scores == pytest.approx([0.9, 0.5])
     assert (result.threshold, result.num_kept, result.is_truncated) == (0.3, 2, False)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "cutoff", "expected"),
+    [
+        ((-math.inf, 0.2), CutoffInput(top_k=3), (True, 0.0)),  # the third score is .2
+        ((-math.inf, 0.5), CutoffInput(top_k=3), (False, 0.3)),
+        ((0.6, 0.5), CutoffInput(top_k=3), (False, 0.4)),
+        ((-math.inf, 0.5), CutoffInput(top_k=2), (True, 0.0)),  # the second is .5
+        ((-math.inf, 0.5), CutoffInput(score=0.55), (True, 0.0)),  # nothing that is missing reaches the threshold
+        ((-math.inf, 0.5), CutoffInput(score=0.4), (False, 0.1)),
+        ((-math.inf, 0.5), CutoffInput(score=-1), (False, 0.3)),  # k ends the list
+        ((-math.inf, None), CutoffInput(top_k=3), (False, None)),
+    ],
+)
+def test_certificates_over_shards(
+    bounds: tuple[float | None, float | None], cutoff: CutoffInput, expected: tuple[bool, float | None]
+) -> None:
+    answers = [shard_answer([0.9, 0.2], [3, 0], bound=bounds[0]), shard_answer([0.5, 0.2], [12, 11], bound=bounds[1])]
+    (result,) = results_of(answers, 3, cutoff, np.array([0.1]), ALL)
+    certificate = result.certificate
+    assert (certificate.is_exact, certificate.gap) == (expected[0], pytest.approx(expected[1], abs=1e-6))
+    assert certificate.reason == ("nobody looked" if expected[1] is None else None)
+
+
+def test_nothing_is_certified_where_shards_are_missing() -> None:
+    some = Coverage(shards_answered=1, num_shards=2, items_searched=10, num_items=20)
+    (result,) = results_of([LEFT], 2, CutoffInput(top_k=2), np.array([0.1]), some)
+    assert result.certificate == CertificateResult(is_exact=False, gap=None, reason="only 10 of 20 items were searched")
+
+
+def test_an_item_that_no_shard_explains() -> None:
+    known = ShardExplanation(["a"], None, [0.5], [[[0.5]]], [[[1.0]]])
+    assert [item.item for item in explained("v", [known, known], ["a"]).items] == ["a"]
+    with pytest.raises(ValueError, match=r"items\[1\] must be an item of the index, got 'b'"):
+        explained("v", [known], ["a", "b"])
+    with pytest.raises(UnavailableError, match=r"all shards must answer to find items\[0\], got fewer: try again"):
+        explained("v", [known, TimeoutError()], ["b"])
 
 
 def test_coverage_counts_the_shards_that_answered() -> None:

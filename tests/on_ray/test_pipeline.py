@@ -16,7 +16,7 @@ from rails_ray.config import DataConfig, RunConfig
 from rails_ray.errors import ConflictError, GateError
 from rails_ray.evaluation.gates import Gates
 from rails_ray.evaluation.report import Report
-from rails_ray.on_ray.pipeline import Outcome
+from rails_ray.on_ray.pipelining import Outcome
 from rails_ray.on_ray.progress import OnProgress
 from rails_ray.storage import manifest, runs, versions
 from rails_ray.storage.filesystem import Storage

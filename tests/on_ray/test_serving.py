@@ -51,7 +51,7 @@ class Served:
         query = self.model.encode_queries(self.model.query_features(texts))
         rows = [[self.item_ids.index(item) for item in ids] for ids in exclude or [[] for _ in texts]]
         found = BruteForce(self.model.similarity, self.items).search(query, k, Exclusions.of(rows))
-        return [[self.item_ids[row] for row in line] for line in found.item_rows.tolist()]
+        return [[self.item_ids[row] for row in line] for line in found.top_k.item_rows.tolist()]
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +80,58 @@ def test_served_answers_equal_offline_brute_force(served_version: Served) -> Non
         assert result["num_kept"] == 10
 
 
-def test_average_with_all_items_as_candidates_is_brute_force_and_does_not_claim_it(served_version: Served) -> None:
-    answer = client.search(served_version.url, ASKED, k=10, method="average", cutoff={"top_k": 10})
-    assert [result["items"] for result in answer["results"]] == served_version.offline(TEXTS, 10)
-    assert not answer["is_exact"]
+@pytest.mark.parametrize("method", build.METHODS)
+def test_every_method_answers_with_its_certificate(served_version: Served, method: str) -> None:
+    """With wide lists nothing is left out, which is certified; with narrow ones what is said of the gap is true."""
+    wide = client.search(served_version.url, ASKED, k=10, method=method, cutoff={"top_k": 10})
+    assert [result["items"] for result in wide["results"]] == served_version.offline(TEXTS, 10)
+    assert wide["is_exact"]
+    widths = {"num_candidates": 3, "num_per_embedding": 1}
+    narrow = client.search(served_version.url, ASKED, k=3, method=method, cutoff={"top_k": 3}, **widths)
+    exact = client.search(served_version.url, ASKED, k=3, cutoff={"top_k": 3})
+    assert narrow["method"] == method
+    for result, best in zip(narrow["results"], exact["results"], strict=True):
+        certificate = result["certificate"]
+        assert result["num_scored"] <= result["num_searched"] == 60
+        if method == "average":
+            assert (certificate["is_exact"], certificate["gap"]) == (False, None)
+            assert "any cosine" in certificate["reason"]
+            continue
+        assert certificate["is_exact"] == (certificate["gap"] == 0)
+        missed = [
+            score for item, score in zip(best["items"], best["scores"], strict=True) if item not in result["items"]
+        ]
+        assert max(missed, default=-2) <= result["scores"][-1] + certificate["gap"] + 1e-6
+        if certificate["is_exact"]:
+            assert result["items"] == best["items"]
+    assert narrow["is_exact"] == all(result["certificate"]["is_exact"] for result in narrow["results"])
+
+
+def test_a_score_is_explained_by_cosines_and_gates(served_version: Served) -> None:
+    best = client.search(served_version.url, [{"text": "blue hat"}], k=3, cutoff={"top_k": 3})["results"][0]
+    asked = [best["items"][2], "item-59", best["items"][0]]  # of both shards, in an order of one's own
+    answer = client.explain(served_version.url, {"text": "blue hat"}, asked)
+    assert answer["version"] == "v1"
+    assert [item["item"] for item in answer["items"]] == asked
+    assert answer["items"][2]["score"] == pytest.approx(best["scores"][0], abs=1e-5)
+    for item in answer["items"]:
+        cosines, gates = torch.tensor(item["cosines"]), torch.tensor(item["gates"])
+        assert cosines.shape == gates.shape == served_version.model.similarity.num_components
+        assert gates.sum().item() == pytest.approx(1, abs=1e-5)
+        assert (gates * cosines).sum().item() == pytest.approx(item["score"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"query": {"text": "red"}, "items": ["nothing"]}, "items[0] must be an item of the index, got 'nothing'"),
+        ({"query": {"text": "red"}, "items": []}, "items must have a length of at least 1, got []"),
+        ({"query": {"text": "!"}, "items": ["item-0"]}, "query.text must hold a letter or a digit, got '!'"),
+    ],
+)
+def test_what_cannot_be_explained(served_version: Served, body: dict[str, Any], message: str) -> None:
+    response = httpx.post(f"{served_version.url}/v1/explain", json=body, timeout=30)
+    assert (response.status_code, response.json()) == (422, {"error": message})
 
 
 def test_excluded_items_are_searched_around_in_every_shard(served_version: Served) -> None:
@@ -133,7 +181,7 @@ def test_health_index_and_description(served_version: Served) -> None:
     assert httpx.get(f"{url}/v1/health").json() == {"status": "ok", "version": "v1", "num_shards": 2}
     assert client.index(url) == manifest.summary(served_version.manifest)
     paths = httpx.get(f"{url}/openapi.json").json()["paths"]
-    assert set(paths) == {"/v1/search", "/v1/health", "/v1/index"}
+    assert set(paths) == {"/v1/explain", "/v1/search", "/v1/health", "/v1/index"}
 
 
 @pytest.mark.parametrize(
@@ -165,7 +213,23 @@ def test_health_index_and_description(served_version: Served) -> None:
         ),
         (
             {"queries": [{"text": "a"}], "method": "magic"},
-            "method must be 'brute_force' or 'average', got 'magic'",
+            "method must be 'brute_force', 'two_pass', 'per_embedding', 'average' or 'combined', got 'magic'",
+        ),
+        (
+            {"queries": [{"text": "a"}], "k": 10, "method": "average", "num_candidates": 9},
+            "num_candidates must be at least 10, the k of the search, got 9",
+        ),
+        (
+            {"queries": [{"text": "a"}], "k": 10, "method": "per_embedding", "num_per_embedding": 2},
+            "num_per_embedding must be at least 3 for k 10, with 4 pairs of components and 0 items by average, got 2",
+        ),
+        (
+            {"queries": [{"text": "a"}], "method": "combined", "num_per_embedding": 0},
+            "num_per_embedding must be greater than or equal to 1, got 0",
+        ),
+        (
+            {"queries": [{"text": "a", "exclude": [f"item-{row}" for row in range(60)]}], "k": 1},
+            "k must be at most the 0 items searched and not excluded, got 1",
         ),
         ({"queries": [{"text": "a"}], "cutoff": {"mass": 1}}, "cutoff.mass must be less than 1, got 1"),
         (
@@ -200,7 +264,7 @@ def test_a_body_that_is_no_request(served_version: Served, body: bytes, message:
 
 def test_unknown_paths_and_methods(served_version: Served) -> None:
     response = httpx.get(f"{served_version.url}/v2/search")
-    expected = "the path must be one of /v1/health, /v1/index, /v1/search, got /v2/search"
+    expected = "the path must be one of /v1/explain, /v1/health, /v1/index, /v1/search, got /v2/search"
     assert (response.status_code, response.json()) == (404, {"error": expected})
     assert httpx.get(f"{served_version.url}/v1/search").status_code == 405
 
