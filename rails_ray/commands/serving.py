@@ -145,8 +145,16 @@ class Query:
         cut = client.search(self.url, queries, k, method=self.method, cutoff=cutoff)
         names = [*self.texts, *(f"user {user}" for user in self.user_id)]
         names += [f"after {' '.join(self.history)}"] if self.history else []
-        exactness = "exact" if cut["is_exact"] else "approximate"
-        out.print(rendering.answers(names, cut, best, f"version {cut['version']}, {self.method}: {exactness}"))
+        certified = _certified([result["certificate"] for result in cut["results"]])
+        out.print(rendering.answers(names, cut, best, f"version {cut['version']}, {self.method}: {certified}"))
+
+
+def _certified(certificates: list[dict[str, Any]]) -> str:
+    """What all lists together are certified to be."""
+    gaps = [certificate["gap"] for certificate in certificates]
+    if None in gaps:
+        return "approximate"
+    return "exact" if not max(gaps) else f"an item that is missing scores at most {max(gaps):.2g} more than the last"
 
 
 def _typed(word: str, kind: str | None) -> str | int:

@@ -116,11 +116,6 @@ def candidate_scores(
     return mixed.view(num_queries, num_candidates)
 
 
-def largest_cosines(f: Float[Tensor, "B P_Q d"], g: Float[Tensor, "X P_X d"]) -> Float[Tensor, "B X"]:
-    """max_p c_p, which no score exceeds."""
-    return torch.einsum("bqd,xpd->qpbx", f, g.to(f.dtype)).flatten(end_dim=1).amax(dim=0)
-
-
 class _Workspace:
     """Memory that all blocks share: to ask the system for megabytes again and again takes longer than to fill them."""
 

@@ -107,10 +107,11 @@ class MixtureOfLogits(nn.Module):
             raise ValueError("a mixture of logits needs the gate of query and item, got a state without one")
         states = query.components, query.gate, items.components, items.gate
         if items.components.dim() == 4:
-            return mol_scan.candidate_scores(*states, self._gate())
-        return mol_scan.scores(*states, self._gate(), floor=floor, gate_dtype=gate_dtype)
+            return mol_scan.candidate_scores(*states, self.gate_weights())
+        return mol_scan.scores(*states, self.gate_weights(), floor=floor, gate_dtype=gate_dtype)
 
-    def _gate(self) -> mol_scan.Gate:
+    def gate_weights(self) -> mol_scan.Gate:
+        """w, as the scan reads it."""
         _, first, _, second = self.logit_gate
         assert isinstance(first, nn.Linear)
         assert isinstance(second, nn.Linear)

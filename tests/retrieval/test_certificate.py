@@ -53,7 +53,9 @@ def test_random_trials(seed: int, stored: torch.dtype, is_sharp: bool, num_per_e
     mixture = sharp_mixture() if is_sharp else small_mixture(seed=seed)
     widths = Widths(num_per_embedding=num_per_embedding, num_by_average=by_average)
     found = Approximate(mixture, items, widths).search(query, 3)
-    gate = mol_scan.Gate(*(part.double() if isinstance(part, torch.Tensor) else part for part in mixture._gate()))
+    gate = mol_scan.Gate(
+        *(part.double() if isinstance(part, torch.Tensor) else part for part in mixture.gate_weights())
+    )
     query, items = map_tensors(torch.Tensor.double, query), map_tensors(torch.Tensor.double, items)
     with torch.no_grad():
         exact = mol_scan.plain_scores(query.components, query.gate, items.components, items.gate, gate)
