@@ -137,13 +137,8 @@ class Scan:
         """Take in the items first_row .. first_row + X - 1. Scores may be changed in place."""
         if self.exclude is not None:
             scores = self.exclude.mask(scores, first_row)
-        rows = torch.arange(first_row, first_row + scores.shape[1], device=scores.device)
-        floor = self.floor
-        if floor is not None and len(scores):
-            hopeful = (scores > floor[:, None]).any(dim=0)  # an item equal to the k-th comes after it
-            scores, rows = scores[:, hopeful], rows[hopeful]
         part = select(scores, self.k)
-        part = TopK(part.scores, rows[part.item_rows])
+        part = TopK(part.scores, part.item_rows + first_row)
         self.best = part if self.best is None else merge([self.best, part], self.k)
 
     def top_k(self) -> TopK:

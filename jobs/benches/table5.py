@@ -16,6 +16,7 @@ times with bf16 gate products, in 150 MB; two_pass finds the same sets; average 
 naive ones at their recall; Books whole in 2 GB.
 """
 
+import ctypes
 import statistics
 import threading
 import time
@@ -254,8 +255,12 @@ def naive_average(trained: Trained, width: int, query: QueryState, items: ItemSt
 
 
 def rescored(trained: Trained, query: QueryState, items: ItemState, rows: Tensor) -> Tensor:
+    """The k best candidates, each once: what stands in several lists is scored in each."""
+    rows = rows.sort(dim=1).values
+    is_again = F.pad(rows[:, 1:] == rows[:, :-1], (1, 0))
     candidates = map_tensors(lambda tensor: tensor[rows], items)
-    return rows.gather(1, mixture(trained, query, candidates).topk(min(K, rows.shape[1])).indices)
+    scores = mixture(trained, query, candidates).masked_fill(is_again, -torch.inf)
+    return rows.gather(1, scores.topk(K).indices)
 
 
 def recall(rows: Tensor, exact: Tensor, k: int) -> float:
@@ -273,6 +278,7 @@ def timed(ask: Callable[[], object]) -> float:
 @contextmanager
 def peak_memory() -> Iterator[list[float]]:
     """MB of resident memory at most above those at the beginning; looked at every 5 ms."""
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # what was freed before must not serve what is measured
     page_mb = 4096 / 1e6
 
     def resident() -> float:

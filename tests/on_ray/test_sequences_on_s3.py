@@ -143,7 +143,7 @@ def offline(on_s3: OnS3, history: list[str], k: int, seen: list[str]) -> list[st
     items = encode_items(model, model.item_features(data.item_inputs))
     excluded = Exclusions.of([[data.item_ids.index(item) for item in seen]])
     found = BruteForce(model.similarity, items).search(query, k, excluded)
-    return [data.item_ids[row] for row in found.item_rows[0].tolist()]
+    return [data.item_ids[row] for row in found.top_k.item_rows[0].tolist()]
 
 
 def history_of(on_s3: OnS3, user: int) -> list[str]:
