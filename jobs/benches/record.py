@@ -38,6 +38,14 @@ def last_execution(name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return own[0], own[1:]
 
 
+def last_rows(name: str, key: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The last environment, and for each value of `key` the rows of the last execution that measured it."""
+    rows = [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text().splitlines()]
+    latest = {row[key]: row["execution"] for row in rows if key in row}
+    environments = [row for row in rows if row.get("kind") == "environment"]
+    return environments[-1], [row for row in rows if key in row and latest[row[key]] == row["execution"]]
+
+
 def environment() -> dict[str, Any]:
     """The command, when, on which commit, and on what."""
     module = Path(sys.argv[0])

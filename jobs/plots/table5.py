@@ -4,14 +4,15 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import NullFormatter
 
-from jobs.benches.record import RESULTS, last_execution
+from jobs.benches.record import RESULTS, last_rows
 
 MARKS = {"brute_force": "*", "two_pass": "P", "per_embedding": "o", "average": "s", "combined": "D"}
 
 
 def main() -> None:
-    environment, rows = last_execution("table5")
+    environment, rows = last_rows("table5", "shape")
     batch = max(row["batch"] for row in rows)
     shapes = list(dict.fromkeys(row["shape"] for row in rows))
     figure, axes = plt.subplots(1, len(shapes), figsize=(4.2 * len(shapes), 4), layout="constrained", squeeze=False)
@@ -29,6 +30,7 @@ def main() -> None:
                         label=prefix + method,
                     )
         axis.set(title=f"{shape}", xscale="log", xlabel=f"ms per batch of {batch}", ylim=(-0.02, 1.04))
+        axis.xaxis.set_minor_formatter(NullFormatter())
         axis.grid(alpha=0.3)
     axes[0][0].set_ylabel("recall@100 against brute force")
     axes[0][0].legend(fontsize=7)
