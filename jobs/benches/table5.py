@@ -180,6 +180,7 @@ Ask = tuple[str, str, Callable[[], Found | Tensor]]
 def methods(shape: Shape, trained: Trained, query: QueryState) -> Iterator[Ask]:
     """The product's own."""
     scored, index = trained.similarity, trained.index
+    num_pairs = shape.components[0] * shape.components[1]
     made: list[tuple[str, str, Retriever]] = [
         ("brute_force", "plain", BruteForce(scored, index, prune=False)),
         ("brute_force", "bf16 gates", BruteForce(InBfloat16(scored), index, prune=False)),
@@ -188,7 +189,9 @@ def methods(shape: Shape, trained: Trained, query: QueryState) -> Iterator[Ask]:
         ("two_pass", "100", TwoPass(scored, index, 100)),
     ]
     made += [
-        ("per_embedding", f"{n}", Approximate(scored, index, Widths(num_per_embedding=n))) for n in shape.per_embedding
+        ("per_embedding", f"{n}", Approximate(scored, index, Widths(num_per_embedding=n)))
+        for n in shape.per_embedding
+        if n * num_pairs >= K  # shorter lists cannot give k items
     ]
     made += [("average", f"{n}", Approximate(scored, index, Widths(num_by_average=n))) for n in shape.average]
     made += [
