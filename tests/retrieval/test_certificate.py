@@ -65,6 +65,21 @@ def test_random_trials(seed: int, stored: torch.dtype, is_sharp: bool, num_per_e
     assert (exact.amax(dim=1) - kth <= gap + 1e-6).all()
 
 
+def test_an_item_like_the_one_found_leaves_a_gap_of_the_slack() -> None:
+    """All cosines of two items are .5, which float32 holds exactly, and so are their scores; lists of one item see the
+    first. Without the slack the gap would be 0, and the search be taken for exact."""
+    query = QueryState(torch.tensor([[1.0, 0.0]]).expand(1, 2, 2), torch.ones(1, 4), torch.ones(1))
+    components = torch.tensor([0.5, 0.75**0.5]).expand(2, 2, 2)
+    items = ItemState(components, torch.ones(2, 4), components.mean(dim=1))
+    mixture = small_mixture(2, 2)
+    assert mixture.scores(query, items).tolist() == [[0.5, 0.5]]
+    found = Approximate(mixture, items, Widths(num_per_embedding=1)).search(query, 1)
+    assert (found.top_k.item_rows.tolist(), found.num_scored.tolist()) == ([[0]], [1])
+    slack, kth = rounding_slack(4, 2, torch.float32), found.top_k.scores[:, -1]
+    assert 0 < found.certificate.gap(kth).item() == pytest.approx(slack)
+    assert found.certificate.gap(kth + 2 * slack).item() == 0
+
+
 def test_nothing_left_out_leaves_no_gap() -> None:
     assert all_scored(2).gap(torch.tensor([-1.0, 0.5])).tolist() == [0, 0]
 
