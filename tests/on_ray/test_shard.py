@@ -1,8 +1,9 @@
-"""A shard in this process: what it says of versions that lack what a search reads."""
+"""What a shard says of versions that lack what a search reads: in this process, and over HTTP."""
 
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 import torch
 
@@ -11,17 +12,20 @@ from rails_ray import build
 from rails_ray.config import to_json
 from rails_ray.errors import DamagedError
 from rails_ray.on_ray.serving.answers import coverage_of
+from rails_ray.on_ray.serving.app import served
+from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.shard import Shard
 from rails_ray.storage import manifest, parts, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
+from s3_server import free_port
 
 CONFIG = small_config()
 QUERY, ITEMS = random_states(2, 30, p_q=2, p_x=2, width=6)
 
 
-def shard_without(folder: Path, column: str, p_x: int = 2) -> Shard:
-    """Of a version whose part was written without a column."""
+def publish_without(folder: Path, column: str, p_x: int = 2) -> None:
+    """A version whose part is written without a column."""
     store = Storage(str(folder))
     planned = parts.plan([30], part_items=30)
     items = ITEMS if p_x == 2 else random_states(1, 30, p_q=2, p_x=p_x, width=5)[1]
@@ -30,6 +34,10 @@ def shard_without(folder: Path, column: str, p_x: int = 2) -> Shard:
     files = {manifest.CONFIG: to_json(CONFIG), manifest.WEIGHTS: state.to_bytes(build.model(CONFIG))}
     encoded = parts.finish(store, "v1", planned, run="r", query={"text": "string"}, files=files, cutoff_mass=None)
     versions.publish(store, encoded, "2026-01-01T00:00:00Z")
+
+
+def shard_without(folder: Path, column: str, p_x: int = 2) -> Shard:
+    publish_without(folder, column, p_x)
     return Shard.func_or_class(str(folder), "v1", 0)
 
 
@@ -47,6 +55,34 @@ def test_without_the_average_other_methods_answer_as_ever(tmp_path: Path) -> Non
             asked(shard, method)
         with pytest.raises(ValueError, match="encode a new version, or take another method"):  # which HTTP tells as 422
             coverage_of([refused.value], [30], min_coverage=1)
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("ray_cluster")
+def test_over_http_a_method_that_needs_the_average_is_422_and_the_others_answer(tmp_path: Path) -> None:
+    publish_without(tmp_path, "average")
+    body = {"queries": [{"text": "red"}], "k": 5, "cutoff": {"top_k": 5}}
+    with served(ServeArgs(storage=str(tmp_path), allow_anonymous=True), port=free_port()) as url:
+        answers = {
+            method: httpx.post(f"{url}/v1/search", json=body | {"method": method}, timeout=30)
+            for method in build.METHODS
+        }
+    for method in ("average", "combined"):
+        refused = answers.pop(method)
+        assert (refused.status_code, refused.json()) == (
+            422,
+            {
+                "error": "methods average and combined need the column 'average' of the index, got one without it: "
+                "encode a new version, or take another method"
+            },
+        )
+    assert {method: answer.status_code for method, answer in answers.items()} == {
+        "brute_force": 200,
+        "two_pass": 200,
+        "per_embedding": 200,
+    }
+    exact, two_pass = (answers[method].json()["results"][0]["items"] for method in ("brute_force", "two_pass"))
+    assert two_pass == exact
 
 
 @pytest.mark.parametrize("method", build.METHODS)
