@@ -24,6 +24,7 @@ from rails_ray.encoders.sasrec import Sasrec, SasrecConfig
 from rails_ray.encoders.two_tower import TwoTower, TwoTowerConfig
 from rails_ray.losses import ScoreLogit
 from rails_ray.losses.beta_nce import beta_logit
+from rails_ray.losses.exp_nce import exp_logit
 from rails_ray.losses.sampled_softmax import scaled_logit
 from rails_ray.retrieval import Retriever
 from rails_ray.retrieval.approximate import Approximate, Widths
@@ -37,6 +38,7 @@ from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import CONFIG, HISTORIES, ITEMS, WEIGHTS, Encoded, read_file
 from rails_ray.training import state
+from rails_ray.training.objectives import Contrastive, MaximumLikelihood, Pointwise
 from rails_ray.training.step import TrainingStep
 
 METHODS = ("brute_force", "two_pass", "per_embedding", "average", "combined")
@@ -125,23 +127,41 @@ def training_step(trained: Model, config: RunConfig, mean_over_workers: Callable
     """What trains `trained` by the losses of a run."""
     return TrainingStep(
         trained,
-        logit(config),
-        pointwise_weight=config.loss.pointwise_weight,
+        objective(config),
         mutual_information_weight=config.loss.mutual_information_weight,
         mean_over_workers=mean_over_workers,
     )
 
 
+def objective(config: RunConfig) -> Contrastive | Pointwise | MaximumLikelihood:
+    """What the scores of a batch are trained by; its own initial weights depend on the seed alone."""
+    match config.loss.kind:
+        case "beta_nce" | "exp_nce" | "sampled_softmax":
+            return Contrastive(logit(config), config.loss.pointwise_weight)
+        case "pointwise":
+            return Pointwise(logit(config))
+        case "maximum_likelihood":
+            num_query_components, _ = similarity(config).num_components
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(config.seed)
+                return MaximumLikelihood(num_query_components * config.components.width)
+        case _:
+            assert_never(config.loss.kind)
+
+
 def has_trained_temperature(config: RunConfig) -> bool:
     """Whether tau_q means something, so that a cut-off by mass can be offered."""
-    return config.loss.kind == "beta_nce"
+    return config.loss.kind in ("beta_nce", "exp_nce")
 
 
 def logit(config: RunConfig) -> ScoreLogit:
+    """The logit of a score that the run's loss compares; score / tau where the loss has none of its own."""
     match config.loss.kind:
         case "beta_nce":
             return beta_logit
-        case "sampled_softmax":
+        case "exp_nce":
+            return exp_logit
+        case "sampled_softmax" | "pointwise" | "maximum_likelihood":
             return partial(scaled_logit, tau=config.similarity.temperature)
         case _:
             assert_never(config.loss.kind)

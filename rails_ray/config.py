@@ -43,12 +43,14 @@ class LossConfig:
     """What training minimises.
 
     Args:
-        kind: `beta_nce` trains tau_q, which cut-offs by mass need; `sampled_softmax` does not.
-        pointwise_weight: of the point-wise loss, which teaches tau_q where to cut; at least 0.
+        kind: `beta_nce` and `exp_nce` train tau_q, which cut-offs by mass need; `sampled_softmax` (pair-wise),
+            `pointwise` and `maximum_likelihood` do not.
+        pointwise_weight: of the point-wise loss beside one of the first three, which teaches tau_q where to cut; at
+            least 0.
         mutual_information_weight: of L_MI; at least 0; of no effect with a dot product.
     """
 
-    kind: Literal["beta_nce", "sampled_softmax"] = "beta_nce"
+    kind: Literal["beta_nce", "exp_nce", "sampled_softmax", "pointwise", "maximum_likelihood"] = "beta_nce"
     pointwise_weight: float = 0.3
     mutual_information_weight: float = 0.001
 

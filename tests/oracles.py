@@ -139,6 +139,28 @@ def pointwise(logits: Matrix, positive: Sequence[int], is_hidden: Sequence[Seque
     return total / len(logits)
 
 
+def beta_log_density(score: float, alpha: float, beta: float) -> float:
+    """pEBR, Section 2.4.2: the density of a Beta distribution that is stretched to [-1, 1]."""
+    z = (1 + score) / 2
+    scale = math.gamma(alpha + beta) / (2 * math.gamma(alpha) * math.gamma(beta))
+    return math.log(scale * z ** (alpha - 1) * (1 - z) ** (beta - 1))
+
+
+def maximum_likelihood(
+    scores: Matrix,
+    is_relevant: Sequence[Sequence[bool]],
+    relevant: Sequence[tuple[float, float]],
+    irrelevant: Sequence[tuple[float, float]],
+) -> float:
+    """pEBR, Section 2.3, with means over the relevant and over the irrelevant items; (alpha, beta) of each query."""
+    total = 0.0
+    for line, is_own, own, other in zip(scores, is_relevant, relevant, irrelevant, strict=True):
+        f = [beta_log_density(score, *own) for score, yes in zip(line, is_own, strict=True) if yes]
+        h = [beta_log_density(score, *other) for score, yes in zip(line, is_own, strict=True) if not yes]
+        total -= sum(f) / len(f) + (sum(h) / len(h) if h else 0.0)
+    return total / len(scores)
+
+
 def add(a: Vector, b: Vector) -> list[float]:
     return [x + y for x, y in zip(a, b, strict=True)]
 

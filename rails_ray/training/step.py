@@ -1,9 +1,9 @@
 """One training step: encode the batch, score its queries against its items, and take the loss.
 
-    L = sampled softmax(logit(score, tau_q)) + weight * point-wise(logit(score, tau_q)) + weight * L_MI
+    L = objective(scores) + weight * L_MI
 
 A module, so that a data-parallel wrapper sees one forward pass. The mean of the workers' gradients is the gradient of
-the whole batch: both scoring losses are means over queries, weighted where a slice holds more of them than others, and
+the whole batch: objectives are means over queries, weighted where a slice holds more of them than others, and
 the mean gates of L_MI are averaged over workers before their entropy is taken.
 
 Source: RAILS, Equation 4; pEBR, Section 2.4.
@@ -19,22 +19,16 @@ from torch import Tensor, nn
 
 from rails_ray.data.batch import TrainingBatch
 from rails_ray.encoders.model import Model
-from rails_ray.losses import ScoreLogit
 from rails_ray.losses.mutual_information import mutual_information
-from rails_ray.losses.pointwise import pointwise
-from rails_ray.losses.sampled_softmax import sampled_softmax
 from rails_ray.similarities.states import ItemState, QueryState, take
-
-INITIAL_OFFSET = 10.0  # -log(1 - c) of a usual mass c; training moves it
+from rails_ray.training.objectives import Objective
 
 
 class TrainingStep(nn.Module):
     """Loss of a model on a batch.
 
     Args:
-        logit: turns scores into the logits of the softmax.
-        pointwise_weight: of the point-wise loss. Its offset is trained here and left behind: the mass of a cut-off,
-            which plays its part, is chosen on held-out queries.
+        objective: of the scores; a module where it learns something of its own.
         mutual_information_weight: of L_MI; of no effect on a similarity without gates.
         mean_over_workers: the differentiable mean of a tensor over all workers; the tensor itself in a single process.
     """
@@ -42,17 +36,14 @@ class TrainingStep(nn.Module):
     def __init__(
         self,
         model: Model,
-        logit: ScoreLogit,
+        objective: Objective,
         *,
-        pointwise_weight: float,
         mutual_information_weight: float,
         mean_over_workers: Callable[[Tensor], Tensor],
     ) -> None:
         super().__init__()
         self.model = model
-        self.logit = logit
-        self.pointwise_weight = pointwise_weight
-        self.pointwise_offset = nn.Parameter(torch.tensor(INITIAL_OFFSET), requires_grad=pointwise_weight > 0)
+        self.objective = objective
         self.mutual_information_weight = mutual_information_weight
         self.mean_over_workers = mean_over_workers
 
@@ -60,12 +51,7 @@ class TrainingStep(nn.Module):
         query = self.model.encode_queries(batch.queries)
         items = self.model.encode_items(batch.items)
         scores, own_gates, positive = self._scores(query, items, batch)
-        logits = self.logit(scores, query.temperature)
-        loss = sampled_softmax(logits, positive, batch.is_hidden)
-        if self.pointwise_weight:
-            is_relevant = batch.is_hidden.scatter(1, positive.unsqueeze(1), True)
-            loss = loss + self.pointwise_weight * pointwise(logits, is_relevant, self.pointwise_offset)
-        loss = loss * batch.weight
+        loss = self.objective(scores, query, positive, batch.is_hidden) * batch.weight
         if own_gates is not None and self.mutual_information_weight:
             mean_gates = self.mean_over_workers(own_gates.mean(dim=0) * batch.weight)
             loss = loss + self.mutual_information_weight * mutual_information(own_gates, mean_gates, batch.weight)

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 import oracles
 from rails_ray.losses.beta_nce import beta_logit
+from rails_ray.losses.exp_nce import exp_logit
+from rails_ray.losses.maximum_likelihood import BetaParameters, maximum_likelihood
 from rails_ray.losses.mutual_information import mutual_information
 from rails_ray.losses.negatives import hidden_items
 from rails_ray.losses.sampled_softmax import sampled_softmax, scaled_logit
@@ -47,6 +49,57 @@ def test_beta_logit_of_the_lowest_score_is_finite_with_a_finite_gradient() -> No
     logits = beta_logit(scores, torch.tensor([0.01]))
     logits.sum().backward()
     assert logits.isfinite().all()
+    assert scores.grad.isfinite().all()
+
+
+def test_exp_logit_is_the_score_over_the_temperature_of_its_query() -> None:
+    logits = exp_logit(torch.tensor([[0.5, -1.0], [0.5, 1.0]]), torch.tensor([0.5, 0.25]))
+    assert logits.tolist() == [[1.0, -2.0], [2.0, 4.0]]
+
+
+@given(st.integers(1, 4), st.integers(1, 6), st.data())
+def test_maximum_likelihood_equals_the_equation(num_queries: int, num_items: int, data: st.DataObject) -> None:
+    scores = [[data.draw(st.floats(-0.99, 0.99)) for _ in range(num_items)] for _ in range(num_queries)]
+    relevant = [[data.draw(st.booleans()) or column == 0 for column in range(num_items)] for _ in range(num_queries)]
+    counts = [[data.draw(st.floats(0.5, 30)) for _ in range(4)] for _ in range(num_queries)]
+    own, other = [(line[0], line[1]) for line in counts], [(line[2], line[3]) for line in counts]
+    columns = torch.tensor(counts, dtype=torch.float64).unbind(dim=1)
+    loss = maximum_likelihood(
+        torch.tensor(scores, dtype=torch.float64),
+        torch.tensor(relevant),
+        BetaParameters(*columns[:2]),
+        BetaParameters(*columns[2:]),
+    )
+    assert loss.item() == pytest.approx(oracles.maximum_likelihood(scores, relevant, own, other), rel=1e-9, abs=1e-9)
+
+
+def test_maximum_likelihood_finds_the_parameters_that_scores_were_drawn_from() -> None:
+    """Beta(8, 2) of relevant scores, Beta(5, 5) of the others."""
+    torch.manual_seed(0)
+    z = [torch.distributions.Beta(*map(torch.tensor, of)).sample((1, 4000)) for of in ((8.0, 2.0), (5.0, 5.0))]
+    scores = 2 * torch.cat(z, dim=1) - 1
+    is_relevant = torch.arange(8000).expand(1, 8000) < 4000
+    counts = torch.zeros(4, 1, requires_grad=True)
+    optimizer = torch.optim.LBFGS([counts], max_iter=100)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        alpha, beta, alpha_other, beta_other = counts.exp()
+        found = BetaParameters(alpha, beta), BetaParameters(alpha_other, beta_other)
+        loss = maximum_likelihood(scores, is_relevant, *found)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert counts.exp().flatten().tolist() == pytest.approx([8, 2, 5, 5], rel=0.1)
+
+
+def test_maximum_likelihood_is_finite_at_the_ends_of_the_scale() -> None:
+    scores = torch.tensor([[1.0, -1.0]], requires_grad=True)
+    heads = BetaParameters(torch.tensor([3.0]), torch.tensor([4.0]))
+    loss = maximum_likelihood(scores, torch.tensor([[False, True]]), heads, heads)
+    loss.backward()
+    assert loss.isfinite()
     assert scores.grad.isfinite().all()
 
 

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
@@ -6,13 +7,14 @@ import torch
 import oracles
 from examples import batches_of, sampler_of, small_config, small_history_config, window_sampler
 from rails_ray import build
-from rails_ray.config import LossConfig
+from rails_ray.config import LossConfig, RunConfig
+from rails_ray.data.batch import TrainingBatch
 from rails_ray.similarities.states import take
-from rails_ray.training.step import in_one_process
+from rails_ray.training.step import TrainingStep, in_one_process
 
 
 @pytest.mark.parametrize("similarity", ["mixture", "dot product"])
-@pytest.mark.parametrize("kind", ["beta_nce", "sampled_softmax"])
+@pytest.mark.parametrize("kind", ["beta_nce", "exp_nce", "sampled_softmax"])
 def test_loss_is_the_sum_of_its_equations(similarity: str, kind: str) -> None:
     config = small_config(similarity)
     config = replace(config, loss=LossConfig(kind=kind, pointwise_weight=0.5, mutual_information_weight=0.25))
@@ -23,18 +25,52 @@ def test_loss_is_the_sum_of_its_equations(similarity: str, kind: str) -> None:
 
     query, items = model.encode_queries(batch.queries), model.encode_items(batch.items)
     scores, gates = model.score(query, items)
-    tau = config.similarity.temperature
+    logit_of = {
+        "beta_nce": oracles.beta_logit,
+        "exp_nce": lambda score, tau_q: score / tau_q,
+        "sampled_softmax": lambda score, tau_q: score / config.similarity.temperature,
+    }[kind]
     logits = [
-        [oracles.beta_logit(score, tau_q) if kind == "beta_nce" else score / tau for score in line]
+        [logit_of(score, tau_q) for score in line]
         for line, tau_q in zip(scores.tolist(), query.temperature.tolist(), strict=True)
     ]
     positive, hidden = batch.positive.tolist(), batch.is_hidden.tolist()
     expected = oracles.sampled_softmax(logits, positive, hidden)
-    expected += 0.5 * oracles.pointwise(logits, positive, hidden, step.pointwise_offset.item())
+    expected += 0.5 * oracles.pointwise(logits, positive, hidden, step.objective.offset.item())
     if gates is not None:
         own = [gates[line, column].tolist() for line, column in enumerate(positive)]
         expected += 0.25 * oracles.mutual_information(own)
     assert loss == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("similarity", ["mixture", "dot product"])
+def test_pointwise_alone_is_its_equation(similarity: str) -> None:
+    config = replace(small_config(similarity), loss=LossConfig(kind="pointwise", mutual_information_weight=0.0))
+    step, batch = _step_and_batch(config)
+    scores, _ = step.model.score(step.model.encode_queries(batch.queries), step.model.encode_items(batch.items))
+    logits = (scores / config.similarity.temperature).tolist()
+    expected = oracles.pointwise(logits, batch.positive.tolist(), batch.is_hidden.tolist(), 0.0)
+    assert step(batch).item() == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("similarity", ["mixture", "dot product"])
+def test_maximum_likelihood_reads_bounded_heads_of_the_query(similarity: str) -> None:
+    config = small_config(similarity)
+    config = replace(config, loss=LossConfig(kind="maximum_likelihood", mutual_information_weight=0.0))
+    step, batch = _step_and_batch(config)
+    query = step.model.encode_queries(batch.queries)
+    scores, _ = step.model.score(query, step.model.encode_items(batch.items))
+    heads = step.objective.heads(query.components.flatten(1))
+    counts = [[1000 ** oracles.sigmoid(value) for value in line] for line in heads.tolist()]
+    is_relevant = batch.is_hidden.scatter(1, batch.positive.unsqueeze(1), True)
+    own, other = [(line[0], line[1]) for line in counts], [(line[2], line[3]) for line in counts]
+    expected = oracles.maximum_likelihood(scores.tolist(), is_relevant.tolist(), own, other)
+    assert step(batch).item() == pytest.approx(expected, rel=1e-4)
+
+
+def _step_and_batch(config: RunConfig) -> tuple[TrainingStep, TrainingBatch]:
+    model = build.model(config)
+    return build.training_step(model, config, in_one_process).eval(), sampler_of(model).batch(0)
 
 
 @pytest.mark.parametrize("similarity", ["mixture", "dot product"])
@@ -56,7 +92,7 @@ def test_beside_shared_negatives_each_query_has_its_own_positive(similarity: str
         own_gates.append(None if pairs[-1].gates is None else pairs[-1].gates.flatten().tolist())
     positive = [batch.num_shared] * len(logits)
     expected = oracles.sampled_softmax(logits, positive, hidden)
-    expected += 0.5 * oracles.pointwise(logits, positive, hidden, step.pointwise_offset.item())
+    expected += 0.5 * oracles.pointwise(logits, positive, hidden, step.objective.offset.item())
     if similarity == "mixture":
         expected += 0.25 * oracles.mutual_information(own_gates)
     assert any(map(any, hidden))
@@ -81,7 +117,7 @@ def test_the_mean_of_weighted_slices_is_the_loss_of_the_whole(num_workers: int) 
 
 
 @pytest.mark.parametrize("inputs", ["texts", "histories"])
-@pytest.mark.parametrize("kind", ["beta_nce", "sampled_softmax"])
+@pytest.mark.parametrize("kind", get_args(get_type_hints(LossConfig)["kind"]))
 @pytest.mark.parametrize("pointwise_weight", [0.0, 0.5])
 def test_every_trained_parameter_has_a_gradient(inputs: str, kind: str, pointwise_weight: float) -> None:
     """Data-parallel training refuses parameters that the loss does not reach."""
@@ -93,4 +129,4 @@ def test_every_trained_parameter_has_a_gradient(inputs: str, kind: str, pointwis
     for name, parameter in step.named_parameters():
         assert (parameter.grad is not None) == parameter.requires_grad, name
         assert parameter.grad is None or parameter.grad.isfinite().all(), name
-    assert model.query_components.temperature.output.weight.requires_grad == (kind == "beta_nce")
+    assert model.query_components.temperature.output.weight.requires_grad == (kind in ("beta_nce", "exp_nce"))

@@ -1,0 +1,107 @@
+"""What a training step minimises over the scores of a batch: one of the losses, with what it has to learn beside them.
+
+| member              | paper                                                                        |
+|---------------------|------------------------------------------------------------------------------|
+| `Contrastive`       | RAILS, Equation 4; pEBR, Section 2.4 (ExpNCE, BetaNCE) and 2.2.2 (pair-wise) |
+| `Pointwise`         | pEBR, Section 2.2.1                                                          |
+| `MaximumLikelihood` | pEBR, Section 2.3                                                            |
+
+What an objective learns is left behind when training ends: no score and no cut-off reads it.
+
+Axes: B queries, N items of the batch, P_Q query components, d width of a component.
+"""
+
+import math
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from rails_ray.losses import ScoreLogit
+from rails_ray.losses.maximum_likelihood import BetaParameters, maximum_likelihood
+from rails_ray.losses.pointwise import pointwise
+from rails_ray.losses.sampled_softmax import sampled_softmax
+from rails_ray.similarities.states import QueryState
+
+INITIAL_OFFSET = 10.0  # -log(1 - c) of a usual mass c; training moves it
+LARGEST_COUNT = 1e3  # of alpha and beta: a standard deviation of .03 of a score, and no density grows without bound
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """Turns the scores of a batch into its loss."""
+
+    def __call__(
+        self,
+        scores: Float[Tensor, "B N"],
+        query: QueryState,
+        positive: Int[Tensor, " B"],
+        is_hidden: Bool[Tensor, "B N"],
+    ) -> Float[Tensor, ""]:
+        """The mean over queries, in nats.
+
+        Args:
+            positive: column of each query's positive.
+            is_hidden: items that are relevant to the query but not its positive.
+        """
+
+
+class Contrastive(nn.Module):
+    """Sampled softmax over the logit, and beside it some of the point-wise loss, which gives the logit its level.
+
+    Args:
+        logit: with tau_q (`beta_nce`, `exp_nce`), or with one temperature for all queries (the pair-wise baseline).
+        pointwise_weight: of the point-wise loss; 0 for none.
+    """
+
+    def __init__(self, logit: ScoreLogit, pointwise_weight: float) -> None:
+        super().__init__()
+        self.logit = logit
+        self.pointwise_weight = pointwise_weight
+        self.offset = nn.Parameter(torch.tensor(INITIAL_OFFSET), requires_grad=pointwise_weight > 0)
+
+    def forward(self, scores: Tensor, query: QueryState, positive: Tensor, is_hidden: Tensor) -> Tensor:
+        logits = self.logit(scores, query.temperature)
+        loss = sampled_softmax(logits, positive, is_hidden)
+        if self.pointwise_weight:
+            loss = loss + self.pointwise_weight * pointwise(logits, _is_relevant(positive, is_hidden), self.offset)
+        return loss
+
+
+class Pointwise(nn.Module):
+    """The point-wise loss alone.
+
+    Args:
+        logit: of one temperature, as tau_q has no level of its own to learn here.
+    """
+
+    def __init__(self, logit: ScoreLogit) -> None:
+        super().__init__()
+        self.logit = logit
+        self.offset = nn.Parameter(torch.tensor(0.0))
+
+    def forward(self, scores: Tensor, query: QueryState, positive: Tensor, is_hidden: Tensor) -> Tensor:
+        return pointwise(self.logit(scores, query.temperature), _is_relevant(positive, is_hidden), self.offset)
+
+
+class MaximumLikelihood(nn.Module):
+    """Beta densities of relevant and irrelevant scores, from heads on the query's components.
+
+    Args:
+        width: P_Q * d.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.heads = nn.Linear(width, 4)
+
+    def forward(self, scores: Tensor, query: QueryState, positive: Tensor, is_hidden: Tensor) -> Tensor:
+        shares = torch.sigmoid(self.heads(query.components.flatten(start_dim=1)))
+        counts = torch.exp(shares * math.log(LARGEST_COUNT)).unbind(dim=1)  # in [1, LARGEST_COUNT]
+        relevant, irrelevant = BetaParameters(*counts[:2]), BetaParameters(*counts[2:])
+        return maximum_likelihood(scores, _is_relevant(positive, is_hidden), relevant, irrelevant)
+
+
+def _is_relevant(positive: Int[Tensor, " B"], is_hidden: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
+    return is_hidden.scatter(1, positive.unsqueeze(1), True)
