@@ -1,5 +1,6 @@
-"""A cluster's head node in a process of its own, as `ray start --head` leaves it on a machine."""
+"""A cluster's head node in a process of its own, as `ray start --head` leaves it on a machine, and jobs on it."""
 
+import json
 import os
 import shutil
 import signal
@@ -12,13 +13,16 @@ import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from processes import wait_for, with_token
+from rails_ray import on_ray
 
+ROOT = Path(__file__).parents[1]
 HOST = "127.0.0.1"
 MARK = "RAILS_RAY_HEAD_NODE"  # stands in the environment of all processes of one cluster
 
@@ -124,3 +128,28 @@ def _stop(process: subprocess.Popen[bytes], mark: str) -> None:
                 left.kill()
         process.wait(timeout=30)
     wait_for(lambda: not with_token(mark))
+
+
+@dataclass
+class Heard:
+    """What a job's submitter hears."""
+
+    code: int | None = None
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def log(self) -> str:
+        return "".join(self.pieces)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What a job of ours ends with."""
+        told: dict[str, Any] = json.loads(self.log.splitlines()[-1])
+        return told
+
+
+def submit(head: HeadNode, *entrypoint: str, heard: Heard | None = None, **options: Any) -> Heard:
+    """What is heard of a job to its end."""
+    heard = heard or Heard()
+    heard.code = on_ray.submit(entrypoint, address=head.address, **{"on_log": heard.pieces.append, **options})
+    return heard

@@ -1,0 +1,13 @@
+"""One head node for all jobs that are submitted here."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from head_node import HeadNode, head_node
+
+
+@pytest.fixture(scope="package")
+def head() -> Iterator[HeadNode]:
+    with head_node() as started:
+        yield started
