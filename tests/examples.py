@@ -218,3 +218,8 @@ def publish_untrained(root: Path, data_folder: Path, *, version: str = "v1", num
     write_untrained_run(Storage(str(root)), f"of-{version}", config, cutoff_mass=0.999)
     on_ray.encode(str(root), f"of-{version}", version=version, num_shards=num_shards)
     return on_ray.publish(str(root), version)
+
+
+def times_of(folder: Path) -> dict[Path, int]:
+    """When each file of a folder was last written."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}

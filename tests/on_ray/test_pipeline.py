@@ -6,11 +6,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 import torch
 
-from examples import small_config, write_text_data, write_untrained_run
+from examples import times_of, write_untrained_run
 from rails_ray import build, config, on_ray
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.errors import ConflictError, GateError
@@ -23,26 +22,6 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
-
-
-@pytest.fixture(scope="module")
-def run_config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
-    folder = write_text_data(tmp_path_factory.mktemp("data"))
-    return replace(small_config(), data=DataConfig(folder=str(folder)))
-
-
-def times_of(folder: Path) -> dict[Path, int]:
-    """When each file of a folder was last written."""
-    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-
-
-@pytest.fixture(scope="module")
-def grown(tmp_path_factory: pytest.TempPathFactory) -> DataConfig:
-    """The data set with half as many items again, all in another order, and queries for all of them."""
-    folder = write_text_data(tmp_path_factory.mktemp("grown"), num_items=90, seed=1)
-    items = pq.read_table(folder / "items.parquet")
-    pq.write_table(items.take(list(reversed(range(items.num_rows)))), folder / "items.parquet")
-    return DataConfig(folder=str(folder))
 
 
 def write_useless_run(storage: Storage, run: str, run_config: RunConfig) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import oracles
-from examples import small_config, small_history_config, write_sequence_data, write_text_data, write_untrained_run
+from examples import small_history_config, times_of, write_sequence_data, write_untrained_run
 from rails_ray import build, config, on_ray
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.dataset import DataSet
@@ -28,17 +28,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("storage")
-
-
-@pytest.fixture(scope="module")
-def run_config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
-    folder = write_text_data(tmp_path_factory.mktemp("data"))
-    return replace(small_config(), data=DataConfig(folder=str(folder)))
-
-
-def times_of(folder: Path) -> dict[Path, int]:
-    """When each file of a folder was last written."""
-    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -104,15 +93,6 @@ def test_a_version_is_evaluated_before_it_is_published(root: Path, run: Run) -> 
     on_ray.encode(str(root), run.name, version="unpublished", num_shards=2)
     assert on_ray.evaluate(str(root), version="unpublished") == on_ray.evaluate(str(root), run=run.name)
     assert not (root / "versions" / "unpublished" / "manifest.json").exists()
-
-
-@pytest.fixture(scope="module")
-def grown(tmp_path_factory: pytest.TempPathFactory) -> DataConfig:
-    """The data set with half as many items again, all in another order, and queries for all of them."""
-    folder = write_text_data(tmp_path_factory.mktemp("grown"), num_items=90, seed=1)
-    items = pq.read_table(folder / "items.parquet")
-    pq.write_table(items.take(list(reversed(range(items.num_rows)))), folder / "items.parquet")
-    return DataConfig(folder=str(folder))
 
 
 def naive_hit_rates(model: Model, items: ItemState, item_ids: list[str], data: DataSet) -> dict[int, float]:
