@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.config import RunConfig, from_json
+from rails_ray.cutoffs.calibration import Calibration
+from rails_ray.cutoffs.distributions import UNIFORM, Background, BetaDistribution, ExpDistribution, sphere
 from rails_ray.data import emoji, sequences, text
 from rails_ray.data.batch import PairSampler, Sampler, WindowSampler
 from rails_ray.data.dataset import DataSet, ItemLists
@@ -35,12 +37,14 @@ from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.similarities.states import ItemState
 from rails_ray.storage import parquet
+from rails_ray.storage.calibrations import StoredCalibration
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import CONFIG, HISTORIES, ITEMS, WEIGHTS, Encoded, read_file
 from rails_ray.training import state
 from rails_ray.training.objectives import Contrastive, MaximumLikelihood, Pointwise
 from rails_ray.training.step import TrainingStep
 
+BACKGROUNDS = ("uniform", "sphere", "fitted")
 METHODS = ("brute_force", "two_pass", "per_embedding", "average", "combined")
 
 
@@ -165,6 +169,36 @@ def logit(config: RunConfig) -> ScoreLogit:
             return partial(scaled_logit, tau=config.similarity.temperature)
         case _:
             assert_never(config.loss.kind)
+
+
+def score_distribution(config: RunConfig, background: Background = UNIFORM) -> BetaDistribution | ExpDistribution:
+    """The score of a relevant item that the run's loss believes in; of a loss without tau_q, one that orders alike."""
+    return ExpDistribution(background) if config.loss.kind == "exp_nce" else BetaDistribution(background)
+
+
+def background(config: RunConfig, name: str, fitted: Background | None) -> Background:
+    """The scores of any item, by name.
+
+    Args:
+        fitted: the one of the version's own scores, if it is known.
+
+    Raises:
+        ValueError: if there is no such background, or it is not known.
+    """
+    match name:
+        case "uniform":
+            return UNIFORM
+        case "sphere":
+            return sphere(config.components.width)
+        case "fitted" if fitted is not None:
+            return fitted
+        case _:
+            raise ValueError(f"background must be one of {', '.join(BACKGROUNDS)}, got {name!r}")
+
+
+def calibration(config: RunConfig, stored: StoredCalibration) -> Calibration:
+    """Of a version, ready to cut."""
+    return Calibration(stored.positives, score_distribution(config, stored.background), stored.edges)
 
 
 def retriever(

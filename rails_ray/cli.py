@@ -25,6 +25,7 @@ Commands = (
     | Annotated[stages.Encode, tyro.conf.subcommand("encode")]
     | Annotated[stages.Publish, tyro.conf.subcommand("publish")]
     | Annotated[stages.Evaluate, tyro.conf.subcommand("evaluate")]
+    | Annotated[stages.Calibrate, tyro.conf.subcommand("calibrate")]
     | Annotated[stages.Pipeline, tyro.conf.subcommand("pipeline")]
     | Annotated[serving.Serve, tyro.conf.subcommand("serve")]
     | Annotated[serving.Query, tyro.conf.subcommand("query")]

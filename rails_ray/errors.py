@@ -7,6 +7,7 @@
     |-- ConflictError       someone else wrote first: read again, then decide
     |-- TrainingError       a training run that ended without a model: read its logs, start again
     |-- AccessError         a server or cluster that refuses the key: give another
+    |-- UnsupportedError    a version that lacks what is asked of it: calibrate it, or ask for something else
     |-- GateError           a version that is not good enough to publish: train a better one, or lower the gate
     `-- UnavailableError    a server, a shard or a cluster that does not answer or did not end its work: try again
 
@@ -40,6 +41,10 @@ class TrainingError(RailsRayError):
 
 class AccessError(RailsRayError):
     """A server or a cluster refuses the key or token, or the lack of one."""
+
+
+class UnsupportedError(RailsRayError):
+    """A version lacks what is asked of it."""
 
 
 class GateError(RailsRayError):

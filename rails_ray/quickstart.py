@@ -11,6 +11,7 @@ from rails_ray import build, client, on_ray, rendering
 from rails_ray.config import RunConfig
 from rails_ray.data import emoji
 from rails_ray.evaluation.agreement import recall_at_k
+from rails_ray.evaluation.calibrating import CalibrationReport
 from rails_ray.evaluation.ranking import query_batches
 from rails_ray.evaluation.report import LONGEST_LIST, Report
 from rails_ray.on_ray.cluster import cluster
@@ -25,14 +26,17 @@ from rails_ray.storage.shards import read_shards
 
 HOST = "127.0.0.1"
 COMPARED_K = 10
+SHOWN_COVERAGE = 0.9
 NUM_COMPARED = 256  # held-out queries whose served answers are compared with offline brute force
 
 
 @dataclass(frozen=True)
 class Made:
-    """What the stages before serving leave: a published mixture, and both models' reports and seconds of training."""
+    """What the stages before serving leave: a published mixture, what it was calibrated to, and both models' reports
+    and seconds of training."""
 
     manifest: Manifest
+    calibrated: CalibrationReport
     mol: tuple[Report, float]
     dot: tuple[Report, float]
 
@@ -84,11 +88,14 @@ def _make(storage: str, num_steps: int | None, console: Console) -> Made:
     dot = _train(emoji_dot(), storage, num_steps, console)
     with rendering.spinner(console, "encode the items with Ray Data"):
         encoded = on_ray.encode(storage, mol.name, num_shards=2)
+    with rendering.spinner(console, "calibrate its cut-offs on validation queries"):
+        calibrated = on_ray.calibrate(storage, version=encoded.version)
     manifest = on_ray.publish(storage, encoded.version)
     console.print(f"  published {manifest.version}: {manifest.num_items} items in 2 shards", highlight=False)
     with rendering.spinner(console, "measure both on held-out queries"):
         return Made(
             manifest,
+            calibrated,
             (on_ray.evaluate(storage, version=manifest.version), mol.training["seconds"]),
             (on_ray.evaluate(storage, run=dot.name), dot.training["seconds"]),
         )
@@ -99,6 +106,13 @@ def _print_measures(made: Made, recall: dict[str, float], console: Console) -> N
     console.print(rendering.reports([("Mixture of Logits", *made.mol), ("dot product", *made.dot)], title, ks=(1, 10)))
     console.print(
         f"cut-off: mass {made.manifest.cutoff_mass:.6g} of a relevant item's score, the best by F1 in validation",
+        soft_wrap=True,
+    )
+    (covered,) = (one for one in made.calibrated.measured if one.segment is None and one.nominal == SHOWN_COVERAGE)
+    (lists,) = (one for one in made.calibrated.lists if one.nominal == SHOWN_COVERAGE)
+    console.print(
+        f"calibrated: coverage {covered.nominal:g} keeps {covered.coverage:.4f} of the relevant "
+        f"({covered.low_both:.4f} to {covered.high_both:.4f}), in lists of {lists.mean:.1f} items",
         soft_wrap=True,
     )
     for method, value in recall.items():

@@ -11,6 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
+from rails_ray.cutoffs.measuring import Measured, segment_name
+from rails_ray.evaluation.calibrating import CalibrationReport
 from rails_ray.evaluation.report import Report
 from rails_ray.storage.manifest import Manifest, PartEntry, summary
 from rails_ray.storage.versions import Listed
@@ -73,7 +75,9 @@ def answers(names: Sequence[str], cut: Mapping[str, Any], best: Mapping[str, Any
         cut: the response with the cut-off, which may keep more items than a line holds.
         best: the response with the best few items, whatever their scores; those that were cut are dim.
     """
-    cutoff = ", ".join(f"{name} {value:.6g}" for name, value in cut["cutoff"].items())
+    cutoff = ", ".join(
+        f"{name} {value if isinstance(value, str) else f'{value:.6g}'}" for name, value in cut["cutoff"].items()
+    )
     table = Table(title=title, caption=f"dim: below the threshold of the cut-off, {cutoff}", title_justify="left")
     table.add_column("query", style="bold", no_wrap=True)
     table.add_column("found, with scores")
@@ -120,6 +124,36 @@ def reports(
         more = [*(quality if has_lists else []), *([time] if has_time else [])]
         table.add_row(name, *hit_rates, f"{report.mrr:.4f}", *more)
     return table
+
+
+def calibration(report: CalibrationReport, title: str) -> Table:
+    """Nominal against measured coverage, over all queries and by segment, and the lists of each level."""
+    table = Table(title=title, title_justify="left")
+    for heading in ("coverage", "of", "measured", "95% interval", "mean kept", "10%", "50%", "90%", "empty"):
+        table.add_column(heading, justify="left" if heading == "of" else "right", no_wrap=True)
+    lists = {one.nominal: one for one in report.lists}
+    for one in report.measured:
+        cells = [""] * 5
+        if one.segment is None:
+            own = lists[one.nominal]
+            kept = (f"{number:.0f}" for number in own.num_kept)
+            cells = [f"{own.mean:.1f}{'+' if own.is_truncated else ''}", *kept, f"{own.empty_fraction:.1%}"]
+        table.add_row(*_coverage(one, report.edges), *cells, style="" if one.is_as_promised else "red")
+    return table
+
+
+def coverage(measured: Sequence[Measured], title: str) -> Table:
+    """Nominal against measured coverage of all queries."""
+    table = Table("coverage", "of", "measured", "95% interval", title=title, title_justify="left")
+    for one in measured:
+        if one.segment is None:
+            table.add_row(*_coverage(one, ()), style="" if one.is_as_promised else "red")
+    return table
+
+
+def _coverage(one: Measured, edges: Sequence[float]) -> list[str]:
+    interval = f"{one.low_both:.4f} to {one.high_both:.4f}"
+    return [f"{one.nominal:g}", segment_name(one.segment, edges), f"{one.coverage:.4f}", interval]
 
 
 def versions(rows: Sequence[Listed], title: str) -> Table:

@@ -7,6 +7,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import mpmath
+import numpy as np
+
 Vector = Sequence[float]
 Matrix = Sequence[Vector]
 
@@ -128,6 +131,32 @@ def list_f1(kept: Sequence[bool], is_relevant: Sequence[bool], num_relevant: int
     return 2 * precision * recall / (precision + recall)
 
 
+def nucleus(weights: Sequence[float], share: float) -> int:
+    """How many of these weights, largest first, it takes to hold a share of their sum."""
+    held = 0.0
+    for number, weight in enumerate(weights, start=1):
+        held += weight
+        if held >= share * sum(weights):
+            return number
+    return len(weights)
+
+
+def conformal_share(shares: Sequence[Sequence[float]], coverage: float) -> float:
+    """The largest observed share v with (sum of the queries' missed fractions + 1) / (n + 1) <= 1 - coverage."""
+    allowed = []
+    for v in {share for line in shares for share in line}:
+        missed = sum(sum(share < v for share in line) / len(line) for line in shares)
+        if (missed + 1) / (len(shares) + 1) <= 1 - coverage + 1e-9:
+            allowed.append(v)
+    return max(allowed)
+
+
+def coverage(queries: Sequence[tuple[Sequence[float], int]], shares: Sequence[float]) -> float:
+    """The mean over queries, given as the shares of their positives and their segment, of what is covered."""
+    each = [sum(share >= shares[segment] for share in line) / len(line) for line, segment in queries]
+    return sum(each) / len(each)
+
+
 def pointwise(logits: Matrix, positive: Sequence[int], is_hidden: Sequence[Sequence[bool]], offset: float) -> float:
     """pEBR, Section 2.2, with the sign of its negative term put right; relevant: the positive and what is hidden."""
     total = 0.0
@@ -213,3 +242,58 @@ def leave_one_out(history: Sequence[Any]) -> dict[str, tuple[Sequence[Any], Any]
     if len(history) >= 3:
         asked |= {"valid": (history[:-2], history[-2]), "test": (history[:-1], history[-1])}
     return asked
+
+
+def items_above(
+    scores: Vector, threshold: float, cap: int, at_least: int = 0, excluded: Sequence[int] = ()
+) -> tuple[list[int], bool]:
+    """Item rows of `top_k` that reach the threshold, or the first `at_least`; whether the cap left one out."""
+    rows = top_k(scores, len(scores), excluded)
+    above = [row for row in rows if scores[row] >= threshold]
+    return rows[: max(min(len(above), cap), at_least)], len(above) > cap
+
+
+def beta_mass_below(threshold: float, tau_q: float, a: float, b: float) -> mpmath.mpf:
+    """P(score < threshold) after BetaNCE over Beta(a, b); pEBR, Appendix A, with alpha = 1 + 1/tau_q."""
+    with mpmath.workdps(40):
+        z = (1 + mpmath.mpf(threshold)) / 2
+        return mpmath.betainc(a + 1 / mpmath.mpf(tau_q), b, 0, z, regularized=True)
+
+
+def exp_mass_below(threshold: float, tau_q: float, a: float, b: float) -> mpmath.mpf:
+    """P(score < threshold) after ExpNCE over Beta(a, b), a and b at least 1; pEBR, Equation 3.
+
+    Integrated in pieces that end around the mode and the threshold.
+    """
+
+    def log_density(z: float) -> float:
+        return 2 * z / tau_q + (a - 1) * math.log(z) + (b - 1) * math.log(1 - z)
+
+    mode = max(((step + 0.5) / 2000 for step in range(2000)), key=log_density)
+    with mpmath.workdps(30):
+        z, one = (1 + mpmath.mpf(threshold)) / 2, mpmath.mpf(1)
+        ends = {mpmath.mpf(0), z, one} | {z * (1 - mpmath.mpf(10) ** -k) for k in (1, 2, 3)}
+        ends |= {end for k in (1, 2, 3) for end in (mode - mpmath.mpf(10) ** -k, mode + mpmath.mpf(10) ** -k)}
+        ends = sorted(end for end in ends if 0 <= end <= 1)
+
+        def density(x: mpmath.mpf) -> mpmath.mpf:
+            return mpmath.exp(2 * (x - 1) / mpmath.mpf(tau_q)) * x ** mpmath.mpf(a - 1) * (1 - x) ** mpmath.mpf(b - 1)
+
+        def integral(ends: Sequence[mpmath.mpf]) -> mpmath.mpf:
+            highest = max(density(end) for end in ends)  # the tolerance of quad is absolute
+            return highest * mpmath.quad(lambda x: density(x) / highest, ends)
+
+        below, above = integral(ends[: ends.index(z) + 1]), integral(ends[ends.index(z) :])
+        return below / (below + above)
+
+
+def printed_beta_threshold(mass: float, tau_q: float) -> float:
+    """The score with P(score >= t) = mass as pEBR prints it: Equation 2's alpha = 1/tau_q is one too low."""
+    return 2 * (1 - mass) ** tau_q - 1
+
+
+def printed_exp_mass_below(threshold: float, tau_q: float) -> float:
+    """pEBR, Section 2.4.1, as printed, in float32."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        at_threshold, at_1, at_minus_1 = np.exp(np.array([threshold, 1, -1], dtype=np.float32) / np.float32(tau_q))
+        return float((at_threshold - at_minus_1) / (at_1 - at_minus_1))

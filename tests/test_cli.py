@@ -24,7 +24,7 @@ from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ("quickstart", "train", "encode", "publish", "evaluate", "pipeline", "serve", "query", "index")
+COMMANDS = ("quickstart", "train", "encode", "publish", "evaluate", "calibrate", "pipeline", "serve", "query", "index")
 
 
 def run(*arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
@@ -273,7 +273,7 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path,
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("quickstart")
-def test_the_readmes_stage_commands(s3: str) -> None:
+def test_the_readmes_stage_commands(s3: str, tmp_path: Path) -> None:
     """As printed but for storage on S3, a port, a small training, and the server in the background."""
     storage, port = f"{s3}/storage", free_port()
     url, token = f"http://127.0.0.1:{port}", secrets.token_hex(32)
@@ -290,12 +290,15 @@ def test_the_readmes_stage_commands(s3: str) -> None:
         "encode": ["--storage", storage],
         "publish": ["--storage", storage],
         "evaluate": ["--storage", storage],
+        "calibrate": ["--storage", storage, "--plot", str(tmp_path / "calibration.png")],
         "index": ["--storage", storage],
         "serve": ["--storage", storage, "--port", str(port)],
         "query": ["--url", url],
     }
     parsed = [shlex.split(line)[1:] for line in readme_commands("The stages as commands")]
-    assert [command[0] for command in parsed] == ["train", "encode", "publish", "evaluate", "index", "serve", "query"]
+    assert [command[0] for command in parsed] == [
+        "train", "encode", "calibrate", "publish", "evaluate", "index", "serve", "query", "query"
+    ]  # fmt: skip
     server: subprocess.Popen[str] | None = None
     try:
         for command in parsed:
@@ -315,6 +318,9 @@ def test_the_readmes_stage_commands(s3: str) -> None:
             done = run(*arguments)
             assert done.returncode == 0, done.stderr
             assert "Traceback" not in done.stderr
+            if command[0] == "calibrate":
+                assert "50 queries of split valid calibrate, those of test measure" in done.stdout
+                assert (tmp_path / "calibration.png").read_bytes().startswith(b"\x89PNG")
             if command[0] == "query":
                 assert all(text in done.stdout for text in command[1:])
     finally:

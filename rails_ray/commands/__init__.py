@@ -1,10 +1,10 @@
 """What each command of `rails-ray` takes and does; `cli` parses them and turns errors into exit codes.
 
-| member    | commands                                                     |
-|-----------|--------------------------------------------------------------|
-| `stages`  | quickstart, train, encode, publish, evaluate, pipeline       |
-| `serving` | serve, query                                                 |
-| `index`   | index list, show, verify, rollback                           |
+| member    | commands                                                          |
+|-----------|-------------------------------------------------------------------|
+| `stages`  | quickstart, train, encode, publish, evaluate, calibrate, pipeline |
+| `serving` | serve, query                                                      |
+| `index`   | index list, show, verify, rollback                                |
 """
 
 from typing import Any, Protocol

@@ -11,6 +11,7 @@ import tyro
 
 from rails_ray.commands.base import Stored, load, out
 
+CutoffName = Literal["mass", "coverage", "nucleus", "score", "top_k"]
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
@@ -39,6 +40,8 @@ class Serve(Stored):
     """CPUs that each replica reserves."""
     gpus: float = 0
     """GPUs, or a part of one, that each replica reserves."""
+    cutoff: tuple[CutoffName, float] | None = None
+    """Of requests that name none: mass, coverage, nucleus, score or top_k, and its value; by default the version's."""
     print_config: bool = False
     """Print the config for `serve deploy`, with a deployment for each shard of the version, and end."""
 
@@ -88,6 +91,7 @@ class Serve(Stored):
             version=manifest.version,
             keys_file=None if self.keys_file is None else str(Path(self.keys_file).expanduser().absolute()),
             allow_anonymous=self.allow_anonymous,
+            cutoff=_cutoff(self.cutoff),
         )
         check_port_number(self.port)
         if self.print_config:
@@ -122,8 +126,8 @@ class Query:
     """At most so many items per query are counted as kept."""
     show: int = 4
     """Items per query that are shown."""
-    mass: float | None = None
-    """Cut at this probability mass; by default at the version's own."""
+    cutoff: tuple[CutoffName, float] | None = None
+    """mass, coverage, nucleus, score or top_k, and its value; by default the server's own."""
     method: str = "brute_force"
     """brute_force and two_pass are exact; per_embedding, average and combined say how far from it an answer can be."""
     url: str = DEFAULT_URL
@@ -139,7 +143,7 @@ class Query:
         queries += [{"user_id": _typed(user, facts["query"].get("user_id"))} for user in self.user_id]
         if self.history:
             queries.append({"history": [_typed(item, facts["query"].get("history")) for item in self.history]})
-        cutoff = None if self.mass is None else {"mass": self.mass}
+        cutoff = None if self.cutoff is None else dict([self.cutoff])
         best = client.search(self.url, queries, self.show, method=self.method, cutoff={"top_k": self.show})
         k = min(self.k, *(result["num_searched"] for result in best["results"]))
         cut = client.search(self.url, queries, k, method=self.method, cutoff=cutoff)
@@ -147,6 +151,24 @@ class Query:
         names += [f"after {' '.join(self.history)}"] if self.history else []
         certified = _certified([result["certificate"] for result in cut["results"]])
         out.print(rendering.answers(names, cut, best, f"version {cut['version']}, {self.method}: {certified}"))
+
+
+def _cutoff(given: tuple[str, float] | None) -> Any:
+    """The default of a deployment.
+
+    Raises:
+        ValueError: if its value cannot be.
+    """
+    from pydantic import ValidationError
+
+    from rails_ray.on_ray.serving.schemas import CutoffInput, sentence
+
+    if given is None:
+        return None
+    try:
+        return CutoffInput(**dict([given]))
+    except ValidationError as error:
+        raise ValueError(f"--cutoff {sentence(dict(error.errors()[0]))}") from None
 
 
 def _certified(certificates: list[dict[str, Any]]) -> str:

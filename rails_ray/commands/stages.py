@@ -1,12 +1,14 @@
-"""The stages as commands: train, encode, publish, evaluate, and all of them in one."""
+"""The stages as commands: train, encode, publish, evaluate, calibrate, and all of them in one."""
 
+import dataclasses
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from rails_ray.commands.base import Stored, load, out, say_next
+from rails_ray.commands.base import Stored, errors, load, out, say_next
 from rails_ray.config import RunConfig
 from rails_ray.evaluation.gates import Gates
 from rails_ray.recipes import by_name
@@ -159,13 +161,63 @@ class Evaluate(Stored):
     def run(self) -> dict[str, Any]:
         load()
         from rails_ray import on_ray, rendering
+        from rails_ray.cutoffs.measuring import drift
         from rails_ray.on_ray.cluster import cluster
 
         with rendering.spinner(out, "evaluate"), cluster():
             report = on_ray.evaluate(self.storage, run=self.run_name, version=self.version, split=self.split)
         name = self.run_name or self.version or "current version"
         out.print(rendering.reports([(name, report, None)], f"{report.num_queries} queries of split {report.split}"))
+        if report.coverage is not None:
+            out.print(rendering.coverage(report.coverage, "what the calibration of this version keeps"))
+            warning = drift(report.coverage)
+            if warning is not None:
+                errors.print(f"rails-ray: warning: {warning}", highlight=False, markup=False, soft_wrap=True)
         return {"evaluated": name, **report.to_dict()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrate(Stored):
+    """Calibrate a version's cut-offs by coverage on held-out queries, and measure them on others.
+
+    A server reads the calibration when it starts."""
+
+    version: str | None = None
+    """A version to calibrate, published or not; by default the current one."""
+    split: str = "valid"
+    """Queries that calibrate: train, valid or test."""
+    measured_on: str = "test"
+    """Queries that measure what it keeps."""
+    background: Literal["uniform", "sphere", "fitted"] = "uniform"
+    """Scores of any item, in the distribution that makes queries comparable; fitted: to the version's own scores."""
+    segments: int = 3
+    """Groups of queries by tau_q that are each calibrated on their own."""
+    plot: Path | None = None
+    """PNG file; by default calibration-VERSION.png."""
+
+    def run(self) -> dict[str, Any]:
+        load()
+        from rails_ray import on_ray, plotting, rendering
+        from rails_ray.on_ray.cluster import cluster
+        from rails_ray.storage.filesystem import Storage
+        from rails_ray.storage.versions import read_described
+
+        version = read_described(Storage(self.storage), self.version).version
+        with rendering.spinner(out, f"calibrate {version}"), cluster():
+            report = on_ray.calibrate(
+                self.storage,
+                version=version,
+                split=self.split,
+                measured_on=self.measured_on,
+                background=self.background,
+                num_segments=self.segments,
+            )
+        title = f"{report.num_queries} queries of split {self.split} calibrate, those of {self.measured_on} measure"
+        out.print(rendering.calibration(report, f"version {version}: {title}"))
+        path = self.plot or Path(f"calibration-{version}.png")
+        plotting.calibration(report, f"version {version}", path)
+        out.print(f"drawn in {path}", highlight=False, soft_wrap=True, markup=False)
+        return {"calibrated": version, **dataclasses.asdict(report)}
 
 
 @dataclass(frozen=True, kw_only=True)

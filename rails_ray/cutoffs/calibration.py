@@ -1,20 +1,172 @@
-"""Choose the default mass of `MassCutoff` on held-out queries.
+"""Calibration on held-out queries: which scores keep a given share of the relevant items, and which mass is best.
 
-    c* = argmax_c mean_q F1(items kept with mass c, relevant items of q)
+The normaliser of the softmax cancels in BetaNCE and ExpNCE, so that training leaves the level of the distribution open;
+how much of the relevant a threshold keeps is a matter of measuring. Held-out positive j of query q has the share
 
-The normaliser of the softmax cancels in BetaNCE, so training leaves the scale of the distribution free: which mass
-keeps the right number of items is a matter of measuring.
+    p_qj = P(score < s_qj)            under the distribution that tau_q gives, so that queries can be compared
 
-Axes: B queries, k results.
+and a threshold v on p misses the share miss_q(v) = |{j: p_qj < v}| / |{j}| of a query's positives. Coverage c takes
+
+    v_c = the largest p with (sum_q miss_q(p) + 1) / (n + 1) <= 1 - c
+
+over n calibration queries, and cuts a query at the score whose share is v_c. For exchangeable queries the expected
+coverage of a new query is then at least c, and above it by about 1 / n. A model without a trained tau_q has one and the
+same tau_q for all queries, and so one score for all.
+
+Source: split conformal prediction, weighted by query (conformal risk control); pEBR has no calibration.
+
+Axes: Q calibration queries, M pairs of a query and a relevant item, B queries.
 """
+
+import math
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rails_ray.cutoffs.policies import MassCutoff, cut
+from rails_ray.cutoffs.distributions import ScoreDistribution
 
 # Masses 1 - 10^-x, even in x from .5 to 1 - 1e-12: the share left out is what spaces thresholds evenly.
 CANDIDATE_MASSES = 1 - 10 ** -np.linspace(np.log10(2), 12, 60)
+NUM_SEGMENTS = 3  # of tau_q
+HIGHEST_SHARE = 1 - 1e-12  # of a positive, so that the score with this share does not lie above the positive's
+
+
+@dataclass(frozen=True)
+class Positives:
+    """Relevant items of queries, by their shares.
+
+    query: number of the query, in 0 .. Q - 1 [M].
+    share: P(score of a relevant item < this item's score) [M].
+    temperature: tau_q of each query [Q]; all of them have a relevant item.
+    """
+
+    query: NDArray[np.int64]
+    share: NDArray[np.float64]
+    temperature: NDArray[np.float64]
+
+    @staticmethod
+    def of(
+        query: NDArray[np.int64],
+        score: NDArray[np.floating],
+        temperature: NDArray[np.floating],
+        distribution: ScoreDistribution,
+    ) -> "Positives":
+        """From the scores of relevant items [M]; queries without one are left out.
+
+        Args:
+            temperature: of all queries that `query` numbers.
+        """
+        asked, number = np.unique(query, return_inverse=True)
+        share = distribution.mass_below(np.asarray(score, dtype=np.float64), temperature[query])
+        return Positives(number, np.minimum(share, HIGHEST_SHARE), np.asarray(temperature[asked], dtype=np.float64))
+
+    @property
+    def num_queries(self) -> int:
+        return len(self.temperature)
+
+    @property
+    def weight(self) -> NDArray[np.float64]:
+        """Of each pair: all pairs of a query together have the weight 1 [M]."""
+        counts = np.bincount(self.query, minlength=self.num_queries)
+        weight: NDArray[np.float64] = 1 / counts[self.query]
+        return weight
+
+    def take(self, is_kept: NDArray[np.bool_]) -> "Positives":
+        """Those of some queries, given by a mask [Q]."""
+        pairs = is_kept[self.query]
+        number = np.cumsum(is_kept) - 1
+        return Positives(number[self.query[pairs]], self.share[pairs], self.temperature[is_kept])
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Held-out positives, and the distribution that their shares are of.
+
+    edges: tau_q that part one segment from the next; calibration is each segment's own.
+    """
+
+    positives: Positives
+    distribution: ScoreDistribution
+    edges: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+
+    @staticmethod
+    def of(positives: Positives, distribution: ScoreDistribution, num_segments: int = NUM_SEGMENTS) -> "Calibration":
+        """With segments of equally many queries by tau_q; fewer of them where many queries have the same tau_q."""
+        inner = np.linspace(0, 1, num_segments + 1)[1:-1]
+        edges = np.unique(np.quantile(positives.temperature, inner)) if positives.num_queries else np.empty(0)
+        found = Calibration(positives, distribution, edges)
+        sizes = np.bincount(found.segment(positives.temperature), minlength=len(edges) + 1)
+        return found if sizes.all() else Calibration(positives, distribution)
+
+    @property
+    def num_segments(self) -> int:
+        return len(self.edges) + 1
+
+    def segment(self, temperature: NDArray[np.floating]) -> NDArray[np.int64]:
+        """The segment of each query [B], by tau_q."""
+        return np.searchsorted(self.edges, np.asarray(temperature, dtype=np.float64), side="right")
+
+    def check(self, coverage: float) -> None:
+        """Raises:
+        ValueError: if a segment has too few queries for such a coverage.
+        """
+        self.shares(coverage)
+
+    def shares(self, coverage: float) -> NDArray[np.float64]:
+        """v_c of each segment; raises what `check` does."""
+        return _shares(self, coverage)
+
+    def threshold(self, coverage: float, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
+        """The lowest score [B] that is kept for queries of tau_q [B]; raises what `check` does."""
+        segment = self.segment(temperature)
+        found = np.empty(len(temperature))
+        for number, share in enumerate(self.shares(coverage)):
+            own = segment == number
+            if own.any():
+                found[own] = self.distribution.quantile(float(share), temperature[own])
+        return found
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+@lru_cache(maxsize=256)
+def _shares(calibration: Calibration, coverage: float) -> NDArray[np.float64]:
+    own = calibration.positives
+    segment = calibration.segment(own.temperature)
+    return np.array(
+        [conformal_share(own.take(segment == number), coverage) for number in range(calibration.num_segments)]
+    )
+
+
+def conformal_share(positives: Positives, coverage: float) -> float:
+    """v_c of the positives of a segment.
+
+    Raises:
+        ValueError: if there are too few queries for such a coverage.
+    """
+    needed = num_needed(coverage)
+    if positives.num_queries < needed:
+        raise ValueError(
+            f"coverage {coverage:g} needs at least {needed} calibration queries in each segment of tau_q, "
+            f"got {positives.num_queries}: ask for less, or calibrate on more queries"
+        )
+    order = np.argsort(positives.share, kind="stable")
+    missed = np.cumsum(positives.weight[order])  # by a threshold just above each share
+    may_miss = (1 - coverage) * (positives.num_queries + 1) - 1
+    rounding = 1e-9 * positives.num_queries
+    last = int(np.searchsorted(missed, may_miss + rounding, side="right"))
+    return float(positives.share[order][min(last, len(order) - 1)])
+
+
+def num_needed(coverage: float) -> int:
+    """The fewest calibration queries that can promise a coverage: 1 / (n + 1) <= 1 - c."""
+    return math.ceil(coverage / (1 - coverage) * (1 - 1e-9))  # which may round to just above a whole number
 
 
 def mean_f1(num_kept: NDArray[np.int64], is_relevant: NDArray[np.bool_], num_relevant: NDArray[np.int64]) -> float:
@@ -35,8 +187,12 @@ def best_mass(
     is_relevant: NDArray[np.bool_],
     num_relevant: NDArray[np.int64],
     temperature: NDArray[np.floating],
+    distribution: ScoreDistribution,
 ) -> tuple[float, float]:
-    """(c*, its mean F1) over lists of scores [B, k], descending, long enough for the longest list that should be kept.
+    """c* = argmax_c of the mean F1 of the items kept with mass c, and that F1.
+
+    Args:
+        scores: lists [B, k], descending, long enough for the longest list that should be kept.
 
     Raises:
         ValueError: if there is no query.
@@ -45,7 +201,7 @@ def best_mass(
         raise ValueError("choosing a mass needs at least 1 held-out query, got none")
     f1 = []
     for mass in CANDIDATE_MASSES:
-        kept = cut(scores, temperature, MassCutoff(float(mass)), num_searched=scores.shape[1]).num_kept
-        f1.append(mean_f1(kept, is_relevant, num_relevant))
+        threshold = distribution.quantile(1 - float(mass), temperature)
+        f1.append(mean_f1((scores >= threshold[:, None]).sum(axis=1), is_relevant, num_relevant))
     best = int(np.argmax(f1))
     return float(CANDIDATE_MASSES[best]), f1[best]

@@ -1,70 +1,185 @@
-"""The ways to cut a list of scores descending: by probability mass, by a fixed score, by a number of items.
+"""The ways to cut a list of scores descending, under one contract.
 
-Source: pEBR, Section 3: the first against the other two.
+    top_k      a number of items
+    score      s >= a fixed score
+    mass       s >= t_q with P(score of a relevant item >= t_q) = c, from tau_q and a background (`distributions`)
+    coverage   s >= t_q such that a share c of a query's relevant items is kept on average (`calibration`)
+    nucleus    the fewest items that hold the mass c of softmax(training logit) over the corpus
 
-Axes: B queries, k results.
+Each keeps at least `min_items` (as far as there are any) and at most `max_items`.
+
+Source: pEBR, Section 3, for the first three.
+Differs from the source: the normaliser cancels in both losses, so that training leaves open how much of the relevant a
+mass keeps; coverage measures it. The nucleus asks for no background at all.
+
+Axes: B queries, X items, k results.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rails_ray.cutoffs import Cutoff
-from rails_ray.cutoffs.distributions import beta_threshold
+from rails_ray.cutoffs.calibration import Calibration
+from rails_ray.cutoffs.distributions import ScoreDistribution
+
+BISECTIONS = 40  # of [-1, 1]: below the spacing of float32 at 1
 
 
-@dataclass(frozen=True)
-class MassCutoff:
-    """Keep items above the score that a relevant item reaches with probability `mass`. Needs a trained tau_q."""
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How many items a policy keeps whatever their scores.
 
-    mass: float
-    max_items: None = None
+    Args:
+        min_items: at least so many.
+        max_items: at most so many; None for no limit.
+    """
+
+    min_items: int = 0
+    max_items: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.mass < 1:
-            raise ValueError(f"mass must be above 0 and below 1, got {self.mass}")
-
-    def threshold(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
-        return beta_threshold(self.mass, temperature)
+        if self.min_items < 0:
+            raise ValueError(f"min_items must be at least 0, got {self.min_items}")
+        if self.max_items is not None and self.max_items < max(self.min_items, 1):
+            raise ValueError(f"max_items must be at least 1 and at least min_items, got {self.max_items}")
 
 
 @dataclass(frozen=True)
-class ScoreCutoff:
+class TopKCutoff(Limits):
+    """Keep the best k."""
+
+    k: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.k < 1:
+            raise ValueError(f"top_k must be at least 1, got {self.k}")
+        limit = self.k if self.max_items is None else min(self.k, self.max_items)
+        object.__setattr__(self, "max_items", limit)
+
+    def floor(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
+        return np.full(len(temperature), -np.inf)
+
+    def threshold(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.float64]:
+        return self.floor(temperature)
+
+
+@dataclass(frozen=True)
+class ScoreCutoff(Limits):
     """Keep items whose score is at least `score`."""
 
     score: float
-    max_items: None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not -1 <= self.score <= 1:
             raise ValueError(f"score must be in [-1, 1], got {self.score}")
 
-    def threshold(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
+    def floor(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
         return np.full(len(temperature), self.score, dtype=np.float64)
+
+    def threshold(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.float64]:
+        return self.floor(temperature)
 
 
 @dataclass(frozen=True)
-class TopKCutoff:
-    """Keep the best `max_items`, whatever their scores."""
+class MassCutoff(Limits):
+    """Keep items above the score that a relevant item reaches with probability `mass`. Needs a trained tau_q."""
 
-    max_items: int
+    mass: float
+    distribution: ScoreDistribution
 
     def __post_init__(self) -> None:
-        if self.max_items < 1:
-            raise ValueError(f"top_k must be at least 1, got {self.max_items}")
+        super().__post_init__()
+        _check_share("mass", self.mass)
 
-    def threshold(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
-        return np.full(len(temperature), -np.inf)
+    def floor(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
+        return self.distribution.quantile(1 - self.mass, temperature)
+
+    def threshold(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.float64]:
+        return self.floor(temperature)
+
+
+@dataclass(frozen=True)
+class CoverageCutoff(Limits):
+    """Keep, on average over queries, a share `coverage` of a query's relevant items."""
+
+    coverage: float
+    calibration: Calibration
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_share("coverage", self.coverage)
+        self.calibration.check(self.coverage)
+
+    def floor(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
+        return self.calibration.threshold(self.coverage, temperature)
+
+    def threshold(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.float64]:
+        return self.floor(temperature)
+
+
+@dataclass(frozen=True)
+class NucleusCutoff(Limits):
+    """Keep the best items until they hold a share `nucleus` of the softmax over the corpus.
+
+    Args:
+        logit: of the loss that the model was trained by, from scores [B, X] and tau_q [B], increasing in the score.
+        log_normaliser: the log-sum-exp of the logits of all items that a query can find [B].
+        num_items: X.
+    """
+
+    nucleus: float
+    logit: Callable[[Tensor, Tensor], Tensor]
+    log_normaliser: NDArray[np.float64]
+    num_items: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_share("nucleus", self.nucleus)
+
+    def floor(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
+        """All items below it together hold half of what may be left out."""
+        least = self.log_normaliser + math.log((1 - self.nucleus) / (2 * max(self.num_items, 1)))
+        low, high = np.full(len(temperature), -1.0), np.ones(len(temperature))
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            is_below = self._logits(middle[:, None], temperature)[:, 0] < least
+            low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
+        return low
+
+    def threshold(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.float64]:
+        """The score of the item with which the share is reached; the floor where the list ends before."""
+        is_there = scores > -np.inf
+        weights = np.exp(self._logits(scores, temperature) - self.log_normaliser[:, None]) * is_there
+        held = weights.cumsum(axis=1) >= self.nucleus
+        floor = self.floor(temperature)
+        if not held.size:
+            return floor
+        last = np.take_along_axis(scores, held.argmax(axis=1)[:, None], axis=1)[:, 0]
+        return np.where(held.any(axis=1), last, floor)
+
+    def _logits(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.float64]:
+        inside = np.maximum(np.asarray(scores, dtype=np.float64), -1.0)  # -inf marks a place without an item
+        found: NDArray[np.float64] = self.logit(
+            torch.from_numpy(inside), torch.from_numpy(np.asarray(temperature, dtype=np.float64))
+        ).numpy()
+        return found
 
 
 @dataclass(frozen=True)
 class Cut:
     """What a cut-off decided for each query.
 
-    threshold: the lowest score kept; -inf where only a number of items was asked for.
+    threshold: the lowest score that is kept, `min_items` aside; -inf where the scores did not decide.
     num_kept: items of the list to return, from its start.
-    is_truncated: whether the list ended before the scores fell below the threshold, so that more may qualify.
+    is_truncated: whether items that qualify were left out: the list, or `max_items`, ended before them.
     """
 
     threshold: NDArray[np.float64]
@@ -76,19 +191,24 @@ def cut(
     scores: NDArray[np.floating],
     temperature: NDArray[np.floating],
     cutoff: Cutoff,
-    num_searched: int | NDArray[np.integer],
+    is_cut_short: NDArray[np.bool_],
 ) -> Cut:
-    """Apply `cutoff` to scores [B, k], descending.
+    """Apply `cutoff` to scores [B, k], descending, -inf where nothing was found.
 
     Args:
-        num_searched: items, for all queries or for each [B], of which these are the best k.
+        is_cut_short: whether a query has items below the end of its list which may qualify [B].
     """
-    num_found = scores.shape[1]
-    threshold = cutoff.threshold(temperature)
-    num_kept = (scores >= threshold[:, None]).sum(axis=1)
-    if cutoff.max_items is not None:
-        num_kept = np.minimum(num_kept, cutoff.max_items)
-        is_truncated = np.broadcast_to(num_found < np.minimum(cutoff.max_items, num_searched), len(scores))
-    else:
-        is_truncated = (num_kept == num_found) & (num_found < num_searched)
-    return Cut(threshold, num_kept, is_truncated)
+    threshold = cutoff.threshold(scores, temperature)
+    num_found = (scores > -np.inf).sum(axis=1)
+    qualify = np.minimum((scores >= threshold[:, None]).sum(axis=1), num_found)
+    num_kept = np.minimum(np.maximum(qualify, cutoff.min_items), num_found)
+    most = num_found if cutoff.max_items is None else np.full(len(scores), cutoff.max_items)
+    more = (is_cut_short & (qualify == num_found)) | (num_kept > most)
+    # Who asks for a number alone, and is given it, lacks nothing.
+    is_truncated = more & ~(np.isneginf(threshold) & (num_kept >= most) & (cutoff.max_items is not None))
+    return Cut(threshold, np.minimum(num_kept, most), is_truncated)
+
+
+def _check_share(name: str, value: float) -> None:
+    if not 0 < value < 1:
+        raise ValueError(f"{name} must be above 0 and below 1, got {value}")

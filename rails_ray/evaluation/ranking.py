@@ -1,10 +1,10 @@
 """Rank the whole corpus for each query of a split.
 
-Axes: Q queries of the split, X items, k length of the lists kept.
+Axes: Q queries of the split, X items, k length of the lists kept, M relevant pairs, S items sampled.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from rails_ray.top_k import select
 
 BATCH_SIZE = 128  # queries or items encoded at a time
 NOT_FOUND = 2**62  # a rank beyond all k, whose reciprocal is as good as 0
+NUM_SAMPLED = 32  # items of the corpus per query: 64,000 scores of 2,000 queries give a Beta's parameters to a percent
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class Ranking:
     is_relevant: whether each of them is [Q, k].
     num_relevant: relevant items, in the corpus or not [Q].
     temperature: tau_q [Q].
+    pair_query, pair_score: query number and score of each relevant item that the query can find [M].
+    sampled_scores: of items of the corpus drawn at random; -inf where the query has seen one [Q, S].
+    log_normaliser: the log-sum-exp of the logits of all items that the query can find [Q]; None where no logit is.
     """
 
     best_rank: NDArray[np.int64]
@@ -38,6 +42,10 @@ class Ranking:
     is_relevant: NDArray[np.bool_]
     num_relevant: NDArray[np.int64]
     temperature: NDArray[np.float32]
+    pair_query: NDArray[np.int64]
+    pair_score: NDArray[np.float32]
+    sampled_scores: NDArray[np.float32]
+    log_normaliser: NDArray[np.float64] | None = None
 
 
 def encode_items(model: Model, features: FeatureRows) -> ItemState:
@@ -61,10 +69,16 @@ def query_batches(model: Model, inputs: list[str] | ItemLists) -> Iterator[tuple
             yield first, model.encode_queries(batch)
 
 
-def rank_all(model: Model, items: ItemState, queries: Queries, k: int) -> Ranking:
-    """Score every item that a query has not seen, for every query, and keep the k best."""
+def rank_all(
+    model: Model, items: ItemState, queries: Queries, k: int, logit: Callable[[Tensor, Tensor], Tensor] | None = None
+) -> Ranking:
+    """Score every item that a query has not seen, for every query, and keep the k best.
+
+    Args:
+        logit: of the model's loss, from scores [B, X] and tau_q [B]; needed for the log-normaliser alone.
+    """
     search = BruteForce(model.similarity, items)
-    best_rank, lists, relevant_lists, temperature = [], [], [], []
+    found: dict[str, list[Tensor]] = {field.name: [] for field in fields(Ranking)}
     for first, query in query_batches(model, queries.inputs):
         scores = search.scores(query)
         is_relevant = torch.zeros_like(scores, dtype=torch.bool)
@@ -75,18 +89,25 @@ def rank_all(model: Model, items: ItemState, queries: Queries, k: int) -> Rankin
                 scores[line, torch.from_numpy(queries.seen[first + line])] = -torch.inf
             relevant = queries.relevant[first + line]
             is_relevant[line, torch.from_numpy(relevant[relevant < len(items)])] = True
-        best_rank.append(rank_of_best(scores, is_relevant))
         top = select(scores, k)
-        lists.append(top.scores)
-        relevant_lists.append(is_relevant.gather(1, top.item_rows))
-        temperature.append(query.temperature)
-    return Ranking(
-        best_rank=torch.cat(best_rank).cpu().numpy(),
-        scores=torch.cat(lists).cpu().numpy(),
-        is_relevant=torch.cat(relevant_lists).cpu().numpy(),
-        num_relevant=queries.relevant.lengths,
-        temperature=torch.cat(temperature).cpu().numpy(),
-    )
+        number, row = (is_relevant & (scores > -torch.inf)).nonzero(as_tuple=True)
+        sampled = torch.randint(len(items), (NUM_SAMPLED,), generator=torch.Generator().manual_seed(first))
+        batch: dict[str, Tensor] = {
+            "best_rank": rank_of_best(scores, is_relevant),
+            "scores": top.scores,
+            "is_relevant": is_relevant.gather(1, top.item_rows),
+            "temperature": query.temperature,
+            "pair_query": first + number,
+            "pair_score": scores[number, row],
+            "sampled_scores": scores[:, sampled],
+        }
+        if logit is not None:
+            logits = logit(scores, query.temperature).masked_fill(scores.isneginf(), -torch.inf)
+            batch["log_normaliser"] = logits.double().logsumexp(dim=1)
+        for name, tensor in batch.items():
+            found[name].append(tensor)
+    joined = {name: torch.cat(parts).cpu().numpy() for name, parts in found.items() if parts}
+    return Ranking(num_relevant=queries.relevant.lengths, **joined)
 
 
 def rank_of_best(scores: Float[Tensor, "B X"], is_relevant: Bool[Tensor, "B X"]) -> Int[Tensor, " B"]:

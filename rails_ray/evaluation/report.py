@@ -4,11 +4,13 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from rails_ray.cutoffs.calibration import best_mass
-from rails_ray.cutoffs.policies import MassCutoff, cut
+from rails_ray.cutoffs.calibration import Calibration, best_mass
+from rails_ray.cutoffs.distributions import ScoreDistribution
+from rails_ray.cutoffs.measuring import Measured, measure
 from rails_ray.data.batch import FeatureRows
 from rails_ray.data.dataset import Queries
 from rails_ray.encoders.model import Model
+from rails_ray.evaluation.calibrating import positives_of
 from rails_ray.evaluation.metrics import ListQuality, hit_rate, list_quality, mean_reciprocal_rank
 from rails_ray.evaluation.ranking import Ranking, encode_items, rank_all
 from rails_ray.similarities.states import ItemState
@@ -22,6 +24,7 @@ class Report:
     """
     hit_rate: by k.
     cutoff_mass, lists: the per-query cut-off and what it keeps; None where the model has no trained tau_q.
+    coverage: what the version's calibration keeps of the relevant on this split; None where it has none.
     """
 
     split: str
@@ -31,18 +34,24 @@ class Report:
     mrr: float
     cutoff_mass: float | None
     lists: ListQuality | None
+    coverage: list[Measured] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
 
-def validate(model: Model, items: ItemState, queries: Queries, has_temperature: bool) -> Report:
-    """The report on the validation split, with the mass that keeps the best lists there."""
+def validate(model: Model, items: ItemState, queries: Queries, distribution: ScoreDistribution | None) -> Report:
+    """The report on the validation split, with the mass that keeps the best lists there.
+
+    Args:
+        distribution: of a relevant item's score; None where the model has no trained tau_q.
+    """
     ranking = rank_all(model, items, queries, min(LONGEST_LIST, len(items)))
     mass = None
-    if has_temperature:
-        mass, _ = best_mass(ranking.scores, ranking.is_relevant, ranking.num_relevant, ranking.temperature)
-    return _report("valid", len(items), ranking, mass)
+    if distribution is not None:
+        found = ranking.scores, ranking.is_relevant, ranking.num_relevant, ranking.temperature
+        mass, _ = best_mass(*found, distribution)
+    return _report("valid", len(items), ranking, mass, distribution)
 
 
 def validation_mrr(model: Model, item_features: FeatureRows, queries: Queries) -> float:
@@ -51,16 +60,32 @@ def validation_mrr(model: Model, item_features: FeatureRows, queries: Queries) -
     return mean_reciprocal_rank(ranking.best_rank)
 
 
-def evaluate(model: Model, items: ItemState, queries: Queries, split: str, cutoff_mass: float | None) -> Report:
-    """The report on a split with a given mass."""
+def evaluate(
+    model: Model,
+    items: ItemState,
+    queries: Queries,
+    split: str,
+    cutoff_mass: float | None,
+    distribution: ScoreDistribution | None,
+    calibration: Calibration | None = None,
+) -> Report:
+    """The report on a split with a given mass of `distribution`, and with the coverage of a calibration."""
     ranking = rank_all(model, items, queries, min(LONGEST_LIST, len(items)))
-    return _report(split, len(items), ranking, cutoff_mass)
+    report = _report(split, len(items), ranking, cutoff_mass, distribution)
+    if calibration is None:
+        return report
+    measured = measure(calibration, positives_of(ranking, calibration.distribution))
+    return dataclasses.replace(report, coverage=measured)
 
 
-def _report(split: str, num_items: int, ranking: Ranking, mass: float | None) -> Report:
+def _report(
+    split: str, num_items: int, ranking: Ranking, mass: float | None, distribution: ScoreDistribution | None
+) -> Report:
     lists = None
     if mass is not None:
-        kept = cut(ranking.scores, ranking.temperature, MassCutoff(mass), num_items).num_kept
+        assert distribution is not None
+        threshold = distribution.quantile(1 - mass, ranking.temperature)
+        kept = (ranking.scores >= threshold[:, None]).sum(axis=1)
         lists = list_quality(kept, ranking.is_relevant, ranking.num_relevant)
     return Report(
         split=split,

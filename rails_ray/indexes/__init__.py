@@ -10,12 +10,12 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
-from rails_ray.top_k import Exclusions, TopK
+from rails_ray.top_k import Above, Exclusions, TopK
 
 
 @runtime_checkable
 class Index(Protocol):
-    """The k vectors with the largest inner product with each query."""
+    """The vectors with the largest inner product with each query: k of them, or all that reach a threshold."""
 
     @property
     def is_exact(self) -> bool:
@@ -23,3 +23,18 @@ class Index(Protocol):
 
     def search(self, queries: Float[Tensor, "B d"], k: int, exclude: Exclusions | None = None) -> TopK:
         """Inner products descending; -inf at places for which exclusion left no item."""
+
+    def search_above(
+        self,
+        queries: Float[Tensor, "B d"],
+        threshold: Float[Tensor, " B"],
+        cap: int,
+        exclude: Exclusions | None = None,
+        at_least: int = 0,
+    ) -> Above:
+        """All vectors whose inner product is at least the query's threshold, at most the `cap` best of them; where
+        fewer than `at_least` reach it, the `at_least` best.
+
+        Raises:
+            ValueError: if a threshold is NaN, or unless 0 <= at_least <= cap and cap >= 1.
+        """

@@ -16,6 +16,7 @@ and item.
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -98,8 +99,13 @@ def candidate_scores(
     g: Float[Tensor, "B C P_X d"],
     v: Float[Tensor, "B C P"],
     gate: Gate,
+    floor: Float[Tensor, " B"] | None = None,
 ) -> Float[Tensor, "B C"]:
-    """Scores of each query's own candidates, which the caller has gathered."""
+    """Scores of each query's own candidates, which the caller has gathered.
+
+    Args:
+        floor: as in `scores`.
+    """
     num_queries, num_candidates, num_item_components, width = g.shape
     if not num_queries * num_candidates:
         return f.new_empty(num_queries, num_candidates)
@@ -110,6 +116,10 @@ def candidate_scores(
     cosines = space.of("cosines", u.shape[1], num_columns)
     cosines.copy_(products.view(num_columns, -1).T)
     u, v = u[:, weights.order], v.to(f.dtype)[:, :, weights.order]
+    if floor is not None:
+        pruned = _pruned(cosines, floor, lambda query, item: (u[query] * v[query, item]).T.contiguous(), weights, space)
+        if pruned is not None:
+            return pruned
     z = space.of("z", u.shape[1], num_columns)
     z.copy_((u.unsqueeze(1) * v).flatten(end_dim=1).T)
     mixed = _mixture(cosines, z.add_(weights.second_bias[:, :, 0]), weights, space)
@@ -167,17 +177,34 @@ def _block(
 ) -> Float[Tensor, "B X"]:
     flat = cosines.flatten(start_dim=1)
     if floor is not None:
-        is_needed = cosines.amax(dim=0) >= floor[:, None]  # [B, X]
-        pairs = is_needed.flatten().nonzero()[:, 0]
-        if len(pairs) < PRUNED_SHARE * is_needed.numel():
-            query, item = pairs // is_needed.shape[1], pairs % is_needed.shape[1]
-            offsets = u[:, query, 0] * v[:, 0, item] + gate.second_bias[:, :, 0]
-            found = torch.full_like(cosines[0], -torch.inf)
-            found[is_needed] = _mixture(flat[:, pairs], offsets, gate, space)
-            return found
+        pruned = _pruned(flat, floor, lambda query, item: u[:, query, 0] * v[:, 0, item], gate, space)
+        if pruned is not None:
+            return pruned
     offsets = space.of("z", *flat.shape)
     torch.addcmul(gate.second_bias, u, v, out=offsets.view(cosines.shape))
     return _mixture(flat, offsets, gate, space).view(cosines.shape[1:])
+
+
+def _pruned(
+    cosines: Float[Tensor, "P N"],
+    floor: Float[Tensor, " B"],
+    offsets: Callable[[Int[Tensor, " n"], Int[Tensor, " n"]], Float[Tensor, "P n"]],
+    gate: _Prepared,
+    space: _Workspace,
+) -> Float[Tensor, "B X"] | None:
+    """Scores of the pairs whose largest cosine reaches the floor, -inf elsewhere; None where most of them reach it.
+
+    Args:
+        offsets: u * v of some pairs, by the numbers of query and item.
+    """
+    is_needed = cosines.amax(dim=0).view(len(floor), -1) >= floor[:, None]  # [B, X]
+    pairs = is_needed.flatten().nonzero()[:, 0]
+    if len(pairs) >= PRUNED_SHARE * is_needed.numel():
+        return None
+    z = offsets(pairs // is_needed.shape[1], pairs % is_needed.shape[1]).add_(gate.second_bias[:, :, 0])
+    found = cosines.new_full(is_needed.shape, -torch.inf)
+    found[is_needed] = _mixture(cosines[:, pairs], z, gate, space)
+    return found
 
 
 def _mixture(

@@ -4,6 +4,7 @@
     encode(storage, run)        -> parts        Ray Data
     publish(storage, version)   -> a version    one atomic write
     evaluate(storage, ...)      -> a report     one task
+    calibrate(storage, ...)     -> a report     one task; what it measured on lies beside the version
     serving                     -> HTTP         Ray Serve: a router, a deployment per shard
 
 Each function runs on the cluster that the process is connected to; see `cluster`. It is imported when it is first
@@ -14,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rails_ray.on_ray.calibrating import calibrate
     from rails_ray.on_ray.encoding import encode
     from rails_ray.on_ray.evaluating import evaluate
     from rails_ray.on_ray.pipelining import pipeline
@@ -21,9 +23,10 @@ if TYPE_CHECKING:
     from rails_ray.on_ray.submitting import submit
     from rails_ray.on_ray.training import train
 
-__all__ = ["encode", "evaluate", "pipeline", "publish", "submit", "train"]
+__all__ = ["calibrate", "encode", "evaluate", "pipeline", "publish", "submit", "train"]
 
 MODULES = {
+    "calibrate": "calibrating",
     "encode": "encoding",
     "evaluate": "evaluating",
     "pipeline": "pipelining",

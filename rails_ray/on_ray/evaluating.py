@@ -1,18 +1,21 @@
 """Evaluate a run or a version on held-out queries, in one task on the cluster."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import ray
+from numpy.typing import NDArray
 
 from rails_ray import build, config
-from rails_ray.config import DataConfig
-from rails_ray.data.dataset import SPLITS
+from rails_ray.config import DataConfig, RunConfig
+from rails_ray.data.dataset import SPLITS, DataSet, Queries
+from rails_ray.encoders.model import Model
 from rails_ray.evaluation import report
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.evaluation.report import Report
 from rails_ray.on_ray.failures import told_plainly
-from rails_ray.storage import runs, shards, versions
+from rails_ray.similarities.states import ItemState
+from rails_ray.storage import calibrations, runs, shards, versions
 from rails_ray.storage.filesystem import Storage
 
 
@@ -39,12 +42,51 @@ def evaluate(
     """
     if run is not None and version is not None:
         raise ValueError(f"give a run or a version to evaluate, got run {run!r} and version {version!r}")
-    if split not in SPLITS:
-        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+    check_split(split)
     store = Storage(storage)
     with told_plainly():
         result: Report = ray.get(_evaluate.remote(str(store), run, version, split, data))
     return result
+
+
+def check_split(split: str) -> None:
+    """Raises:
+    ValueError: if there is no such split.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+
+
+@dataclass(frozen=True)
+class VersionQueries:
+    """A version as it is stored, and a data set whose queries are asked of it."""
+
+    version: str
+    config: RunConfig
+    model: Model
+    items: ItemState
+    cutoff_mass: float | None
+    rows: NDArray[np.int64]
+    data: DataSet
+
+    @staticmethod
+    def read(store: Storage, version: str | None, data: DataConfig | None) -> "VersionQueries":
+        """
+        Args:
+            data: by default those of the version's config.
+        """
+        described = versions.read_described(store, version)
+        model = build.version_model(store, described)
+        stored = shards.read_shards(store, described, range(len(described.shard_items)))
+        run_config = build.version_config(store, described)
+        asked = build.data(replace(run_config, data=data or run_config.data), store)
+        row_of = {item_id: row for row, item_id in enumerate(stored.item_ids)}
+        rows = np.array([row_of.get(item_id, -1) for item_id in asked.item_ids])
+        return VersionQueries(described.version, run_config, model, stored.state, described.cutoff_mass, rows, asked)
+
+    def queries(self, split: str) -> Queries:
+        """Those of a split, by the rows of the version's items."""
+        return self.data.queries[split].in_corpus(self.rows, len(self.items))
 
 
 @ray.remote(num_cpus=1)
@@ -58,13 +100,16 @@ def _evaluate(storage: str, run: str | None, version: str | None, split: str, da
         build.for_data(run_config, data)  # says if a row of the model is another item now
         model = build.trained_model(run_config, found.weights)
         items = encode_items(model, model.item_features(data.item_inputs))
-        return report.evaluate(model, items, data.queries[split], split, cutoff_mass)
-    described = versions.read_described(store, version)
-    model = build.version_model(store, described)
-    stored = shards.read_shards(store, described, range(len(described.shard_items)))
-    run_config = build.version_config(store, described)
-    data = build.data(replace(run_config, data=data_config or run_config.data), store)
-    rows = {item_id: row for row, item_id in enumerate(stored.item_ids)}
-    places = np.array([rows.get(item_id, -1) for item_id in data.item_ids])
-    queries = data.queries[split].in_corpus(places, len(rows))
-    return report.evaluate(model, stored.state, queries, split, described.cutoff_mass)
+        distribution = build.score_distribution(run_config)
+        return report.evaluate(model, items, data.queries[split], split, cutoff_mass, distribution)
+    own = VersionQueries.read(store, version, data_config)
+    stored = calibrations.read(store, own.version)
+    return report.evaluate(
+        own.model,
+        own.items,
+        own.queries(split),
+        split,
+        own.cutoff_mass,
+        build.score_distribution(own.config),
+        None if stored is None else build.calibration(own.config, stored),
+    )

@@ -1,4 +1,4 @@
-"""The whole way from data to a current version: train -> encode -> evaluate -> publish, if the gates pass.
+"""The whole way from data to a current version: train -> encode -> calibrate -> evaluate -> publish, if gates pass.
 
 Each stage goes on with what an earlier try under the same name has left, and one that was done is passed over.
 """
@@ -11,12 +11,13 @@ from rails_ray.config import RunConfig, from_json
 from rails_ray.errors import ConflictError, DamagedError, GateError, NotFoundError
 from rails_ray.evaluation.gates import Gates, objection
 from rails_ray.evaluation.report import Report
+from rails_ray.on_ray.calibrating import calibrate
 from rails_ray.on_ray.encoding import encode
 from rails_ray.on_ray.evaluating import evaluate
 from rails_ray.on_ray.progress import OnProgress
 from rails_ray.on_ray.publishing import publish
 from rails_ray.on_ray.training import CHECKPOINT_S, train
-from rails_ray.storage import versions
+from rails_ray.storage import calibrations, versions
 from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.runs import Run
@@ -68,7 +69,7 @@ def pipeline(
         GateError: if the version is not good enough, or the current one cannot be measured on its queries; it is
             encoded, and the former version stays current.
         ConflictError: if another version was published in the meantime.
-        Further as `train`, `encode`, `evaluate` and `publish`.
+        Further as `train`, `encode`, `calibrate`, `evaluate` and `publish`.
     """
     store = Storage(storage)
     name = run or timed_name(run_config.name)
@@ -84,6 +85,10 @@ def pipeline(
         )
     with stage(f"encode {name}") as on_progress:
         encode(storage, name, version=name, num_shards=num_shards, use_gpu=use_gpu, on_progress=on_progress)
+    if calibrations.read(store, name) is None:
+        with stage(f"calibrate {name}") as on_progress:
+            calibrate(storage, version=name)
+            on_progress(1, 1, "versions")
     with stage(f"evaluate {name}") as on_progress:
         report = evaluate(storage, version=name)
         current = _current(store)

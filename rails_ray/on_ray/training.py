@@ -186,7 +186,8 @@ def _train_worker(settings: dict[str, Any]) -> None:
     )
     if is_first:
         items = encode_items(model, item_features)
-        report = validate(model, items, held_out, build.has_trained_temperature(run_config))
+        distribution = build.score_distribution(run_config) if build.has_trained_temperature(run_config) else None
+        report = validate(model, items, held_out, distribution)
         runs.write(
             store,
             run,

@@ -1,4 +1,5 @@
-"""Retrieval: the k items of a corpus with the highest score under a learned similarity.
+"""Retrieval: the items of a corpus with the highest score under a learned similarity, k of them or all that reach a
+threshold.
 
 | member          | paper                                          | exact                                  |
 |-----------------|------------------------------------------------|----------------------------------------|
@@ -14,12 +15,14 @@
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from jaxtyping import Int
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from rails_ray.retrieval.certificate import Certificate
 from rails_ray.similarities.states import QueryState
-from rails_ray.top_k import Exclusions, TopK
+from rails_ray.top_k import Above, Exclusions, TopK
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,27 @@ class Found:
     num_scored: Int[Tensor, " B"]
 
 
+@dataclass(frozen=True)
+class FoundAbove:
+    """
+    above: the items of each query whose score is at least its threshold, none of them excluded.
+    certificate: what is known of the items whose score was not computed although it might reach the threshold.
+    num_scored: items of which it was computed, by query.
+    """
+
+    above: Above
+    certificate: Certificate
+    num_scored: Int[Tensor, " B"]
+
+    def gap(self, threshold: Float[Tensor, " B"]) -> Float[Tensor, " B"] | None:
+        """How much higher than it had to a missing item can score; 0 where the answer is exact, None where nothing is
+        known. What it had to reach is the threshold or, where a list ends above or goes on below, its last score."""
+        scores = F.pad(self.above.top_k.scores, (0, 1), value=-torch.inf)
+        last = scores.masked_fill(scores == -torch.inf, torch.inf).amin(dim=1)
+        needed = torch.where(self.above.is_truncated, last, torch.minimum(threshold.float(), last))
+        return self.certificate.gap(needed.clamp(min=torch.finfo(torch.float32).min))
+
+
 @runtime_checkable
 class Retriever(Protocol):
     """A search method bound to a similarity and to the items that it searches."""
@@ -48,5 +72,24 @@ class Retriever(Protocol):
 
         Raises:
             ValueError: if k is below 1 or above the number of items left after exclusion, or the query is not finite
+                or not of the shape that the items have.
+        """
+
+    def search_above(
+        self,
+        query: QueryState,
+        threshold: Float[Tensor, " B"],
+        cap: int,
+        exclude: Exclusions | None = None,
+        at_least: int = 0,
+    ) -> FoundAbove:
+        """All items whose score is at least the query's threshold, at most the `cap` best of them; where fewer than
+        `at_least` reach it, the `at_least` best.
+
+        Args:
+            threshold: compared in float32; -inf for every item, inf for none.
+
+        Raises:
+            ValueError: if a threshold is NaN, unless 0 <= at_least <= cap and cap >= 1, or if the query is not finite
                 or not of the shape that the items have.
         """

@@ -13,14 +13,19 @@ Axes: B queries, X items.
 import math
 from dataclasses import dataclass
 
-from rails_ray.retrieval import Found
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from rails_ray.retrieval import Found, FoundAbove
+from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.retrieval.candidates import ByAverage, Candidates, PerEmbedding, union
 from rails_ray.retrieval.certificate import Certificate, all_scored, rounding_slack
-from rails_ray.retrieval.checks import check_items, check_search, check_width
-from rails_ray.retrieval.rescore import rescore
+from rails_ray.retrieval.checks import check_items, check_search, check_search_above, check_width
+from rails_ray.retrieval.rescore import candidate_scores, rescore
 from rails_ray.similarities import Similarity
 from rails_ray.similarities.states import ItemState, QueryState
-from rails_ray.top_k import Exclusions
+from rails_ray.top_k import Above, Exclusions, ScanAbove, TopK
 
 NO_CERTIFICATE = "candidates by the average component alone: what it leaves out may have any cosine"
 
@@ -74,13 +79,41 @@ class Approximate:
         """
         check_search(query, self.similarity, self.items, k)
         self._check_widths(k)
-        widths = self.widths
-        found = self._candidates(query, widths, exclude)
-        while max(widths.num_per_embedding, widths.num_by_average) < len(self.items) and _is_short(found, k):
-            widths = widths.doubled()
-            found = self._candidates(query, widths, exclude)
+        found = self._at_least(query, k, exclude)
         top_k = rescore(self.similarity, self.items, query, found.item_rows, found.is_there, k)
         return Found(top_k.exactly_k(), self._certificate(found), found.is_there.sum(dim=1))
+
+    def search_above(
+        self,
+        query: QueryState,
+        threshold: Float[Tensor, " B"],
+        cap: int,
+        exclude: Exclusions | None = None,
+        at_least: int = 0,
+    ) -> FoundAbove:
+        """The contract of `Retriever`, of the candidates at the widths given. With one component on each side a
+        threshold leaves no first stage to do: the scan compares the cosines with it."""
+        if self.is_exact:
+            return BruteForce(self.similarity, self.items).search_above(query, threshold, cap, exclude, at_least)
+        check_search_above(query, self.similarity, self.items, threshold, cap, at_least)
+        best = ScanAbove(threshold, cap, at_least)
+        found = self._at_least(query, at_least, exclude)
+        scores = candidate_scores(
+            self.similarity, self.items, query, found.item_rows, found.is_there, best.floor - self.slack
+        )
+        num_scored = (scores > -torch.inf).sum(dim=1)
+        item_rows, order = found.item_rows.sort(dim=1)  # as a scan takes them
+        best.add(0, scores.gather(1, order))
+        return FoundAbove(_of_rows(best.above(), item_rows), self._certificate(found), num_scored)
+
+    def _at_least(self, query: QueryState, least: int, exclude: Exclusions | None) -> Candidates:
+        """Candidates at the widths given, widened while a query has too few of them and there are more."""
+        widths = self.widths
+        found = self._candidates(query, widths, exclude)
+        while max(widths.num_per_embedding, widths.num_by_average) < len(self.items) and _is_short(found, least):
+            widths = widths.doubled()
+            found = self._candidates(query, widths, exclude)
+        return found
 
     def _check_widths(self, k: int) -> None:
         per_embedding, by_average = self.widths.num_per_embedding, self.widths.num_by_average
@@ -107,6 +140,13 @@ class Approximate:
         if self.per_embedding is None and found.last_cosine.isposinf().any():
             return Certificate(None, NO_CERTIFICATE)
         return Certificate(found.last_cosine + self.slack)
+
+
+def _of_rows(above: Above, item_rows: Int[Tensor, "B C"]) -> Above:
+    """An answer whose rows are columns of `item_rows`, with the rows that stand there."""
+    found = above.top_k
+    rows = item_rows.gather(1, found.item_rows).masked_fill(found.scores == -torch.inf, 0)
+    return Above(TopK(found.scores, rows), above.is_truncated)
 
 
 def _is_short(found: Candidates, k: int) -> bool:

@@ -1,18 +1,21 @@
 """One corpus in several parts: what a shard answers, and how the answers become one.
 
 A shard holds consecutive item rows and answers with the rows of the whole corpus. As each shard gives its own k best,
-the k best of all answers are those of the corpus, ties included (`top_k`). No item that any shard passed over scores
-above the largest of the shards' bounds, so exactness survives: the k-th merged score is compared with that.
+the k best of all answers are those of the corpus, ties included (`top_k`); so are all items at or above a threshold.
+No item that any shard passed over scores above the largest of the shards' bounds, so exactness survives: the k-th
+merged score is compared with that.
 """
 
 from collections.abc import Iterable, Sequence
 
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
-from rails_ray.retrieval import Found, Retriever
+from rails_ray.retrieval import Found, FoundAbove, Retriever
 from rails_ray.retrieval.certificate import Certificate, all_scored
 from rails_ray.similarities.states import QueryState, take
-from rails_ray.top_k import Exclusions, TopK, merge
+from rails_ray.top_k import Above, Exclusions, TopK, merge, merge_above
 
 
 def search_shard(
@@ -49,12 +52,41 @@ def search_shard(
 
 def _of_query(found: Found, line: int, first_row: int) -> Found:
     own = slice(line, line + 1)
+    top_k = TopK(found.top_k.scores[own], found.top_k.item_rows[own] + first_row)
+    return Found(top_k, _certificate_of(found, line), found.num_scored[own])
+
+
+def search_shard_above(
+    retriever: Retriever,
+    first_row: int,
+    query: QueryState,
+    threshold: Float[Tensor, " B"],
+    cap: int,
+    at_least: int,
+    exclude: Sequence[Iterable[int]],
+) -> list[FoundAbove]:
+    """One result per query, with as many items [1, n] as it has in the shard, rows those of the corpus.
+
+    Args:
+        exclude: per query, rows of the shard (from 0) that must not be answered.
+    """
+    excluded = [sorted(set(rows)) for rows in exclude]
+    exclusions = Exclusions.of(excluded) if any(excluded) else None
+    found = retriever.search_above(query, threshold, cap, exclusions, at_least)
+    num_found = found.above.top_k.num_found().tolist()
+    return [_of_query_above(found, line, num, first_row) for line, num in enumerate(num_found)]
+
+
+def _of_query_above(found: FoundAbove, line: int, num_found: int, first_row: int) -> FoundAbove:
+    own, top_k = slice(line, line + 1), found.above.top_k
+    items = TopK(top_k.scores[own, :num_found], top_k.item_rows[own, :num_found] + first_row)
+    above = Above(items, found.above.is_truncated[own])
+    return FoundAbove(above, _certificate_of(found, line), found.num_scored[own])
+
+
+def _certificate_of(found: Found | FoundAbove, line: int) -> Certificate:
     bound = found.certificate.bound
-    return Found(
-        TopK(found.top_k.scores[own], found.top_k.item_rows[own] + first_row),
-        Certificate(None if bound is None else bound[own], found.certificate.reason),
-        found.num_scored[own],
-    )
+    return Certificate(None if bound is None else bound[line : line + 1], found.certificate.reason)
 
 
 def merge_shards(answers: Sequence[Sequence[Found]], k: int) -> list[Found]:
@@ -70,12 +102,29 @@ def merge_shards(answers: Sequence[Sequence[Found]], k: int) -> list[Found]:
     return merged
 
 
+def merge_shards_above(
+    answers: Sequence[Sequence[FoundAbove]], threshold: Float[Tensor, " B"], cap: int, at_least: int
+) -> list[FoundAbove]:
+    """The answer of each query, with as many items [1, n] as it has, from the answers of all shards to the same
+    question."""
+    merged = []
+    for line, parts in enumerate(zip(*answers, strict=True)):
+        above = merge_above([part.above for part in parts], threshold[line : line + 1], cap, at_least)
+        merged.append(FoundAbove(above, _certificate(parts), _num_scored(parts)))
+    return merged
+
+
 def _merged(parts: list[Found], k: int) -> Found:
+    return Found(merge([part.top_k for part in parts], k), _certificate(parts), _num_scored(parts))
+
+
+def _certificate(parts: Sequence[Found | FoundAbove]) -> Certificate:
     bounds = [part.certificate.bound for part in parts]
     known = [bound for bound in bounds if bound is not None]
     if len(known) == len(parts):
-        certificate = Certificate(torch.stack(known).amax(dim=0))
-    else:
-        certificate = next(part.certificate for part in parts if part.certificate.bound is None)
-    num_scored = torch.stack([part.num_scored for part in parts]).sum(dim=0)
-    return Found(merge([part.top_k for part in parts], k), certificate, num_scored)
+        return Certificate(torch.stack(known).amax(dim=0))
+    return next(part.certificate for part in parts if part.certificate.bound is None)
+
+
+def _num_scored(parts: Sequence[Found | FoundAbove]) -> Int[Tensor, " B"]:
+    return torch.stack([part.num_scored for part in parts]).sum(dim=0)

@@ -12,11 +12,13 @@ Axes: B queries, X items.
 """
 
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
-from rails_ray.retrieval import Found
+from rails_ray.retrieval import Found, FoundAbove
 from rails_ray.retrieval.brute_force import BruteForce
-from rails_ray.retrieval.candidates import PerEmbedding
-from rails_ray.retrieval.checks import check_search, check_width
+from rails_ray.retrieval.candidates import Candidates, PerEmbedding
+from rails_ray.retrieval.checks import check_search, check_search_above, check_width
 from rails_ray.retrieval.rescore import rescore
 from rails_ray.similarities import Similarity
 from rails_ray.similarities.states import ItemState, QueryState
@@ -40,14 +42,37 @@ class TwoPass:
 
     def search(self, query: QueryState, k: int, exclude: Exclusions | None = None) -> Found:
         """The contract of `Retriever`. An item counts as scored once, in whichever pass it was."""
-        similarity, items = self.scan.similarity, self.scan.items
-        check_search(query, similarity, items, k)
+        check_search(query, self.scan.similarity, self.scan.items, k)
         found = self.candidates(query, self.num_per_embedding, exclude)
-        threshold = torch.full((len(query),), -torch.inf, device=query.components.device)
-        if found.item_rows.shape[1] >= k:
-            best = rescore(similarity, items, query, found.item_rows, found.is_there, k)
-            threshold = best.scores[:, -1]  # -inf where a query has fewer than k candidates
-        second = self.scan.search(query, k, exclude, threshold)
-        # A candidate that the second pass leaves out was scored all the same.
-        num_scored = torch.maximum(second.num_scored, found.is_there.sum(dim=1))
-        return Found(second.top_k, second.certificate, num_scored)
+        second = self.scan.search(query, k, exclude, self._kth_best(query, found, k))
+        return Found(second.top_k, second.certificate, _num_scored(second, found))
+
+    def search_above(
+        self,
+        query: QueryState,
+        threshold: Float[Tensor, " B"],
+        cap: int,
+        exclude: Exclusions | None = None,
+        at_least: int = 0,
+    ) -> FoundAbove:
+        """The contract of `Retriever`. A threshold is what the first pass is there to find, so candidates are taken
+        only where items below it may be needed."""
+        check_search_above(query, self.scan.similarity, self.scan.items, threshold, cap, at_least)
+        if not at_least:
+            return self.scan.search_above(query, threshold, cap, exclude)
+        found = self.candidates(query, self.num_per_embedding, exclude)
+        floor = torch.minimum(threshold.float(), self._kth_best(query, found, at_least))
+        second = self.scan.search_above(query, threshold, cap, exclude, at_least, floor)
+        return FoundAbove(second.above, second.certificate, _num_scored(second, found))
+
+    def _kth_best(self, query: QueryState, found: Candidates, k: int) -> Float[Tensor, " B"]:
+        """The k-th best score of the candidates; -inf where a query has fewer than k."""
+        if found.item_rows.shape[1] < k:
+            return torch.full((len(query),), -torch.inf, device=query.components.device)
+        best = rescore(self.scan.similarity, self.scan.items, query, found.item_rows, found.is_there, k)
+        return best.scores[:, -1]
+
+
+def _num_scored(second: Found | FoundAbove, found: Candidates) -> Int[Tensor, " B"]:
+    """A candidate that the second pass leaves out was scored all the same."""
+    return torch.maximum(second.num_scored, found.is_there.sum(dim=1))

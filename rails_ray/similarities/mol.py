@@ -107,7 +107,7 @@ class MixtureOfLogits(nn.Module):
             raise ValueError("a mixture of logits needs the gate of query and item, got a state without one")
         states = query.components, query.gate, items.components, items.gate
         if items.components.dim() == 4:
-            return mol_scan.candidate_scores(*states, self.gate_weights())
+            return mol_scan.candidate_scores(*states, self.gate_weights(), floor)
         return mol_scan.scores(*states, self.gate_weights(), floor=floor, gate_dtype=gate_dtype)
 
     def gate_weights(self) -> mol_scan.Gate:

@@ -7,11 +7,15 @@ from hypothesis import strategies as st
 import oracles
 from examples import COLOURED, THINGS, small_config, small_history_config
 from rails_ray import build
+from rails_ray.cutoffs.distributions import UNIFORM, BetaDistribution
 from rails_ray.data.dataset import ItemLists, Queries
 from rails_ray.evaluation.agreement import recall_at_k
 from rails_ray.evaluation.metrics import hit_rate, list_quality, mean_reciprocal_rank
 from rails_ray.evaluation.ranking import NOT_FOUND, encode_items, rank_all, rank_of_best
 from rails_ray.evaluation.report import evaluate, validate, validation_mrr
+from rails_ray.losses.beta_nce import beta_logit
+
+BETA = BetaDistribution(UNIFORM)
 
 
 @given(st.lists(st.sampled_from([0.0, 0.5, 0.5, 1.0]), min_size=1, max_size=10), st.data())
@@ -126,7 +130,7 @@ def test_what_the_corpus_lacks_counts_against_every_measure() -> None:
     items = encode_items(model, model.item_features(THINGS))
     found = Queries(COLOURED.inputs[:2], COLOURED.relevant.take(slice(2)))
     lacking = Queries(COLOURED.inputs, ItemLists.of([*found.relevant, [BEYOND], [BEYOND, BEYOND]]))
-    before, after = (evaluate(model, items, queries, "test", 0.9) for queries in (found, lacking))
+    before, after = (evaluate(model, items, queries, "test", 0.9, BETA) for queries in (found, lacking))
     assert after.hit_rate == {k: rate / 2 for k, rate in before.hit_rate.items()}
     assert after.mrr == before.mrr / 2
     assert before.lists is not None
@@ -140,7 +144,7 @@ def test_a_list_that_seen_items_leave_too_short_is_filled_up_with_nothing() -> N
     seen = ItemLists.of([[2, 3], [], [0], [0, 2]])
     ranking = rank_all(model, items, Queries(COLOURED.inputs, COLOURED.relevant, seen), 3)
     assert np.isneginf(ranking.scores).sum(axis=1).tolist() == [1, 0, 0, 1]
-    report = validate(model, items, Queries(COLOURED.inputs, COLOURED.relevant, seen), has_temperature=True)
+    report = validate(model, items, Queries(COLOURED.inputs, COLOURED.relevant, seen), distribution=BETA)
     assert report.lists is not None
     assert report.lists.num_kept[2] <= 4
 
@@ -155,12 +159,34 @@ def test_a_glance_is_the_mean_reciprocal_rank() -> None:
 def test_validation_chooses_the_mass_that_evaluation_applies() -> None:
     model = build.model(small_config()).eval()
     items = encode_items(model, model.item_features(THINGS))
-    chosen = validate(model, items, COLOURED, has_temperature=True)
+    chosen = validate(model, items, COLOURED, distribution=BETA)
     assert chosen.cutoff_mass is not None
     assert chosen.lists is not None
-    again = evaluate(model, items, COLOURED, "test", chosen.cutoff_mass)
+    again = evaluate(model, items, COLOURED, "test", chosen.cutoff_mass, BETA)
     assert again.lists == chosen.lists
     assert again.hit_rate == chosen.hit_rate
-    none = validate(model, items, COLOURED, has_temperature=False)
+    none = validate(model, items, COLOURED, distribution=None)
     assert none.cutoff_mass is None
     assert none.lists is None
+
+
+def test_ranking_says_what_cut_offs_are_calibrated_on() -> None:
+    """The score of each relevant item that can be found, and the normaliser of all that can be."""
+    model = build.model(small_config()).eval()
+    items = encode_items(model, model.item_features(THINGS))
+    relevant, seen = [[0, 2], [1], [BEYOND], [3, 0]], [[2, 3], [], [0], [3]]
+    queries = Queries(COLOURED.inputs, ItemLists.of(relevant), ItemLists.of(seen))
+    ranking = rank_all(model, items, queries, 4, beta_logit)
+    query = model.encode_queries(model.query_features(COLOURED.inputs))
+    scores = model.score(query, items).scores.tolist()
+    findable = [
+        (number, row) for number, rows in enumerate(relevant) for row in rows if row not in (BEYOND, *seen[number])
+    ]
+    assert sorted(ranking.pair_query.tolist()) == [number for number, _ in findable]
+    assert sorted(ranking.pair_score.tolist()) == pytest.approx(sorted(scores[n][row] for n, row in findable), abs=1e-5)
+    for number, tau_q in enumerate(query.temperature.tolist()):
+        logits = [oracles.beta_logit(scores[number][row], tau_q) for row in range(4) if row not in seen[number]]
+        assert ranking.log_normaliser[number] == pytest.approx(np.logaddexp.reduce(logits), rel=1e-4)
+        allowed = [scores[number][row] for row in range(4) if row not in seen[number]]
+        sampled = ranking.sampled_scores[number][np.isfinite(ranking.sampled_scores[number])]
+        assert all(min(abs(score - other) for other in allowed) < 1e-5 for score in sampled.tolist())

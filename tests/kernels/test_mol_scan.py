@@ -95,6 +95,22 @@ def test_candidates_score_as_in_the_corpus() -> None:
     assert torch.allclose(scores, small_mixture().scores(query, items).gather(1, rows), atol=1e-6)
 
 
+@pytest.mark.parametrize("floor", [-2.0, 0.0, 0.9, 2.0])
+def test_only_candidates_that_can_reach_the_floor_need_a_score(floor: float) -> None:
+    query, items = random_states(3, 50, seed=1)
+    rows = torch.stack([torch.randperm(50, generator=torch.Generator().manual_seed(line)) for line in range(3)])
+    mixture = small_mixture()
+    scores = mixture.scores(query, take(items, rows), torch.tensor([floor, floor, -2.0]))
+    expected = mixture.scores(query, items).gather(1, rows)
+    largest = largest_cosines(query, items).gather(1, rows)
+    is_scored = scores > -torch.inf
+    assert is_scored[largest >= floor].all()
+    assert is_scored[2].all()
+    assert torch.allclose(scores[is_scored], expected[is_scored], atol=1e-6)
+    if floor >= 0.9:
+        assert torch.equal(is_scored[:2], largest[:2] >= floor)
+
+
 def test_no_score_exceeds_its_largest_cosine() -> None:
     mixture, query, items = of_books(4, 300, seed=2)
     largest = largest_cosines(query, items)

@@ -12,32 +12,44 @@ import pytest
 import torch
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
+from rails_ray.cutoffs import Cutoff
+from rails_ray.cutoffs.policies import ScoreCutoff, TopKCutoff
 from rails_ray.errors import DamagedError, UnavailableError
 from rails_ray.on_ray.failures import own_cause, told_plainly
-from rails_ray.on_ray.serving.answers import coverage_of, cutoff_of, explained, results_of
+from rails_ray.on_ray.serving.answers import coverage_of, explained, log_normaliser_of, results_of
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.router import Router, answer_of
-from rails_ray.on_ray.serving.schemas import CertificateResult, Coverage, CutoffInput
-from rails_ray.on_ray.serving.shard import ShardAnswer, ShardExplanation
+from rails_ray.on_ray.serving.schemas import CertificateResult, Coverage
+from rails_ray.on_ray.serving.shard import Asked, ShardAnswer, ShardExplanation
 from rails_ray.top_k import TopK
 
 
 def shard_answer(
-    scores: list[float], rows: list[int], num_searched: int = 10, bound: float | None = -math.inf
+    scores: list[float],
+    rows: list[int],
+    num_searched: int = 10,
+    bound: float | None = -math.inf,
+    is_truncated: bool = False,
 ) -> ShardAnswer:
-    top_k = TopK(torch.tensor([scores]), torch.tensor([rows]))
+    top_k = TopK(torch.tensor([scores]), torch.tensor([rows], dtype=torch.int64))
     item_ids, titles = [[f"item-{row}" for row in rows]], [[f"Title {row}" for row in rows]]
     no_bound = "nobody looked" if bound is None else None
     bounds = None if bound is None else [bound]
-    return ShardAnswer([top_k], bounds, no_bound, [7], item_ids, titles, [num_searched])
+    return ShardAnswer([top_k], [is_truncated], bounds, no_bound, [7], item_ids, titles, [num_searched])
+
+
+def asked(k: int, threshold: float | None = None, min_items: int = 0) -> Asked:
+    thresholds = None if threshold is None else np.array([threshold], dtype=np.float32)
+    return Asked(k, "brute_force", 1000, 50, thresholds, min_items)
 
 
 ALL = Coverage(shards_answered=2, num_shards=2, items_searched=20, num_items=20)
+TAU_Q = np.array([0.1])
 LEFT, RIGHT = shard_answer([0.9, 0.2], [3, 0]), shard_answer([0.5, 0.2], [12, 11])
 
 
 def test_the_merged_list_is_cut_and_named() -> None:
-    (result,) = results_of([LEFT, RIGHT], 3, CutoffInput(score=0.3), np.array([0.1]), ALL)
+    (result,) = results_of([LEFT, RIGHT], asked(3, 0.3), ScoreCutoff(0.3), TAU_Q, ALL)
     assert result.items == ["item-3", "item-12"]
     assert result.titles == ["Title 3", "Title 12"]
     assert (result.num_searched, result.num_scored) == (20, 14)
@@ -45,24 +57,59 @@ def test_the_merged_list_is_cut_and_named() -> None:
     assert (result.threshold, result.num_kept, result.is_truncated) == (0.3, 2, False)
 
 
+def test_lists_of_shards_may_be_empty_or_longer_than_k() -> None:
+    nothing = shard_answer([], [])
+    (result,) = results_of([LEFT, nothing], asked(3, 0.1), ScoreCutoff(0.1), TAU_Q, ALL)
+    assert result.items == ["item-3", "item-0"]
+    (result,) = results_of([nothing, nothing], asked(3, 0.1), ScoreCutoff(0.1), TAU_Q, ALL)
+    assert (result.items, result.num_kept, result.is_truncated) == ([], 0, False)
+    (result,) = results_of([LEFT, RIGHT], asked(3, 0.1), ScoreCutoff(0.1), TAU_Q, ALL)
+    assert (result.items, result.is_truncated) == (["item-3", "item-12", "item-0"], True)
+    left_out = shard_answer([0.5], [12], is_truncated=True)
+    (result,) = results_of([LEFT, left_out], asked(3, 0.1), ScoreCutoff(0.1), TAU_Q, ALL)
+    assert result.is_truncated
+
+
+def test_the_least_number_of_items_is_kept_below_the_threshold() -> None:
+    (result,) = results_of([LEFT, RIGHT], asked(4, 0.95, 3), ScoreCutoff(0.95, min_items=3), TAU_Q, ALL)
+    assert (result.items, result.threshold) == (["item-3", "item-12", "item-0"], 0.95)
+    assert result.certificate == CertificateResult(is_exact=True, gap=0, reason=None)
+    bounded = [shard_answer([0.9, 0.2], [3, 0], bound=0.5), RIGHT]  # something better than .2 may have been missed
+    (result,) = results_of(bounded, asked(4, 0.95, 3), ScoreCutoff(0.95, min_items=3), TAU_Q, ALL)
+    assert result.certificate.gap == pytest.approx(0.3)
+
+
+def test_the_normaliser_of_the_corpus_is_the_log_sum_exp_of_its_shards() -> None:
+    parts = [np.array([1.0, -2.0]), np.array([0.5, 800.0])]
+    expected = [math.log(math.exp(1) + math.exp(0.5)), 800.0]
+    assert log_normaliser_of(parts).tolist() == pytest.approx(expected)
+    lost = ActorUnavailableError("gone", b"0" * 16)
+    assert log_normaliser_of([parts[0], lost]).tolist() == [1.0, -2.0]
+    with pytest.raises(UnavailableError, match="a shard must answer, got none of 2: try again"):
+        log_normaliser_of([lost, lost])
+    with pytest.raises(ValueError, match="refused"):
+        log_normaliser_of([parts[0], ValueError("refused")])
+
+
 @pytest.mark.parametrize(
     ("bounds", "cutoff", "expected"),
     [
-        ((-math.inf, 0.2), CutoffInput(top_k=3), (True, 0.0)),  # the third score is .2
-        ((-math.inf, 0.5), CutoffInput(top_k=3), (False, 0.3)),
-        ((0.6, 0.5), CutoffInput(top_k=3), (False, 0.4)),
-        ((-math.inf, 0.5), CutoffInput(top_k=2), (True, 0.0)),  # the second is .5
-        ((-math.inf, 0.5), CutoffInput(score=0.55), (True, 0.0)),  # nothing that is missing reaches the threshold
-        ((-math.inf, 0.5), CutoffInput(score=0.4), (False, 0.1)),
-        ((-math.inf, 0.5), CutoffInput(score=-1), (False, 0.3)),  # k ends the list
-        ((-math.inf, None), CutoffInput(top_k=3), (False, None)),
+        ((-math.inf, 0.2), TopKCutoff(3), (True, 0.0)),  # the third score is .2
+        ((-math.inf, 0.5), TopKCutoff(3), (False, 0.3)),
+        ((0.6, 0.5), TopKCutoff(3), (False, 0.4)),
+        ((-math.inf, 0.5), TopKCutoff(2), (True, 0.0)),  # the second is .5
+        ((-math.inf, 0.5), ScoreCutoff(0.55), (True, 0.0)),  # nothing that is missing reaches the threshold
+        ((-math.inf, 0.5), ScoreCutoff(0.4), (False, 0.1)),
+        ((-math.inf, 0.5), ScoreCutoff(-1.0), (False, 0.3)),  # k ends the list
+        ((-math.inf, None), TopKCutoff(3), (False, None)),
     ],
 )
 def test_certificates_over_shards(
-    bounds: tuple[float | None, float | None], cutoff: CutoffInput, expected: tuple[bool, float | None]
+    bounds: tuple[float | None, float | None], cutoff: Cutoff, expected: tuple[bool, float | None]
 ) -> None:
     answers = [shard_answer([0.9, 0.2], [3, 0], bound=bounds[0]), shard_answer([0.5, 0.2], [12, 11], bound=bounds[1])]
-    (result,) = results_of(answers, 3, cutoff, np.array([0.1]), ALL)
+    score = cutoff.score if isinstance(cutoff, ScoreCutoff) else None
+    (result,) = results_of(answers, asked(3, score), cutoff, TAU_Q, ALL)
     certificate = result.certificate
     assert (certificate.is_exact, certificate.gap) == (expected[0], pytest.approx(expected[1], abs=1e-6))
     assert certificate.reason == ("nobody looked" if expected[1] is None else None)
@@ -70,7 +117,7 @@ def test_certificates_over_shards(
 
 def test_nothing_is_certified_where_shards_are_missing() -> None:
     some = Coverage(shards_answered=1, num_shards=2, items_searched=10, num_items=20)
-    (result,) = results_of([LEFT], 2, CutoffInput(top_k=2), np.array([0.1]), some)
+    (result,) = results_of([LEFT], asked(2), TopKCutoff(2), TAU_Q, some)
     assert result.certificate == CertificateResult(is_exact=False, gap=None, reason="only 10 of 20 items were searched")
 
 
@@ -156,14 +203,6 @@ def test_keys_that_can_no_longer_be_read_leave_the_former_ones_in_use(tmp_path: 
         asyncio.run(Router.func_or_class.check_health(router))
         for name in ("former", "second"):
             assert router.access.keys.hold(f"{name}-key-of-the-test".encode()) == (name == allowed)
-
-
-def test_a_mass_needs_a_trained_temperature() -> None:
-    assert cutoff_of(None, 7, None) == CutoffInput(top_k=7)
-    assert cutoff_of(None, 7, 0.9) == CutoffInput(mass=0.9)
-    assert cutoff_of(CutoffInput(score=0.1), 7, None) == CutoffInput(score=0.1)
-    with pytest.raises(ValueError, match=r"cutoff must be score or top_k for this index, .* got mass"):
-        cutoff_of(CutoffInput(mass=0.9), 7, None)
 
 
 def test_a_failure_of_ray_is_told_as_the_error_beneath_it() -> None:

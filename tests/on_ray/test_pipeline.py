@@ -83,9 +83,9 @@ def test_a_pipeline_publishes_what_passes_its_gates_and_goes_on_where_it_stopped
 
     watched, outcome, _ = run_through(run_config, "one", Gates(min_hit_rate=0.5))
     assert outcome is not None
-    assert watched.stages == ["train one", "encode one", "evaluate one", "publish one"]
+    assert watched.stages == ["train one", "encode one", "calibrate one", "evaluate one", "publish one"]
     assert watched.reports == [(outcome.report, None)]
-    assert outcome.report == on_ray.evaluate(storage, run="one")
+    assert outcome.report == on_ray.evaluate(storage, version="one")
     assert outcome.run == runs.read(store, "one")
     assert outcome.manifest == manifest.read(store, "one")
     assert outcome.manifest.shard_items == [30, 30]
@@ -104,7 +104,7 @@ def test_a_pipeline_publishes_what_passes_its_gates_and_goes_on_where_it_stopped
         f"{former.hit_rate[10] - 0.05:.4f}, {former.hit_rate[10]:.4f} of the current version less 0.05, "
         f"got {report.hit_rate[10]:.4f}"
     )
-    assert watched.stages == ["train two", "encode two", "evaluate two"]
+    assert watched.stages == ["train two", "encode two", "calibrate two", "evaluate two"]
     assert versions.current_version(store) == "one"
     assert on_ray.evaluate(storage, version="two") == report
 

@@ -8,19 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import ray
 import torch
 
 from examples import publish_untrained, write_text_data
-from rails_ray import build, client
+from rails_ray import build, client, on_ray
+from rails_ray.cutoffs.policies import cut
 from rails_ray.encoders.model import Model
 from rails_ray.errors import DamagedError, NotFoundError, UnavailableError
 from rails_ray.on_ray.serving.app import check_port, served
+from rails_ray.on_ray.serving.cutoffs import Cutoffs
 from rails_ray.on_ray.serving.plan import ServeArgs
+from rails_ray.on_ray.serving.schemas import CutoffInput
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.similarities.states import ItemState
-from rails_ray.storage import manifest, shards
+from rails_ray.storage import calibrations, manifest, shards
 from rails_ray.storage.filesystem import Storage
 from rails_ray.top_k import Exclusions
 
@@ -58,6 +62,7 @@ class Served:
 def served_version(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Iterator[Served]:
     root = tmp_path_factory.mktemp("served")
     published = publish_untrained(root, write_text_data(root / "my-data"))
+    on_ray.calibrate(str(root), split="train")
     storage = Storage(str(root))
     items = shards.read_shards(storage, published, range(2))
     with served(ServeArgs(storage=str(root), timeout_s=5, allow_anonymous=True), port=free_port()) as url:
@@ -156,6 +161,71 @@ def test_the_cut_off_is_the_versions_own_unless_the_request_names_one(served_ver
     assert not everything["is_truncated"]
 
 
+CUTOFFS = {
+    "mass": {"mass": 0.99},
+    "mass on the sphere": {"mass": 0.5, "background": "sphere"},
+    "mass fitted": {"mass": 0.5, "background": "fitted"},
+    "coverage": {"coverage": 0.8},
+    "nucleus": {"nucleus": 0.5},
+    "score": {"score": 0.1},
+    "score that none reaches": {"score": 1.0},
+    "at least": {"score": 1.0, "min_items": 4},
+    "at most": {"score": -1, "max_items": 7},
+    "top_k": {"top_k": 5},
+}
+
+
+@pytest.mark.parametrize("method", ["brute_force", "two_pass", "combined"])
+@pytest.mark.parametrize("cutoff", CUTOFFS.values(), ids=CUTOFFS)
+def test_each_cut_off_keeps_what_its_policy_keeps_of_all_scores(
+    served_version: Served, cutoff: dict[str, Any], method: str
+) -> None:
+    """Two shards that search by a threshold, against one list of all items that is cut at its end."""
+    k = 60 if "top_k" not in cutoff else None
+    answer = served_version.search(queries=ASKED, k=k, cutoff=cutoff, method=method).json()
+    assert answer["cutoff"] == cutoff
+    assert answer["is_exact"]
+    query = served_version.model.encode_queries(served_version.model.query_features(TEXTS))
+    scores = BruteForce(served_version.model.similarity, served_version.items).scores(query)
+    store = Storage(str(served_version.root))
+    offline = Cutoffs.read(store, served_version.manifest, None)
+    asked = CutoffInput(**cutoff)
+    logits = build.logit(offline.config)(scores, query.temperature).double()
+    policy = offline.policy(asked, offline.limit(asked, k), logits.logsumexp(1).numpy(force=True))
+    ordered = scores.sort(dim=1, descending=True)
+    done = cut(ordered.values.numpy(), query.temperature.numpy(force=True), policy, np.zeros(len(TEXTS), dtype=bool))
+    for number, result in enumerate(answer["results"]):
+        num_kept = int(done.num_kept[number])
+        assert result["num_kept"] == len(result["items"]) == num_kept
+        rows = ordered.indices[number, :num_kept].tolist()
+        assert result["items"] == [served_version.item_ids[row] for row in rows]
+        assert result["is_truncated"] == bool(done.is_truncated[number])
+        if result["threshold"] is not None:
+            assert result["threshold"] == pytest.approx(float(done.threshold[number]), abs=1e-5)
+
+
+def test_a_threshold_spares_the_shards_work(served_version: Served) -> None:
+    """What cannot reach it is not scored: a high one leaves less to do than the ten best."""
+    high = served_version.search(queries=ASKED, k=10, cutoff={"score": 0.99}).json()["results"]
+    best = served_version.search(queries=ASKED, k=10, cutoff={"top_k": 10}).json()["results"]
+    assert sum(result["num_scored"] for result in high) < sum(result["num_scored"] for result in best)
+    assert all(result["num_scored"] == result["num_searched"] for result in best)
+
+
+def test_excluded_items_count_neither_in_a_nucleus_nor_in_a_list(served_version: Served) -> None:
+    best = served_version.offline(["red"], 60)[0]
+    queries = [{"text": "red", "exclude": best[:30]}]
+    (result,) = served_version.search(queries=queries, k=60, cutoff={"nucleus": 0.999}).json()["results"]
+    assert result["items"]
+    assert result["items"] == best[30 : 30 + result["num_kept"]]
+
+
+def test_a_coverage_beyond_the_calibration_says_what_it_needs(served_version: Served) -> None:
+    response = served_version.search(queries=[{"text": "red"}], cutoff={"coverage": 0.9999})
+    assert response.status_code == 422
+    assert response.json()["error"].startswith("coverage 0.9999 needs at least 9999 calibration queries in each")
+
+
 def test_an_embedding_asks_like_the_text_it_is_of(served_version: Served) -> None:
     model = served_version.model
     with torch.no_grad():
@@ -179,7 +249,11 @@ def test_many_clients_at_once_get_their_own_answers(served_version: Served) -> N
 def test_health_index_and_description(served_version: Served) -> None:
     url = served_version.url
     assert httpx.get(f"{url}/v1/health").json() == {"status": "ok", "version": "v1", "num_shards": 2}
-    assert client.index(url) == manifest.summary(served_version.manifest)
+    facts = client.index(url)
+    assert facts.items() >= manifest.summary(served_version.manifest).items()
+    assert facts["cutoff"] == {"mass": 0.999}
+    stored = calibrations.read(Storage(str(served_version.root)), "v1")
+    assert facts["calibration"] == stored.summary()
     paths = httpx.get(f"{url}/openapi.json").json()["paths"]
     assert set(paths) == {"/v1/explain", "/v1/search", "/v1/health", "/v1/index"}
 
@@ -216,11 +290,11 @@ def test_health_index_and_description(served_version: Served) -> None:
             "method must be 'brute_force', 'two_pass', 'per_embedding', 'average' or 'combined', got 'magic'",
         ),
         (
-            {"queries": [{"text": "a"}], "k": 10, "method": "average", "num_candidates": 9},
+            {"queries": [{"text": "a"}], "cutoff": {"top_k": 10}, "method": "average", "num_candidates": 9},
             "num_candidates must be at least 10, the k of the search, got 9",
         ),
         (
-            {"queries": [{"text": "a"}], "k": 10, "method": "per_embedding", "num_per_embedding": 2},
+            {"queries": [{"text": "a"}], "cutoff": {"top_k": 10}, "method": "per_embedding", "num_per_embedding": 2},
             "num_per_embedding must be at least 3 for k 10, with 4 pairs of components and 0 items by average, got 2",
         ),
         (
@@ -228,16 +302,39 @@ def test_health_index_and_description(served_version: Served) -> None:
             "num_per_embedding must be greater than or equal to 1, got 0",
         ),
         (
-            {"queries": [{"text": "a", "exclude": [f"item-{row}" for row in range(60)]}], "k": 1},
+            {"queries": [{"text": "a", "exclude": [f"item-{row}" for row in range(60)]}], "cutoff": {"top_k": 1}},
             "k must be at most the 0 items searched and not excluded, got 1",
         ),
         ({"queries": [{"text": "a"}], "cutoff": {"mass": 1}}, "cutoff.mass must be less than 1, got 1"),
         (
             {"queries": [{"text": "a"}], "cutoff": {"mass": 0.5, "score": 0}},
-            "cutoff must have exactly one of mass, score, top_k, got mass and score",
+            "cutoff must have exactly one of mass, coverage, nucleus, score, top_k, got mass and score",
+        ),
+        ({"queries": [{"text": "a"}], "cutoff": {"mass": 0}}, "cutoff.mass must be greater than 0, got 0"),
+        ({"queries": [{"text": "a"}], "cutoff": {"coverage": 1}}, "cutoff.coverage must be less than 1, got 1"),
+        ({"queries": [{"text": "a"}], "cutoff": {"nucleus": 2}}, "cutoff.nucleus must be less than 1, got 2"),
+        (
+            {"queries": [{"text": "a"}], "cutoff": {"score": 1.5}},
+            "cutoff.score must be less than or equal to 1, got 1.5",
         ),
         (
-            {"queries": [{"text": "a", "exclude": ["item-0"]}], "k": 60},
+            {"queries": [{"text": "a"}], "cutoff": {"score": 0.5, "min_items": -1}},
+            "cutoff.min_items must be greater than or equal to 0, got -1",
+        ),
+        (
+            {"queries": [{"text": "a"}], "k": 5, "cutoff": {"score": 0.5, "min_items": 6}},
+            "max_items must be at least 1 and at least min_items, got 5",
+        ),
+        (
+            {"queries": [{"text": "a"}], "cutoff": {"score": 0.5, "background": "sphere"}},
+            "cutoff must have a background with mass alone, got 'sphere' without mass",
+        ),
+        (
+            {"queries": [{"text": "a"}], "cutoff": {"mass": 0.5, "background": "flat"}},
+            "cutoff.background must be 'uniform', 'sphere' or 'fitted', got 'flat'",
+        ),
+        (
+            {"queries": [{"text": "a", "exclude": ["item-0"]}], "k": 60, "cutoff": {"top_k": 60}},
             "k must be at most the 59 items searched and not excluded, got 60",
         ),
     ],
@@ -330,7 +427,10 @@ def test_a_missing_shard_is_503_unless_the_request_can_do_with_less(served_versi
     partial = served_version.search(queries=queries, k=30, min_coverage=0.5, cutoff={"top_k": 30}).json()
     assert partial["coverage"] == {"shards_answered": 1, "num_shards": 2, "items_searched": 30, "num_items": 60}
     assert set(partial["results"][0]["items"]) == set(served_version.item_ids[:30])
-    assert served_version.search(queries=queries, k=31, min_coverage=0.5).status_code == 422
+    too_many = served_version.search(queries=queries, k=31, min_coverage=0.5, cutoff={"top_k": 31})
+    assert too_many.status_code == 422
+    nucleus = served_version.search(queries=queries, k=30, min_coverage=0.5, cutoff={"nucleus": 0.999}).json()
+    assert set(nucleus["results"][0]["items"]) <= set(served_version.item_ids[:30])
     assert served_version.search(queries=queries, k=5, min_coverage=0.6).status_code == 503
     health = httpx.get(f"{served_version.url}/v1/health", timeout=30)
     assert (health.status_code, health.json()) == (

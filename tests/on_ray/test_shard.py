@@ -14,7 +14,7 @@ from rails_ray.errors import DamagedError
 from rails_ray.on_ray.serving.answers import coverage_of
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
-from rails_ray.on_ray.serving.shard import Shard
+from rails_ray.on_ray.serving.shard import Asked, Shard
 from rails_ray.storage import manifest, parts, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
@@ -42,7 +42,7 @@ def shard_without(folder: Path, column: str, p_x: int = 2) -> Shard:
 
 
 def asked(shard: Shard, method: str) -> list[list[str]]:
-    return shard._search(QUERY, 5, method, (10, 10), [[], []]).item_ids
+    return shard._search(QUERY, Asked(5, method, 10, 10), [[], []]).item_ids
 
 
 def test_without_the_average_other_methods_answer_as_ever(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -12,13 +13,15 @@ import oracles
 from examples import small_history_config, times_of, write_sequence_data, write_untrained_run
 from rails_ray import build, config, on_ray
 from rails_ray.config import DataConfig, RunConfig
+from rails_ray.cutoffs.measuring import measure
 from rails_ray.data.dataset import DataSet
 from rails_ray.encoders.model import Model
 from rails_ray.errors import DamagedError, NotFoundError, TrainingError
-from rails_ray.evaluation.ranking import encode_items
+from rails_ray.evaluation.calibrating import positives_of
+from rails_ray.evaluation.ranking import encode_items, rank_all
 from rails_ray.evaluation.report import HIT_RATES
 from rails_ray.similarities.states import ItemState
-from rails_ray.storage import manifest, runs, shards
+from rails_ray.storage import calibrations, manifest, runs, shards
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.runs import Run
 
@@ -157,6 +160,51 @@ def test_an_earlier_version_of_histories_is_evaluated_on_later_data(tmp_path: Pa
     assert measured.hit_rate == pytest.approx({k: np.mean([rank <= k for rank in ranks]) for k in HIT_RATES})
     assert np.inf in ranks
     assert measured.num_items == 9
+
+
+def test_a_version_is_calibrated_published_or_not_and_evaluation_measures_it(
+    root: Path, run: Run, run_config: RunConfig
+) -> None:
+    """Against the ranks of this process: what is stored, promised and measured."""
+    on_ray.encode(str(root), run.name, version="calibrated", num_shards=2)
+    report = on_ray.calibrate(str(root), version="calibrated", split="train", measured_on="test", num_segments=2)
+    store = Storage(str(root))
+    stored = calibrations.read(store, "calibrated")
+    assert stored is not None
+    assert (stored.split, stored.background_name, len(stored.edges)) == ("train", "uniform", 1)
+    data, model = build.data(run_config, store), build.trained_model(run_config, run.weights)
+    items = encode_items(model, model.item_features(data.item_inputs))
+    distribution = build.score_distribution(run_config)
+    before, after = (positives_of(rank_all(model, items, data.queries[s], 60), distribution) for s in ("train", "test"))
+    assert stored.positives.num_queries == before.num_queries == report.num_queries
+    assert np.sort(stored.positives.share) == pytest.approx(np.sort(before.share), rel=1e-3)
+    calibration = build.calibration(run_config, stored)
+    expected = measure(calibration, after)
+    assert [(one.nominal, one.segment) for one in report.measured] == [(one.nominal, one.segment) for one in expected]
+    assert [one.coverage for one in report.measured] == pytest.approx([one.coverage for one in expected])
+    assert [one.nominal for one in report.lists] == sorted({one.nominal for one in expected})
+    assert on_ray.evaluate(str(root), version="calibrated").coverage == report.measured
+    assert on_ray.evaluate(str(root), run=run.name).coverage is None
+    again = on_ray.calibrate(str(root), version="calibrated", split="train", background="fitted")
+    assert again.num_queries == report.num_queries
+    refitted = calibrations.read(store, "calibrated")
+    assert refitted is not None
+    assert refitted.background == refitted.fitted == stored.fitted
+    assert (refitted.background_name, len(refitted.edges)) == ("fitted", 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"split": "dev"}, "split must be one of train, valid, test, got 'dev'"),
+        ({"split": "test"}, "measured_on must be another split than the one that calibrates, got 'test' for both"),
+        ({"background": "flat"}, "background must be one of uniform, sphere, fitted, got 'flat'"),
+        ({"num_segments": 0}, "segments must be at least 1, got 0"),
+    ],
+)
+def test_calibrations_that_cannot_be(root: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        on_ray.calibrate(str(root), version="v1", **arguments)
 
 
 def test_a_part_written_by_a_dead_attempt_is_no_part_of_the_version(root: Path, encoded) -> None:

@@ -1,9 +1,14 @@
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from examples import random_states, sharp_mixture, small_mixture
+from rails_ray.losses.beta_nce import beta_logit
 from rails_ray.retrieval import brute_force
 from rails_ray.retrieval.brute_force import BruteForce
+from rails_ray.similarities.states import take
+from rails_ray.top_k import Exclusions
 
 
 def test_blocks_of_any_size_give_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,3 +31,81 @@ def test_pruning_saves_scores_and_changes_no_answer(monkeypatch: pytest.MonkeyPa
     assert torch.equal(pruned.top_k.item_rows, plain.top_k.item_rows)
     assert plain.num_scored.tolist() == [500] * 3
     assert (pruned.num_scored < 250).all()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_threshold_saves_scores_and_changes_no_answer(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    monkeypatch.setattr(brute_force, "BLOCK_SCORES", 3 * 50)
+    query, items = random_states(3, 500, seed=seed)
+    plain = BruteForce(sharp_mixture(), items, prune=False).search_above(query, torch.full((3,), 0.9), 500)
+    pruned = BruteForce(sharp_mixture(), items).search_above(query, torch.full((3,), 0.9), 500)
+    assert torch.equal(pruned.above.top_k.item_rows, plain.above.top_k.item_rows)
+    assert plain.num_scored.tolist() == [500] * 3
+    assert (pruned.num_scored < 250).all()
+
+
+def test_a_low_threshold_is_pruned_by_the_cap_and_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the cap-th best once more than the cap reach the threshold, by the at_least-th best where too few do."""
+    monkeypatch.setattr(brute_force, "BLOCK_SCORES", 3 * 50)
+    query, items = random_states(3, 500)
+    search = BruteForce(sharp_mixture(), items)
+    best = search.search(query, 5)
+    capped = search.search_above(query, torch.full((3,), -1.0), 5)
+    least = search.search_above(query, torch.full((3,), 2.0), 5, at_least=5)
+    for found in (capped, least):
+        assert torch.equal(found.above.top_k.item_rows, best.top_k.item_rows)
+        assert (found.num_scored < 250).all()
+    assert capped.above.is_truncated.tolist() == [True] * 3
+    assert least.above.is_truncated.tolist() == [False] * 3
+
+
+def plain_logit(scores: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
+    return scores / temperature.unsqueeze(1)
+
+
+@settings(deadline=None)
+@given(
+    st.tuples(st.integers(0, 4), st.integers(1, 40), st.integers(0, 99)),
+    st.integers(1, 50),
+    st.sampled_from([plain_logit, beta_logit]),
+    st.data(),
+)
+def test_log_sum_exp_over_blocks_and_over_shards(
+    shape: tuple[int, int, int], block: int, logit: brute_force.Logit, data: st.DataObject
+) -> None:
+    num_queries, num_items, seed = shape
+    query, items = random_states(num_queries, num_items, seed=seed)
+    rows = st.lists(st.integers(0, num_items - 1), unique=True)
+    excluded = [data.draw(rows) for _ in range(num_queries)]
+    logits = logit(small_mixture().scores(query, items), query.temperature).double()
+    for line, out in enumerate(excluded):
+        logits[line, out] = -torch.inf
+    expected = logits.logsumexp(dim=1).float()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(brute_force, "BLOCK_SCORES", block)
+        found = BruteForce(small_mixture(), items).log_sum_exp(query, logit, Exclusions.of(excluded))
+    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-4)
+    cut = data.draw(st.integers(0, num_items))
+    shards = [
+        BruteForce(small_mixture(), take(items, slice(first, last))).log_sum_exp(
+            query, logit, Exclusions.of([[row - first for row in out if first <= row < last] for out in excluded])
+        )
+        for first, last in ((0, cut), (cut, num_items))
+    ]
+    assert torch.allclose(torch.stack(shards).logsumexp(dim=0), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_log_sum_exp_of_large_logits_and_of_nothing() -> None:
+    query, items = random_states(2, 9)
+    search = BruteForce(small_mixture(), items)
+    found = search.log_sum_exp(query, lambda scores, temperature: 0 * scores + 1e4)
+    assert found.tolist() == pytest.approx([1e4 + torch.log(torch.tensor(9.0)).item()] * 2)
+    nothing = search.log_sum_exp(query, plain_logit, Exclusions.of([list(range(9)), []]))
+    assert nothing.isneginf().tolist() == [True, False]
+
+
+def test_log_sum_exp_of_a_query_that_is_not_finite() -> None:
+    query, items = random_states(2, 9)
+    query.components[1, 0, 0] = torch.nan
+    with pytest.raises(ValueError, match="query components must be finite, got NaN or infinity in query 1"):
+        BruteForce(small_mixture(), items).log_sum_exp(query, plain_logit)

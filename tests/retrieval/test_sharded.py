@@ -9,7 +9,7 @@ from examples import random_states, small_mixture
 from rails_ray.retrieval import Found, Retriever
 from rails_ray.retrieval.approximate import Approximate, Widths
 from rails_ray.retrieval.brute_force import BruteForce
-from rails_ray.retrieval.sharded import merge_shards, search_shard
+from rails_ray.retrieval.sharded import merge_shards, merge_shards_above, search_shard, search_shard_above
 from rails_ray.similarities.states import ItemState, QueryState, map_tensors
 from rails_ray.top_k import Exclusions
 
@@ -99,3 +99,30 @@ def test_a_shard_that_cannot_know_makes_all_uncertain() -> None:
     merged = merge_shards([known, unknown], 3)
     assert [found.certificate.bound for found in merged] == [None, None]
     assert merged[0].certificate.reason == unknown[0].certificate.reason
+
+
+def test_a_shard_answers_with_as_many_items_above_as_it_has() -> None:
+    query, items = random_states(2, 4)
+    threshold = torch.tensor([-torch.inf, 2.0])
+    found = search_shard_above(BruteForce(small_mixture(), items), 10, query, threshold, 3, 0, [[0, 1], []])
+    assert set(found[0].above.top_k.item_rows[0].tolist()) == {12, 13}
+    assert found[1].above.top_k.item_rows.shape == (1, 0)
+    assert [one.above.is_truncated.tolist() for one in found] == [[False], [False]]
+
+
+def test_merging_keeps_what_is_certified_of_items_above() -> None:
+    """The largest bound, or that nothing is known."""
+    query, items = random_states(2, 30)
+    threshold = torch.full((2,), 0.1)
+
+    def by_average(items: ItemState) -> Retriever:
+        return Approximate(small_mixture(), items, Widths(num_by_average=5))
+
+    exact_part, narrow_part, unknown_part = (
+        search_shard_above(made(items), first_row, query, threshold, 9, 0, [[], []])
+        for first_row, made in ((0, exact), (30, narrow), (60, by_average))
+    )
+    merged = merge_shards_above([exact_part, narrow_part], threshold, 9, 0)
+    assert [found.certificate.bound for found in merged] == [found.certificate.bound for found in narrow_part]
+    unknown = merge_shards_above([exact_part, unknown_part], threshold, 9, 0)
+    assert [found.gap(threshold[:1]) for found in unknown] == [None, None]

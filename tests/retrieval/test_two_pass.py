@@ -24,3 +24,14 @@ def test_with_sharp_gates_few_items_are_gated() -> None:
     assert found.num_scored.float().mean() <= 0.05 * len(items)
     flat = TwoPass(small_mixture(), items, 20).search(query, 10)
     assert (flat.num_scored > found.num_scored).all()
+
+
+def test_with_sharp_gates_and_a_high_threshold_few_items_are_gated() -> None:
+    """With at_least, the candidates say from which score on items can be of use."""
+    query, items = random_states(8, 4000, width=8, seed=1)
+    search, scan = TwoPass(sharp_mixture(), items, 20), BruteForce(sharp_mixture(), items, prune=False)
+    for threshold, at_least in ((0.9, 0), (0.9, 3), (2.0, 3)):
+        found = search.search_above(query, torch.full((8,), threshold), 4000, at_least=at_least)
+        expected = scan.search_above(query, torch.full((8,), threshold), 4000, at_least=at_least)
+        assert torch.equal(found.above.top_k.item_rows, expected.above.top_k.item_rows)
+        assert found.num_scored.float().mean() <= 0.05 * len(items)

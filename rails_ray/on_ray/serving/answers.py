@@ -1,42 +1,48 @@
-"""What the router decides, without the router: the cut-off, whether enough was searched, and the answer."""
+"""What the router decides, without the router: whether enough was searched, and the answer."""
 
 from collections.abc import Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
+from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.policies import cut
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.failures import own_cause
 from rails_ray.on_ray.serving.schemas import (
     CertificateResult,
     Coverage,
-    CutoffInput,
     ExplainedItem,
     ExplainResponse,
     QueryResult,
 )
-from rails_ray.on_ray.serving.shard import ItemId, ShardAnswer, ShardExplanation
-from rails_ray.retrieval import Found
+from rails_ray.on_ray.serving.shard import Asked, ItemId, ShardAnswer, ShardExplanation
+from rails_ray.retrieval import Found, FoundAbove
 from rails_ray.retrieval.certificate import Certificate
-from rails_ray.retrieval.sharded import merge_shards
+from rails_ray.retrieval.sharded import merge_shards, merge_shards_above
+from rails_ray.top_k import Above, TopK
 
 Value = TypeVar("Value")
 
 
-def cutoff_of(asked: CutoffInput | None, k: int, version_mass: float | None) -> CutoffInput:
-    """The cut-off that a request names, or else the version's mass, or else k.
+def log_normaliser_of(answers: Sequence[NDArray[np.float64] | BaseException]) -> NDArray[np.float64]:
+    """The log-sum-exp of the whole corpus [B] from those of its shards; of those that answered, as what they hold is
+    all that can be searched.
 
     Raises:
-        ValueError: if a mass is asked of a version whose model has no trained tau_q.
+        ValueError: if a shard refused the request.
+        UnavailableError: if none answered.
     """
-    if asked is None:
-        return CutoffInput(top_k=k) if version_mass is None else CutoffInput(mass=version_mass)
-    if asked.mass is not None and version_mass is None:
-        raise ValueError("cutoff must be score or top_k for this index, whose model has no trained tau_q, got mass")
-    return asked
+    _check_refusals(answers)
+    known = [answer for answer in answers if not isinstance(answer, BaseException)]
+    if not known:
+        raise UnavailableError(f"a shard must answer, got none of {len(answers)}: try again")
+    total: NDArray[np.float64] = logsumexp(np.stack(known), axis=0)
+    return total
 
 
 def coverage_of(
@@ -48,10 +54,7 @@ def coverage_of(
         ValueError: if a shard refused the request.
         UnavailableError: if less was searched than asked for.
     """
-    for answer in answers:
-        refusal = own_cause(answer) if isinstance(answer, BaseException) else None
-        if isinstance(refusal, ValueError):
-            raise refusal
+    _check_refusals(answers)
     sizes = [size for size, answer in zip(shard_items, answers, strict=True) if isinstance(answer, ShardAnswer)]
     coverage = Coverage(
         shards_answered=len(sizes), num_shards=len(answers), items_searched=sum(sizes), num_items=sum(shard_items)
@@ -64,26 +67,37 @@ def coverage_of(
     return coverage
 
 
+def _check_refusals(answers: Sequence[Any]) -> None:
+    for answer in answers:
+        refusal = own_cause(answer) if isinstance(answer, BaseException) else None
+        if isinstance(refusal, ValueError):
+            raise refusal
+
+
 def results_of(
     answered: Sequence[ShardAnswer],
-    k: int,
-    cutoff: CutoffInput,
+    asked: Asked,
+    cutoff: Cutoff,
     temperature: NDArray[np.floating],
     coverage: Coverage,
 ) -> list[QueryResult]:
     """The merged and cut list of each query.
 
     Raises:
-        ValueError: if fewer than k items were searched and not excluded.
+        ValueError: if the k best were asked for, and fewer than k items were searched and not excluded.
     """
-    merged = merge_shards([_found(answer) for answer in answered], k)
-    scores = np.concatenate([found.top_k.scores.numpy() for found in merged])
     num_searched = np.sum([answer.num_searched for answer in answered], axis=0)
-    done = cut(scores, temperature, cutoff.policy(), num_searched)
+    merged = _merged(answered, asked)
+    is_cut_short = np.array([found.is_truncated for found in merged], dtype=bool)
+    if asked.threshold is None:
+        is_cut_short = num_searched > asked.k
+    scores = _padded([found.items.scores[0].numpy() for found in merged])
+    done = cut(scores, temperature, cutoff, is_cut_short)
     results = []
     for number, found in enumerate(merged):
         num_kept, threshold = int(done.num_kept[number]), float(done.threshold[number])
-        kept_rows = found.top_k.item_rows[0, :num_kept].tolist()
+        is_truncated = bool(done.is_truncated[number])
+        kept_rows = found.items.item_rows[0, :num_kept].tolist()
         item_ids = _by_row(answered, number, [answer.item_ids for answer in answered])
         titles = [answer.titles for answer in answered if answer.titles is not None]
         title_of = _by_row(answered, number, titles) if titles else None
@@ -95,33 +109,75 @@ def results_of(
                 threshold=threshold if np.isfinite(threshold) else None,
                 num_kept=num_kept,
                 num_searched=int(num_searched[number]),
-                num_scored=int(found.num_scored),
-                certificate=_certificate(found.certificate, scores[number], num_kept, threshold, coverage),
-                is_truncated=bool(done.is_truncated[number]),
+                num_scored=found.num_scored,
+                certificate=_certificate(
+                    found.certificate, scores[number, :num_kept], threshold, is_truncated, coverage
+                ),
+                is_truncated=is_truncated,
             )
         )
     return results
 
 
-def _found(answer: ShardAnswer) -> list[Found]:
-    """A shard's answer as the search gave it."""
-    bounds = [None] * len(answer.found) if answer.bounds is None else answer.bounds
+@dataclass(frozen=True)
+class _Merged:
+    """The answer of one query: its items [1, n], and what `Found` and `FoundAbove` say of them."""
+
+    items: TopK
+    is_truncated: bool
+    certificate: Certificate
+    num_scored: int
+
+
+def _merged(answered: Sequence[ShardAnswer], asked: Asked) -> list[_Merged]:
+    if asked.threshold is None:
+        best = merge_shards([_found(answer) for answer in answered], asked.k)
+        return [_Merged(one.top_k, False, one.certificate, int(one.num_scored)) for one in best]
+    threshold = torch.from_numpy(asked.threshold)
+    reached = merge_shards_above([_found_above(answer) for answer in answered], threshold, asked.k, asked.min_items)
     return [
-        Found(
-            top_k, Certificate(None if bound is None else torch.tensor([bound]), answer.no_bound), torch.tensor([num])
-        )
-        for top_k, bound, num in zip(answer.found, bounds, answer.num_scored, strict=True)
+        _Merged(one.above.top_k, bool(one.above.is_truncated), one.certificate, int(one.num_scored)) for one in reached
     ]
 
 
+def _found(answer: ShardAnswer) -> list[Found]:
+    """A shard's answer as the search gave it."""
+    return [
+        Found(top_k, certificate, torch.tensor([num]))
+        for top_k, certificate, num in zip(answer.found, _certificates(answer), answer.num_scored, strict=True)
+    ]
+
+
+def _found_above(answer: ShardAnswer) -> list[FoundAbove]:
+    return [
+        FoundAbove(Above(found.top_k, torch.tensor([is_truncated])), found.certificate, found.num_scored)
+        for found, is_truncated in zip(_found(answer), answer.is_truncated, strict=True)
+    ]
+
+
+def _certificates(answer: ShardAnswer) -> list[Certificate]:
+    bounds = [None] * len(answer.found) if answer.bounds is None else answer.bounds
+    return [Certificate(None if bound is None else torch.tensor([bound]), answer.no_bound) for bound in bounds]
+
+
+def _padded(scores: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Lists of any length as [B, longest], -inf behind the end of each."""
+    padded = np.full((len(scores), max(map(len, scores), default=0)), -np.inf, dtype=np.float32)
+    for line, own in zip(padded, scores, strict=True):
+        line[: len(own)] = own
+    return padded
+
+
 def _certificate(
-    certificate: Certificate, scores: NDArray[np.floating], num_kept: int, threshold: float, coverage: Coverage
+    certificate: Certificate, kept: NDArray[np.floating], threshold: float, is_truncated: bool, coverage: Coverage
 ) -> CertificateResult:
-    """What the kept list proves: an item that is missing from it must reach the threshold, or the last score."""
+    """What the kept list proves: a missing item must reach the threshold or, where the list ends above it or goes on
+    below, the last score."""
     if coverage.items_searched < coverage.num_items:
         reason = f"only {coverage.items_searched} of {coverage.num_items} items were searched"
         return CertificateResult(is_exact=False, gap=None, reason=reason)
-    last = max(scores[-1], threshold) if np.isfinite(threshold) else scores[num_kept - 1]
+    lowest = float(kept[-1]) if len(kept) else np.inf
+    last = lowest if is_truncated or np.isneginf(threshold) else min(threshold, lowest)
     gap = certificate.gap(torch.tensor([last], dtype=torch.float32))
     if gap is None:
         return CertificateResult(is_exact=False, gap=None, reason=certificate.reason)

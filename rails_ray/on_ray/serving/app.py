@@ -20,6 +20,7 @@ from ray.serve.schema import ApplicationStatusOverview, LoggingConfig
 
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.serving.access import Keys
+from rails_ray.on_ray.serving.cutoffs import Cutoffs
 from rails_ray.on_ray.serving.plan import NAME, Placement, ServeArgs, deployments, shard_name
 from rails_ray.on_ray.serving.router import Router
 from rails_ray.on_ray.serving.shard import Shard
@@ -35,6 +36,7 @@ def build(args: ServeArgs) -> Application:
     Raises:
         NotFoundError: if there is no such version.
         DamagedError: if its manifest cannot be read.
+        UnsupportedError: if the version lacks what the cut-off of `args` needs.
     """
     return application(args, Placement())
 
@@ -43,6 +45,7 @@ def application(args: ServeArgs, placement: Placement) -> Application:
     """The same, with replicas and reservations of one's own; raises what `build` does."""
     store = Storage(args.storage)
     manifest = read_manifest(store, args.version)
+    Cutoffs.read(store, manifest, args.cutoff)  # says what the default lacks before anything starts
     options = deployments(placement, len(manifest.shard_items))
     classes: tuple[Any, Any] = Shard, Router  # types cannot say what the decorator makes of them
     shard_search, router = classes

@@ -6,6 +6,8 @@ from typing import Any, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from rails_ray.on_ray.serving.schemas import CutoffInput
+
 NAME = "rails-ray"
 REQUEST_TIMEOUT_S = 30  # of a whole request: a body may be as slow as `access` allows, or shards as `timeout_s`
 ONGOING_OF_ROUTER, ONGOING_OF_SHARD = 100, 32  # at once in a replica: a router mostly waits, a shard computes
@@ -29,6 +31,7 @@ class ServeArgs(BaseModel):
     version: str | None = Field(None, description="the current one by default")
     keys_file: str | None = Field(None, description="on the router's machines; one API key a line")
     allow_anonymous: bool = Field(False, description="let in whoever can reach the port, in place of keys")
+    cutoff: CutoffInput | None = Field(None, description="of requests that name none; the version's own by default")
     max_body_bytes: int = Field(8 * 2**20, ge=1, description="of a request")
     max_queries: int = Field(1024, ge=1, description="of a request")
     timeout_s: float = Field(10, gt=0, description="how long a shard may take to answer")

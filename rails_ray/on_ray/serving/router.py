@@ -7,9 +7,11 @@ No annotation here may be a string: FastAPI and Ray read them.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -19,9 +21,10 @@ from ray.serve.exceptions import ReplicaUnavailableError
 from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
 
-from rails_ray.errors import UnavailableError
+from rails_ray.errors import UnavailableError, UnsupportedError
 from rails_ray.on_ray.serving.access import Access, Guard, Keys
-from rails_ray.on_ray.serving.answers import coverage_of, cutoff_of, explained, results_of
+from rails_ray.on_ray.serving.answers import coverage_of, explained, log_normaliser_of, results_of
+from rails_ray.on_ray.serving.cutoffs import Cutoffs
 from rails_ray.on_ray.serving.encoder import QueryEncoder
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.schemas import (
@@ -32,7 +35,7 @@ from rails_ray.on_ray.serving.schemas import (
     SearchResponse,
     sentence,
 )
-from rails_ray.on_ray.serving.shard import ShardAnswer
+from rails_ray.on_ray.serving.shard import Asked, ShardAnswer
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import summary
 from rails_ray.storage.versions import read_manifest
@@ -79,6 +82,23 @@ def _error(status: int, message: str) -> JSONResponse:
     return JSONResponse(ErrorResponse(error=message).model_dump(), status, headers)
 
 
+@contextmanager
+def _told(renamed: tuple[str, str] = ("", "")) -> Iterator[None]:
+    """Inside the block, errors that a caller can act on become answers.
+
+    Args:
+        renamed: what a message calls something, and what the request calls it.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise HTTPException(422, str(error).replace(*renamed, 1)) from None
+    except UnsupportedError as error:
+        raise HTTPException(409, str(error)) from None
+    except UnavailableError as error:
+        raise HTTPException(503, str(error)) from None
+
+
 async def answer_of(timeout_s: float, ask: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
     """What a replica answers; another one is asked, once, if it dies meanwhile. Nothing that is asked changes it.
 
@@ -110,7 +130,8 @@ class Router:
         manifest = read_manifest(store, args.version)
         self.shards = shards
         self.shard_items = manifest.shard_items
-        self.index_facts = dict(summary(manifest))
+        self.cutoffs = Cutoffs.read(store, manifest, args.cutoff)
+        self.index_facts = {**summary(manifest), **self.cutoffs.summary()}
         self.encoder = QueryEncoder(store, manifest)
         self.args = args
         self.access = self._read_access()
@@ -118,61 +139,63 @@ class Router:
     @api.post(
         "/v1/search",
         response_model=SearchResponse,
-        responses={status: {"model": ErrorResponse} for status in (401, 403, 413, 422, 503)},
+        responses={status: {"model": ErrorResponse} for status in (401, 403, 409, 413, 422, 503)},
     )
     async def search(self, request: SearchRequest) -> Response:
         """The best items for each query, cut to those worth returning."""
-        try:
+        with _told():
             answer = await self._search(request)
-            # As JSON at once: FastAPI would check it anew and copy it, which takes longer than the search.
-            return Response(answer.model_dump_json(), media_type="application/json")
-        except ValueError as error:
-            raise HTTPException(422, str(error)) from None
-        except UnavailableError as error:
-            raise HTTPException(503, str(error)) from None
+        # As JSON at once: FastAPI would check it anew and copy it, which takes longer than the search.
+        return Response(answer.model_dump_json(), media_type="application/json")
 
     async def _search(self, request: SearchRequest) -> SearchResponse:
         if len(request.queries) > self.args.max_queries:
             raise ValueError(
                 f"queries must have a length of at most {self.args.max_queries}, got {len(request.queries)}"
             )
-        num_items = self.index_facts["num_items"]
-        check_k(request.k, num_items)
-        cutoff = cutoff_of(request.cutoff, request.k, self.index_facts["cutoff_mass"])
+        if request.k is not None:
+            check_k(request.k, self.index_facts["num_items"])
+        cutoff = self.cutoffs.resolve(request.cutoff, request.k)
+        k = self.cutoffs.limit(cutoff, request.k)
+        if cutoff.nucleus is None:
+            policy = self.cutoffs.policy(cutoff, k)  # says what is wrong with it before any work
         encoded = await asyncio.to_thread(self.encoder, [query.model_dump() for query in request.queries])
-        state = encoded.state
+        state, temperature = encoded.state, encoded.state.temperature.numpy()
         exclude = [
             [*query.exclude, *(seen if query.exclude_seen else [])]
             for query, seen in zip(request.queries, encoded.seen, strict=True)
         ]
-        answers = await asyncio.gather(
-            *(
-                answer_of(
-                    self.args.timeout_s,
-                    shard.search.remote,
-                    state,
-                    request.k,
-                    request.method,
-                    request.num_candidates or max(NUM_CANDIDATES, request.k),
-                    request.num_per_embedding or max(NUM_PER_EMBEDDING, request.k),
-                    exclude,
-                )
-                for shard in self.shards
-            ),
-            return_exceptions=True,
+        if cutoff.nucleus is not None:
+            sums = await self._ask("log_sum_exp", state, exclude)
+            policy = self.cutoffs.policy(cutoff, k, log_normaliser_of(sums))
+        threshold = None
+        if cutoff.top_k is None:  # in a thread, as a table may have to be made
+            threshold = (await asyncio.to_thread(policy.floor, temperature)).astype(np.float32)
+        asked = Asked(
+            k=k,
+            method=request.method,
+            num_candidates=request.num_candidates or max(NUM_CANDIDATES, k),
+            num_per_embedding=request.num_per_embedding or max(NUM_PER_EMBEDDING, k),
+            threshold=threshold,
+            min_items=cutoff.min_items,
         )
+        answers = await self._ask("search", state, asked, exclude)
         coverage = coverage_of(answers, self.shard_items, request.min_coverage)
         answered = [answer for answer in answers if isinstance(answer, ShardAnswer)]
-        temperature = state.temperature.numpy()
-        results = await asyncio.to_thread(results_of, answered, request.k, cutoff, temperature, coverage)
+        results = await asyncio.to_thread(results_of, answered, asked, policy, temperature, coverage)
         return SearchResponse(
             version=self.index_facts["version"],
             method=request.method,
             is_exact=all(result.certificate.is_exact for result in results),
-            cutoff=cutoff.model_dump(exclude_none=True),
+            cutoff=cutoff.model_dump(exclude_defaults=True),
             coverage=coverage,
             results=results,
         )
+
+    async def _ask(self, method: str, *arguments: Any) -> list[Any]:
+        """What each shard answers to a call of its `method`, or the exception that came instead."""
+        asked = [answer_of(self.args.timeout_s, getattr(shard, method).remote, *arguments) for shard in self.shards]
+        return await asyncio.gather(*asked, return_exceptions=True)
 
     @api.post(
         "/v1/explain",
@@ -181,25 +204,15 @@ class Router:
     )
     async def explain(self, request: ExplainRequest) -> ExplainResponse:
         """The component cosines and the gates of a query and some items."""
-        try:
+        with _told(("queries[0]", "query")):
             encoded = await asyncio.to_thread(self.encoder, [request.query.model_dump()])
-            asked = [
-                answer_of(self.args.timeout_s, shard.explain.remote, encoded.state, request.items)
-                for shard in self.shards
-            ]
-            answers = await asyncio.gather(*asked, return_exceptions=True)
+            answers = await self._ask("explain", encoded.state, request.items)
             return explained(self.index_facts["version"], answers, request.items)
-        except ValueError as error:
-            raise HTTPException(422, str(error).replace("queries[0]", "query", 1)) from None
-        except UnavailableError as error:
-            raise HTTPException(503, str(error)) from None
 
     @api.get("/v1/health", responses={503: {"model": ErrorResponse}})
     async def health(self) -> dict[str, Any]:
         """Whether every shard answers."""
-        shards = await asyncio.gather(
-            *(answer_of(self.args.timeout_s, shard.num_items.remote) for shard in self.shards), return_exceptions=True
-        )
+        shards = await self._ask("num_items")
         missing = [f"shard {number}" for number, answer in enumerate(shards) if not isinstance(answer, int)]
         if missing:
             raise HTTPException(503, f"{len(shards)} shards must answer, got none from {', '.join(missing)}")

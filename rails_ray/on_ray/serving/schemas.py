@@ -4,11 +4,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
 
-from rails_ray.cutoffs import Cutoff
-from rails_ray.cutoffs.policies import MassCutoff, ScoreCutoff, TopKCutoff
-
 ItemId = StrictStr | StrictInt
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Between0And1 = Annotated[float, Field(gt=0, lt=1)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
@@ -46,32 +44,38 @@ class QueryInput(_Strict):
 
 
 class CutoffInput(_Strict):
-    """How to cut the list, by exactly one of mass, score and top_k."""
+    """How to cut the list, by exactly one of mass, coverage, nucleus, score and top_k."""
 
-    mass: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        None, description="Keep what scores as high as a relevant item does with this probability."
+    mass: Between0And1 | None = Field(
+        None, description="Keep what scores as high as a relevant item does with this probability, going by its tau_q."
+    )
+    coverage: Between0And1 | None = Field(
+        None, description="Keep, on average over queries, this share of a query's relevant items, by calibration."
+    )
+    nucleus: Between0And1 | None = Field(
+        None, description="Keep the fewest items that hold this share of the softmax over all items."
     )
     score: Annotated[float, Field(ge=-1, le=1)] | None = None
     top_k: Annotated[int, Field(ge=1)] | None = None
+    min_items: Annotated[int, Field(ge=0)] = Field(0, description="Keep at least so many, whatever their scores.")
+    max_items: Annotated[int, Field(ge=1)] | None = Field(None, description="Keep at most so many; by default k.")
+    background: Literal["uniform", "sphere", "fitted"] | None = Field(
+        None, description="Of mass: what any item scores; by default uniform."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        _exactly_one(self, "mass, score, top_k")
+        _exactly_one(self, "mass, coverage, nucleus, score, top_k")
+        if self.background is not None and self.mass is None:
+            raise ValueError(f"must have a background with mass alone, got {self.background!r} without mass")
         return self
-
-    def policy(self) -> Cutoff:
-        """The policy that is asked for."""
-        if self.mass is not None:
-            return MassCutoff(self.mass)
-        if self.score is not None:
-            return ScoreCutoff(self.score)
-        assert self.top_k is not None
-        return TopKCutoff(self.top_k)
 
 
 class SearchRequest(_Strict):
     queries: Annotated[list[QueryInput], Field(min_length=1)]
-    k: Annotated[int, Field(ge=1)] = Field(10, description="At most so many items per query.")
+    k: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="At most so many items per query; by default what the cut-off says, or else 10."
+    )
     method: Literal["brute_force", "two_pass", "per_embedding", "average", "combined"] = Field(
         "brute_force", description="The first two are exact; the others say how far from it an answer can be."
     )
@@ -86,7 +90,9 @@ class SearchRequest(_Strict):
         "shard; by default 50, or k if that is more.",
     )
     cutoff: CutoffInput | None = Field(
-        None, description="By default the mass that the index version was published with, or top_k where it has none."
+        None,
+        description="By default the deployment's, or else the mass that the index version was published with, or top_k "
+        "where it has none.",
     )
     min_coverage: Share = Field(1.0, description="Answer if at least this share of the items could be searched.")
 
@@ -108,10 +114,10 @@ class QueryResult(BaseModel):
     """
     items, scores: best first, as many as were kept.
     titles: of the items; null where the index has none.
-    threshold: the lowest score that is kept; null where only a number of items was asked for.
+    threshold: the lowest score that is kept, min_items aside; null where only a number of items was asked for.
     num_searched: items that the query could find, those excluded left out.
     num_scored: items whose score was computed.
-    is_truncated: whether k ended the list before the scores fell below the threshold.
+    is_truncated: whether k or max_items ended the list before the scores fell below the threshold.
     """
 
     items: list[ItemId]
@@ -135,13 +141,13 @@ class Coverage(BaseModel):
 class SearchResponse(BaseModel):
     """
     is_exact: whether all lists are proved to be exact.
-    cutoff: the one applied, with its value: {"mass": 0.99}.
+    cutoff: the one applied, with its values: {"mass": 0.99}.
     """
 
     version: str
     method: str
     is_exact: bool
-    cutoff: dict[str, float]
+    cutoff: dict[str, float | int | str]
     coverage: Coverage
     results: list[QueryResult]
 

@@ -4,25 +4,49 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from ray import serve as ray_serve
 
 from rails_ray import build
 from rails_ray.on_ray.cluster import reserved_device
-from rails_ray.retrieval.sharded import search_shard
+from rails_ray.retrieval import Found, FoundAbove
+from rails_ray.retrieval.brute_force import BruteForce
+from rails_ray.retrieval.sharded import search_shard, search_shard_above
 from rails_ray.similarities.explain import explain
 from rails_ray.similarities.states import QueryState, map_tensors, take
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.shards import read_shards
 from rails_ray.storage.versions import read_manifest
-from rails_ray.top_k import TopK
+from rails_ray.top_k import Exclusions, TopK
 
 ItemId = str | int
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What all shards are asked for a batch of queries.
+
+    k: at most so many items of each query.
+    method: of the search, with the widths of its first stage.
+    threshold: the lowest score that is wanted of each query [B]; None for the k best whatever their scores.
+    min_items: wanted at least, whatever their scores.
+    """
+
+    k: int
+    method: str
+    num_candidates: int
+    num_per_embedding: int
+    threshold: NDArray[np.float32] | None = None
+    min_items: int = 0
+
+
+@dataclass(frozen=True)
 class ShardAnswer:
     """
-    found: of each query, [1, k'] with rows of the whole corpus.
+    found: of each query, [1, n] with rows of the whole corpus.
+    is_truncated: of each query, whether items at or above the threshold were left out.
     bounds: of each query, what no item of the shard that was passed over scores above; None where that is not known.
     no_bound: why it is not known; None otherwise.
     num_scored: items of the shard whose score was computed, for each query.
@@ -32,6 +56,7 @@ class ShardAnswer:
     """
 
     found: list[TopK]
+    is_truncated: list[bool]
     bounds: list[float] | None
     no_bound: str | None
     num_scored: list[int]
@@ -64,37 +89,40 @@ class Shard:
         manifest = read_manifest(store, version)
         device = reserved_device()
         self.similarity = build.version_model(store, manifest).similarity.to(device)
+        self.logit = build.logit(build.version_config(store, manifest))
         self.items = read_shards(store, manifest, [shard], self.similarity.num_components[1])
         self.rows = {item_id: row for row, item_id in enumerate(self.items.item_ids)}
         self.state = map_tensors(lambda tensor: tensor.to(device), self.items.state)
         self.device = device
 
-    async def search(
-        self,
-        query: QueryState,
-        k: int,
-        method: str,
-        num_candidates: int,
-        num_per_embedding: int,
-        exclude: Sequence[Sequence[ItemId]],
-    ) -> ShardAnswer:
-        """The k best items of the shard for each query, or all that are left after exclusion."""
-        widths = num_candidates, num_per_embedding
-        return await asyncio.to_thread(self._search, query, k, method, widths, exclude)
+    async def search(self, query: QueryState, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
+        """The items of the shard that are asked for, of each query, or all that are left after exclusion."""
+        return await asyncio.to_thread(self._search, query, asked, exclude)
 
-    def _search(
-        self, query: QueryState, k: int, method: str, widths: tuple[int, int], exclude: Sequence[Sequence[ItemId]]
-    ) -> ShardAnswer:
-        retriever = build.retriever(method, self.similarity, self.state, *widths)
-        rows = [[self.rows[item_id] for item_id in ids if item_id in self.rows] for ids in exclude]
-        query = map_tensors(lambda tensor: tensor.to(self.device), query)
-        answers = search_shard(retriever, len(self.rows), self.items.first_row, query, k, rows)
-        found = [TopK(answer.top_k.scores.cpu(), answer.top_k.item_rows.cpu()) for answer in answers]
+    def _search(self, query: QueryState, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
+        retriever = build.retriever(
+            asked.method, self.similarity, self.state, asked.num_candidates, asked.num_per_embedding
+        )
+        rows = self._rows_of(exclude)
+        query, first_row = map_tensors(lambda tensor: tensor.to(self.device), query), self.items.first_row
+        if asked.threshold is None:
+            answers: Sequence[Found | FoundAbove] = search_shard(
+                retriever, len(self.rows), first_row, query, asked.k, rows
+            )
+        else:
+            threshold = torch.from_numpy(asked.threshold.copy()).to(self.device)  # what Ray delivers is read-only
+            answers = search_shard_above(retriever, first_row, query, threshold, asked.k, asked.min_items, rows)
+        return self._answer(answers, rows)
+
+    def _answer(self, answers: Sequence[Found | FoundAbove], rows: list[list[int]]) -> ShardAnswer:
+        items = [answer.top_k if isinstance(answer, Found) else answer.above.top_k for answer in answers]
+        found = [TopK(one.scores.cpu(), one.item_rows.cpu()) for one in items]
         bounds = [answer.certificate.bound for answer in answers]
         ids, titles = self.items.item_ids, self.items.titles
         places = [(one.item_rows[0] - self.items.first_row).tolist() for one in found]
         return ShardAnswer(
             found=found,
+            is_truncated=[isinstance(answer, FoundAbove) and bool(answer.above.is_truncated) for answer in answers],
             bounds=None if None in bounds else [float(bound) for bound in bounds if bound is not None],
             no_bound=next((answer.certificate.reason for answer in answers if answer.certificate.reason), None),
             num_scored=[int(answer.num_scored) for answer in answers],
@@ -102,6 +130,21 @@ class Shard:
             titles=None if titles is None else [[titles[place] for place in line] for line in places],
             num_searched=[len(self.rows) - len(set(excluded)) for excluded in rows],
         )
+
+    async def log_sum_exp(self, query: QueryState, exclude: Sequence[Sequence[ItemId]]) -> NDArray[np.float64]:
+        """Of the training logits of all items of the shard that are not excluded, for each query."""
+        return await asyncio.to_thread(self._log_sum_exp, query, exclude)
+
+    def _log_sum_exp(self, query: QueryState, exclude: Sequence[Sequence[ItemId]]) -> NDArray[np.float64]:
+        rows = self._rows_of(exclude)
+        query = map_tensors(lambda tensor: tensor.to(self.device), query)
+        excluded = Exclusions.of(rows) if any(rows) else None
+        total = BruteForce(self.similarity, self.state).log_sum_exp(query, self.logit, excluded)
+        return total.double().cpu().numpy()
+
+    def _rows_of(self, item_ids: Sequence[Sequence[ItemId]]) -> list[list[int]]:
+        """Rows of the shard, from 0, of those items that it holds."""
+        return [[self.rows[item_id] for item_id in ids if item_id in self.rows] for ids in item_ids]
 
     async def explain(self, query: QueryState, item_ids: Sequence[ItemId]) -> ShardExplanation:
         """Of one query and those of the items that the shard holds."""

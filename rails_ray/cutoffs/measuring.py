@@ -1,0 +1,186 @@
+"""How much of the relevant a calibration keeps on other queries, beside what it promises, and what lists it makes.
+
+    coverage = mean_q |{j: p_qj >= v_c(segment of q)}| / |{j}|
+
+Its 95% intervals are percentiles of a bootstrap by query. Where the queries that measure are drawn anew, they say how
+well the coverage of this very threshold is known; where the calibration queries are drawn anew as well, how far from
+the nominal chance alone may put it.
+
+Axes: Q queries, M pairs of a query and a relevant item, k items of a list.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rails_ray.cutoffs.calibration import Calibration, Positives, conformal_share, num_needed
+
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
+NUM_RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Measured:
+    """
+    nominal: the coverage that was asked for.
+    segment: of tau_q, from 0; None for all queries.
+    coverage: what was measured.
+    low, high: its 95% interval over draws of the queries that measure.
+    low_both, high_both: over draws of the calibration queries as well.
+    num_queries: that measured it.
+    """
+
+    nominal: float
+    segment: int | None
+    coverage: float
+    low: float
+    high: float
+    low_both: float
+    high_both: float
+    num_queries: int
+
+    @property
+    def is_as_promised(self) -> bool:
+        """Whether the nominal coverage lies where chance alone may put it."""
+        return self.low_both <= self.nominal <= self.high_both
+
+
+def segment_name(segment: int | None, edges: Sequence[float]) -> str:
+    """Which queries a measurement is about.
+
+    Args:
+        edges: tau_q between segments.
+    """
+    if segment is None:
+        return "all queries"
+    if segment == 0:
+        return f"tau_q below {edges[0]:.3g}"
+    if segment == len(edges):
+        return f"tau_q from {edges[-1]:.3g}"
+    return f"tau_q from {edges[segment - 1]:.3g} to {edges[segment]:.3g}"
+
+
+def drift(measured: Sequence[Measured]) -> str | None:
+    """In a sentence, what lies farther from its promise than chance alone may put it; None if nothing does.
+
+    Of all queries alone: among many segments some lie outside by chance.
+    """
+    off = [one for one in measured if one.segment is None and not one.is_as_promised]
+    if not off:
+        return None
+    worst = max(off, key=lambda one: abs(one.coverage - one.nominal))
+    return (
+        f"coverage must be as calibrated, {worst.nominal:g}, got {worst.coverage:.4f} "
+        f"({worst.low_both:.4f} to {worst.high_both:.4f}) on {worst.num_queries} queries: calibrate on newer ones with "
+        "`rails-ray calibrate`"
+    )
+
+
+def measure(calibration: Calibration, positives: Positives, levels: tuple[float, ...] = LEVELS) -> list[Measured]:
+    """Of all queries and of each segment, for the levels that the calibration has queries enough for.
+
+    Args:
+        positives: of queries that the calibration has not seen, by its distribution.
+    """
+    if not positives.num_queries:
+        return []
+    found = []
+    generator = np.random.default_rng(0)
+    own_segment = calibration.segment(calibration.positives.temperature)
+    segment = calibration.segment(positives.temperature)
+    numbers = range(calibration.num_segments)
+    sides = [(calibration.positives.take(own_segment == n), positives.take(segment == n)) for n in numbers]
+    for level in levels:
+        if any(before.num_queries < num_needed(level) for before, _ in sides):
+            continue
+        parts = [_Segment.of(before, after, level, generator) for before, after in sides]
+        found.append(_measured(level, None, parts))
+        if len(parts) > 1:
+            found += [_measured(level, n, [part]) for n, part in enumerate(parts) if part.num_queries]
+    return found
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """Sums over a segment's queries of what is covered: measured, and drawn anew [NUM_RESAMPLES]."""
+
+    num_queries: int
+    covered: float
+    drawn: NDArray[np.float64]
+    drawn_both: NDArray[np.float64]
+
+    @staticmethod
+    def of(before: Positives, after: Positives, level: float, generator: np.random.Generator) -> "_Segment":
+        share = conformal_share(before, level)
+        shares = _drawn_shares(before, level, generator)
+        curve = _Covered(after)
+        own = curve.counts(generator)
+        return _Segment(
+            num_queries=after.num_queries,
+            covered=float(curve.at(np.array([share]), np.ones((1, after.num_queries)))[0]),
+            drawn=curve.at(np.full(NUM_RESAMPLES, share), own),
+            drawn_both=curve.at(shares, own),
+        )
+
+
+class _Covered:
+    """The sum over queries of the share of positives at or above a share v."""
+
+    def __init__(self, positives: Positives) -> None:
+        order = np.argsort(positives.share, kind="stable")
+        self.share = positives.share[order]
+        self.query = positives.query[order]
+        self.weight = positives.weight[order]
+        self.num_queries = positives.num_queries
+
+    def counts(self, generator: np.random.Generator) -> NDArray[np.float64]:
+        """How often each query comes up in each draw of as many [NUM_RESAMPLES, Q]."""
+        return _draws(self.num_queries, generator)
+
+    def at(self, share: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
+        """One v per draw [R], with the counts of its queries [R, Q]."""
+        first = np.searchsorted(self.share, share, side="left")
+        covered = np.empty(len(share))
+        for start in np.unique(first):  # draws come to few different places
+            rows = first == start
+            per_query = np.bincount(self.query[start:], self.weight[start:], minlength=self.num_queries)
+            covered[rows] = counts[rows] @ per_query
+        return covered
+
+
+def _draws(num_queries: int, generator: np.random.Generator) -> NDArray[np.float64]:
+    if not num_queries:
+        return np.empty((NUM_RESAMPLES, 0))
+    return generator.multinomial(num_queries, np.full(num_queries, 1 / num_queries), NUM_RESAMPLES).astype(np.float64)
+
+
+def _drawn_shares(positives: Positives, level: float, generator: np.random.Generator) -> NDArray[np.float64]:
+    """v_c of draws of the calibration queries [NUM_RESAMPLES]."""
+    order = np.argsort(positives.share, kind="stable")
+    share, query, weight = positives.share[order], positives.query[order], positives.weight[order]
+    may_miss = (1 - level) * (positives.num_queries + 1) - 1
+    found = np.empty(NUM_RESAMPLES)
+    for number, counts in enumerate(_draws(positives.num_queries, generator)):
+        missed = np.cumsum(weight * counts[query])
+        found[number] = share[min(int(np.searchsorted(missed, may_miss, side="right")), len(share) - 1)]
+    return found
+
+
+def _measured(level: float, segment: int | None, parts: list[_Segment]) -> Measured:
+    num_queries = sum(part.num_queries for part in parts)
+    drawn, both = (
+        np.quantile(np.sum([getattr(part, name) for part in parts], axis=0) / num_queries, [0.025, 0.975])
+        for name in ("drawn", "drawn_both")
+    )
+    return Measured(
+        nominal=level,
+        segment=segment,
+        coverage=sum(part.covered for part in parts) / num_queries,
+        low=float(drawn[0]),
+        high=float(drawn[1]),
+        low_both=float(both[0]),
+        high_both=float(both[1]),
+        num_queries=num_queries,
+    )

@@ -1,0 +1,96 @@
+"""Calibrate the cut-offs of a model on one split, and measure on another what they keep.
+
+Axes: Q queries of a split, k length of the lists kept.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rails_ray.cutoffs.calibration import Calibration, Positives
+from rails_ray.cutoffs.distributions import Background, ScoreDistribution, fitted
+from rails_ray.cutoffs.measuring import LEVELS, Measured, measure
+from rails_ray.evaluation.ranking import Ranking
+
+
+@dataclass(frozen=True)
+class ListLengths:
+    """
+    nominal: the coverage that was asked for.
+    mean: of the lists' lengths.
+    num_kept: their quantiles .1, .5 and .9.
+    empty_fraction: queries that keep nothing.
+    is_truncated: whether a list was longer than those that were ranked, so that the mean is too low.
+    """
+
+    nominal: float
+    mean: float
+    num_kept: tuple[float, float, float]
+    empty_fraction: float
+    is_truncated: bool
+
+
+@dataclass(frozen=True)
+class CalibrationReport:
+    """
+    calibrated_on, measured_on: splits.
+    num_queries: that calibrated.
+    segments: of tau_q, from one edge to the next.
+    measured: by level, over all queries and by segment.
+    lists: by level.
+    """
+
+    calibrated_on: str
+    measured_on: str
+    num_queries: int
+    edges: tuple[float, ...]
+    measured: list[Measured]
+    lists: list[ListLengths]
+
+
+def positives_of(ranking: Ranking, distribution: ScoreDistribution) -> Positives:
+    """The shares of all relevant items that the queries of a split can find."""
+    return Positives.of(ranking.pair_query, ranking.pair_score, ranking.temperature, distribution)
+
+
+def fitted_background(ranking: Ranking) -> Background:
+    """The background of the corpus's own scores.
+
+    Raises:
+        ValueError: if too few or equal scores were sampled for one.
+    """
+    sampled = ranking.sampled_scores[np.isfinite(ranking.sampled_scores)]
+    return fitted(np.clip(sampled.astype(np.float64), -1.0, 1.0))  # a cosine of float32 may round to above 1
+
+
+def list_lengths(calibration: Calibration, ranking: Ranking, levels: tuple[float, ...]) -> list[ListLengths]:
+    """What a calibration keeps of the ranked lists."""
+    found = []
+    for level in levels:
+        threshold = calibration.threshold(level, ranking.temperature)
+        num_kept = ((ranking.scores >= threshold[:, None]) & (ranking.scores > -np.inf)).sum(axis=1)
+        low, middle, high = np.quantile(num_kept, [0.1, 0.5, 0.9])
+        found.append(
+            ListLengths(
+                nominal=level,
+                mean=float(num_kept.mean()),
+                num_kept=(float(low), float(middle), float(high)),
+                empty_fraction=float((num_kept == 0).mean()),
+                is_truncated=bool((num_kept == ranking.scores.shape[1]).any()),
+            )
+        )
+    return found
+
+
+def report_on(calibration: Calibration, calibrated_on: str, ranking: Ranking, measured_on: str) -> CalibrationReport:
+    """What a calibration promises, and keeps on the queries of another split."""
+    measured = measure(calibration, positives_of(ranking, calibration.distribution))
+    levels = tuple(level for level in LEVELS if level in {one.nominal for one in measured})
+    return CalibrationReport(
+        calibrated_on=calibrated_on,
+        measured_on=measured_on,
+        num_queries=calibration.positives.num_queries,
+        edges=tuple(calibration.edges.tolist()),
+        measured=measured,
+        lists=list_lengths(calibration, ranking, levels),
+    )

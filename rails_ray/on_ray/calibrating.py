@@ -1,0 +1,100 @@
+"""Calibrate the cut-offs of a version on held-out queries, in one task on the cluster."""
+
+from datetime import UTC, datetime
+
+import numpy as np
+import ray
+
+from rails_ray import build
+from rails_ray.config import DataConfig
+from rails_ray.cutoffs.calibration import NUM_SEGMENTS, Calibration
+from rails_ray.evaluation.calibrating import CalibrationReport, fitted_background, positives_of, report_on
+from rails_ray.evaluation.ranking import Ranking, rank_all
+from rails_ray.evaluation.report import LONGEST_LIST
+from rails_ray.on_ray.evaluating import VersionQueries, check_split
+from rails_ray.on_ray.failures import told_plainly
+from rails_ray.storage import calibrations
+from rails_ray.storage.calibrations import StoredCalibration
+from rails_ray.storage.filesystem import Storage
+
+
+def calibrate(
+    storage: str,
+    *,
+    version: str | None = None,
+    split: str = "valid",
+    measured_on: str = "test",
+    background: str = "uniform",
+    num_segments: int = NUM_SEGMENTS,
+    data: DataConfig | None = None,
+) -> CalibrationReport:
+    """Store with a version, published or not, what cut-offs by coverage rest on, and measure them on another split.
+
+    A server reads it when it starts.
+
+    Args:
+        version: by default the current one.
+        split: of the queries that calibrate; cut-offs are only as good as these are new to the model.
+        background: scores of any item in the distribution that makes queries comparable: uniform, sphere or fitted.
+        num_segments: groups of queries by tau_q that are each calibrated on their own.
+        data: the data to calibrate on; by default those of the version's config.
+
+    Raises:
+        NotFoundError: if there is no such version.
+        DamagedError: if the version's files are not those of its manifest.
+        ValueError: if the splits are not two of "train", "valid" and "test", there is no such background, or no query
+            has a relevant item in the index.
+    """
+    check_split(split)
+    check_split(measured_on)
+    if split == measured_on:
+        raise ValueError(f"measured_on must be another split than the one that calibrates, got {split!r} for both")
+    if background not in build.BACKGROUNDS:
+        raise ValueError(f"background must be one of {', '.join(build.BACKGROUNDS)}, got {background!r}")
+    if num_segments < 1:
+        raise ValueError(f"segments must be at least 1, got {num_segments}")
+    store = Storage(storage)
+    with told_plainly():
+        asked = _calibrate.remote(str(store), version, split, measured_on, background, num_segments, data)
+        report: CalibrationReport = ray.get(asked)
+    return report
+
+
+@ray.remote(num_cpus=1)
+def _calibrate(
+    storage: str,
+    version: str | None,
+    split: str,
+    measured_on: str,
+    background: str,
+    num_segments: int,
+    data: DataConfig | None,
+) -> CalibrationReport:
+    store = Storage(storage)
+    found = VersionQueries.read(store, version, data)
+
+    def ranked(split: str) -> Ranking:
+        return rank_all(found.model, found.items, found.queries(split), min(LONGEST_LIST, len(found.items)))
+
+    before = ranked(split)
+    fitted = fitted_background(before)
+    chosen = build.background(found.config, background, fitted)
+    distribution = build.score_distribution(found.config, chosen)
+    positives = positives_of(before, distribution)
+    if not positives.num_queries:
+        raise ValueError(f"split {split!r} must hold a query with a relevant item in the index, got none")
+    calibration = Calibration.of(positives, distribution, num_segments)
+    calibrations.write(
+        store,
+        found.version,
+        StoredCalibration(
+            positives=positives,
+            edges=np.asarray(calibration.edges),
+            background_name=background,
+            background=chosen,
+            fitted=fitted,
+            split=split,
+            created_at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        ),
+    )
+    return report_on(calibration, split, ranked(measured_on), measured_on)

@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+
+import oracles
+from cutoffs.test_calibration import BETA, drawn
+from rails_ray.cutoffs.calibration import Calibration, Positives
+from rails_ray.cutoffs.measuring import LEVELS, measure
+
+
+def test_coverage_equals_the_definition() -> None:
+    calibration, new = Calibration.of(drawn(400, 0), BETA), drawn(90, 1)
+    for one in measure(calibration, new):
+        queries = [
+            (new.share[new.query == query].tolist(), int(calibration.segment(new.temperature[query : query + 1])[0]))
+            for query in range(new.num_queries)
+        ]
+        kept = [line for line in queries if one.segment in (None, line[1])]
+        assert one.num_queries == len(kept)
+        assert one.coverage == pytest.approx(oracles.coverage(kept, calibration.shares(one.nominal).tolist()))
+
+
+def test_levels_for_which_queries_are_too_few_are_left_out() -> None:
+    nominal = {one.nominal for one in measure(Calibration.of(drawn(120, 0), BETA), drawn(50, 1))}
+    assert nominal == {0.5, 0.8, 0.9, 0.95}
+
+
+def test_nothing_to_measure_on() -> None:
+    nothing = Positives.of(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0), BETA)
+    assert measure(Calibration.of(drawn(120, 0), BETA), nothing) == []
+
+
+def test_the_nominal_lies_in_the_interval_as_often_as_it_should() -> None:
+    """95 of 100 times, if calibration queries and those that measure are alike; the interval of the latter alone is
+    narrower than chance."""
+    hits, narrow, total = 0, 0, 0
+    for seed in range(40):
+        for one in measure(Calibration.of(drawn(600, seed), BETA), drawn(600, 500 + seed), levels=(0.8, 0.9)):
+            hits += one.is_as_promised
+            narrow += one.low <= one.nominal <= one.high
+            total += 1
+    assert hits / total > 0.9
+    assert narrow < hits
+
+
+def test_drift_is_seen() -> None:
+    """Queries whose positives score lower than those that calibrated."""
+    new = drawn(600, 1)
+    lower = Positives(new.query, new.share**2, new.temperature)
+    found = [one for one in measure(Calibration.of(drawn(600, 0), BETA), lower) if one.segment is None]
+    assert [one.nominal for one in found] == list(LEVELS)
+    assert not any(one.is_as_promised for one in found)
+    assert all(one.coverage < one.low_both + 1 and one.coverage < one.nominal for one in found)

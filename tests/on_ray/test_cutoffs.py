@@ -1,0 +1,115 @@
+"""Which cut-off a request gets of which version, and what is said where a version cannot do it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from starlette.exceptions import HTTPException
+
+from cutoffs.test_calibration import BETA, drawn
+from examples import small_config
+from rails_ray.config import LossConfig
+from rails_ray.cutoffs.calibration import Calibration
+from rails_ray.cutoffs.distributions import UNIFORM, Background, BetaDistribution, ExpDistribution, sphere
+from rails_ray.cutoffs.policies import CoverageCutoff, MassCutoff, NucleusCutoff, ScoreCutoff, TopKCutoff
+from rails_ray.errors import UnsupportedError
+from rails_ray.losses.exp_nce import exp_logit
+from rails_ray.on_ray.serving.cutoffs import Cutoffs
+from rails_ray.on_ray.serving.router import _told
+from rails_ray.on_ray.serving.schemas import CutoffInput
+
+CONFIG = small_config()
+FITTED = Background(30.0, 40.0)
+CALIBRATION = Calibration.of(drawn(300, 0), BETA)
+PLAIN = Cutoffs(CONFIG, num_items=60, version_mass=0.9)
+CALIBRATED = replace(PLAIN, calibration=CALIBRATION, fitted=FITTED)
+UNTRAINED = Cutoffs(replace(CONFIG, loss=LossConfig(kind="sampled_softmax")), num_items=60, version_mass=None)
+
+
+def test_a_request_comes_before_the_deployment_and_that_before_the_version() -> None:
+    deployed = replace(PLAIN, default=CutoffInput(coverage=0.8))
+    assert deployed.resolve(CutoffInput(score=0.1), 7) == CutoffInput(score=0.1)
+    assert deployed.resolve(None, 7) == CutoffInput(coverage=0.8)
+    assert PLAIN.resolve(None, 7) == CutoffInput(mass=0.9)
+    assert UNTRAINED.resolve(None, 7) == CutoffInput(top_k=7)
+    assert UNTRAINED.resolve(None, None) == CutoffInput(top_k=10)
+
+
+@pytest.mark.parametrize(
+    ("cutoff", "k", "limit"),
+    [
+        (CutoffInput(mass=0.5), None, 10),
+        (CutoffInput(mass=0.5), 30, 30),
+        (CutoffInput(mass=0.5, max_items=20), None, 20),
+        (CutoffInput(mass=0.5, max_items=20), 30, 20),
+        (CutoffInput(mass=0.5, max_items=40), 30, 30),
+        (CutoffInput(top_k=40), None, 40),
+        (CutoffInput(top_k=40), 30, 30),
+        (CutoffInput(top_k=400), None, 60),  # all there are
+    ],
+)
+def test_the_least_of_the_numbers_given_ends_a_list(cutoff: CutoffInput, k: int | None, limit: int) -> None:
+    assert PLAIN.limit(cutoff, k) == limit
+
+
+def test_each_field_is_its_policy() -> None:
+    limits = {"min_items": 2, "max_items": 9}
+    assert CALIBRATED.policy(CutoffInput(score=0.1, min_items=2), 9) == ScoreCutoff(0.1, **limits)
+    assert CALIBRATED.policy(CutoffInput(top_k=5, min_items=2), 9) == TopKCutoff(5, **limits)
+    assert CALIBRATED.policy(CutoffInput(coverage=0.8, min_items=2), 9) == CoverageCutoff(0.8, CALIBRATION, **limits)
+    nucleus = CALIBRATED.policy(CutoffInput(nucleus=0.5, min_items=2), 9, np.zeros(1))
+    assert isinstance(nucleus, NucleusCutoff)
+    assert (nucleus.nucleus, nucleus.num_items, nucleus.min_items, nucleus.max_items) == (0.5, 60, 2, 9)
+
+
+@pytest.mark.parametrize(
+    ("background", "expected"),
+    [(None, UNIFORM), ("uniform", UNIFORM), ("sphere", sphere(CONFIG.components.width)), ("fitted", FITTED)],
+)
+def test_a_mass_is_of_the_losss_distribution_over_a_background(background: str | None, expected: Background) -> None:
+    asked = CutoffInput(mass=0.5, background=background)
+    assert CALIBRATED.policy(asked, 9) == MassCutoff(0.5, BetaDistribution(expected), max_items=9)
+    exp = replace(CALIBRATED, config=replace(CONFIG, loss=LossConfig(kind="exp_nce")))
+    assert exp.policy(asked, 9) == MassCutoff(0.5, ExpDistribution(expected), max_items=9)
+    assert exp.policy(CutoffInput(nucleus=0.5), 9, np.zeros(1)).logit is exp_logit
+
+
+@pytest.mark.parametrize(
+    ("cutoffs", "asked", "message"),
+    [
+        (
+            PLAIN,
+            CutoffInput(coverage=0.8),
+            "cutoff coverage needs a version that is calibrated, got one that is not: run `rails-ray calibrate`",
+        ),
+        (
+            PLAIN,
+            CutoffInput(mass=0.8, background="fitted"),
+            "background fitted needs a version that is calibrated, got one that is not: run `rails-ray calibrate`",
+        ),
+        (
+            UNTRAINED,
+            CutoffInput(mass=0.8),
+            r"cutoff mass needs a model with a trained tau_q, got one without \(loss sampled_softmax\): take coverage",
+        ),
+    ],
+)
+def test_what_a_version_lacks_is_409(cutoffs: Cutoffs, asked: CutoffInput, message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        cutoffs.policy(asked, 9)
+    with pytest.raises(HTTPException) as told, _told():
+        cutoffs.policy(asked, 9)
+    assert told.value.status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (CutoffInput(coverage=0.999), "coverage 0.999 needs at least 999 calibration queries in each segment of tau_q"),
+        (CutoffInput(score=0.1, min_items=10), "max_items must be at least 1 and at least min_items, got 9"),
+    ],
+)
+def test_values_that_cannot_be_are_422(asked: CutoffInput, message: str) -> None:
+    with pytest.raises(HTTPException, match=message) as told, _told():
+        CALIBRATED.policy(asked, 9)
+    assert told.value.status_code == 422

@@ -1,0 +1,71 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cutoffs.test_calibration import BETA, drawn
+from rails_ray.cutoffs.calibration import Calibration
+from rails_ray.cutoffs.distributions import UNIFORM, Background
+from rails_ray.errors import DamagedError
+from rails_ray.storage import calibrations
+from rails_ray.storage.calibrations import StoredCalibration
+from rails_ray.storage.filesystem import Storage
+
+POSITIVES = drawn(90, 0)
+STORED = StoredCalibration(
+    positives=POSITIVES,
+    edges=Calibration.of(POSITIVES, BETA).edges,
+    background_name="uniform",
+    background=UNIFORM,
+    fitted=Background(20.5, 21.25),
+    split="valid",
+    created_at="2026-01-01T00:00:00Z",
+)
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    store = Storage(str(tmp_path))
+    assert calibrations.read(store, "v1") is None
+    calibrations.write(store, "v1", STORED)
+    found = calibrations.read(store, "v1")
+    assert found is not None
+    for name in ("query", "share", "temperature"):
+        assert np.array_equal(getattr(found.positives, name), getattr(POSITIVES, name))
+    assert found.edges.tolist() == STORED.edges.tolist()
+    empty = replace(STORED, positives=POSITIVES, edges=STORED.edges)
+    assert replace(found, positives=empty.positives, edges=empty.edges) == empty
+    assert found.summary() == {
+        "created_at": "2026-01-01T00:00:00Z",
+        "split": "valid",
+        "num_queries": 90,
+        "num_segments": 3,
+        "background": "uniform",
+    }
+
+
+def test_the_last_calibration_is_the_one_that_counts(tmp_path: Path) -> None:
+    store = Storage(str(tmp_path))
+    calibrations.write(store, "v1", STORED)
+    calibrations.write(store, "v1", replace(STORED, positives=drawn(50, 1)))
+    found = calibrations.read(store, "v1")
+    assert found is not None
+    assert found.positives.num_queries == 50
+
+
+def test_a_calibration_that_is_not_as_it_was_written(tmp_path: Path) -> None:
+    store = Storage(str(tmp_path))
+    calibrations.write(store, "v1", STORED)
+    (table,) = (tmp_path / "versions" / "v1").glob("calibration-*.parquet")
+    whole = table.read_bytes()
+    table.write_bytes(whole[:-1])
+    with pytest.raises(DamagedError, match=r"calibration-\w+.parquet of version v1 must have the sha256"):
+        calibrations.read(store, "v1")
+    table.write_bytes(whole)
+    facts = tmp_path / "versions" / "v1" / "calibration.json"
+    facts.write_text(facts.read_text().replace('"edges"', '"borders"'))
+    with pytest.raises(DamagedError, match=r"must be as `rails-ray calibrate` wrote it, got: 'edges': calibrate the v"):
+        calibrations.read(store, "v1")
+    facts.write_text("{")
+    with pytest.raises(DamagedError, match=r"calibration.json must be JSON, got something else"):
+        calibrations.read(store, "v1")
