@@ -20,8 +20,9 @@ import processes
 from examples import encode
 from rails_ray import cli
 from rails_ray.commands import serving, stages
-from rails_ray.storage import versions
+from rails_ray.storage import calibrations, versions
 from rails_ray.storage.filesystem import Storage
+from storage.test_calibrations import STORED
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = ("quickstart", "train", "encode", "publish", "evaluate", "calibrate", "pipeline", "serve", "query", "index")
@@ -205,6 +206,13 @@ def test_versions_are_listed_shown_verified_and_rolled_back(tmp_path: Path, capf
     assert f"{part.name} of version v2 must have the sha256 of its manifest" in damage
     assert "all 4 files of v2 must be whole, got 1 damaged" in damage
     assert "Traceback" not in damage
+
+    assert "calibrated" not in said("verify", "v1")[0]
+    calibrations.write(store, "v1", STORED)
+    assert "calibrated at 2026-01-01T00:00:00Z on 90 queries" in said("verify", "v1")[0]
+    table = next((tmp_path / "versions" / "v1").glob("calibration-*.parquet"))
+    table.write_bytes(table.read_bytes()[:-1])
+    assert f"{table.name} of version v1 must have the sha256" in said("verify", "v1", code=cli.EXIT_FAILED)[1]
 
 
 def test_ids_are_asked_for_as_the_index_has_them() -> None:

@@ -151,7 +151,7 @@ def above_in_blocks(asked: Asked, size: int, columns: slice = slice(None), prune
     return Above(TopK(found.top_k.scores, found.top_k.item_rows + first_row * is_there), found.is_truncated)
 
 
-def is_the_oracle(found: Above, asked: Asked) -> bool:
+def assert_oracle(found: Above, asked: Asked) -> None:
     scores, threshold, cap, at_least, excluded = asked
     longest = 0
     for line, own in enumerate(scores.tolist()):
@@ -161,14 +161,14 @@ def is_the_oracle(found: Above, asked: Asked) -> bool:
         assert found.top_k.scores[line].tolist() == [own[row] for row in rows] + [-INFINITY] * more
         assert found.is_truncated[line].item() == is_truncated
         longest = max(longest, len(rows))
-    return found.top_k.k == longest
+    assert found.top_k.k == longest
 
 
 @given(asked_above(), st.integers(1, 12), st.sampled_from([1, 2, 3, 64]), st.booleans())
 def test_all_items_above_a_threshold_in_blocks_of_any_size(asked: Asked, size: int, group: int, prune: bool) -> None:
     """Also where what the floor calls of no use does not come."""
     with patch.object(top_k, "GROUP", group):
-        assert is_the_oracle(above_in_blocks(asked, size, prune=prune), asked)
+        assert_oracle(above_in_blocks(asked, size, prune=prune), asked)
 
 
 @given(asked_above(), st.lists(st.integers(0, 12), max_size=3), st.integers(1, 12), st.randoms())
@@ -177,7 +177,7 @@ def test_merging_shards_gives_all_items_above(asked: Asked, cuts: list[int], siz
     parts = [above_in_blocks(asked, size, slice(*edge)) for edge in pairwise(edges)]
     random.shuffle(parts)
     _, threshold, cap, at_least, _ = asked
-    assert is_the_oracle(merge_above(parts, threshold, cap, at_least), asked)
+    assert_oracle(merge_above(parts, threshold, cap, at_least), asked)
 
 
 def test_many_items_above_and_a_small_cap() -> None:
@@ -185,7 +185,7 @@ def test_many_items_above_and_a_small_cap() -> None:
     scores = torch.randn(3, 5000, generator=torch.Generator().manual_seed(0)).mul(50).round().div(50)
     asked = scores, torch.tensor([-INFINITY, 0.5, 3.0]), 7, 2, [[], [1, 2], []]
     for size in (100, 1000, 5000):
-        assert is_the_oracle(above_in_blocks(asked, size, prune=True), asked)
+        assert_oracle(above_in_blocks(asked, size, prune=True), asked)
 
 
 def test_the_floor_of_a_threshold_scan() -> None:

@@ -3,26 +3,36 @@
 WordNet hyponyms: a query is a noun or verb with its definition, relevant are its direct hyponyms (1 to 402), the corpus
 is all synsets, a query's own one left out of its answers. Queries are split at random.
 
+Emoji: a query is a name or a part of one, relevant are the emoji that it is in (1 to some 300); split by the seed.
+
 ML-1M and Beauty: a query is the first four fifths of what a user interacted with, relevant is what is new in the last
 fifth, the corpus is all items, the history left out of answers. Training sees the first four fifths of all users; users
 are split at random into those that cut-offs are calibrated on and those that they are measured on.
 """
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rails_ray.data import sequences
+from rails_ray.data import emoji, sequences, text
 from rails_ray.data.dataset import DataSet, ItemLists, Queries
 from rails_ray.storage.filesystem import Storage
 
+EMOJI_HELD_OUT = 4000
 WORDNET_HELD_OUT = 4000  # queries to calibrate on, and as many to measure on
 
 
 def read(name: str, folder: Path, seed: int) -> DataSet:
-    """One of the three data sets."""
+    """One of the data sets."""
+    if name == "emoji":
+        tables = emoji.tables(EMOJI_HELD_OUT, EMOJI_HELD_OUT, seed)
+        with TemporaryDirectory() as written:
+            for table in ("items", "queries", "relevance"):
+                pq.write_table(getattr(tables, table), f"{written}/{table}.parquet")
+            return text.read(Storage(written))
     if name == "wordnet":
         return wordnet_hyponyms(folder / name, seed)
     return sequence_futures(sequences.read(Storage(str(folder / name))), seed)

@@ -31,7 +31,10 @@ LONGEST_LIST = 3000
 
 def config_of(data: str, loss: str, seed: int, similarity: str = "dot") -> RunConfig:
     """The run of one model."""
-    if data == "wordnet":
+    if data == "emoji":
+        base = by_name(f"emoji-{similarity}")
+        training = replace(base.training, num_steps=800)
+    elif data == "wordnet":
         base = by_name(f"text-{similarity}")
         base = replace(base, encoder=replace(base.encoder, width=64, hidden=128, num_buckets=2**16))
         training = replace(base.training, num_steps=3000, batch_size=256)

@@ -38,14 +38,14 @@ class ShowVersion(Stored):
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyVersion(Stored):
-    """Read every byte of a version and compare it with the manifest."""
+    """Read every byte of a version, and of its calibration, and compare it with what was written."""
 
     version: tyro.conf.Positional[str | None] = None
     """A published version; by default the current one."""
 
     def run(self) -> None:
         from rails_ray import rendering
-        from rails_ray.storage import versions
+        from rails_ray.storage import calibrations, versions
         from rails_ray.storage.filesystem import Storage
 
         store = Storage(self.storage)
@@ -56,11 +56,17 @@ class VerifyVersion(Stored):
             for done, damage in enumerate(versions.damages(store, manifest), start=1):
                 on_progress(done, num_files, "files")
                 damages += [damage] if damage else []
+        try:
+            calibration = calibrations.read(store, manifest.version)
+        except DamagedError as error:
+            damages.append(str(error))
         for damage in damages:
             errors.print(f"rails-ray: {damage}", highlight=False, markup=False, soft_wrap=True)
         if damages:
             raise DamagedError(f"all {num_files} files of {manifest.version} must be whole, got {len(damages)} damaged")
         out.print(f"version {manifest.version}: {num_files} files, {manifest.num_items} items, all as published")
+        if calibration is not None:
+            out.print(f"calibrated at {calibration.created_at} on {calibration.positives.num_queries} queries")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from rails_ray.commands.base import Stored, errors, load, out, say_next
-from rails_ray.config import RunConfig
+from rails_ray.config import DataConfig, RunConfig
 from rails_ray.evaluation.gates import Gates
 from rails_ray.recipes import by_name
 
@@ -157,6 +157,8 @@ class Evaluate(Stored):
     """A version to evaluate, published or not; by default the current one."""
     split: str = "test"
     """train, valid or test."""
+    folder: str | None = None
+    """Data to evaluate on, newer ones say; by default those of the run or the version."""
 
     def run(self) -> dict[str, Any]:
         load()
@@ -165,7 +167,9 @@ class Evaluate(Stored):
         from rails_ray.on_ray.cluster import cluster
 
         with rendering.spinner(out, "evaluate"), cluster():
-            report = on_ray.evaluate(self.storage, run=self.run_name, version=self.version, split=self.split)
+            report = on_ray.evaluate(
+                self.storage, run=self.run_name, version=self.version, split=self.split, data=_data(self.folder)
+            )
         name = self.run_name or self.version or "current version"
         out.print(rendering.reports([(name, report, None)], f"{report.num_queries} queries of split {report.split}"))
         if report.coverage is not None:
@@ -190,6 +194,8 @@ class Calibrate(Stored):
     """Queries that measure what it keeps."""
     background: Literal["uniform", "sphere", "fitted"] = "uniform"
     """Scores of any item, in the distribution that makes queries comparable; fitted: to the version's own scores."""
+    folder: str | None = None
+    """Data to calibrate on, newer ones say; by default those of the version."""
     segments: int = 3
     """Groups of queries by tau_q that are each calibrated on their own."""
     plot: Path | None = None
@@ -211,6 +217,7 @@ class Calibrate(Stored):
                 measured_on=self.measured_on,
                 background=self.background,
                 num_segments=self.segments,
+                data=_data(self.folder),
             )
         title = f"{report.num_queries} queries of split {self.split} calibrate, those of {self.measured_on} measure"
         out.print(rendering.calibration(report, f"version {version}: {title}"))
@@ -218,6 +225,10 @@ class Calibrate(Stored):
         plotting.calibration(report, f"version {version}", path)
         out.print(f"drawn in {path}", highlight=False, soft_wrap=True, markup=False)
         return {"calibrated": version, **dataclasses.asdict(report)}
+
+
+def _data(folder: str | None) -> DataConfig | None:
+    return None if folder is None else DataConfig(folder=folder)
 
 
 @dataclass(frozen=True, kw_only=True)

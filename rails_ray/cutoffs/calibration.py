@@ -30,6 +30,7 @@ from rails_ray.cutoffs.distributions import ScoreDistribution
 # Masses 1 - 10^-x, even in x from .5 to 1 - 1e-12: the share left out is what spaces thresholds evenly.
 CANDIDATE_MASSES = 1 - 10 ** -np.linspace(np.log10(2), 12, 60)
 NUM_SEGMENTS = 3  # of tau_q
+ROUNDING = 1e-7  # of a score: that of quantiles and of float32, so that a positive at v_c is kept
 HIGHEST_SHARE = 1 - 1e-12  # of a positive, so that the score with this share does not lie above the positive's
 
 
@@ -126,7 +127,7 @@ class Calibration:
             own = segment == number
             if own.any():
                 found[own] = self.distribution.quantile(float(share), temperature[own])
-        return found
+        return found - ROUNDING
 
     def __hash__(self) -> int:
         return id(self)

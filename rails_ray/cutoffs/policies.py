@@ -150,14 +150,14 @@ class NucleusCutoff(Limits):
         low, high = np.full(len(temperature), -1.0), np.ones(len(temperature))
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
-            is_below = self._logits(middle[:, None], temperature)[:, 0] < least
+            is_below = self.logits(middle[:, None], temperature)[:, 0] < least
             low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
         return low
 
     def threshold(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.float64]:
         """The score of the item with which the share is reached; the floor where the list ends before."""
         is_there = scores > -np.inf
-        weights = np.exp(self._logits(scores, temperature) - self.log_normaliser[:, None]) * is_there
+        weights = np.exp(self.logits(scores, temperature) - self.log_normaliser[:, None]) * is_there
         held = weights.cumsum(axis=1) >= self.nucleus
         floor = self.floor(temperature)
         if not held.size:
@@ -165,7 +165,8 @@ class NucleusCutoff(Limits):
         last = np.take_along_axis(scores, held.argmax(axis=1)[:, None], axis=1)[:, 0]
         return np.where(held.any(axis=1), last, floor)
 
-    def _logits(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.float64]:
+    def logits(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Of scores [B, k]."""
         inside = np.maximum(np.asarray(scores, dtype=np.float64), -1.0)  # -inf marks a place without an item
         found: NDArray[np.float64] = self.logit(
             torch.from_numpy(inside), torch.from_numpy(np.asarray(temperature, dtype=np.float64))

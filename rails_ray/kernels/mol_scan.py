@@ -16,7 +16,6 @@ and item.
 """
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -117,7 +116,7 @@ def candidate_scores(
     cosines.copy_(products.view(num_columns, -1).T)
     u, v = u[:, weights.order], v.to(f.dtype)[:, :, weights.order]
     if floor is not None:
-        pruned = _pruned(cosines, floor, lambda query, item: (u[query] * v[query, item]).T.contiguous(), weights, space)
+        pruned = _pruned(cosines, u.T, v.flatten(end_dim=1).T, weights, floor, space)
         if pruned is not None:
             return pruned
     z = space.of("z", u.shape[1], num_columns)
@@ -177,7 +176,7 @@ def _block(
 ) -> Float[Tensor, "B X"]:
     flat = cosines.flatten(start_dim=1)
     if floor is not None:
-        pruned = _pruned(flat, floor, lambda query, item: u[:, query, 0] * v[:, 0, item], gate, space)
+        pruned = _pruned(flat, u[:, :, 0], v[:, 0], gate, floor, space)
         if pruned is not None:
             return pruned
     offsets = space.of("z", *flat.shape)
@@ -187,23 +186,26 @@ def _block(
 
 def _pruned(
     cosines: Float[Tensor, "P N"],
-    floor: Float[Tensor, " B"],
-    offsets: Callable[[Int[Tensor, " n"], Int[Tensor, " n"]], Float[Tensor, "P n"]],
+    u: Float[Tensor, "P B"],
+    v: Float[Tensor, "P _"],
     gate: _Prepared,
+    floor: Float[Tensor, " B"],
     space: _Workspace,
 ) -> Float[Tensor, "B X"] | None:
     """Scores of the pairs whose largest cosine reaches the floor, -inf elsewhere; None where most of them reach it.
 
     Args:
-        offsets: u * v of some pairs, by the numbers of query and item.
+        v: of the X items that all queries share, or of each of the N pairs.
     """
     is_needed = cosines.amax(dim=0).view(len(floor), -1) >= floor[:, None]  # [B, X]
     pairs = is_needed.flatten().nonzero()[:, 0]
     if len(pairs) >= PRUNED_SHARE * is_needed.numel():
         return None
-    z = offsets(pairs // is_needed.shape[1], pairs % is_needed.shape[1]).add_(gate.second_bias[:, :, 0])
+    # index_select takes a quarter of the time of indexing by a tensor.
+    z = u.index_select(1, pairs // is_needed.shape[1]).mul_(v.index_select(1, pairs % v.shape[1]))
+    z.add_(gate.second_bias[:, :, 0])
     found = cosines.new_full(is_needed.shape, -torch.inf)
-    found[is_needed] = _mixture(cosines[:, pairs], z, gate, space)
+    found[is_needed] = _mixture(cosines.index_select(1, pairs), z, gate, space)
     return found
 
 

@@ -3,7 +3,7 @@
 | member               | paper                                                            |
 |----------------------|------------------------------------------------------------------|
 | `sampled_softmax`    | RAILS, Equation 4 (first part)                                   |
-| `exp_nce`            | pEBR, Section 2.4.1: the logit is score / tau_q                  |
+| `exp_nce`            | pEBR, Section 2.4.1: the logit is (score - 1) / tau_q            |
 | `beta_nce`           | pEBR, Section 2.4.2: the logit is log z / tau_q                  |
 | `pointwise`          | pEBR, Section 2.2.1: which level of score is enough              |
 | `maximum_likelihood` | pEBR, Section 2.3: a density of relevant scores, and of others   |

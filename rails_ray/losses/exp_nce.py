@@ -1,11 +1,13 @@
 """ExpNCE: a sampled softmax whose logit makes relevant scores follow a truncated exponential distribution.
 
-    logit = score / tau_q
+    logit = (score - 1) / tau_q
 
 so that exp(logit) is the density ratio of that distribution to the uniform one; on the sphere it is that of a von
 Mises-Fisher distribution with kappa = 1 / tau_q.
 
 Source: pEBR, Section 2.4.1. `cutoffs.distributions` inverts the resulting distribution.
+Differs from the source: less 1 / tau_q, which the softmax cancels. The point-wise loss, with one offset for all queries,
+does not: a logit that ends at 0 for all of them, as that of BetaNCE does, has a level that it can read.
 
 Axes: B queries, X items.
 """
@@ -15,5 +17,5 @@ from torch import Tensor
 
 
 def exp_logit(scores: Float[Tensor, "B X"], temperature: Float[Tensor, " B"]) -> Float[Tensor, "B X"]:
-    """score / tau_q."""
-    return scores / temperature.unsqueeze(1)
+    """(score - 1) / tau_q of scores in [-1, 1]."""
+    return (scores - 1) / temperature.unsqueeze(1)

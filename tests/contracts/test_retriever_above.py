@@ -50,22 +50,21 @@ def scores_of(mixture: MixtureOfLogits, query: QueryState, items: ItemState) -> 
     return mixture.scores(query, items).tolist()
 
 
-def is_the_oracle(
+def assert_oracle(
     found: FoundAbove,
     scores: list[list[float]],
     threshold: Sequence[float],
     cap: int,
     at_least: int = 0,
     excluded: Sequence[Sequence[int]] | None = None,
-) -> bool:
+) -> None:
     for line, own in enumerate(scores):
         out = excluded[line] if excluded else []
         rows, is_truncated = oracles.items_above(own, threshold[line], cap, at_least, out)
         num = found.above.top_k.num_found()[line]
-        if found.above.top_k.item_rows[line, :num].tolist() != rows or found.above.is_truncated[line] != is_truncated:
-            return False
+        assert found.above.top_k.item_rows[line, :num].tolist() == rows
+        assert found.above.is_truncated[line] == is_truncated
         assert found.above.top_k.scores[line, :num].tolist() == pytest.approx([own[row] for row in rows], abs=1e-6)
-    return True
 
 
 def drawn(data: st.DataObject, scores: list[list[float]]) -> tuple[list[float], int, int, list[list[int]]]:
@@ -89,7 +88,7 @@ def test_it_equals_the_oracle(method: str, shape: tuple[int, int, int], data: st
     assert isinstance(retriever, Retriever)
     with patch("rails_ray.retrieval.brute_force.BLOCK_SCORES", block):
         found = retriever.search_above(query, torch.tensor(threshold), cap, Exclusions.of(excluded), at_least)
-    assert is_the_oracle(found, scores, threshold, cap, at_least, excluded)
+    assert_oracle(found, scores, threshold, cap, at_least, excluded)
     assert found.gap(torch.tensor(threshold)).tolist() == [0] * len(query)  # nothing was left out
 
 
@@ -134,7 +133,7 @@ def test_scores_that_are_rounded(method: str, mixture: MixtureOfLogits, num_abov
     retriever = made(method, mixture, items)
     for cap in (1, 3, 59, 60, 100):
         found = retriever.search_above(query, threshold, cap)
-        assert is_the_oracle(found, scores, threshold.tolist(), cap)
+        assert_oracle(found, scores, threshold.tolist(), cap)
         assert (found.num_scored <= len(items)).all()
 
 
@@ -153,7 +152,7 @@ def test_shards_give_the_answer_of_one(method: str, sizes: list[int], seed: int,
         first += size
     merged = merge_shards_above(answers, torch.tensor(threshold), cap, at_least)
     for line, found in enumerate(merged):
-        assert is_the_oracle(found, [scores[line]], [threshold[line]], cap, at_least, [excluded[line]])
+        assert_oracle(found, [scores[line]], [threshold[line]], cap, at_least, [excluded[line]])
         assert found.above.top_k.k == found.above.top_k.num_found().item()
         assert found.num_scored == sum(answer[line].num_scored for answer in answers)
         assert found.gap(torch.tensor([threshold[line]])).tolist() == [0]
@@ -166,7 +165,7 @@ def test_a_dot_product_is_searched_exactly(method: str) -> None:
     retriever = build.retriever(method, DotProduct(DotProductConfig()), items, 2, 2)
     scores = (query.components[:, 0] @ items.components[:, 0].T).tolist()
     found = retriever.search_above(query, torch.full((4,), 0.1), 25, at_least=3)
-    assert is_the_oracle(found, scores, [0.1] * 4, 25, 3)
+    assert_oracle(found, scores, [0.1] * 4, 25, 3)
     assert found.gap(torch.full((4,), 0.1)).tolist() == [0] * 4
 
 

@@ -13,7 +13,7 @@ from rails_ray.cutoffs.calibration import (
     mean_f1,
     num_needed,
 )
-from rails_ray.cutoffs.distributions import UNIFORM, BetaDistribution
+from rails_ray.cutoffs.distributions import UNIFORM, Background, BetaDistribution, sphere
 
 BETA = BetaDistribution(UNIFORM)
 
@@ -80,7 +80,21 @@ def test_a_threshold_is_the_score_with_the_share_of_its_segment() -> None:
     shares = calibration.shares(0.8)[calibration.segment(temperature)]
     assert calibration.segment(temperature).tolist() == [0, 2, 1]
     expected = [BETA.quantile(float(share), np.array([tau]))[0] for share, tau in zip(shares, temperature, strict=True)]
-    assert calibration.threshold(0.8, temperature) == pytest.approx(np.array(expected), abs=1e-9)
+    assert calibration.threshold(0.8, temperature) == pytest.approx(np.array(expected), abs=2e-7)
+
+
+@pytest.mark.parametrize("background", [UNIFORM, sphere(64)])
+def test_a_positive_whose_share_is_the_limit_is_kept(background: Background) -> None:
+    """Rounding on the way from its score to a share and back must not lose it, in float32 either."""
+    distribution, generator = BetaDistribution(background), np.random.default_rng(0)
+    temperature = generator.uniform(0.01, 0.3, 400)
+    score = generator.uniform(-0.2, 0.99, 400).astype(np.float32)
+    calibration = Calibration.of(Positives.of(np.arange(400), score, temperature, distribution), distribution)
+    for coverage in (0.5, 0.8, 0.9):
+        kept = score >= calibration.threshold(coverage, temperature).astype(np.float32)
+        for number, share in enumerate(calibration.shares(coverage)):
+            own = calibration.segment(temperature) == number
+            assert kept[own].sum() == (calibration.positives.share[own] >= share).sum()
 
 
 def test_positives_of_the_highest_score_are_kept() -> None:

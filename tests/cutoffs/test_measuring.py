@@ -1,10 +1,12 @@
+import re
+
 import numpy as np
 import pytest
 
 import oracles
 from cutoffs.test_calibration import BETA, drawn
 from rails_ray.cutoffs.calibration import Calibration, Positives
-from rails_ray.cutoffs.measuring import LEVELS, measure
+from rails_ray.cutoffs.measuring import LEVELS, drift, measure, segment_name
 
 
 def test_coverage_equals_the_definition() -> None:
@@ -42,6 +44,16 @@ def test_the_nominal_lies_in_the_interval_as_often_as_it_should() -> None:
     assert narrow < hits
 
 
+def test_queries_alike_are_no_drift() -> None:
+    assert drift(measure(Calibration.of(drawn(600, 0), BETA), drawn(600, 2))) is None
+    assert drift([]) is None
+
+
+def test_what_a_measurement_is_about_has_a_name() -> None:
+    names = [segment_name(number, [0.01, 0.2]) for number in (None, 0, 1, 2)]
+    assert names == ["all queries", "tau_q below 0.01", "tau_q from 0.01 to 0.2", "tau_q from 0.2"]
+
+
 def test_drift_is_seen() -> None:
     """Queries whose positives score lower than those that calibrated."""
     new = drawn(600, 1)
@@ -49,4 +61,11 @@ def test_drift_is_seen() -> None:
     found = [one for one in measure(Calibration.of(drawn(600, 0), BETA), lower) if one.segment is None]
     assert [one.nominal for one in found] == list(LEVELS)
     assert not any(one.is_as_promised for one in found)
+    told = drift(found)
+    assert told is not None
+    assert re.fullmatch(
+        r"coverage must be as calibrated, 0\.\d+, got 0\.\d{4} \(0\.\d{4} to 0\.\d{4}\) on 600 queries: calibrate on "
+        "newer ones with `rails-ray calibrate`",
+        told,
+    )
     assert all(one.coverage < one.low_both + 1 and one.coverage < one.nominal for one in found)

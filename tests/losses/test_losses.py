@@ -52,9 +52,9 @@ def test_beta_logit_of_the_lowest_score_is_finite_with_a_finite_gradient() -> No
     assert scores.grad.isfinite().all()
 
 
-def test_exp_logit_is_the_score_over_the_temperature_of_its_query() -> None:
+def test_exp_logit_is_the_score_below_1_over_the_temperature_of_its_query() -> None:
     logits = exp_logit(torch.tensor([[0.5, -1.0], [0.5, 1.0]]), torch.tensor([0.5, 0.25]))
-    assert logits.tolist() == [[1.0, -2.0], [2.0, 4.0]]
+    assert logits.tolist() == [[-1.0, -4.0], [-2.0, 0.0]]
 
 
 @given(st.integers(1, 4), st.integers(1, 6), st.data())

@@ -1,10 +1,12 @@
 """The stages on a real cluster: two training workers, Ray Data, and what each leaves in storage."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -12,8 +14,9 @@ import torch
 import oracles
 from examples import small_history_config, times_of, write_sequence_data, write_untrained_run
 from rails_ray import build, config, on_ray
+from rails_ray.commands.stages import Evaluate
 from rails_ray.config import DataConfig, RunConfig
-from rails_ray.cutoffs.measuring import measure
+from rails_ray.cutoffs.measuring import drift, measure
 from rails_ray.data.dataset import DataSet
 from rails_ray.encoders.model import Model
 from rails_ray.errors import DamagedError, NotFoundError, TrainingError
@@ -191,6 +194,33 @@ def test_a_version_is_calibrated_published_or_not_and_evaluation_measures_it(
     assert refitted is not None
     assert refitted.background == refitted.fitted == stored.fitted
     assert (refitted.background_name, len(refitted.edges)) == ("fitted", 2)
+
+
+def test_the_command_warns_where_coverage_has_drifted(
+    root: Path, run: Run, run_config: RunConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Queries that are no longer answered by what answered them."""
+    on_ray.encode(str(root), run.name, version="drifting", num_shards=1)
+    on_ray.calibrate(str(root), version="drifting", split="train", num_segments=1)
+    before = on_ray.evaluate(str(root), version="drifting", split="train")
+    assert before.coverage is not None
+    assert drift(before.coverage) is None
+    assert run_config.data.folder is not None
+    folder = Path(shutil.copytree(run_config.data.folder, tmp_path / "later"))
+    relevance = pq.read_table(folder / "relevance.parquet")
+    others = relevance["item_id"].to_pylist()[::-1]
+    pq.write_table(pa.table({"query_id": relevance["query_id"], "item_id": others}), folder / "relevance.parquet")
+    now = on_ray.evaluate(str(root), version="drifting", split="train", data=DataConfig(folder=str(folder)))
+    assert now.coverage is not None
+    told = drift(now.coverage)
+    assert told is not None
+
+    Evaluate(storage=str(root), version="drifting", split="train").run()
+    assert "warning" not in capfd.readouterr().err
+    Evaluate(storage=str(root), version="drifting", split="train", folder=str(folder)).run()
+    said = capfd.readouterr()
+    assert f"rails-ray: warning: {told}" in said.err
+    assert "what the calibration of this version keeps" in said.out
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_loss_is_the_sum_of_its_equations(similarity: str, kind: str) -> None:
     scores, gates = model.score(query, items)
     logit_of = {
         "beta_nce": oracles.beta_logit,
-        "exp_nce": lambda score, tau_q: score / tau_q,
+        "exp_nce": lambda score, tau_q: (score - 1) / tau_q,
         "sampled_softmax": lambda score, tau_q: score / config.similarity.temperature,
     }[kind]
     logits = [
