@@ -139,6 +139,13 @@ def test_an_argument_that_cannot_be_is_told_and_exits_with_2(
         ),
         (["serve", "--storage", "EMPTY"], 2, "give --keys-file, or --allow-anonymous to answer whoever can reach"),
         (["serve", "--allow-anonymous", "--gpus", "1.5", "--storage", "EMPTY"], 2, "num_gpus must be a part of one"),
+        (
+            ["serve", "--allow-anonymous", "--cutoff", "coverage", "1.5"],
+            2,
+            "--cutoff coverage must be less than 1, got 1.5",
+        ),
+        (["serve", "--allow-anonymous", "--cutoff", "top_k", "2.5"], 2, "--cutoff top_k must be an integer, got 2.5"),
+        (["calibrate", "--split", "dev", "--version", "v9", "--storage", "EMPTY"], 1, "version must be one of none"),
         (["pipeline", "nope"], 2, "recipe must be one of emoji-mol"),
         (
             ["serve", "--allow-anonymous", "--host", "0.0.0.0"],
@@ -234,7 +241,7 @@ def test_every_job_in_the_readme_and_in_the_jobs_can_be_parsed() -> None:
     entrypoints = [
         line.split("python -m jobs.")[1] for text in texts for line in text.splitlines() if "-- python" in line
     ]
-    assert len(entrypoints) == 6
+    assert len(entrypoints) == 7
     for entrypoint in entrypoints:
         cli.parse(shlex.split(entrypoint))
 
@@ -245,13 +252,18 @@ def test_the_config_that_is_printed_is_of_the_versions_shards(
     store = Storage(str(tmp_path))
     versions.publish(store, encode(store, "v1", [3, 2, 2]), "2026-01-01T00:00:00Z")
     monkeypatch.chdir(tmp_path)
-    options = ["--keys-file", "keys", "--replicas", "2", "--max-replicas", "4", "--gpus", "0.25", "--port", "9000"]
+    options = ["--cutoff", "coverage", ".9", "--keys-file", "keys", "--replicas", "2", "--max-replicas", "4", "--gpus", "0.25", "--port", "9000"]
     arguments = ["serve", "--print-config", "--profile", "production", "--storage", str(tmp_path), *options]
     assert cli.main(arguments) == 0
     config = yaml.safe_load(capsys.readouterr().out)
     assert config["http_options"] == {"host": "0.0.0.0", "port": 9000, "request_timeout_s": 30}
     (application,) = config["applications"]
-    assert application["args"] == {"storage": str(tmp_path), "version": "v1", "keys_file": str(tmp_path / "keys")}
+    assert application["args"] == {
+        "storage": str(tmp_path),
+        "version": "v1",
+        "keys_file": str(tmp_path / "keys"),
+        "cutoff": {"coverage": 0.9},
+    }
     deployments = application["deployments"]
     assert [deployment["name"] for deployment in deployments] == ["Router", "Shard000", "Shard001", "Shard002"]
     for deployment in deployments:

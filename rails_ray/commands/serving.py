@@ -80,6 +80,7 @@ class Serve(Stored):
         if (self.keys_file is None) != self.allow_anonymous:
             came = "neither" if self.keys_file is None else "both"
             raise ValueError(f"give --keys-file, or --allow-anonymous to answer whoever can reach the port, got {came}")
+        cutoff = _cutoff(self.cutoff)
         placement = Placement(
             replicas=self.replicas, max_replicas=self.max_replicas, num_cpus=self.cpus, num_gpus=self.gpus
         )
@@ -91,7 +92,7 @@ class Serve(Stored):
             version=manifest.version,
             keys_file=None if self.keys_file is None else str(Path(self.keys_file).expanduser().absolute()),
             allow_anonymous=self.allow_anonymous,
-            cutoff=_cutoff(self.cutoff),
+            cutoff=cutoff,
         )
         check_port_number(self.port)
         if self.print_config:

@@ -10,7 +10,7 @@ from rails_ray import build
 from rails_ray.config import RunConfig
 from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.calibration import Calibration
-from rails_ray.cutoffs.distributions import Background
+from rails_ray.cutoffs.distributions import Background, ScoreDistribution
 from rails_ray.cutoffs.policies import CoverageCutoff, MassCutoff, NucleusCutoff, ScoreCutoff, TopKCutoff
 from rails_ray.errors import UnsupportedError
 from rails_ray.on_ray.serving.schemas import CutoffInput
@@ -115,7 +115,7 @@ class Cutoffs:
         assert cutoff.top_k is not None
         return TopKCutoff(cutoff.top_k, min_items=least, max_items=max_items)
 
-    def _distribution(self, cutoff: CutoffInput) -> build.BetaDistribution | build.ExpDistribution:
+    def _distribution(self, cutoff: CutoffInput) -> ScoreDistribution:
         if not build.has_trained_temperature(self.config):
             raise UnsupportedError(
                 "cutoff mass needs a model with a trained tau_q, got one without (loss "
