@@ -191,7 +191,8 @@ def check_above(num_queries: int, threshold: Float[Tensor, " _"], cap: int, at_l
 
 class ScanAbove:
     """All items with score >= threshold, at most the `cap` best of them, of items that come block by block, in row
-    order; where fewer than `at_least` reach it, the `at_least` best items instead. Held are at most 2 * cap items a query and what a block adds.
+    order; where fewer than `at_least` reach it, the `at_least` best items instead. Held are at most 2 * cap items a
+    query and what a block adds.
 
     Args:
         threshold: in float32, in which it is compared; -inf for every item, inf for none.

@@ -38,7 +38,7 @@ MODELS = ("softmax", "beta", "exp")
 MEAN_KEPT = {"emoji": (5, 20), "wordnet": (20, 200), "ml-1m": (50, 200), "amazon-beauty": (20, 200)}
 MASSES = (0.99, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)  # of Table 2
 FIGURE_MASS = 0.985
-BISECTIONS = 40
+BISECTIONS = 24
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
 
 Lengths = Callable[[float], NDArray[np.int64]]  # of the lists [Q] that a policy's number gives, rising with it

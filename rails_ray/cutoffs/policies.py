@@ -28,6 +28,7 @@ from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.calibration import Calibration
 from rails_ray.cutoffs.distributions import ScoreDistribution
 
+TOLERANCE = 1e-3  # of a cosine of vectors that are stored in bfloat16
 BISECTIONS = 40  # of [-1, 1]: below the spacing of float32 at 1
 
 
@@ -103,6 +104,13 @@ class MassCutoff(Limits):
         return self.distribution.quantile(1 - self.mass, temperature)
 
     def threshold(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Raises:
+        ValueError: if a score is none of a cosine's, of which the distributions are.
+        """
+        found = scores[~np.isneginf(scores)]
+        worst = found[np.abs(found).argmax()] if found.size else 0.0
+        if not abs(worst) <= 1 + TOLERANCE:
+            raise ValueError(f"cutoff mass needs scores in [-1, 1], got {worst:g}: take coverage, score or top_k")
         return self.floor(temperature)
 
 

@@ -172,6 +172,15 @@ def test_out_of_range(make, message: str) -> None:
         make()
 
 
+@pytest.mark.parametrize("score", [1.7, -2.5, np.nan])
+def test_a_mass_is_of_scores_between_minus_1_and_1(score: float) -> None:
+    scores = np.array([[score, 0.5], [0.3, 0.2]])
+    with pytest.raises(ValueError, match=rf"cutoff mass needs scores in \[-1, 1\], got {score:g}: take coverage"):
+        cut(scores, TEMPERATURE, MassCutoff(0.5, BETA), NO)
+    rounded = np.array([[1.0000001, 0.5], [-1.0000001, -np.inf]])
+    assert cut(rounded, TEMPERATURE, MassCutoff(0.5, BETA), NO).num_kept.tolist() == [1, 0]
+
+
 def test_tau_q_that_is_not_finite() -> None:
     with pytest.raises(ValueError, match="tau_q must be finite and above 0, got nan for query 1"):
         cut(SCORES, np.array([0.1, np.nan]), MassCutoff(0.5, BETA), NO)
