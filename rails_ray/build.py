@@ -180,17 +180,18 @@ def background(config: RunConfig, name: str, fitted: Background | None) -> Backg
     """The scores of any item, by name.
 
     Args:
-        fitted: the one of the version's own scores, if it is known.
+        fitted: the one of the version's own scores, where that is asked for.
 
     Raises:
-        ValueError: if there is no such background, or it is not known.
+        ValueError: if there is no such background.
     """
     match name:
         case "uniform":
             return UNIFORM
         case "sphere":
             return sphere(config.components.width)
-        case "fitted" if fitted is not None:
+        case "fitted":
+            assert fitted is not None
             return fitted
         case _:
             raise ValueError(f"background must be one of {', '.join(BACKGROUNDS)}, got {name!r}")

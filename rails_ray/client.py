@@ -6,25 +6,27 @@ from typing import Any
 
 import httpx
 
-from rails_ray.errors import AccessError, UnavailableError
+from rails_ray.errors import AccessError, UnavailableError, UnsupportedError
 
 TIMEOUT_S = 30.0
 KEY_VARIABLE = "RAILS_RAY_API_KEY"
 
 
 def search(
-    url: str, queries: Sequence[dict[str, Any]], k: int, *, key: str | None = None, **options: Any
+    url: str, queries: Sequence[dict[str, Any]], k: int | None = None, *, key: str | None = None, **options: Any
 ) -> dict[str, Any]:
     """The answer of `POST /v1/search`.
 
     Args:
         queries: as in the request's JSON: {"text": "pizza"}, {"history": [1193, 661]}, {"user_id": 42}.
+        k: at most so many items per query; by default what the cut-off says.
         key: of the server's API; by default that of the environment variable RAILS_RAY_API_KEY.
         options: further fields of the request, such as method and cutoff.
 
     Raises:
         ValueError: if the server refuses the request; the server's sentence.
         AccessError: if it refuses the key.
+        UnsupportedError: if the version that it serves cannot do what is asked.
         UnavailableError: if no server answers, or it cannot search now.
     """
     return _request("POST", url, "/v1/search", {"queries": list(queries), "k": k} | options, key)
@@ -73,6 +75,8 @@ def _request(method: str, url: str, path: str, body: dict[str, Any] | None, key:
         ) from None
     if response.status_code in (httpx.codes.UNPROCESSABLE_ENTITY, httpx.codes.REQUEST_ENTITY_TOO_LARGE):
         raise ValueError(sentence)
+    if response.status_code == httpx.codes.CONFLICT:
+        raise UnsupportedError(sentence)
     if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         raise AccessError(f"{sentence}: set {KEY_VARIABLE}")
     raise UnavailableError(sentence)

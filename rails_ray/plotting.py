@@ -23,8 +23,8 @@ def calibration(report: CalibrationReport, title: str, path: Path) -> None:
         rows = [one for one in report.measured if one.segment == segment]
         shift = (number - (len(groups) - 1) / 2) * 0.15
         deviation = [one.coverage - one.nominal for one in rows]
-        low = [one.coverage - one.low_both for one in rows]
-        high = [one.high_both - one.coverage for one in rows]
+        low = [max(one.coverage - one.low_both, 0.0) for one in rows]  # which rounding can put below 0
+        high = [max(one.high_both - one.coverage, 0.0) for one in rows]
         at = [nominal.index(one.nominal) + shift for one in rows]
         left.errorbar(at, deviation, [low, high], fmt="o", capsize=3, label=segment_name(segment, report.edges))
     left.set_xticks(places, [f"{level:g}" for level in nominal])

@@ -219,7 +219,10 @@ def test_versions_are_listed_shown_verified_and_rolled_back(tmp_path: Path, capf
     assert "calibrated at 2026-01-01T00:00:00Z on 90 queries" in said("verify", "v1")[0]
     table = next((tmp_path / "versions" / "v1").glob("calibration-*.parquet"))
     table.write_bytes(table.read_bytes()[:-1])
-    assert f"{table.name} of version v1 must have the sha256" in said("verify", "v1", code=cli.EXIT_FAILED)[1]
+    assert (
+        f"{table.name} must hold the bytes that `rails-ray calibrate` wrote"
+        in said("verify", "v1", code=cli.EXIT_FAILED)[1]
+    )
 
 
 def test_ids_are_asked_for_as_the_index_has_them() -> None:
@@ -252,7 +255,21 @@ def test_the_config_that_is_printed_is_of_the_versions_shards(
     store = Storage(str(tmp_path))
     versions.publish(store, encode(store, "v1", [3, 2, 2]), "2026-01-01T00:00:00Z")
     monkeypatch.chdir(tmp_path)
-    options = ["--cutoff", "coverage", ".9", "--keys-file", "keys", "--replicas", "2", "--max-replicas", "4", "--gpus", "0.25", "--port", "9000"]
+    options = [
+        "--cutoff",
+        "coverage",
+        ".9",
+        "--keys-file",
+        "keys",
+        "--replicas",
+        "2",
+        "--max-replicas",
+        "4",
+        "--gpus",
+        "0.25",
+        "--port",
+        "9000",
+    ]
     arguments = ["serve", "--print-config", "--profile", "production", "--storage", str(tmp_path), *options]
     assert cli.main(arguments) == 0
     config = yaml.safe_load(capsys.readouterr().out)

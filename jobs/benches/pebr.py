@@ -29,7 +29,7 @@ from rails_ray import build, rendering
 from rails_ray.config import RunConfig
 from rails_ray.cutoffs.calibration import Calibration
 from rails_ray.cutoffs.distributions import UNIFORM, sphere
-from rails_ray.cutoffs.measuring import measure
+from rails_ray.cutoffs.measuring import LEVELS, measure
 from rails_ray.cutoffs.policies import NucleusCutoff
 from rails_ray.evaluation.calibrating import fitted_background, list_lengths, positives_of
 from rails_ray.evaluation.ranking import Ranking
@@ -39,7 +39,6 @@ MEAN_KEPT = {"emoji": (5, 20), "wordnet": (20, 200), "ml-1m": (50, 200), "amazon
 MASSES = (0.99, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)  # of Table 2
 FIGURE_MASS = 0.985
 BISECTIONS = 24
-LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
 
 Lengths = Callable[[float], NDArray[np.int64]]  # of the lists [Q] that a policy's number gives, rising with it
 
@@ -68,12 +67,12 @@ def main(arguments: Arguments) -> None:
                     ranked = pebr_models.rankings(config, data, arguments.storage, on_progress)
                     on_progress(1, 1, "compare")
                     facts = {"data": name, "seed": seed, "model": model}
-                    for row in compared(config, ranked["valid"], ranked["test"], MEAN_KEPT[name]):
+                    for row in compared(config, ranked["valid"], ranked["test"], len(data.item_ids), MEAN_KEPT[name]):
                         record.row(**facts, **row)
 
 
 def compared(
-    config: RunConfig, before: Ranking, after: Ranking, mean_kept: tuple[int, ...]
+    config: RunConfig, before: Ranking, after: Ranking, num_items: int, mean_kept: tuple[int, ...]
 ) -> Iterator[dict[str, object]]:
     """Rows of one model: lists of equal average length, coverage against its promise, Table 2 and Figure 2."""
     groups = _tertiles(after.num_relevant)
@@ -90,7 +89,7 @@ def compared(
                             yield {"kind": "equal", "tuned_on": "all", "mean_kept": kept, "policy": policy} | quality(
                                 own, after, some, part
                             )
-    yield from coverage(config, before, after)
+    yield from coverage(config, before, after, num_items)
     if build.has_trained_temperature(config):
         yield from masses(config, after, groups)
 
@@ -153,12 +152,12 @@ def quality(kept: NDArray[np.int64], after: Ranking, members: NDArray[np.bool_],
     }
 
 
-def coverage(config: RunConfig, before: Ranking, after: Ranking) -> Iterator[dict[str, object]]:
+def coverage(config: RunConfig, before: Ranking, after: Ranking, num_items: int) -> Iterator[dict[str, object]]:
     """Nominal against measured, calibrated for all queries alike and by tertile of tau_q."""
     distribution = build.score_distribution(config)
     for num_segments in (1, 3):
         calibration = Calibration.of(positives_of(before, distribution), distribution, num_segments)
-        lists = {one.nominal: one for one in list_lengths(calibration, after, LEVELS)}
+        lists = {one.nominal: one for one in list_lengths(calibration, after, num_items, LEVELS)}
         for one in measure(calibration, positives_of(after, distribution), LEVELS):
             own = dataclasses.asdict(lists[one.nominal]) if one.segment is None else {}
             yield {"kind": "coverage", "num_segments": num_segments, **dataclasses.asdict(one), **own}

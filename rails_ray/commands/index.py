@@ -57,7 +57,7 @@ class VerifyVersion(Stored):
                 on_progress(done, num_files, "files")
                 damages += [damage] if damage else []
         try:
-            calibration = calibrations.read(store, manifest.version)
+            calibration = calibrations.read_current(store, manifest.version)
         except DamagedError as error:
             damages.append(str(error))
         for damage in damages:

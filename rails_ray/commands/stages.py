@@ -221,6 +221,8 @@ class Calibrate(Stored):
             )
         title = f"{report.num_queries} queries of split {self.split} calibrate, those of {self.measured_on} measure"
         out.print(rendering.calibration(report, f"version {version}: {title}"))
+        for sentence in report.left_out:
+            out.print(f"left out: {sentence}", highlight=False, soft_wrap=True, markup=False)
         path = self.plot or Path(f"calibration-{version}.png")
         plotting.calibration(report, f"version {version}", path)
         out.print(f"drawn in {path}", highlight=False, soft_wrap=True, markup=False)

@@ -26,6 +26,10 @@ class Cutoff(Protocol):
     def max_items(self) -> int | None:
         """At most so many items are kept, whatever their scores; None for no limit."""
 
+    @property
+    def num_wanted(self) -> int | None:
+        """A number of items that is enough, whatever scores the others have; None where scores decide."""
+
     def floor(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
         """What can be said before the search: no item that scores below it [B] is kept, `min_items` aside.
 
@@ -38,4 +42,11 @@ class Cutoff(Protocol):
 
         Args:
             scores: found for each query [B, k], descending, -inf where nothing was.
+        """
+
+    def is_open(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.bool_]:
+        """Whether an item below the end of a list whose items are all kept might be kept as well [B].
+
+        Args:
+            scores: as of `threshold`.
         """

@@ -9,9 +9,9 @@ and a threshold v on p misses the share miss_q(v) = |{j: p_qj < v}| / |{j}| of a
 
     v_c = the largest p with (sum_q miss_q(p) + 1) / (n + 1) <= 1 - c
 
-over n calibration queries, and cuts a query at the score whose share is v_c. For exchangeable queries the expected
-coverage of a new query is then at least c, and above it by about 1 / n. A model without a trained tau_q has one and the
-same tau_q for all queries, and so one score for all.
+over n calibration queries of a segment of tau_q, or of all where a segment has too few of them, and cuts a query at the
+score whose share is v_c. For exchangeable queries the expected coverage of a new query is then at least c, and above it
+by about 1 / n. A model without a trained tau_q has one and the same tau_q for all queries, and so one score for all.
 
 Source: split conformal prediction, weighted by query (conformal risk control); pEBR has no calibration.
 
@@ -25,7 +25,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from rails_ray.cutoffs.distributions import ScoreDistribution
+from rails_ray.cutoffs.distributions import ScoreDistribution, check_temperature
 
 # Masses 1 - 10^-x, even in x from .5 to 1 - 1e-12: the share left out is what spaces thresholds evenly.
 CANDIDATE_MASSES = 1 - 10 ** -np.linspace(np.log10(2), 12, 60)
@@ -109,18 +109,26 @@ class Calibration:
         """The segment of each query [B], by tau_q."""
         return np.searchsorted(self.edges, np.asarray(temperature, dtype=np.float64), side="right")
 
-    def check(self, coverage: float) -> None:
-        """Raises:
-        ValueError: if a segment has too few queries for such a coverage.
-        """
-        self.shares(coverage)
-
     def shares(self, coverage: float) -> NDArray[np.float64]:
-        """v_c of each segment; raises what `check` does."""
+        """v_c of each segment; that of all queries for a segment with too few.
+
+        Raises:
+            ValueError: if all queries together are too few for such a coverage.
+        """
         return _shares(self, coverage)
 
+    def part(self, segment: int, coverage: float) -> Positives:
+        """The positives that v_c of a segment rests on."""
+        own = self.positives.take(self.segment(self.positives.temperature) == segment)
+        return own if own.num_queries >= num_needed(coverage) else self.positives
+
     def threshold(self, coverage: float, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
-        """The lowest score [B] that is kept for queries of tau_q [B]; raises what `check` does."""
+        """The lowest score [B] that is kept for queries of tau_q [B].
+
+        Raises:
+            ValueError: as `shares`, or if a tau_q is not finite or not above 0.
+        """
+        check_temperature(temperature)
         segment = self.segment(temperature)
         found = np.empty(len(temperature))
         for number, share in enumerate(self.shares(coverage)):
@@ -138,11 +146,8 @@ class Calibration:
 
 @lru_cache(maxsize=256)
 def _shares(calibration: Calibration, coverage: float) -> NDArray[np.float64]:
-    own = calibration.positives
-    segment = calibration.segment(own.temperature)
-    return np.array(
-        [conformal_share(own.take(segment == number), coverage) for number in range(calibration.num_segments)]
-    )
+    parts = (calibration.part(number, coverage) for number in range(calibration.num_segments))
+    return np.array([conformal_share(part, coverage) for part in parts])
 
 
 def conformal_share(positives: Positives, coverage: float) -> float:
@@ -154,15 +159,23 @@ def conformal_share(positives: Positives, coverage: float) -> float:
     needed = num_needed(coverage)
     if positives.num_queries < needed:
         raise ValueError(
-            f"coverage {coverage:g} needs at least {needed} calibration queries in each segment of tau_q, "
-            f"got {positives.num_queries}: ask for less, or calibrate on more queries"
+            f"coverage {coverage:g} needs at least {needed} calibration queries, got {positives.num_queries}: ask for "
+            "less, or calibrate on more"
         )
     order = np.argsort(positives.share, kind="stable")
-    missed = np.cumsum(positives.weight[order])  # by a threshold just above each share
-    may_miss = (1 - coverage) * (positives.num_queries + 1) - 1
-    rounding = 1e-9 * positives.num_queries
-    last = int(np.searchsorted(missed, may_miss + rounding, side="right"))
-    return float(positives.share[order][min(last, len(order) - 1)])
+    missed = np.cumsum(positives.weight[order])
+    return float(positives.share[order][last_allowed(missed, positives.num_queries, coverage)])
+
+
+def last_allowed(missed: NDArray[np.float64], num_queries: int, coverage: float) -> int:
+    """The place of v_c among shares in ascending order.
+
+    Args:
+        missed: what a threshold just above each share misses, summed over queries [M].
+    """
+    may_miss = (1 - coverage) * (num_queries + 1) - 1
+    rounding = 1e-9 * num_queries  # of sums of weights
+    return min(int(np.searchsorted(missed, may_miss + rounding, side="right")), len(missed) - 1)
 
 
 def num_needed(coverage: float) -> int:

@@ -271,13 +271,21 @@ class ExpDistribution(_TiltedBackground):
         return _KummerBeta(a, b, 2 * inverse)
 
 
-def _inverse(temperature: Floats) -> Doubles:
-    """1/tau_q."""
-    temperature = np.asarray(temperature, dtype=np.float64)
+def check_temperature(temperature: Floats) -> None:
+    """Raises:
+    ValueError: if a tau_q is not finite or not above 0.
+    """
+    temperature = np.asarray(temperature)
     is_wrong = ~(np.isfinite(temperature) & (temperature > 0))
     if is_wrong.any():
         query = int(np.flatnonzero(is_wrong)[0])
         raise ValueError(f"tau_q must be finite and above 0, got {temperature.flat[query]} for query {query}")
+
+
+def _inverse(temperature: Floats) -> Doubles:
+    """1/tau_q."""
+    check_temperature(temperature)
+    temperature = np.asarray(temperature, dtype=np.float64)
     return np.asarray(1 / np.maximum(temperature, SMALLEST_TEMPERATURE))
 
 

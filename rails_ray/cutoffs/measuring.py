@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rails_ray.cutoffs.calibration import Calibration, Positives, conformal_share, num_needed
+from rails_ray.cutoffs.calibration import Calibration, Positives, conformal_share, last_allowed, num_needed
 
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
 NUM_RESAMPLES = 1000
@@ -88,17 +88,26 @@ def measure(calibration: Calibration, positives: Positives, levels: tuple[float,
         return []
     found = []
     generator = np.random.default_rng(0)
-    own_segment = calibration.segment(calibration.positives.temperature)
     segment = calibration.segment(positives.temperature)
-    numbers = range(calibration.num_segments)
-    sides = [(calibration.positives.take(own_segment == n), positives.take(segment == n)) for n in numbers]
+    sides = [positives.take(segment == number) for number in range(calibration.num_segments)]
     for level in levels:
-        if any(before.num_queries < num_needed(level) for before, _ in sides):
+        if calibration.positives.num_queries < num_needed(level):
             continue
-        parts = [_Segment.of(before, after, level, generator) for before, after in sides]
+        parts = [_Segment.of(calibration.part(n, level), after, level, generator) for n, after in enumerate(sides)]
         found.append(_measured(level, None, parts))
         if len(parts) > 1:
             found += [_measured(level, n, [part]) for n, part in enumerate(parts) if part.num_queries]
+    return found
+
+
+def left_out(calibration: Calibration, levels: tuple[float, ...] = LEVELS) -> list[str]:
+    """A sentence for each level that the calibration has too few queries for."""
+    found = []
+    for level in levels:
+        try:
+            calibration.shares(level)
+        except ValueError as error:
+            found.append(str(error))
     return found
 
 
@@ -114,14 +123,10 @@ class _Segment:
     @staticmethod
     def of(before: Positives, after: Positives, level: float, generator: np.random.Generator) -> "_Segment":
         share = conformal_share(before, level)
-        shares = _drawn_shares(before, level, generator)
         curve = _Covered(after)
-        own = curve.counts(generator)
+        drawn, both = curve.drawn(share, _drawn_shares(before, level, generator), generator)
         return _Segment(
-            num_queries=after.num_queries,
-            covered=float(curve.at(np.array([share]), np.ones((1, after.num_queries)))[0]),
-            drawn=curve.at(np.full(NUM_RESAMPLES, share), own),
-            drawn_both=curve.at(shares, own),
+            num_queries=after.num_queries, covered=float(curve.per_query(share).sum()), drawn=drawn, drawn_both=both
         )
 
 
@@ -135,36 +140,42 @@ class _Covered:
         self.weight = positives.weight[order]
         self.num_queries = positives.num_queries
 
-    def counts(self, generator: np.random.Generator) -> NDArray[np.float64]:
-        """How often each query comes up in each draw of as many [NUM_RESAMPLES, Q]."""
-        return _draws(self.num_queries, generator)
-
-    def at(self, share: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
-        """One v per draw [R], with the counts of its queries [R, Q]."""
+    def per_query(self, share: float) -> NDArray[np.float64]:
+        """Of each query [Q]."""
         first = np.searchsorted(self.share, share, side="left")
-        covered = np.empty(len(share))
-        for start in np.unique(first):  # draws come to few different places
-            rows = first == start
-            per_query = np.bincount(self.query[start:], self.weight[start:], minlength=self.num_queries)
-            covered[rows] = counts[rows] @ per_query
-        return covered
+        # as float64, which an empty bincount is not
+        return np.bincount(self.query[first:], self.weight[first:], minlength=self.num_queries).astype(np.float64)
+
+    def drawn(
+        self, share: float, shares: NDArray[np.float64], generator: np.random.Generator
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Sums over draws of as many queries [NUM_RESAMPLES]: at one v, and at a v for each draw."""
+        fixed, moving = np.empty(NUM_RESAMPLES), np.empty(NUM_RESAMPLES)
+        at_share = self.per_query(share)
+        order = np.argsort(shares)  # draws come to few different places
+        place, at_place = -1.0, at_share
+        for number in order.tolist():
+            counts = _draw(self.num_queries, generator)
+            if shares[number] != place:
+                place, at_place = shares[number], self.per_query(shares[number])
+            fixed[number], moving[number] = counts @ at_share, counts @ at_place
+        return fixed, moving
 
 
-def _draws(num_queries: int, generator: np.random.Generator) -> NDArray[np.float64]:
-    if not num_queries:
-        return np.empty((NUM_RESAMPLES, 0))
-    return generator.multinomial(num_queries, np.full(num_queries, 1 / num_queries), NUM_RESAMPLES).astype(np.float64)
+def _draw(num_queries: int, generator: np.random.Generator) -> NDArray[np.float64]:
+    """How often each query comes up in a draw of as many [Q]."""
+    drawn = generator.integers(num_queries, size=num_queries) if num_queries else np.empty(0, dtype=np.int64)
+    return np.bincount(drawn, minlength=num_queries).astype(np.float64)
 
 
 def _drawn_shares(positives: Positives, level: float, generator: np.random.Generator) -> NDArray[np.float64]:
     """v_c of draws of the calibration queries [NUM_RESAMPLES]."""
     order = np.argsort(positives.share, kind="stable")
     share, query, weight = positives.share[order], positives.query[order], positives.weight[order]
-    may_miss = (1 - level) * (positives.num_queries + 1) - 1
     found = np.empty(NUM_RESAMPLES)
-    for number, counts in enumerate(_draws(positives.num_queries, generator)):
-        missed = np.cumsum(weight * counts[query])
-        found[number] = share[min(int(np.searchsorted(missed, may_miss, side="right")), len(share) - 1)]
+    for number in range(NUM_RESAMPLES):
+        counts = _draw(positives.num_queries, generator)
+        found[number] = share[last_allowed(np.cumsum(weight * counts[query]), positives.num_queries, level)]
     return found
 
 

@@ -16,25 +16,25 @@ Axes: B queries, X items, k results.
 """
 
 import math
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.calibration import Calibration
-from rails_ray.cutoffs.distributions import ScoreDistribution
+from rails_ray.cutoffs.distributions import ScoreDistribution, check_temperature
+from rails_ray.losses import ScoreLogit
 
-TOLERANCE = 1e-3  # of a cosine of vectors that are stored in bfloat16
+TOLERANCE = 2**-7  # of a cosine: vectors stored in bfloat16 are longer than 1 by up to half of it
 BISECTIONS = 40  # of [-1, 1]: below the spacing of float32 at 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """How many items a policy keeps whatever their scores.
+class Limits(ABC):
+    """How many items a policy keeps whatever their scores, and what most policies have in common.
 
     Args:
         min_items: at least so many.
@@ -48,7 +48,22 @@ class Limits:
         if self.min_items < 0:
             raise ValueError(f"min_items must be at least 0, got {self.min_items}")
         if self.max_items is not None and self.max_items < max(self.min_items, 1):
-            raise ValueError(f"max_items must be at least 1 and at least min_items, got {self.max_items}")
+            raise ValueError(
+                f"max_items must be at least 1 and at least the {self.min_items} of min_items, got {self.max_items}"
+            )
+
+    @property
+    def num_wanted(self) -> int | None:
+        return None
+
+    @abstractmethod
+    def floor(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]: ...
+
+    def threshold(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.float64]:
+        return self.floor(temperature)
+
+    def is_open(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.bool_]:
+        return np.ones(len(scores), dtype=bool)
 
 
 @dataclass(frozen=True)
@@ -61,14 +76,16 @@ class TopKCutoff(Limits):
         super().__post_init__()
         if self.k < 1:
             raise ValueError(f"top_k must be at least 1, got {self.k}")
-        limit = self.k if self.max_items is None else min(self.k, self.max_items)
-        object.__setattr__(self, "max_items", limit)
+
+    @property
+    def num_wanted(self) -> int:
+        return self.k
 
     def floor(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
         return np.full(len(temperature), -np.inf)
 
-    def threshold(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.float64]:
-        return self.floor(temperature)
+    def is_open(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.bool_]:
+        return np.asarray((scores > -np.inf).sum(axis=1) < self.k)
 
 
 @dataclass(frozen=True)
@@ -84,9 +101,6 @@ class ScoreCutoff(Limits):
 
     def floor(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
         return np.full(len(temperature), self.score, dtype=np.float64)
-
-    def threshold(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.float64]:
-        return self.floor(temperature)
 
 
 @dataclass(frozen=True)
@@ -124,13 +138,10 @@ class CoverageCutoff(Limits):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_share("coverage", self.coverage)
-        self.calibration.check(self.coverage)
+        self.calibration.shares(self.coverage)  # says if there are queries enough
 
     def floor(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
         return self.calibration.threshold(self.coverage, temperature)
-
-    def threshold(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.float64]:
-        return self.floor(temperature)
 
 
 @dataclass(frozen=True)
@@ -144,7 +155,7 @@ class NucleusCutoff(Limits):
     """
 
     nucleus: float
-    logit: Callable[[Tensor, Tensor], Tensor]
+    logit: ScoreLogit
     log_normaliser: NDArray[np.float64]
     num_items: int
 
@@ -154,6 +165,7 @@ class NucleusCutoff(Limits):
 
     def floor(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
         """All items below it together hold half of what may be left out."""
+        check_temperature(temperature)
         least = self.log_normaliser + math.log((1 - self.nucleus) / (2 * max(self.num_items, 1)))
         low, high = np.full(len(temperature), -1.0), np.ones(len(temperature))
         for _ in range(BISECTIONS):
@@ -164,14 +176,21 @@ class NucleusCutoff(Limits):
 
     def threshold(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.float64]:
         """The score of the item with which the share is reached; the floor where the list ends before."""
-        is_there = scores > -np.inf
-        weights = np.exp(self.logits(scores, temperature) - self.log_normaliser[:, None]) * is_there
-        held = weights.cumsum(axis=1) >= self.nucleus
-        floor = self.floor(temperature)
-        if not held.size:
-            return floor
-        last = np.take_along_axis(scores, held.argmax(axis=1)[:, None], axis=1)[:, 0]
-        return np.where(held.any(axis=1), last, floor)
+        is_held = self._is_held(scores, temperature)
+        if not is_held.size:
+            return self.floor(temperature)
+        last = np.take_along_axis(scores, is_held.argmax(axis=1)[:, None], axis=1)[:, 0]
+        return np.where(is_held.any(axis=1), last, self.floor(temperature))
+
+    def is_open(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.bool_]:
+        return np.asarray(~self._is_held(scores, temperature).any(axis=1))
+
+    def _is_held(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.bool_]:
+        """Whether the items up to each one hold the share [B, k]."""
+        normaliser = np.where(np.isfinite(self.log_normaliser), self.log_normaliser, 0.0)  # -inf without any item
+        logits = np.where(scores > -np.inf, self.logits(scores, temperature) - normaliser[:, None], -np.inf)
+        is_held: NDArray[np.bool_] = np.exp(logits).cumsum(axis=1) >= self.nucleus
+        return is_held
 
     def logits(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.float64]:
         """Of scores [B, k]."""
@@ -210,12 +229,12 @@ def cut(
     threshold = cutoff.threshold(scores, temperature)
     num_found = (scores > -np.inf).sum(axis=1)
     qualify = np.minimum((scores >= threshold[:, None]).sum(axis=1), num_found)
+    if cutoff.num_wanted is not None:
+        qualify = np.minimum(qualify, cutoff.num_wanted)
     num_kept = np.minimum(np.maximum(qualify, cutoff.min_items), num_found)
     most = num_found if cutoff.max_items is None else np.full(len(scores), cutoff.max_items)
-    more = (is_cut_short & (qualify == num_found)) | (num_kept > most)
-    # Who asks for a number alone, and is given it, lacks nothing.
-    is_truncated = more & ~(np.isneginf(threshold) & (num_kept >= most) & (cutoff.max_items is not None))
-    return Cut(threshold, np.minimum(num_kept, most), is_truncated)
+    goes_on = is_cut_short & (qualify == num_found) & cutoff.is_open(scores, temperature)
+    return Cut(threshold, np.minimum(num_kept, most), goes_on | (num_kept > most))
 
 
 def _check_share(name: str, value: float) -> None:

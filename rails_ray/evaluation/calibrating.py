@@ -9,7 +9,7 @@ import numpy as np
 
 from rails_ray.cutoffs.calibration import Calibration, Positives
 from rails_ray.cutoffs.distributions import Background, ScoreDistribution, fitted
-from rails_ray.cutoffs.measuring import LEVELS, Measured, measure
+from rails_ray.cutoffs.measuring import LEVELS, Measured, left_out, measure
 from rails_ray.evaluation.ranking import Ranking
 
 
@@ -38,6 +38,7 @@ class CalibrationReport:
     segments: of tau_q, from one edge to the next.
     measured: by level, over all queries and by segment.
     lists: by level.
+    left_out: a sentence for each level that there are too few calibration queries for.
     """
 
     calibrated_on: str
@@ -46,6 +47,7 @@ class CalibrationReport:
     edges: tuple[float, ...]
     measured: list[Measured]
     lists: list[ListLengths]
+    left_out: list[str]
 
 
 def positives_of(ranking: Ranking, distribution: ScoreDistribution) -> Positives:
@@ -63,8 +65,10 @@ def fitted_background(ranking: Ranking) -> Background:
     return fitted(np.clip(sampled.astype(np.float64), -1.0, 1.0))  # a cosine of float32 may round to above 1
 
 
-def list_lengths(calibration: Calibration, ranking: Ranking, levels: tuple[float, ...]) -> list[ListLengths]:
-    """What a calibration keeps of the ranked lists."""
+def list_lengths(
+    calibration: Calibration, ranking: Ranking, num_items: int, levels: tuple[float, ...]
+) -> list[ListLengths]:
+    """What a calibration keeps of the ranked lists of a corpus of `num_items`."""
     found = []
     for level in levels:
         threshold = calibration.threshold(level, ranking.temperature)
@@ -76,13 +80,15 @@ def list_lengths(calibration: Calibration, ranking: Ranking, levels: tuple[float
                 mean=float(num_kept.mean()),
                 num_kept=(float(low), float(middle), float(high)),
                 empty_fraction=float((num_kept == 0).mean()),
-                is_truncated=bool((num_kept == ranking.scores.shape[1]).any()),
+                is_truncated=bool((num_kept == ranking.scores.shape[1]).any()) and ranking.scores.shape[1] < num_items,
             )
         )
     return found
 
 
-def report_on(calibration: Calibration, calibrated_on: str, ranking: Ranking, measured_on: str) -> CalibrationReport:
+def report_on(
+    calibration: Calibration, calibrated_on: str, ranking: Ranking, measured_on: str, num_items: int
+) -> CalibrationReport:
     """What a calibration promises, and keeps on the queries of another split."""
     measured = measure(calibration, positives_of(ranking, calibration.distribution))
     levels = tuple(level for level in LEVELS if level in {one.nominal for one in measured})
@@ -92,5 +98,6 @@ def report_on(calibration: Calibration, calibrated_on: str, ranking: Ranking, me
         num_queries=calibration.positives.num_queries,
         edges=tuple(calibration.edges.tolist()),
         measured=measured,
-        lists=list_lengths(calibration, ranking, levels),
+        lists=list_lengths(calibration, ranking, num_items, levels),
+        left_out=left_out(calibration),
     )

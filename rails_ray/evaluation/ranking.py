@@ -3,7 +3,7 @@
 Axes: Q queries of the split, X items, k length of the lists kept, M relevant pairs, S items sampled.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 from rails_ray.data.batch import FeatureRows
 from rails_ray.data.dataset import ItemLists, Queries
 from rails_ray.encoders.model import Model
+from rails_ray.losses import ScoreLogit
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.similarities.states import ItemState, QueryState, concatenate
 from rails_ray.top_k import select
@@ -69,9 +70,7 @@ def query_batches(model: Model, inputs: list[str] | ItemLists) -> Iterator[tuple
             yield first, model.encode_queries(batch)
 
 
-def rank_all(
-    model: Model, items: ItemState, queries: Queries, k: int, logit: Callable[[Tensor, Tensor], Tensor] | None = None
-) -> Ranking:
+def rank_all(model: Model, items: ItemState, queries: Queries, k: int, logit: ScoreLogit | None = None) -> Ranking:
     """Score every item that a query has not seen, for every query, and keep the k best.
 
     Args:
@@ -91,7 +90,9 @@ def rank_all(
             is_relevant[line, torch.from_numpy(relevant[relevant < len(items)])] = True
         top = select(scores, k)
         number, row = (is_relevant & (scores > -torch.inf)).nonzero(as_tuple=True)
-        sampled = torch.randint(len(items), (NUM_SAMPLED,), generator=torch.Generator().manual_seed(first))
+        sampled = torch.randint(
+            len(items), (len(query), NUM_SAMPLED), generator=torch.Generator().manual_seed(first)
+        ).to(scores.device)
         batch: dict[str, Tensor] = {
             "best_rank": rank_of_best(scores, is_relevant),
             "scores": top.scores,
@@ -99,7 +100,7 @@ def rank_all(
             "temperature": query.temperature,
             "pair_query": first + number,
             "pair_score": scores[number, row],
-            "sampled_scores": scores[:, sampled],
+            "sampled_scores": scores.gather(1, sampled),
         }
         if logit is not None:
             logits = logit(scores, query.temperature).masked_fill(scores.isneginf(), -torch.inf)

@@ -77,7 +77,12 @@ def _calibrate(
         return rank_all(found.model, found.items, found.queries(split), min(LONGEST_LIST, len(found.items)))
 
     before = ranked(split)
-    fitted = fitted_background(before)
+    fitted = None
+    try:
+        fitted = fitted_background(before)
+    except ValueError:
+        if background == "fitted":
+            raise
     chosen = build.background(found.config, background, fitted)
     distribution = build.score_distribution(found.config, chosen)
     positives = positives_of(before, distribution)
@@ -97,4 +102,4 @@ def _calibrate(
             created_at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         ),
     )
-    return report_on(calibration, split, ranked(measured_on), measured_on)
+    return report_on(calibration, split, ranked(measured_on), measured_on, len(found.items))

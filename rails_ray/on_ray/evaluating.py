@@ -103,7 +103,7 @@ def _evaluate(storage: str, run: str | None, version: str | None, split: str, da
         distribution = build.score_distribution(run_config)
         return report.evaluate(model, items, data.queries[split], split, cutoff_mass, distribution)
     own = VersionQueries.read(store, version, data_config)
-    stored = calibrations.read(store, own.version)
+    stored = calibrations.read_current(store, own.version)
     return report.evaluate(
         own.model,
         own.items,

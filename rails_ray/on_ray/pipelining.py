@@ -85,7 +85,7 @@ def pipeline(
         )
     with stage(f"encode {name}") as on_progress:
         encode(storage, name, version=name, num_shards=num_shards, use_gpu=use_gpu, on_progress=on_progress)
-    if calibrations.read(store, name) is None:
+    if calibrations.current(store, name) is None:
         with stage(f"calibrate {name}") as on_progress:
             calibrate(storage, version=name)
             on_progress(1, 1, "versions")

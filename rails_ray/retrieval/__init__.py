@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from rails_ray.retrieval.certificate import Certificate
+from rails_ray.retrieval.certificate import Certificate, needed
 from rails_ray.similarities.states import QueryState
 from rails_ray.top_k import Above, Exclusions, TopK
 
@@ -52,11 +52,10 @@ class FoundAbove:
 
     def gap(self, threshold: Float[Tensor, " B"]) -> Float[Tensor, " B"] | None:
         """How much higher than it had to a missing item can score; 0 where the answer is exact, None where nothing is
-        known. What it had to reach is the threshold or, where a list ends above or goes on below, its last score."""
+        known."""
         scores = F.pad(self.above.top_k.scores, (0, 1), value=-torch.inf)
         last = scores.masked_fill(scores == -torch.inf, torch.inf).amin(dim=1)
-        needed = torch.where(self.above.is_truncated, last, torch.minimum(threshold.float(), last))
-        return self.certificate.gap(needed.clamp(min=torch.finfo(torch.float32).min))
+        return self.certificate.gap(needed(last, threshold.float(), self.above.is_truncated))
 
 
 @runtime_checkable

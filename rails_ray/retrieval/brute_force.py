@@ -11,12 +11,13 @@ Axes: B queries, X items.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from rails_ray.losses import ScoreLogit
 from rails_ray.retrieval import Found, FoundAbove
 from rails_ray.retrieval.certificate import all_scored, rounding_slack
 from rails_ray.retrieval.checks import check_items, check_query, check_search, check_search_above
@@ -25,8 +26,6 @@ from rails_ray.similarities.states import ItemState, QueryState, take
 from rails_ray.top_k import Exclusions, Scan, ScanAbove
 
 BLOCK_SCORES = 2**19  # scores of a block between two looks at the k-th best: 2 MB
-
-Logit = Callable[[Float[Tensor, "B X"], Float[Tensor, " B"]], Float[Tensor, "B X"]]  # of scores and tau_q
 
 
 class BruteForce:
@@ -82,7 +81,9 @@ class BruteForce:
         num_scored = self._fill(found, query, floor)
         return FoundAbove(found.above(), all_scored(len(query), query.components.device), num_scored)
 
-    def log_sum_exp(self, query: QueryState, logit: Logit, exclude: Exclusions | None = None) -> Float[Tensor, " B"]:
+    def log_sum_exp(
+        self, query: QueryState, logit: ScoreLogit, exclude: Exclusions | None = None
+    ) -> Float[Tensor, " B"]:
         """Log of the sum over all items that are not excluded of exp(logit), added up in float64; the logsumexp of
         those of several shards is that of their corpus."""
         check_query(query, self.similarity, self.items)
@@ -92,7 +93,7 @@ class BruteForce:
             if exclude is not None:
                 logits = exclude.mask(logits, first)
             total = torch.logaddexp(total, logits.logsumexp(dim=1))
-        return total.to(query.components.dtype)
+        return total
 
     def _fill(self, found: Scan | ScanAbove, query: QueryState, floor: Float[Tensor, " B"] | None) -> Int[Tensor, " B"]:
         """Bring all items before `found`; how many of them were scored."""

@@ -22,7 +22,7 @@ Axes: B queries, P pairs of components, d width of a component.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 FULL = torch.finfo(torch.float32).eps / 2  # of one rounded operation, relative
@@ -46,6 +46,19 @@ class Certificate:
         """How much higher an item that is missing from an answer can score than its k-th; 0 where the answer is exact,
         None where nothing is known."""
         return None if self.bound is None else (self.bound - kth_score).clamp(min=0)
+
+
+def needed(
+    last: Float[Tensor, " B"], threshold: Float[Tensor, " B"], is_truncated: Bool[Tensor, " B"]
+) -> Float[Tensor, " B"]:
+    """The score that an item which is missing from a list had to reach: the threshold or, where the list ends above it
+    or goes on below it, the last score of the list.
+
+    Args:
+        last: inf where the list is empty.
+    """
+    reached = torch.where(is_truncated, last, torch.minimum(threshold, last))
+    return reached.clamp(min=torch.finfo(torch.float32).min)
 
 
 def all_scored(num_queries: int, device: torch.device | None = None) -> Certificate:

@@ -1,12 +1,14 @@
 """The calibration of a version: held-out positives, from which the threshold of any coverage follows.
 
 It lies beside the version's files and is no part of its manifest, because a version that is published and immutable may
-be calibrated anew, on newer queries. `calibration.json` names the file of the positives with its checksum and is
-written after it, so that a reader finds one calibration or the other, whole.
+be calibrated anew, on newer queries. Each calibration is a file of its own, named by its sha256; `calibration.json`
+names the current one and is written last. A server keeps to the one that it began with.
 
-    calibration-*.parquet    one row per pair: query (int64), share (float64), temperature (float64, of the query)
+    calibration-*.parquet    one row per pair: query (int64), share (float64), temperature (float64, of the query);
+                             all else in the metadata of its schema, as JSON
 """
 
+import hashlib
 import io
 import json
 from dataclasses import asdict, dataclass
@@ -18,11 +20,11 @@ from numpy.typing import NDArray
 
 from rails_ray.cutoffs.calibration import Positives
 from rails_ray.cutoffs.distributions import Background
-from rails_ray.errors import DamagedError
+from rails_ray.errors import DamagedError, NotFoundError
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import FileEntry, describe, folder_of, read_file, read_json
+from rails_ray.storage.manifest import folder_of, read_json
 
-FACTS = "calibration.json"
+CURRENT, FACTS = "calibration.json", b"rails_ray"
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class StoredCalibration:
     positives: of the calibration queries.
     edges: tau_q between segments, ascending.
     background: of the distribution that the shares are of, by its name and its parameters.
-    fitted: the background of the version's own scores, whichever one was taken.
+    fitted: the background of the version's own scores, whichever one was taken; None where they have none.
     split, created_at: of the queries, and when.
     """
 
@@ -39,7 +41,7 @@ class StoredCalibration:
     edges: NDArray[np.float64]
     background_name: str
     background: Background
-    fitted: Background
+    fitted: Background | None
     split: str
     created_at: str
 
@@ -57,49 +59,70 @@ class StoredCalibration:
 def write(storage: Storage, version: str, calibration: StoredCalibration) -> None:
     """Make it the calibration of a version, in place of the one before."""
     own = calibration.positives
-    table = pa.table({"query": own.query, "share": own.share, "temperature": own.temperature[own.query]})
-    sink = io.BytesIO()
-    pq.write_table(table, sink, compression="zstd")
-    entry = describe("", sink.getvalue())
-    entry = describe(f"calibration-{entry.sha256[:12]}.parquet", sink.getvalue())
-    storage.write(f"{folder_of(version)}/{entry.path}", sink.getvalue())
     facts = {
         "split": calibration.split,
         "created_at": calibration.created_at,
         "edges": calibration.edges.tolist(),
         "background_name": calibration.background_name,
         "background": asdict(calibration.background),
-        "fitted": asdict(calibration.fitted),
-        "file": asdict(entry),
+        "fitted": None if calibration.fitted is None else asdict(calibration.fitted),
     }
-    storage.write(f"{folder_of(version)}/{FACTS}", json.dumps(facts, indent=1).encode())
+    table = pa.table({"query": own.query, "share": own.share, "temperature": own.temperature[own.query]})
+    sink = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata({FACTS: json.dumps(facts)}), sink, compression="zstd")
+    name = f"calibration-{hashlib.sha256(sink.getvalue()).hexdigest()}.parquet"
+    storage.write(f"{folder_of(version)}/{name}", sink.getvalue())
+    storage.write(f"{folder_of(version)}/{CURRENT}", json.dumps({"file": name}).encode())
 
 
-def read(storage: Storage, version: str) -> StoredCalibration | None:
-    """The calibration of a version; None if it has none.
+def current(storage: Storage, version: str) -> str | None:
+    """The file of the current calibration of a version; None if it has none.
 
     Raises:
-        DamagedError: if its bytes are not those that were written.
+        DamagedError: if it cannot be told.
     """
-    path = f"{folder_of(version)}/{FACTS}"
+    path = f"{folder_of(version)}/{CURRENT}"
     if not storage.exists(path):
         return None
-    facts = read_json(storage, path)
+    name = read_json(storage, path).get("file")
+    if not isinstance(name, str):
+        raise DamagedError(f"{storage}/{path} must name a file, got {name!r}: calibrate the version again")
+    return name
+
+
+def read(storage: Storage, version: str, name: str) -> StoredCalibration:
+    """A calibration of a version, by its file.
+
+    Raises:
+        DamagedError: if it is missing or its bytes are not those that were written.
+    """
+    path = f"{folder_of(version)}/{name}"
     try:
-        table = pq.read_table(io.BytesIO(read_file(storage, version, FileEntry(**facts["file"]))))
+        data = storage.read(path)
+        if f"calibration-{hashlib.sha256(data).hexdigest()}.parquet" != name:
+            raise ValueError("others than its name says")
+        table = pq.read_table(io.BytesIO(data))
+        facts = json.loads(table.schema.metadata[FACTS])
         query = table["query"].to_numpy()
-        temperature = np.empty(int(query.max()) + 1 if len(query) else 0)
+        temperature = np.empty(int(query.max()) + 1)
         temperature[query] = table["temperature"].to_numpy()
         return StoredCalibration(
             positives=Positives(query, table["share"].to_numpy(), temperature),
             edges=np.array(facts["edges"], dtype=np.float64),
             background_name=facts["background_name"],
             background=Background(**facts["background"]),
-            fitted=Background(**facts["fitted"]),
+            fitted=None if facts["fitted"] is None else Background(**facts["fitted"]),
             split=facts["split"],
             created_at=facts["created_at"],
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (NotFoundError, KeyError, TypeError, ValueError) as error:
         raise DamagedError(
-            f"{storage}/{path} must be as `rails-ray calibrate` wrote it, got: {error}: calibrate the version again"
+            f"{storage}/{path} must hold the bytes that `rails-ray calibrate` wrote, got: {error}: calibrate the "
+            "version again"
         ) from None
+
+
+def read_current(storage: Storage, version: str) -> StoredCalibration | None:
+    """The current calibration of a version, if it has one; raises what `current` and `read` do."""
+    name = current(storage, version)
+    return None if name is None else read(storage, version, name)

@@ -105,6 +105,17 @@ def test_positives_of_the_highest_score_are_kept() -> None:
     assert (calibration.threshold(0.9, temperature) > 0.99).all()
 
 
+def test_a_segment_with_too_few_queries_takes_the_share_of_all() -> None:
+    positives = Positives(np.arange(1000), np.linspace(0, 0.9, 1000), np.repeat([0.01, 0.1], [10, 990]))
+    calibration = Calibration(positives, BETA, np.array([0.1]))
+    few, many = calibration.shares(0.95)
+    assert few == conformal_share(positives, 0.95)
+    assert many == conformal_share(positives.take(positives.temperature == 0.1), 0.95)
+    assert calibration.shares(0.9)[0] == positives.share[0]  # nine are enough for .9
+    with pytest.raises(ValueError, match=r"coverage 0.9999 needs at least 9999 calibration queries, got 1000"):
+        calibration.shares(0.9999)
+
+
 def test_queries_of_one_temperature_are_one_segment() -> None:
     """A model without a trained tau_q: one threshold, the same score for all."""
     calibration = Calibration.of(drawn(200, 0, is_alike=True), BETA)
@@ -122,8 +133,8 @@ def test_queries_without_a_positive_are_left_out() -> None:
 
 def test_no_positive_at_all() -> None:
     nothing = Positives.of(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0), BETA)
-    with pytest.raises(ValueError, match=r"coverage 0.5 needs at least 1 calibration queries .*, got 0"):
-        Calibration.of(nothing, BETA).check(0.5)
+    with pytest.raises(ValueError, match=r"coverage 0.5 needs at least 1 calibration queries, got 0"):
+        Calibration.of(nothing, BETA).shares(0.5)
 
 
 def test_mean_f1_equals_the_definition() -> None:

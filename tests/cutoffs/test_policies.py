@@ -53,7 +53,7 @@ class TestContract:
         done = cut(SCORES, TEMPERATURE, policy, NO)
         for line, kept, threshold in zip(SCORES, done.num_kept, done.threshold, strict=True):
             assert (line[:kept] >= threshold).all()
-            assert policy.max_items == kept or (line[kept:] < threshold).all()
+            assert policy.num_wanted == kept or (line[kept:] < threshold).all()
 
     def test_nothing_below_the_floor_is_kept(self, name: str) -> None:
         policy = POLICIES[name]()
@@ -79,13 +79,23 @@ class TestContract:
         ("limits", "message"),
         [
             ({"min_items": -1}, "min_items must be at least 0, got -1"),
-            ({"max_items": 0}, "max_items must be at least 1 and at least min_items, got 0"),
-            ({"min_items": 3, "max_items": 2}, "max_items must be at least 1 and at least min_items, got 2"),
+            ({"max_items": 0}, "max_items must be at least 1 and at least the 0 of min_items, got 0"),
+            ({"min_items": 3, "max_items": 2}, "max_items must be at least 1 and at least the 3 of min_items, got 2"),
         ],
     )
     def test_limits_that_cannot_be(self, name: str, limits: dict, message: str) -> None:
         with pytest.raises(ValueError, match=message):
             POLICIES[name](**limits)
+
+    def test_a_list_that_ends_where_nothing_more_is_wanted_is_not_truncated(self, name: str) -> None:
+        """And one that lacks what qualifies is."""
+        policy = POLICIES[name]()
+        whole = cut(SCORES, TEMPERATURE, policy, NO)
+        for line, kept in enumerate(whole.num_kept.tolist()):
+            own = POLICIES[name]() if name != "nucleus" else nucleus(0.5)
+            lists = np.where(np.arange(3) < kept, SCORES, -np.inf)
+            is_truncated = cut(lists, TEMPERATURE, own, YES).is_truncated[line]
+            assert is_truncated == (name not in ("top_k", "nucleus"))  # others cannot know what lies below the list
 
 
 def test_score_keeps_what_reaches_it() -> None:
@@ -114,7 +124,8 @@ def test_top_k_keeps_a_number() -> None:
     assert not done.is_truncated.any()
     assert cut(SCORES, TEMPERATURE, TopKCutoff(5), YES).is_truncated.tolist() == [True, True]
     assert cut(SCORES, TEMPERATURE, TopKCutoff(5), NO).is_truncated.tolist() == [False, False]
-    assert cut(SCORES, TEMPERATURE, TopKCutoff(2, max_items=1), YES).num_kept.tolist() == [1, 1]
+    fewer = cut(SCORES, TEMPERATURE, TopKCutoff(2, max_items=1), YES)
+    assert (fewer.num_kept.tolist(), fewer.is_truncated.tolist()) == ([1, 1], [True, True])
 
 
 @pytest.mark.parametrize("logit", [exp_logit, beta_logit])
@@ -162,8 +173,8 @@ def test_a_list_that_ends_above_the_threshold_is_truncated() -> None:
         (lambda: ScoreCutoff(2.0), r"score must be in \[-1, 1\], got 2.0"),
         (lambda: TopKCutoff(0), "top_k must be at least 1, got 0"),
         (
-            lambda: CoverageCutoff(0.99, calibration(200)),
-            "coverage 0.99 needs at least 99 calibration queries in each segment of tau_q, got 6[67]: ask for less",
+            lambda: CoverageCutoff(0.99, calibration(90)),
+            "coverage 0.99 needs at least 99 calibration queries, got 90: ask for less",
         ),
     ],
 )
@@ -181,6 +192,12 @@ def test_a_mass_is_of_scores_between_minus_1_and_1(score: float) -> None:
     assert cut(rounded, TEMPERATURE, MassCutoff(0.5, BETA), NO).num_kept.tolist() == [1, 0]
 
 
-def test_tau_q_that_is_not_finite() -> None:
+@pytest.mark.parametrize("name", ["mass", "coverage", "nucleus"])
+def test_tau_q_that_is_not_finite(name: str) -> None:
     with pytest.raises(ValueError, match="tau_q must be finite and above 0, got nan for query 1"):
-        cut(SCORES, np.array([0.1, np.nan]), MassCutoff(0.5, BETA), NO)
+        POLICIES[name]().floor(np.array([0.1, np.nan]))
+
+
+def test_a_query_without_any_item_left_has_an_empty_nucleus() -> None:
+    policy = NucleusCutoff(0.5, exp_logit, np.array([-np.inf, 1.0]), 3)
+    assert cut(np.full((2, 3), -np.inf), TEMPERATURE, policy, NO).num_kept.tolist() == [0, 0]

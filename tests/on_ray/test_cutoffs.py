@@ -17,12 +17,14 @@ from rails_ray.losses.exp_nce import exp_logit
 from rails_ray.on_ray.serving.cutoffs import Cutoffs
 from rails_ray.on_ray.serving.router import _told
 from rails_ray.on_ray.serving.schemas import CutoffInput
+from storage.test_calibrations import STORED
 
 CONFIG = small_config()
 FITTED = Background(30.0, 40.0)
 CALIBRATION = Calibration.of(drawn(300, 0), BETA)
 PLAIN = Cutoffs(CONFIG, num_items=60, version_mass=0.9)
-CALIBRATED = replace(PLAIN, calibration=CALIBRATION, fitted=FITTED)
+STORED_FITTED = replace(STORED, fitted=FITTED)
+CALIBRATED = replace(PLAIN, calibration=CALIBRATION, stored=STORED_FITTED)
 UNTRAINED = Cutoffs(replace(CONFIG, loss=LossConfig(kind="sampled_softmax")), num_items=60, version_mass=None)
 
 
@@ -38,14 +40,14 @@ def test_a_request_comes_before_the_deployment_and_that_before_the_version() -> 
 @pytest.mark.parametrize(
     ("cutoff", "k", "limit"),
     [
-        (CutoffInput(mass=0.5), None, 10),
+        (CutoffInput(mass=0.5), None, 60),  # all there are
+        (CutoffInput(mass=0.5, min_items=70), None, 60),
         (CutoffInput(mass=0.5), 30, 30),
         (CutoffInput(mass=0.5, max_items=20), None, 20),
         (CutoffInput(mass=0.5, max_items=20), 30, 20),
         (CutoffInput(mass=0.5, max_items=40), 30, 30),
         (CutoffInput(top_k=40), None, 40),
         (CutoffInput(top_k=40), 30, 30),
-        (CutoffInput(top_k=400), None, 60),  # all there are
     ],
 )
 def test_the_least_of_the_numbers_given_ends_a_list(cutoff: CutoffInput, k: int | None, limit: int) -> None:
@@ -105,11 +107,23 @@ def test_what_a_version_lacks_is_409(cutoffs: Cutoffs, asked: CutoffInput, messa
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (CutoffInput(coverage=0.999), "coverage 0.999 needs at least 999 calibration queries in each segment of tau_q"),
-        (CutoffInput(score=0.1, min_items=10), "max_items must be at least 1 and at least min_items, got 9"),
+        (CutoffInput(coverage=0.999), "coverage 0.999 needs at least 999 calibration queries, got 300: ask"),
     ],
 )
 def test_values_that_cannot_be_are_422(asked: CutoffInput, message: str) -> None:
     with pytest.raises(HTTPException, match=message) as told, _told():
         CALIBRATED.policy(asked, 9)
     assert told.value.status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("asked", "k", "message"),
+    [
+        (CutoffInput(score=0.1, min_items=10), 9, "min_items must be at most the 9 items of a list, got 10"),
+        (CutoffInput(top_k=61), None, "k must be at most the 60 indexed items, got 61"),
+        (CutoffInput(score=0.1), 61, "k must be at most the 60 indexed items, got 61"),
+    ],
+)
+def test_numbers_that_cannot_be(asked: CutoffInput, k: int | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CALIBRATED.limit(asked, k)

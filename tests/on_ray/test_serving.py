@@ -188,7 +188,7 @@ def test_each_cut_off_keeps_what_its_policy_keeps_of_all_scores(
     query = served_version.model.encode_queries(served_version.model.query_features(TEXTS))
     scores = BruteForce(served_version.model.similarity, served_version.items).scores(query)
     store = Storage(str(served_version.root))
-    offline = Cutoffs.read(store, served_version.manifest, None)
+    offline = Cutoffs.read(store, served_version.manifest, ServeArgs(storage=str(store), allow_anonymous=True))
     asked = CutoffInput(**cutoff)
     logits = build.logit(offline.config)(scores, query.temperature).double()
     policy = offline.policy(asked, offline.limit(asked, k), logits.logsumexp(1).numpy(force=True))
@@ -223,7 +223,7 @@ def test_excluded_items_count_neither_in_a_nucleus_nor_in_a_list(served_version:
 def test_a_coverage_beyond_the_calibration_says_what_it_needs(served_version: Served) -> None:
     response = served_version.search(queries=[{"text": "red"}], cutoff={"coverage": 0.9999})
     assert response.status_code == 422
-    assert response.json()["error"].startswith("coverage 0.9999 needs at least 9999 calibration queries in each")
+    assert response.json()["error"].startswith("coverage 0.9999 needs at least 9999 calibration queries, got ")
 
 
 def test_an_embedding_asks_like_the_text_it_is_of(served_version: Served) -> None:
@@ -252,7 +252,7 @@ def test_health_index_and_description(served_version: Served) -> None:
     facts = client.index(url)
     assert facts.items() >= manifest.summary(served_version.manifest).items()
     assert facts["cutoff"] == {"mass": 0.999}
-    stored = calibrations.read(Storage(str(served_version.root)), "v1")
+    stored = calibrations.read_current(Storage(str(served_version.root)), "v1")
     assert facts["calibration"] == stored.summary()
     paths = httpx.get(f"{url}/openapi.json").json()["paths"]
     assert set(paths) == {"/v1/explain", "/v1/search", "/v1/health", "/v1/index"}
@@ -323,7 +323,15 @@ def test_health_index_and_description(served_version: Served) -> None:
         ),
         (
             {"queries": [{"text": "a"}], "k": 5, "cutoff": {"score": 0.5, "min_items": 6}},
-            "max_items must be at least 1 and at least min_items, got 5",
+            "min_items must be at most the 5 items of a list, got 6",
+        ),
+        (
+            {"queries": [{"text": "a"}], "cutoff": {"score": 0.5, "min_items": 6, "max_items": 5}},
+            "cutoff must have min_items of at most the 5 of max_items, got 6",
+        ),
+        (
+            {"queries": [{"text": "a"}], "cutoff": {"top_k": 61}},
+            "k must be at most the 60 indexed items, got 61",
         ),
         (
             {"queries": [{"text": "a"}], "cutoff": {"score": 0.5, "background": "sphere"}},

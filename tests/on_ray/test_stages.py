@@ -172,7 +172,7 @@ def test_a_version_is_calibrated_published_or_not_and_evaluation_measures_it(
     on_ray.encode(str(root), run.name, version="calibrated", num_shards=2)
     report = on_ray.calibrate(str(root), version="calibrated", split="train", measured_on="test", num_segments=2)
     store = Storage(str(root))
-    stored = calibrations.read(store, "calibrated")
+    stored = calibrations.read_current(store, "calibrated")
     assert stored is not None
     assert (stored.split, stored.background_name, len(stored.edges)) == ("train", "uniform", 1)
     data, model = build.data(run_config, store), build.trained_model(run_config, run.weights)
@@ -190,7 +190,7 @@ def test_a_version_is_calibrated_published_or_not_and_evaluation_measures_it(
     assert on_ray.evaluate(str(root), run=run.name).coverage is None
     again = on_ray.calibrate(str(root), version="calibrated", split="train", background="fitted")
     assert again.num_queries == report.num_queries
-    refitted = calibrations.read(store, "calibrated")
+    refitted = calibrations.read_current(store, "calibrated")
     assert refitted is not None
     assert refitted.background == refitted.fitted == stored.fitted
     assert (refitted.background_name, len(refitted.edges)) == ("fitted", 2)

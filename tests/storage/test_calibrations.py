@@ -26,9 +26,10 @@ STORED = StoredCalibration(
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     store = Storage(str(tmp_path))
-    assert calibrations.read(store, "v1") is None
+    assert calibrations.current(store, "v1") is None
+    assert calibrations.read_current(store, "v1") is None
     calibrations.write(store, "v1", STORED)
-    found = calibrations.read(store, "v1")
+    found = calibrations.read_current(store, "v1")
     assert found is not None
     for name in ("query", "share", "temperature"):
         assert np.array_equal(getattr(found.positives, name), getattr(POSITIVES, name))
@@ -45,12 +46,16 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 
 
 def test_the_last_calibration_is_the_one_that_counts(tmp_path: Path) -> None:
+    """And the one before it can still be read by who keeps to it."""
     store = Storage(str(tmp_path))
     calibrations.write(store, "v1", STORED)
-    calibrations.write(store, "v1", replace(STORED, positives=drawn(50, 1)))
-    found = calibrations.read(store, "v1")
+    first = calibrations.current(store, "v1")
+    assert first is not None
+    calibrations.write(store, "v1", replace(STORED, positives=drawn(50, 1), fitted=None))
+    found = calibrations.read_current(store, "v1")
     assert found is not None
-    assert found.positives.num_queries == 50
+    assert (found.positives.num_queries, found.fitted) == (50, None)
+    assert calibrations.read(store, "v1", first).positives.num_queries == 90
 
 
 def test_a_calibration_that_is_not_as_it_was_written(tmp_path: Path) -> None:
@@ -58,14 +63,16 @@ def test_a_calibration_that_is_not_as_it_was_written(tmp_path: Path) -> None:
     calibrations.write(store, "v1", STORED)
     (table,) = (tmp_path / "versions" / "v1").glob("calibration-*.parquet")
     whole = table.read_bytes()
-    table.write_bytes(whole[:-1])
-    with pytest.raises(DamagedError, match=r"calibration-\w+.parquet of version v1 must have the sha256"):
-        calibrations.read(store, "v1")
-    table.write_bytes(whole)
-    facts = tmp_path / "versions" / "v1" / "calibration.json"
-    facts.write_text(facts.read_text().replace('"edges"', '"borders"'))
-    with pytest.raises(DamagedError, match=r"must be as `rails-ray calibrate` wrote it, got: 'edges': calibrate the v"):
-        calibrations.read(store, "v1")
-    facts.write_text("{")
-    with pytest.raises(DamagedError, match=r"calibration.json must be JSON, got something else"):
-        calibrations.read(store, "v1")
+    damaged = r"calibration-\w+.parquet must hold the bytes that `rails-ray calibrate` wrote, got: .*: calibrate the v"
+    for data in (whole[:-1], b""):
+        table.write_bytes(data)
+        with pytest.raises(DamagedError, match=damaged):
+            calibrations.read_current(store, "v1")
+    table.unlink()
+    with pytest.raises(DamagedError, match=damaged):
+        calibrations.read_current(store, "v1")
+    pointer = tmp_path / "versions" / "v1" / "calibration.json"
+    for text, message in (("{", "must be JSON, got something else"), ("{}", "must name a file, got None")):
+        pointer.write_text(text)
+        with pytest.raises(DamagedError, match=f"calibration.json {message}"):
+            calibrations.current(store, "v1")

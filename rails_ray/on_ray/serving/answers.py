@@ -22,7 +22,7 @@ from rails_ray.on_ray.serving.schemas import (
 )
 from rails_ray.on_ray.serving.shard import Asked, ItemId, ShardAnswer, ShardExplanation
 from rails_ray.retrieval import Found, FoundAbove
-from rails_ray.retrieval.certificate import Certificate
+from rails_ray.retrieval.certificate import Certificate, needed
 from rails_ray.retrieval.sharded import merge_shards, merge_shards_above
 from rails_ray.top_k import Above, TopK
 
@@ -30,8 +30,8 @@ Value = TypeVar("Value")
 
 
 def log_normaliser_of(answers: Sequence[NDArray[np.float64] | BaseException]) -> NDArray[np.float64]:
-    """The log-sum-exp of the whole corpus [B] from those of its shards; of those that answered, as what they hold is
-    all that can be searched.
+    """The log-sum-exp of the whole corpus [B] from those of its shards; of those that answered, as no others count
+    as searched.
 
     Raises:
         ValueError: if a shard refused the request.
@@ -171,14 +171,12 @@ def _padded(scores: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
 def _certificate(
     certificate: Certificate, kept: NDArray[np.floating], threshold: float, is_truncated: bool, coverage: Coverage
 ) -> CertificateResult:
-    """What the kept list proves: a missing item must reach the threshold or, where the list ends above it or goes on
-    below, the last score."""
+    """What the kept list proves."""
     if coverage.items_searched < coverage.num_items:
         reason = f"only {coverage.items_searched} of {coverage.num_items} items were searched"
         return CertificateResult(is_exact=False, gap=None, reason=reason)
-    lowest = float(kept[-1]) if len(kept) else np.inf
-    last = lowest if is_truncated or np.isneginf(threshold) else min(threshold, lowest)
-    gap = certificate.gap(torch.tensor([last], dtype=torch.float32))
+    last, ends_by_number = float(kept[-1]) if len(kept) else np.inf, is_truncated or np.isneginf(threshold)
+    gap = certificate.gap(needed(torch.tensor([last]), torch.tensor([threshold]), torch.tensor([ends_by_number])))
     if gap is None:
         return CertificateResult(is_exact=False, gap=None, reason=certificate.reason)
     return CertificateResult(is_exact=not gap.any(), gap=float(gap), reason=None)

@@ -20,10 +20,11 @@ from ray.serve.schema import ApplicationStatusOverview, LoggingConfig
 
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.serving.access import Keys
-from rails_ray.on_ray.serving.cutoffs import Cutoffs
+from rails_ray.on_ray.serving.cutoffs import NO_CALIBRATION, Cutoffs
 from rails_ray.on_ray.serving.plan import NAME, Placement, ServeArgs, deployments, shard_name
 from rails_ray.on_ray.serving.router import Router
 from rails_ray.on_ray.serving.shard import Shard
+from rails_ray.storage import calibrations
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.versions import read_manifest
 
@@ -45,7 +46,10 @@ def application(args: ServeArgs, placement: Placement) -> Application:
     """The same, with replicas and reservations of one's own; raises what `build` does."""
     store = Storage(args.storage)
     manifest = read_manifest(store, args.version)
-    Cutoffs.read(store, manifest, args.cutoff)  # says what the default lacks before anything starts
+    calibration = calibrations.current(store, manifest.version) or NO_CALIBRATION
+    pinned = {"storage": str(store), "version": manifest.version, "calibration": args.calibration or calibration}
+    args = args.model_copy(update=pinned)  # so that replicas that start later are as those before
+    Cutoffs.read(store, manifest, args)  # says what the default lacks before anything starts
     options = deployments(placement, len(manifest.shard_items))
     classes: tuple[Any, Any] = Shard, Router  # types cannot say what the decorator makes of them
     shard_search, router = classes
@@ -53,7 +57,6 @@ def application(args: ServeArgs, placement: Placement) -> Application:
         shard_search.options(name=name, **options[name]).bind(str(store), manifest.version, shard)
         for shard, name in enumerate(map(shard_name, range(len(manifest.shard_items))))
     ]
-    args = args.model_copy(update={"storage": str(store), "version": manifest.version})
     made: Application = router.options(**options["Router"]).bind(shards, args)
     return made
 

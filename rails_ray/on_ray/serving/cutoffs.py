@@ -1,6 +1,5 @@
 """Which cut-off a request gets: its own, or else the deployment's, or else the version's mass, or else top_k."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,15 +9,20 @@ from rails_ray import build
 from rails_ray.config import RunConfig
 from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.calibration import Calibration
-from rails_ray.cutoffs.distributions import Background, ScoreDistribution
+from rails_ray.cutoffs.distributions import ScoreDistribution
 from rails_ray.cutoffs.policies import CoverageCutoff, MassCutoff, NucleusCutoff, ScoreCutoff, TopKCutoff
 from rails_ray.errors import UnsupportedError
+from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.schemas import CutoffInput
 from rails_ray.storage import calibrations
+from rails_ray.storage.calibrations import StoredCalibration
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Manifest
+from rails_ray.top_k import check_k
 
-DEFAULT_K = 10  # items of a request that says no number at all
+DEFAULT_K = 10  # items of a request for the best that says no number
+MOST_ITEMS = 1000  # of one that goes by scores and says none
+NO_CALIBRATION = "none"  # where a deployment began without one
 
 
 @dataclass(frozen=True)
@@ -28,21 +32,19 @@ class Cutoffs:
     config: of the run that it comes from.
     num_items: of the version.
     version_mass: the mass that it was published with; None where its model has no trained tau_q.
-    calibration, fitted: and the background of its own scores; None where it was not calibrated.
+    stored, calibration: as it lies in storage, and ready to cut; None where the version was not calibrated.
     default: the deployment's; None for the version's.
-    calibrated: when and on what; None where it was not.
     """
 
     config: RunConfig
     num_items: int
     version_mass: float | None
+    stored: StoredCalibration | None = None
     calibration: Calibration | None = None
-    fitted: Background | None = None
     default: CutoffInput | None = None
-    calibrated: Mapping[str, object] | None = None
 
     @staticmethod
-    def read(store: Storage, manifest: Manifest, default: CutoffInput | None) -> "Cutoffs":
+    def read(store: Storage, manifest: Manifest, args: ServeArgs) -> "Cutoffs":
         """Those of a stored version.
 
         Raises:
@@ -51,25 +53,21 @@ class Cutoffs:
             ValueError: if the default cannot be.
         """
         config = build.version_config(store, manifest)
-        stored = calibrations.read(store, manifest.version)
-        found = Cutoffs(
-            config,
-            manifest.num_items,
-            manifest.cutoff_mass,
-            None if stored is None else build.calibration(config, stored),
-            None if stored is None else stored.fitted,
-            default,
-            None if stored is None else stored.summary(),
-        )
-        asked = found.resolve(None, DEFAULT_K)
-        if asked.nucleus is None:  # whose normaliser comes with the queries
-            found.policy(asked, found.limit(asked, None))
+        name = args.calibration or calibrations.current(store, manifest.version) or NO_CALIBRATION
+        stored = None if name == NO_CALIBRATION else calibrations.read(store, manifest.version, name)
+        calibration = None if stored is None else build.calibration(config, stored)
+        found = Cutoffs(config, manifest.num_items, manifest.cutoff_mass, stored, calibration, args.cutoff)
+        asked = found.resolve(None, None)
+        found.policy(asked, found.limit(asked, None), np.zeros(1))
         return found
 
     def summary(self) -> dict[str, object]:
         """What a client may know of it."""
         asked = self.resolve(None, None)
-        return {"calibration": self.calibrated, "cutoff": asked.model_dump(exclude_defaults=True)}
+        return {
+            "calibration": None if self.stored is None else self.stored.summary(),
+            "cutoff": asked.model_dump(exclude_defaults=True),
+        }
 
     def resolve(self, asked: CutoffInput | None, k: int | None) -> CutoffInput:
         """The cut-off that a request gets."""
@@ -77,12 +75,24 @@ class Cutoffs:
             return asked
         if self.default is not None:
             return self.default
-        return CutoffInput(top_k=k or DEFAULT_K) if self.version_mass is None else CutoffInput(mass=self.version_mass)
+        if self.version_mass is not None:
+            return CutoffInput(mass=self.version_mass)
+        return CutoffInput(top_k=k or min(DEFAULT_K, self.num_items))
 
     def limit(self, cutoff: CutoffInput, k: int | None) -> int:
-        """The most items of a list: the least of the numbers that are given, DEFAULT_K where there is none."""
+        """The most items of a list: the least of the numbers that are given, or else a default.
+
+        Raises:
+            ValueError: if more of the best items are asked for than there are, or min_items beyond the limit.
+        """
+        for number in (k, cutoff.top_k):
+            if number is not None:
+                check_k(number, self.num_items)
         given = [number for number in (k, cutoff.max_items, cutoff.top_k) if number is not None]
-        return min([*(given or [DEFAULT_K]), self.num_items])
+        limit = min([*(given or [max(MOST_ITEMS, cutoff.min_items)]), self.num_items])
+        if min(cutoff.min_items, self.num_items) > limit:
+            raise ValueError(f"min_items must be at most the {limit} items of a list, got {cutoff.min_items}")
+        return limit
 
     def policy(self, cutoff: CutoffInput, max_items: int, log_normaliser: NDArray[np.float64] | None = None) -> Cutoff:
         """The policy that does it.
@@ -94,7 +104,7 @@ class Cutoffs:
             UnsupportedError: if the version lacks what it needs.
             ValueError: if its value cannot be.
         """
-        least = cutoff.min_items
+        least = min(cutoff.min_items, max_items)
         if cutoff.mass is not None:
             return MassCutoff(cutoff.mass, self._distribution(cutoff), min_items=least, max_items=max_items)
         if cutoff.coverage is not None:
@@ -122,9 +132,10 @@ class Cutoffs:
                 f"{self.config.loss.kind}): take coverage, nucleus, score or top_k"
             )
         name = cutoff.background or "uniform"
-        if name == "fitted" and self.fitted is None:
+        fitted = None if self.stored is None else self.stored.fitted
+        if name == "fitted" and fitted is None:
             raise UnsupportedError(
                 "background fitted needs a version that is calibrated, got one that is not: run `rails-ray calibrate` "
                 "and start the server anew, or take uniform or sphere"
             )
-        return build.score_distribution(self.config, build.background(self.config, name, self.fitted))
+        return build.score_distribution(self.config, build.background(self.config, name, fitted))

@@ -32,6 +32,7 @@ class ServeArgs(BaseModel):
     keys_file: str | None = Field(None, description="on the router's machines; one API key a line")
     allow_anonymous: bool = Field(False, description="let in whoever can reach the port, in place of keys")
     cutoff: CutoffInput | None = Field(None, description="of requests that name none; the version's own by default")
+    calibration: str | None = Field(None, description="file of the version's; the current one by default")
     max_body_bytes: int = Field(8 * 2**20, ge=1, description="of a request")
     max_queries: int = Field(1024, ge=1, description="of a request")
     timeout_s: float = Field(10, gt=0, description="how long a shard may take to answer")

@@ -39,7 +39,6 @@ from rails_ray.on_ray.serving.shard import Asked, ShardAnswer
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import summary
 from rails_ray.storage.versions import read_manifest
-from rails_ray.top_k import check_k
 
 NUM_CANDIDATES, NUM_PER_EMBEDDING = 1000, 50  # widths of a first stage, of a request that names none
 REPLICA_LOST = (ActorDiedError, ActorUnavailableError, ReplicaUnavailableError)
@@ -130,7 +129,7 @@ class Router:
         manifest = read_manifest(store, args.version)
         self.shards = shards
         self.shard_items = manifest.shard_items
-        self.cutoffs = Cutoffs.read(store, manifest, args.cutoff)
+        self.cutoffs = Cutoffs.read(store, manifest, args)
         self.index_facts = {**summary(manifest), **self.cutoffs.summary()}
         self.encoder = QueryEncoder(store, manifest)
         self.args = args
@@ -153,8 +152,6 @@ class Router:
             raise ValueError(
                 f"queries must have a length of at most {self.args.max_queries}, got {len(request.queries)}"
             )
-        if request.k is not None:
-            check_k(request.k, self.index_facts["num_items"])
         cutoff = self.cutoffs.resolve(request.cutoff, request.k)
         k = self.cutoffs.limit(cutoff, request.k)
         if cutoff.nucleus is None:
@@ -165,6 +162,7 @@ class Router:
             [*query.exclude, *(seen if query.exclude_seen else [])]
             for query, seen in zip(request.queries, encoded.seen, strict=True)
         ]
+        sums: list[Any] = [None for _ in self.shards]
         if cutoff.nucleus is not None:
             sums = await self._ask("log_sum_exp", state, exclude)
             policy = self.cutoffs.policy(cutoff, k, log_normaliser_of(sums))
@@ -177,9 +175,13 @@ class Router:
             num_candidates=request.num_candidates or max(NUM_CANDIDATES, k),
             num_per_embedding=request.num_per_embedding or max(NUM_PER_EMBEDDING, k),
             threshold=threshold,
-            min_items=cutoff.min_items,
+            min_items=min(cutoff.min_items, k),
         )
         answers = await self._ask("search", state, asked, exclude)
+        # A shard that failed in the first of two rounds is not in the normaliser, and so must not be in the answer.
+        answers = [
+            first if isinstance(first, BaseException) else second for first, second in zip(sums, answers, strict=True)
+        ]
         coverage = coverage_of(answers, self.shard_items, request.min_coverage)
         answered = [answer for answer in answers if isinstance(answer, ShardAnswer)]
         results = await asyncio.to_thread(results_of, answered, asked, policy, temperature, coverage)

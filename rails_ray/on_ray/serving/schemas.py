@@ -50,7 +50,9 @@ class CutoffInput(_Strict):
         None, description="Keep what scores as high as a relevant item does with this probability, going by its tau_q."
     )
     coverage: Between0And1 | None = Field(
-        None, description="Keep, on average over queries, this share of a query's relevant items, by calibration."
+        None,
+        description="Keep, on average over queries, this share of a query's relevant items, by calibration. The "
+        "answer's field `coverage` is another matter: what part of the corpus was searched.",
     )
     nucleus: Between0And1 | None = Field(
         None, description="Keep the fewest items that hold this share of the softmax over all items."
@@ -66,6 +68,8 @@ class CutoffInput(_Strict):
     @model_validator(mode="after")
     def _check(self) -> Self:
         _exactly_one(self, "mass, coverage, nucleus, score, top_k")
+        if self.max_items is not None and self.min_items > self.max_items:
+            raise ValueError(f"must have min_items of at most the {self.max_items} of max_items, got {self.min_items}")
         if self.background is not None and self.mass is None:
             raise ValueError(f"must have a background with mass alone, got {self.background!r} without mass")
         return self
@@ -74,7 +78,9 @@ class CutoffInput(_Strict):
 class SearchRequest(_Strict):
     queries: Annotated[list[QueryInput], Field(min_length=1)]
     k: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="At most so many items per query; by default what the cut-off says, or else 10."
+        None,
+        description="At most so many items per query; by default what the cut-off says, or else 10 for top_k and 1000 "
+        "for cut-offs that go by scores.",
     )
     method: Literal["brute_force", "two_pass", "per_embedding", "average", "combined"] = Field(
         "brute_force", description="The first two are exact; the others say how far from it an answer can be."
@@ -132,6 +138,8 @@ class QueryResult(BaseModel):
 
 
 class Coverage(BaseModel):
+    """Of the search: what part of the corpus was looked at. The cut-off of this name is another matter."""
+
     shards_answered: int
     num_shards: int
     items_searched: int
