@@ -1,36 +1,49 @@
 """What a shard says of versions that lack what a search reads: in this process, and over HTTP."""
 
+import asyncio
+import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
 import torch
 
 from examples import part_of, random_states, small_config
-from rails_ray import build
-from rails_ray.config import to_json
-from rails_ray.errors import DamagedError
+from rails_ray import build, client
+from rails_ray.config import LossConfig, to_json
+from rails_ray.errors import DamagedError, UnavailableError, UnsupportedError
 from rails_ray.on_ray.serving.answers import coverage_of
 from rails_ray.on_ray.serving.app import served
+from rails_ray.on_ray.serving.cutoffs import Cutoffs
+from rails_ray.on_ray.serving.encoder import EncodedQueries
 from rails_ray.on_ray.serving.plan import ServeArgs
+from rails_ray.on_ray.serving.router import Router
+from rails_ray.on_ray.serving.schemas import SearchRequest, SearchResponse
 from rails_ray.on_ray.serving.shard import Asked, Shard
+from rails_ray.retrieval.brute_force import BruteForce
+from rails_ray.similarities.states import take
 from rails_ray.storage import manifest, parts, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
 from s3_server import free_port
 
-CONFIG = small_config()
+CONFIG = replace(small_config(), loss=LossConfig(kind="sampled_softmax"))
 QUERY, ITEMS = random_states(2, 30, p_q=2, p_x=2, width=6)
 
 
-def publish_without(folder: Path, column: str, p_x: int = 2) -> None:
-    """A version whose part is written without a column."""
+def publish_without(folder: Path, column: str, p_x: int = 2, shard_items: tuple[int, ...] = (30,)) -> None:
+    """A version whose parts are written without a column."""
     store = Storage(str(folder))
-    planned = parts.plan([30], part_items=30)
+    planned = parts.plan(list(shard_items), part_items=30)
     items = ITEMS if p_x == 2 else random_states(1, 30, p_q=2, p_x=p_x, width=5)[1]
     items = items if column not in ("average", "gate") else replace(items, **{column: None})
-    parts.write_part(store, "v1", planned[0], part_of(items))
+    for part in planned:
+        own = take(items, slice(part.first_row, part.first_row + part.num_items))
+        parts.write_part(store, "v1", part, part_of(own, part.first_row))
     files = {manifest.CONFIG: to_json(CONFIG), manifest.WEIGHTS: state.to_bytes(build.model(CONFIG))}
     encoded = parts.finish(store, "v1", planned, run="r", query={"text": "string"}, files=files, cutoff_mass=None)
     versions.publish(store, encoded, "2026-01-01T00:00:00Z")
@@ -57,9 +70,76 @@ def test_without_the_average_other_methods_answer_as_ever(tmp_path: Path) -> Non
             coverage_of([refused.value], [30], min_coverage=1)
 
 
+LACKING = {
+    "coverage": "cutoff coverage needs a version that is calibrated, got one that is not",
+    "mass": "cutoff mass needs a model with a trained tau_q, got one without (loss sampled_softmax)",
+}
+
+
+class Handle:
+    """A shard in this process, asked as Serve's handles are; it fails where it is told to."""
+
+    def __init__(self, shard: Shard, failing: str | None = None) -> None:
+        self.shard = shard
+        self.failing = failing
+
+    def __getattr__(self, method: str) -> SimpleNamespace:
+        async def remote(*arguments: Any) -> Any:
+            if method == self.failing:
+                raise TimeoutError
+            return await getattr(self.shard, method)(*arguments)
+
+        return SimpleNamespace(remote=remote)
+
+
+def router_of(folder: Path, failing: str | None) -> SimpleNamespace:
+    """What a router consists of, over two shards of which the first fails in a method."""
+    store, args = Storage(str(folder)), ServeArgs(storage=str(folder), allow_anonymous=True)
+    published = versions.read_manifest(store)
+    router = SimpleNamespace(
+        shards=[
+            Handle(Shard.func_or_class(str(folder), "v1", number), failing if number == 0 else None)
+            for number in range(2)
+        ],
+        shard_items=published.shard_items,
+        cutoffs=Cutoffs.read(store, published, args),
+        index_facts=manifest.summary(published),
+        encoder=lambda queries: EncodedQueries(QUERY, [[] for _ in queries]),
+        args=args,
+    )
+    router._ask = partial(Router.func_or_class._ask, router)
+    return router
+
+
+@pytest.mark.parametrize("failing", ["log_sum_exp", "search"])
+def test_a_shard_that_fails_in_one_round_of_a_nucleus_is_in_neither(tmp_path: Path, failing: str) -> None:
+    """Its items are in the normaliser and in the lists, or in none of them; and the answer says so."""
+    publish_without(tmp_path, "average", shard_items=(12, 18))
+    queries = [{"text": "red"}, {"text": "blue"}]
+
+    def answer(failing: str | None, **fields: Any) -> SearchResponse:
+        request = SearchRequest(queries=queries, cutoff={"nucleus": 0.9}, **fields)
+        return asyncio.run(Router.func_or_class._search(router_of(tmp_path, failing), request))
+
+    whole = answer(None)
+    assert whole.is_exact
+    with pytest.raises(UnavailableError, match="min_coverage must be reached, 1 of 30 items, got 18 from 1 of 2 shard"):
+        answer(failing)
+    some = answer(failing, min_coverage=0.5)
+    assert (some.coverage.items_searched, some.is_exact) == (18, False)
+    best = BruteForce(build.similarity(CONFIG), ITEMS)
+    best.similarity.load_state_dict(build.model(CONFIG).similarity.state_dict())
+    for line, result in enumerate(some.results):
+        assert {int(item[1:]) >= 12 for item in result.items} == {True}
+        if failing == "log_sum_exp":  # the normaliser is that of the items that were searched
+            scores = best.scores(QUERY)[line, 12:].sort(descending=True).values
+            held = (scores / CONFIG.similarity.temperature).softmax(0).cumsum(0)
+            assert result.num_kept == int((held < 0.9).sum()) + 1
+
+
 @pytest.mark.cluster
 @pytest.mark.usefixtures("ray_cluster")
-def test_over_http_a_method_that_needs_the_average_is_422_and_the_others_answer(tmp_path: Path) -> None:
+def test_over_http_what_a_version_lacks_is_told_and_the_rest_answers(tmp_path: Path) -> None:
     publish_without(tmp_path, "average")
     body = {"queries": [{"text": "red"}], "k": 5, "cutoff": {"top_k": 5}}
     with served(ServeArgs(storage=str(tmp_path), allow_anonymous=True), port=free_port()) as url:
@@ -67,6 +147,12 @@ def test_over_http_a_method_that_needs_the_average_is_422_and_the_others_answer(
             method: httpx.post(f"{url}/v1/search", json=body | {"method": method}, timeout=30)
             for method in build.METHODS
         }
+        for cutoff, message in LACKING.items():
+            response = httpx.post(f"{url}/v1/search", json=body | {"cutoff": {cutoff: 0.9}}, timeout=30)
+            assert response.status_code == 409
+            assert message in response.json()["error"]
+            with pytest.raises(UnsupportedError, match=re.escape(message)):
+                client.search(url, body["queries"], cutoff={cutoff: 0.9})
     for method in ("average", "combined"):
         refused = answers.pop(method)
         assert (refused.status_code, refused.json()) == (
