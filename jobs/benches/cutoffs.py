@@ -9,7 +9,8 @@ served: one client asks, in turns, for 32 queries over the 3,963 emoji in 2 shar
     python -m jobs.benches.cutoffs [--requests 200] [--steps 200]
 
 A yes is less than 1 ms inside for every policy (tables of distributions made before), and a median of each threshold
-search at most that of the top-k. `nucleus` asks the shards twice and is there to see what that costs.
+search at most that of the top-k. `nucleus` and
+`probability` ask the shards twice and are there to see what that costs.
 """
 
 import statistics
@@ -31,7 +32,15 @@ from rails_ray import on_ray
 from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.calibration import Calibration, Positives
 from rails_ray.cutoffs.distributions import UNIFORM, BetaDistribution, ExpDistribution, sphere
-from rails_ray.cutoffs.policies import CoverageCutoff, MassCutoff, NucleusCutoff, ScoreCutoff, TopKCutoff, cut
+from rails_ray.cutoffs.policies import (
+    CoverageCutoff,
+    MassCutoff,
+    NucleusCutoff,
+    ProbabilityCutoff,
+    ScoreCutoff,
+    TopKCutoff,
+    cut,
+)
 from rails_ray.data.emoji import SHOWCASE
 from rails_ray.losses.beta_nce import beta_logit
 from rails_ray.on_ray.cluster import cluster
@@ -49,6 +58,7 @@ CUTOFFS: dict[str, dict[str, Any]] = {
     "coverage .9": {"coverage": 0.9},
     "coverage .99": {"coverage": 0.99},
     "nucleus": {"nucleus": 0.9},
+    "probability": {"probability": 0.001},
 }
 
 
@@ -93,7 +103,8 @@ def inside() -> dict[str, float]:
         "mass sphere": MassCutoff(0.99, BetaDistribution(sphere(64))),
         "mass sphere, ExpNCE": MassCutoff(0.99, ExpDistribution(sphere(64))),
         "coverage .9": CoverageCutoff(0.9, Calibration.of(positives, uniform)),
-        "nucleus": NucleusCutoff(0.9, beta_logit, np.zeros(B), K),
+        "nucleus": NucleusCutoff(beta_logit, np.zeros(B), 0.9, K),
+        "probability": ProbabilityCutoff(beta_logit, np.zeros(B), 0.001),
     }
     short = np.zeros(B, dtype=bool)
     return {name: _median_ms(lambda own=own: _cut(own, scores, temperature, short)) for name, own in policies.items()}

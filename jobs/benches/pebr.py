@@ -118,11 +118,11 @@ def policies(config: RunConfig, before: Ranking, after: Ranking) -> Iterator[tup
     calibration = Calibration.of(positives_of(before, distribution), distribution)
     yield "coverage", lambda c: above(calibration.threshold(c, temperature)), 0.001, 0.995
     assert after.log_normaliser is not None
-    logits = NucleusCutoff(0.5, build.logit(config), after.log_normaliser, longest).logits(scores, temperature)
-    share = np.exp(logits - after.log_normaliser[:, None]) * (scores > -np.inf)
-    held = share.cumsum(axis=1)
+    softmax = NucleusCutoff(build.logit(config), after.log_normaliser, 0.5, longest)
+    probability = np.exp(softmax.log_probability(scores, temperature))
+    held = probability.cumsum(axis=1)
     yield "nucleus", lambda c: np.minimum((held < c).sum(axis=1) + 1, longest), 0.0, 1.0
-    yield "share of softmax", lambda x: (share >= 10.0**-x).sum(axis=1), 0.0, 30.0
+    yield "probability", lambda x: (probability >= 10.0**-x).sum(axis=1), 0.0, 30.0
     found = np.cumsum(after.is_relevant, axis=1) / after.num_relevant[:, None]
     number = np.arange(1, longest + 1)
     yield "hindsight", lambda x: (found - number * 10.0**-x).argmax(axis=1) + 1, 0.0, 9.0

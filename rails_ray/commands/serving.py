@@ -11,7 +11,7 @@ import tyro
 
 from rails_ray.commands.base import Stored, load, out
 
-CutoffName = Literal["mass", "coverage", "nucleus", "score", "top_k"]
+CutoffName = Literal["mass", "coverage", "nucleus", "probability", "score", "top_k"]
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
@@ -41,7 +41,8 @@ class Serve(Stored):
     gpus: float = 0
     """GPUs, or a part of one, that each replica reserves."""
     cutoff: tuple[CutoffName, float] | None = None
-    """Of requests that name none: mass, coverage, nucleus, score or top_k, and its value; by default the version's."""
+    """Of requests that name none: mass, coverage, nucleus, probability, score or top_k, and its value; by default the
+    version's."""
     print_config: bool = False
     """Print the config for `serve deploy`, with a deployment for each shard of the version, and end."""
 
@@ -128,7 +129,8 @@ class Query:
     show: int = 4
     """Items per query that are shown."""
     cutoff: tuple[CutoffName, float] | None = None
-    """mass, coverage, nucleus, score or top_k, and its value; by default the server's own."""
+    """mass, coverage, nucleus, probability, score or top_k, and its value; by default the
+    server's own."""
     method: str = "brute_force"
     """brute_force and two_pass are exact; per_embedding, average and combined say how far from it an answer can be."""
     url: str = DEFAULT_URL

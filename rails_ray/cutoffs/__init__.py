@@ -3,7 +3,7 @@
 | member          | paper                                                                                      |
 |-----------------|--------------------------------------------------------------------------------------------|
 | `distributions` | pEBR, Section 2.4 and Appendix A: the score of a relevant item as a random variable        |
-| `policies`      | pEBR, Section 3: `mass` beside `score` and `top_k`; `coverage` and `nucleus` in their place |
+| `policies`      | pEBR, Section 3: `mass`, `score`, `top_k`; and what they lack: `coverage`, `nucleus` ... |
 | `calibration`   | what `coverage` rests on: held-out positives; the default mass                             |
 | `measuring`     | how much a calibration covers on other queries                                             |
 """

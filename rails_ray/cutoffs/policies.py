@@ -1,16 +1,19 @@
 """The ways to cut a list of scores descending, under one contract.
 
-    top_k      a number of items
-    score      s >= a fixed score
-    mass       s >= t_q with P(score of a relevant item >= t_q) = c, from tau_q and a background (`distributions`)
-    coverage   s >= t_q such that a share c of a query's relevant items is kept on average (`calibration`)
-    nucleus    the fewest items that hold the mass c of softmax(training logit) over the corpus
+    top_k         a number of items
+    score         s >= a fixed score
+    mass          s >= t_q with P(score of a relevant item >= t_q) = c, from tau_q and a background (`distributions`)
+    coverage      s >= t_q such that a share c of a query's relevant items is kept on average (`calibration`)
+    nucleus       the fewest items that hold the mass c of p(x | q) = softmax(training logit) over the corpus
+    probability   p(x | q) >= p
 
 Each keeps at least `min_items` (as far as there are any) and at most `max_items`.
 
 Source: pEBR, Section 3, for the first three.
 Differs from the source: the normaliser cancels in both losses, so that training leaves open how much of the relevant a
-mass keeps; coverage measures it. The nucleus asks for no background at all.
+mass keeps; coverage measures it. Nucleus and probability ask for no background at all. Of lists of one average length
+those that end at one p(x | q) for all queries have the highest recall, if p is what it says: the next item of each
+query is then worth the same.
 
 Axes: B queries, X items, k results.
 """
@@ -145,18 +148,59 @@ class CoverageCutoff(Limits):
 
 
 @dataclass(frozen=True)
-class NucleusCutoff(Limits):
-    """Keep the best items until they hold a share `nucleus` of the softmax over the corpus.
+class OfSoftmax(Limits):
+    """What a policy needs that goes by p(x | q), the softmax of the training logit over the corpus.
 
     Args:
         logit: of the loss that the model was trained by, from scores [B, X] and tau_q [B], increasing in the score.
-        log_normaliser: the log-sum-exp of the logits of all items that a query can find [B].
+        log_normaliser: the log-sum-exp of the logits of all items that a query can find [B]; -inf without any.
+    """
+
+    logit: ScoreLogit
+    log_normaliser: NDArray[np.float64]
+
+    def log_probability(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.float64]:
+        """log p(x | q) of scores [B, k]; -inf where there is no item."""
+        inside = np.maximum(np.asarray(scores, dtype=np.float64), -1.0)  # -inf marks a place without an item
+        tau_q = np.asarray(temperature, dtype=np.float64)
+        logits = self.logit(torch.from_numpy(inside), torch.from_numpy(tau_q)).numpy()
+        normaliser = np.where(np.isfinite(self.log_normaliser), self.log_normaliser, 0.0)
+        return np.where(scores > -np.inf, logits - normaliser[:, None], -np.inf)
+
+    def score_at(self, log_probability: float, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
+        """The score in [-1, 1] that has it [B], from below, by bisection."""
+        check_temperature(temperature)
+        low, high = np.full(len(temperature), -1.0), np.ones(len(temperature))
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            is_below = self.log_probability(middle[:, None], temperature)[:, 0] < log_probability
+            low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
+        return low
+
+
+@dataclass(frozen=True)
+class ProbabilityCutoff(OfSoftmax):
+    """Keep items x with p(x | q) >= `probability`."""
+
+    probability: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_share("probability", self.probability)
+
+    def floor(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
+        return self.score_at(math.log(self.probability), temperature)
+
+
+@dataclass(frozen=True)
+class NucleusCutoff(OfSoftmax):
+    """Keep the best items until they hold a share `nucleus` of the softmax over the corpus.
+
+    Args:
         num_items: X.
     """
 
     nucleus: float
-    logit: ScoreLogit
-    log_normaliser: NDArray[np.float64]
     num_items: int
 
     def __post_init__(self) -> None:
@@ -165,14 +209,7 @@ class NucleusCutoff(Limits):
 
     def floor(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
         """All items below it together hold half of what may be left out."""
-        check_temperature(temperature)
-        least = self.log_normaliser + math.log((1 - self.nucleus) / (2 * max(self.num_items, 1)))
-        low, high = np.full(len(temperature), -1.0), np.ones(len(temperature))
-        for _ in range(BISECTIONS):
-            middle = (low + high) / 2
-            is_below = self.logits(middle[:, None], temperature)[:, 0] < least
-            low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
-        return low
+        return self.score_at(math.log((1 - self.nucleus) / (2 * max(self.num_items, 1))), temperature)
 
     def threshold(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.float64]:
         """The score of the item with which the share is reached; the floor where the list ends before."""
@@ -187,18 +224,8 @@ class NucleusCutoff(Limits):
 
     def _is_held(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.bool_]:
         """Whether the items up to each one hold the share [B, k]."""
-        normaliser = np.where(np.isfinite(self.log_normaliser), self.log_normaliser, 0.0)  # -inf without any item
-        logits = np.where(scores > -np.inf, self.logits(scores, temperature) - normaliser[:, None], -np.inf)
-        is_held: NDArray[np.bool_] = np.exp(logits).cumsum(axis=1) >= self.nucleus
+        is_held: NDArray[np.bool_] = np.exp(self.log_probability(scores, temperature)).cumsum(axis=1) >= self.nucleus
         return is_held
-
-    def logits(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Of scores [B, k]."""
-        inside = np.maximum(np.asarray(scores, dtype=np.float64), -1.0)  # -inf marks a place without an item
-        found: NDArray[np.float64] = self.logit(
-            torch.from_numpy(inside), torch.from_numpy(np.asarray(temperature, dtype=np.float64))
-        ).numpy()
-        return found
 
 
 @dataclass(frozen=True)

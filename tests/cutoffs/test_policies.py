@@ -10,7 +10,15 @@ import oracles
 from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.calibration import Calibration, Positives
 from rails_ray.cutoffs.distributions import UNIFORM, BetaDistribution
-from rails_ray.cutoffs.policies import CoverageCutoff, MassCutoff, NucleusCutoff, ScoreCutoff, TopKCutoff, cut
+from rails_ray.cutoffs.policies import (
+    CoverageCutoff,
+    MassCutoff,
+    NucleusCutoff,
+    ProbabilityCutoff,
+    ScoreCutoff,
+    TopKCutoff,
+    cut,
+)
 from rails_ray.losses.beta_nce import beta_logit
 from rails_ray.losses.exp_nce import exp_logit
 
@@ -31,7 +39,13 @@ def nucleus(
 ) -> NucleusCutoff:
     """Over a corpus that is the list itself."""
     logits = exp_logit(torch.from_numpy(scores), torch.from_numpy(temperature))
-    return NucleusCutoff(share, exp_logit, logits.logsumexp(1).numpy(), scores.shape[1], **limits)
+    return NucleusCutoff(exp_logit, logits.logsumexp(1).numpy(), share, scores.shape[1], **limits)
+
+
+def probability(value: float, **limits) -> ProbabilityCutoff:
+    """Over a corpus that is the list itself."""
+    logits = exp_logit(torch.from_numpy(SCORES), torch.from_numpy(TEMPERATURE))
+    return ProbabilityCutoff(exp_logit, logits.logsumexp(1).numpy(), value, **limits)
 
 
 POLICIES = {
@@ -40,6 +54,7 @@ POLICIES = {
     "mass": lambda **limits: MassCutoff(0.5, BETA, **limits),
     "coverage": lambda **limits: CoverageCutoff(0.5, calibration(), **limits),
     "nucleus": lambda **limits: nucleus(0.5, **limits),
+    "probability": lambda **limits: probability(0.3, **limits),
 }
 
 
@@ -138,12 +153,19 @@ def test_nucleus_is_the_fewest_items_that_hold_the_mass(logit, data: st.DataObje
     weights = [math.exp(own(score, tau_q) - own(scores[0], tau_q)) for score in scores]
     expected = oracles.nucleus(weights, share)
     log_normaliser = np.array([math.log(sum(weights)) + own(scores[0], tau_q)])
-    policy = NucleusCutoff(share, logit, log_normaliser, len(scores))
+    policy = NucleusCutoff(logit, log_normaliser, share, len(scores))
     kept = cut(np.array([scores]), np.array([tau_q]), policy, np.array([False])).num_kept[0]
     held = sum(weights[:kept]) / sum(weights)
     assert kept >= expected or held == pytest.approx(share)
     assert all(score == scores[expected - 1] for score in scores[expected:kept]) or held == pytest.approx(share)
     assert (policy.floor(np.array([tau_q])) <= scores[kept - 1]).all()
+
+
+def test_probability_keeps_what_the_softmax_gives_as_much() -> None:
+    shares = torch.from_numpy(SCORES / TEMPERATURE[:, None]).softmax(1)
+    for value in (0.01, 0.25, 0.3, 0.35, 0.6, 0.9):
+        kept = cut(SCORES, TEMPERATURE, probability(value), NO).num_kept
+        assert kept.tolist() == (shares >= value).sum(1).tolist()
 
 
 def test_a_nucleus_that_the_list_does_not_hold_is_truncated() -> None:
@@ -169,6 +191,7 @@ def test_a_list_that_ends_above_the_threshold_is_truncated() -> None:
         (lambda: MassCutoff(1.0, BETA), "mass must be above 0 and below 1, got 1.0"),
         (lambda: MassCutoff(math.nan, BETA), "mass must be above 0 and below 1, got nan"),
         (lambda: CoverageCutoff(0.0, calibration()), "coverage must be above 0 and below 1, got 0.0"),
+        (lambda: probability(0.0), "probability must be above 0 and below 1, got 0.0"),
         (lambda: nucleus(-1.0), "nucleus must be above 0 and below 1, got -1.0"),
         (lambda: ScoreCutoff(2.0), r"score must be in \[-1, 1\], got 2.0"),
         (lambda: TopKCutoff(0), "top_k must be at least 1, got 0"),
@@ -192,12 +215,12 @@ def test_a_mass_is_of_scores_between_minus_1_and_1(score: float) -> None:
     assert cut(rounded, TEMPERATURE, MassCutoff(0.5, BETA), NO).num_kept.tolist() == [1, 0]
 
 
-@pytest.mark.parametrize("name", ["mass", "coverage", "nucleus"])
+@pytest.mark.parametrize("name", ["mass", "coverage", "nucleus", "probability"])
 def test_tau_q_that_is_not_finite(name: str) -> None:
     with pytest.raises(ValueError, match="tau_q must be finite and above 0, got nan for query 1"):
         POLICIES[name]().floor(np.array([0.1, np.nan]))
 
 
 def test_a_query_without_any_item_left_has_an_empty_nucleus() -> None:
-    policy = NucleusCutoff(0.5, exp_logit, np.array([-np.inf, 1.0]), 3)
+    policy = NucleusCutoff(exp_logit, np.array([-np.inf, 1.0]), 0.5, 3)
     assert cut(np.full((2, 3), -np.inf), TEMPERATURE, policy, NO).num_kept.tolist() == [0, 0]

@@ -167,6 +167,7 @@ CUTOFFS = {
     "mass fitted": {"mass": 0.5, "background": "fitted"},
     "coverage": {"coverage": 0.8},
     "nucleus": {"nucleus": 0.5},
+    "probability": {"probability": 0.01},
     "score": {"score": 0.1},
     "score that none reaches": {"score": 1.0},
     "at least": {"score": 1.0, "min_items": 4},
@@ -308,7 +309,7 @@ def test_health_index_and_description(served_version: Served) -> None:
         ({"queries": [{"text": "a"}], "cutoff": {"mass": 1}}, "cutoff.mass must be less than 1, got 1"),
         (
             {"queries": [{"text": "a"}], "cutoff": {"mass": 0.5, "score": 0}},
-            "cutoff must have exactly one of mass, coverage, nucleus, score, top_k, got mass and score",
+            "cutoff must have exactly one of mass, coverage, nucleus, probability, score, top_k, got mass and score",
         ),
         ({"queries": [{"text": "a"}], "cutoff": {"mass": 0}}, "cutoff.mass must be greater than 0, got 0"),
         ({"queries": [{"text": "a"}], "cutoff": {"coverage": 1}}, "cutoff.coverage must be less than 1, got 1"),

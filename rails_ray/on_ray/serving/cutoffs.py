@@ -10,7 +10,14 @@ from rails_ray.config import RunConfig
 from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.calibration import Calibration
 from rails_ray.cutoffs.distributions import ScoreDistribution
-from rails_ray.cutoffs.policies import CoverageCutoff, MassCutoff, NucleusCutoff, ScoreCutoff, TopKCutoff
+from rails_ray.cutoffs.policies import (
+    CoverageCutoff,
+    MassCutoff,
+    NucleusCutoff,
+    ProbabilityCutoff,
+    ScoreCutoff,
+    TopKCutoff,
+)
 from rails_ray.errors import UnsupportedError
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.schemas import CutoffInput
@@ -98,7 +105,7 @@ class Cutoffs:
         """The policy that does it.
 
         Args:
-            log_normaliser: of each query over the corpus, which a nucleus needs [B].
+            log_normaliser: of each query over the corpus [B], which nucleus and probability need.
 
         Raises:
             UnsupportedError: if the version lacks what it needs.
@@ -116,9 +123,18 @@ class Cutoffs:
             return CoverageCutoff(cutoff.coverage, self.calibration, min_items=least, max_items=max_items)
         if cutoff.nucleus is not None:
             assert log_normaliser is not None
-            logit = build.logit(self.config)
             return NucleusCutoff(
-                cutoff.nucleus, logit, log_normaliser, self.num_items, min_items=least, max_items=max_items
+                build.logit(self.config),
+                log_normaliser,
+                cutoff.nucleus,
+                self.num_items,
+                min_items=least,
+                max_items=max_items,
+            )
+        if cutoff.probability is not None:
+            assert log_normaliser is not None
+            return ProbabilityCutoff(
+                build.logit(self.config), log_normaliser, cutoff.probability, min_items=least, max_items=max_items
             )
         if cutoff.score is not None:
             return ScoreCutoff(cutoff.score, min_items=least, max_items=max_items)

@@ -154,7 +154,7 @@ class Router:
             )
         cutoff = self.cutoffs.resolve(request.cutoff, request.k)
         k = self.cutoffs.limit(cutoff, request.k)
-        if cutoff.nucleus is None:
+        if not cutoff.needs_normaliser:
             policy = self.cutoffs.policy(cutoff, k)  # says what is wrong with it before any work
         encoded = await asyncio.to_thread(self.encoder, [query.model_dump() for query in request.queries])
         state, temperature = encoded.state, encoded.state.temperature.numpy()
@@ -163,7 +163,7 @@ class Router:
             for query, seen in zip(request.queries, encoded.seen, strict=True)
         ]
         sums: list[Any] = [None for _ in self.shards]
-        if cutoff.nucleus is not None:
+        if cutoff.needs_normaliser:
             sums = await self._ask("log_sum_exp", state, exclude)
             policy = self.cutoffs.policy(cutoff, k, log_normaliser_of(sums))
         threshold = None

@@ -44,7 +44,7 @@ class QueryInput(_Strict):
 
 
 class CutoffInput(_Strict):
-    """How to cut the list, by exactly one of mass, coverage, nucleus, score and top_k."""
+    """How to cut the list, by exactly one of mass, coverage, nucleus, probability, score and top_k."""
 
     mass: Between0And1 | None = Field(
         None, description="Keep what scores as high as a relevant item does with this probability, going by its tau_q."
@@ -57,6 +57,9 @@ class CutoffInput(_Strict):
     nucleus: Between0And1 | None = Field(
         None, description="Keep the fewest items that hold this share of the softmax over all items."
     )
+    probability: Between0And1 | None = Field(
+        None, description="Keep what holds at least this share, each on its own, of the softmax over all items."
+    )
     score: Annotated[float, Field(ge=-1, le=1)] | None = None
     top_k: Annotated[int, Field(ge=1)] | None = None
     min_items: Annotated[int, Field(ge=0)] = Field(0, description="Keep at least so many, whatever their scores.")
@@ -67,12 +70,17 @@ class CutoffInput(_Strict):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        _exactly_one(self, "mass, coverage, nucleus, score, top_k")
+        _exactly_one(self, "mass, coverage, nucleus, probability, score, top_k")
         if self.max_items is not None and self.min_items > self.max_items:
             raise ValueError(f"must have min_items of at most the {self.max_items} of max_items, got {self.min_items}")
         if self.background is not None and self.mass is None:
             raise ValueError(f"must have a background with mass alone, got {self.background!r} without mass")
         return self
+
+    @property
+    def needs_normaliser(self) -> bool:
+        """Whether it goes by the softmax over all items, which the shards are asked for first."""
+        return self.nucleus is not None or self.probability is not None
 
 
 class SearchRequest(_Strict):
