@@ -37,8 +37,8 @@ from rails_ray.evaluation.ranking import Ranking
 MODELS = ("softmax", "beta", "exp")
 MEAN_KEPT = {"emoji": (5, 20), "wordnet": (20, 200), "ml-1m": (50, 200), "amazon-beauty": (20, 200)}
 MASSES = (0.99, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)  # of Table 2
-FIGURE_MASS = 0.985
-BISECTIONS = 24
+FIGURE_VALUE = 0.8
+BISECTIONS = 18
 
 Lengths = Callable[[float], NDArray[np.int64]]  # of the lists [Q] that a policy's number gives, rising with it
 
@@ -91,7 +91,7 @@ def compared(
                             )
     yield from coverage(config, before, after, num_items)
     if build.has_trained_temperature(config):
-        yield from masses(config, after, groups)
+        yield from lengths_by_value(config, before, after, groups)
 
 
 def policies(config: RunConfig, before: Ranking, after: Ranking) -> Iterator[tuple[str, Lengths, float, float]]:
@@ -163,26 +163,35 @@ def coverage(config: RunConfig, before: Ranking, after: Ranking, num_items: int)
             yield {"kind": "coverage", "num_segments": num_segments, **dataclasses.asdict(one), **own}
 
 
-def masses(config: RunConfig, after: Ranking, groups: dict[str, NDArray[np.bool_]]) -> Iterator[dict[str, object]]:
-    """Table 2: mean lengths by mass; Figure 2: the lengths themselves at one mass."""
+def lengths_by_value(
+    config: RunConfig, before: Ranking, after: Ranking, groups: dict[str, NDArray[np.bool_]]
+) -> Iterator[dict[str, object]]:
+    """Table 2: mean lengths by mass as trained, and by coverage as calibrated; Figure 2: all lengths at one coverage."""
     distribution = build.score_distribution(config)
-    for mass in (*MASSES, FIGURE_MASS):
-        threshold = distribution.quantile(1 - mass, after.temperature)
-        kept = (after.scores >= threshold[:, None]).sum(axis=1)
-        for group, members in groups.items():
-            row = {"kind": "mass", "mass": mass, "group": group, "kept": float(kept[members].mean())}
-            yield row | ({"lengths": kept[members].tolist()} if mass == FIGURE_MASS and group != "all" else {})
+    calibration = Calibration.of(positives_of(before, distribution), distribution)
+    for value in MASSES:
+        for policy, threshold in (
+            ("mass uniform", distribution.quantile(1 - value, after.temperature)),
+            ("coverage", calibration.threshold(value, after.temperature)),
+        ):
+            kept = ((after.scores >= threshold[:, None]) & (after.scores > -np.inf)).sum(axis=1)
+            for group, members in groups.items():
+                row = {"kind": "length", "policy": policy, "value": value, "group": group}
+                row["kept"] = float(kept[members].mean())
+                is_drawn = policy == "coverage" and value == FIGURE_VALUE and group != "all"
+                yield row | ({"lengths": kept[members].tolist()} if is_drawn else {})
 
 
 def _tertiles(num_relevant: NDArray[np.int64]) -> dict[str, NDArray[np.bool_]]:
-    """Queries by their number of relevant items."""
+    """Queries by their number of relevant items; where many have the same number a third may be empty and left out."""
     few, many = np.quantile(num_relevant, [1 / 3, 2 / 3])
-    return {
+    groups = {
         "all": num_relevant > 0,
         "few": num_relevant <= few,
         "some": (num_relevant > few) & (num_relevant <= many),
         "many": num_relevant > many,
     }
+    return {name: members for name, members in groups.items() if members.any()}
 
 
 if __name__ == "__main__":
