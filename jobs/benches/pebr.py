@@ -166,7 +166,7 @@ def coverage(config: RunConfig, before: Ranking, after: Ranking, num_items: int)
 def lengths_by_value(
     config: RunConfig, before: Ranking, after: Ranking, groups: dict[str, NDArray[np.bool_]]
 ) -> Iterator[dict[str, object]]:
-    """Table 2: mean lengths by mass as trained, and by coverage as calibrated; Figure 2: all lengths at one coverage."""
+    """Table 2: mean lengths by mass as trained, by coverage as calibrated; Figure 2: all lengths at one coverage."""
     distribution = build.score_distribution(config)
     calibration = Calibration.of(positives_of(before, distribution), distribution)
     for value in MASSES:
@@ -178,7 +178,11 @@ def lengths_by_value(
             for group, members in groups.items():
                 row = {"kind": "length", "policy": policy, "value": value, "group": group}
                 row["kept"] = float(kept[members].mean())
-                is_drawn = policy == "coverage" and value == FIGURE_VALUE and group != "all"
+                is_drawn = (config.loss.kind, policy, value) == (
+                    "beta_nce",
+                    "coverage",
+                    FIGURE_VALUE,
+                ) and group != "all"
                 yield row | ({"lengths": kept[members].tolist()} if is_drawn else {})
 
 

@@ -8,10 +8,20 @@
 | `measuring`     | how much a calibration covers on other queries                                             |
 """
 
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+class Decision(NamedTuple):
+    """
+    threshold: the lowest score that is kept [B]; -inf where the scores do not decide.
+    is_open: whether an item below the end of a list whose items are all kept might be kept as well [B].
+    """
+
+    threshold: NDArray[np.float64]
+    is_open: NDArray[np.bool_]
 
 
 @runtime_checkable
@@ -37,16 +47,9 @@ class Cutoff(Protocol):
             temperature: tau_q of each query [B].
         """
 
-    def threshold(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.float64]:
-        """The lowest score [B] that is kept; -inf where the scores do not decide.
+    def decide(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> Decision:
+        """Which scores are high enough.
 
         Args:
             scores: found for each query [B, k], descending, -inf where nothing was.
-        """
-
-    def is_open(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.bool_]:
-        """Whether an item below the end of a list whose items are all kept might be kept as well [B].
-
-        Args:
-            scores: as of `threshold`.
         """

@@ -26,13 +26,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rails_ray.cutoffs import Cutoff
+from rails_ray.cutoffs import Cutoff, Decision
 from rails_ray.cutoffs.calibration import Calibration
 from rails_ray.cutoffs.distributions import ScoreDistribution, check_temperature
 from rails_ray.losses import ScoreLogit
 
 TOLERANCE = 2**-7  # of a cosine: vectors stored in bfloat16 are longer than 1 by up to half of it
-BISECTIONS = 40  # of [-1, 1]: below the spacing of float32 at 1
+GRIDS, CELLS = 4, 128  # of [-1, 1]: to 7e-9, below the spacing of float32 at 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +62,8 @@ class Limits(ABC):
     @abstractmethod
     def floor(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]: ...
 
-    def threshold(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.float64]:
-        return self.floor(temperature)
-
-    def is_open(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.bool_]:
-        return np.ones(len(scores), dtype=bool)
+    def decide(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> Decision:
+        return Decision(self.floor(temperature), np.ones(len(scores), dtype=bool))
 
 
 @dataclass(frozen=True)
@@ -87,8 +84,8 @@ class TopKCutoff(Limits):
     def floor(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
         return np.full(len(temperature), -np.inf)
 
-    def is_open(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.bool_]:
-        return np.asarray((scores > -np.inf).sum(axis=1) < self.k)
+    def decide(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> Decision:
+        return Decision(self.floor(temperature), (scores > -np.inf).sum(axis=1) < self.k)
 
 
 @dataclass(frozen=True)
@@ -120,7 +117,7 @@ class MassCutoff(Limits):
     def floor(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
         return self.distribution.quantile(1 - self.mass, temperature)
 
-    def threshold(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.float64]:
+    def decide(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> Decision:
         """Raises:
         ValueError: if a score is none of a cosine's, of which the distributions are.
         """
@@ -128,7 +125,7 @@ class MassCutoff(Limits):
         worst = found[np.abs(found).argmax()] if found.size else 0.0
         if not abs(worst) <= 1 + TOLERANCE:
             raise ValueError(f"cutoff mass needs scores in [-1, 1], got {worst:g}: take coverage, score or top_k")
-        return self.floor(temperature)
+        return super().decide(scores, temperature)
 
 
 @dataclass(frozen=True)
@@ -168,13 +165,14 @@ class OfSoftmax(Limits):
         return np.where(scores > -np.inf, logits - normaliser[:, None], -np.inf)
 
     def score_at(self, log_probability: float, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
-        """The score in [-1, 1] that has it [B], from below, by bisection."""
+        """The score in [-1, 1] that has it [B], from below, by a grid within a cell of a grid, and so on."""
         check_temperature(temperature)
-        low, high = np.full(len(temperature), -1.0), np.ones(len(temperature))
-        for _ in range(BISECTIONS):
-            middle = (low + high) / 2
-            is_below = self.log_probability(middle[:, None], temperature)[:, 0] < log_probability
-            low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
+        low, width = np.full(len(temperature), -1.0), 2.0
+        for _ in range(GRIDS):
+            width /= CELLS
+            grid = low[:, None] + width * np.arange(1, CELLS)  # [B, CELLS - 1]
+            num_below = (self.log_probability(grid, temperature) < log_probability).sum(axis=1)
+            low = low + width * num_below
         return low
 
 
@@ -211,21 +209,15 @@ class NucleusCutoff(OfSoftmax):
         """All items below it together hold half of what may be left out."""
         return self.score_at(math.log((1 - self.nucleus) / (2 * max(self.num_items, 1))), temperature)
 
-    def threshold(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.float64]:
+    def decide(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> Decision:
         """The score of the item with which the share is reached; the floor where the list ends before."""
-        is_held = self._is_held(scores, temperature)
-        if not is_held.size:
-            return self.floor(temperature)
-        last = np.take_along_axis(scores, is_held.argmax(axis=1)[:, None], axis=1)[:, 0]
-        return np.where(is_held.any(axis=1), last, self.floor(temperature))
-
-    def is_open(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.bool_]:
-        return np.asarray(~self._is_held(scores, temperature).any(axis=1))
-
-    def _is_held(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> NDArray[np.bool_]:
-        """Whether the items up to each one hold the share [B, k]."""
-        is_held: NDArray[np.bool_] = np.exp(self.log_probability(scores, temperature)).cumsum(axis=1) >= self.nucleus
-        return is_held
+        is_held = np.exp(self.log_probability(scores, temperature)).cumsum(axis=1) >= self.nucleus
+        is_open = np.asarray(~is_held.any(axis=1))
+        threshold = self.floor(temperature) if is_open.any() else np.empty(len(scores))
+        if is_held.size:
+            last = np.take_along_axis(scores, is_held.argmax(axis=1)[:, None], axis=1)[:, 0]
+            threshold = np.where(is_open, threshold, last)
+        return Decision(threshold, is_open)
 
 
 @dataclass(frozen=True)
@@ -253,14 +245,14 @@ def cut(
     Args:
         is_cut_short: whether a query has items below the end of its list which may qualify [B].
     """
-    threshold = cutoff.threshold(scores, temperature)
+    threshold, is_open = cutoff.decide(scores, temperature)
     num_found = (scores > -np.inf).sum(axis=1)
     qualify = np.minimum((scores >= threshold[:, None]).sum(axis=1), num_found)
     if cutoff.num_wanted is not None:
         qualify = np.minimum(qualify, cutoff.num_wanted)
     num_kept = np.minimum(np.maximum(qualify, cutoff.min_items), num_found)
     most = num_found if cutoff.max_items is None else np.full(len(scores), cutoff.max_items)
-    goes_on = is_cut_short & (qualify == num_found) & cutoff.is_open(scores, temperature)
+    goes_on = is_cut_short & (qualify == num_found) & is_open
     return Cut(threshold, np.minimum(num_kept, most), goes_on | (num_kept > most))
 
 
