@@ -17,6 +17,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import tyro
@@ -31,13 +32,14 @@ from rails_ray.cutoffs.calibration import Calibration
 from rails_ray.cutoffs.distributions import UNIFORM, sphere
 from rails_ray.cutoffs.measuring import LEVELS, measure
 from rails_ray.cutoffs.policies import NucleusCutoff
+from rails_ray.data.dataset import DataSet
 from rails_ray.evaluation.calibrating import fitted_background, list_lengths, positives_of
 from rails_ray.evaluation.ranking import Ranking
 
 MODELS = ("softmax", "beta", "exp")
 MEAN_KEPT = {"emoji": (5, 20), "wordnet": (20, 200), "ml-1m": (50, 200), "amazon-beauty": (20, 200)}
 MASSES = (0.99, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)  # of Table 2
-FIGURE_VALUE = 0.8
+FIGURE_VALUE = 0.5
 BISECTIONS = 18
 
 Lengths = Callable[[float], NDArray[np.int64]]  # of the lists [Q] that a policy's number gives, rising with it
@@ -48,12 +50,14 @@ class Arguments:
     """
     folder: of the data sets.
     storage: where models and rankings are kept.
+    kinds: of rows: lists of equal length, coverage against its promise, lengths by mass and by coverage.
     """
 
     folder: Path
     storage: Path
     data: tuple[str, ...] = ("emoji", "wordnet", "ml-1m", "amazon-beauty")
     seeds: tuple[int, ...] = (0, 1, 2)
+    kinds: tuple[Literal["equal", "coverage", "length"], ...] = ("equal", "coverage", "length")
 
 
 def main(arguments: Arguments) -> None:
@@ -67,31 +71,36 @@ def main(arguments: Arguments) -> None:
                     ranked = pebr_models.rankings(config, data, arguments.storage, on_progress)
                     on_progress(1, 1, "compare")
                     facts = {"data": name, "seed": seed, "model": model}
-                    for row in compared(config, ranked["valid"], ranked["test"], len(data.item_ids), MEAN_KEPT[name]):
-                        record.row(**facts, **row)
+                    for kind in arguments.kinds:
+                        for row in rows_of(kind, config, ranked["valid"], ranked["test"], data, MEAN_KEPT[name]):
+                            record.row(**facts, kind=kind, part=f"{name} {kind}", **row)
 
 
-def compared(
-    config: RunConfig, before: Ranking, after: Ranking, num_items: int, mean_kept: tuple[int, ...]
+def rows_of(
+    kind: str, config: RunConfig, before: Ranking, after: Ranking, data: DataSet, mean_kept: tuple[int, ...]
 ) -> Iterator[dict[str, object]]:
-    """Rows of one model: lists of equal average length, coverage against its promise, Table 2 and Figure 2."""
+    """Rows of one model."""
+    match kind:
+        case "equal":
+            yield from equal(config, before, after, mean_kept)
+        case "coverage":
+            yield from coverage(config, before, after, len(data.item_ids))
+        case "length" if build.has_trained_temperature(config):
+            yield from lengths_by_value(config, before, after)
+
+
+def equal(
+    config: RunConfig, before: Ranking, after: Ranking, mean_kept: tuple[int, ...]
+) -> Iterator[dict[str, object]]:
+    """Lists of equal average length, tuned for each group of queries on its own, and for all of them."""
     groups = _tertiles(after.num_relevant)
     for policy, lengths, low, high in policies(config, before, after):
         for kept in mean_kept:
             for group, members in groups.items():
                 own = tuned(lengths, kept, members, low, high)
-                yield {"kind": "equal", "tuned_on": group, "mean_kept": kept, "policy": policy} | quality(
-                    own, after, members, group
-                )
-                if group == "all":
-                    for part, some in groups.items():
-                        if part != "all":
-                            yield {"kind": "equal", "tuned_on": "all", "mean_kept": kept, "policy": policy} | quality(
-                                own, after, some, part
-                            )
-    yield from coverage(config, before, after, num_items)
-    if build.has_trained_temperature(config):
-        yield from lengths_by_value(config, before, after, groups)
+                parts = groups if group == "all" else {group: members}
+                for part, some in parts.items():
+                    yield {"tuned_on": group, "mean_kept": kept, "policy": policy} | quality(own, after, some, part)
 
 
 def policies(config: RunConfig, before: Ranking, after: Ranking) -> Iterator[tuple[str, Lengths, float, float]]:
@@ -160,15 +169,14 @@ def coverage(config: RunConfig, before: Ranking, after: Ranking, num_items: int)
         lists = {one.nominal: one for one in list_lengths(calibration, after, num_items, LEVELS)}
         for one in measure(calibration, positives_of(after, distribution), LEVELS):
             own = dataclasses.asdict(lists[one.nominal]) if one.segment is None else {}
-            yield {"kind": "coverage", "num_segments": num_segments, **dataclasses.asdict(one), **own}
+            yield {"num_segments": num_segments, **dataclasses.asdict(one), **own}
 
 
-def lengths_by_value(
-    config: RunConfig, before: Ranking, after: Ranking, groups: dict[str, NDArray[np.bool_]]
-) -> Iterator[dict[str, object]]:
+def lengths_by_value(config: RunConfig, before: Ranking, after: Ranking) -> Iterator[dict[str, object]]:
     """Table 2: mean lengths by mass as trained, by coverage as calibrated; Figure 2: all lengths at one coverage."""
     distribution = build.score_distribution(config)
     calibration = Calibration.of(positives_of(before, distribution), distribution)
+    groups = _tertiles(after.num_relevant)
     for value in MASSES:
         for policy, threshold in (
             ("mass uniform", distribution.quantile(1 - value, after.temperature)),
@@ -176,7 +184,7 @@ def lengths_by_value(
         ):
             kept = ((after.scores >= threshold[:, None]) & (after.scores > -np.inf)).sum(axis=1)
             for group, members in groups.items():
-                row = {"kind": "length", "policy": policy, "value": value, "group": group}
+                row: dict[str, object] = {"policy": policy, "value": value, "group": group}
                 row["kept"] = float(kept[members].mean())
                 is_drawn = (config.loss.kind, policy, value) == (
                     "beta_nce",

@@ -15,19 +15,19 @@ NAMES = {"emoji": "emoji", "wordnet": "WordNet hyponyms", "ml-1m": "ML-1M", "ama
 
 
 def main() -> None:
-    _, rows = last_rows("pebr", "data")
+    _, rows = last_rows("pebr", "part")
     data = [name for name in NAMES if any(row["data"] == name for row in rows)]
     figure, axes = plt.subplots(3, len(data), figsize=(4.6 * len(data), 11), layout="constrained", squeeze=False)
     for column, name in enumerate(data):
         own = [row for row in rows if row["data"] == name]
         histogram(axes[0, column], own, NAMES[name])
-        frontier(axes[1, column], own)
+        frontier(axes[1, column], own, has_legend=column == len(data) - 1)
         promised(axes[2, column], own)
     figure.savefig(RESULTS / "pebr.png", dpi=100)
 
 
 def histogram(axis: Any, rows: list[dict[str, Any]], title: str) -> None:
-    """Figure 2: lengths of the lists of coverage .8, by how many relevant items there are (BetaNCE, all seeds)."""
+    """Figure 2: lengths of the lists of coverage .5, by how many relevant items there are (BetaNCE, all seeds)."""
     lengths: dict[str, list[int]] = {}
     for row in rows:
         if "lengths" in row and row["model"] == "beta":
@@ -35,11 +35,11 @@ def histogram(axis: Any, rows: list[dict[str, Any]], title: str) -> None:
     most = max(np.quantile(own, 0.99) for own in lengths.values())
     for group in (name for name in GROUPS if name in lengths):
         axis.hist(lengths[group], bins=30, range=(0, most), histtype="step", density=True, label=f"{group} relevant")
-    axis.set(title=f"{title}\nFigure 2: items kept by coverage .8", xlabel="items", ylabel="density")
+    axis.set(title=f"{title}\nFigure 2: items kept by coverage .5", xlabel="items", ylabel="density")
     axis.legend(fontsize="small")
 
 
-def frontier(axis: Any, rows: list[dict[str, Any]]) -> None:
+def frontier(axis: Any, rows: list[dict[str, Any]], has_legend: bool) -> None:
     """Precision and recall of lists of the same average length: means over seeds."""
     equal = [row for row in rows if row["kind"] == "equal" and row["tuned_on"] == row["group"] == "all"]
     kept = min(row["mean_kept"] for row in equal)
@@ -54,7 +54,9 @@ def frontier(axis: Any, rows: list[dict[str, Any]]) -> None:
                 label = policy if model == "beta" else None
                 axis.plot(*np.mean(points, axis=0), marker, color=f"C{number}", label=label)
     axis.set(title=f"{kept} items on average", xlabel="precision", ylabel="recall")
-    axis.legend(fontsize="x-small", title="o BetaNCE, ^ ExpNCE, s softmax", title_fontsize="x-small")
+    if has_legend:
+        title = "o BetaNCE\n^ ExpNCE\nsquare: softmax"
+        axis.legend(fontsize="small", title=title, loc="upper left", bbox_to_anchor=(1.02, 1))
 
 
 def promised(axis: Any, rows: list[dict[str, Any]]) -> None:

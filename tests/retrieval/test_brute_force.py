@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from examples import random_states, sharp_mixture, small_mixture
+from rails_ray.losses import ScoreLogit
 from rails_ray.losses.beta_nce import beta_logit
 from rails_ray.retrieval import brute_force
 from rails_ray.retrieval.brute_force import BruteForce
@@ -71,7 +72,7 @@ def plain_logit(scores: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor
     st.data(),
 )
 def test_log_sum_exp_over_blocks_and_over_shards(
-    shape: tuple[int, int, int], block: int, logit: brute_force.Logit, data: st.DataObject
+    shape: tuple[int, int, int], block: int, logit: ScoreLogit, data: st.DataObject
 ) -> None:
     num_queries, num_items, seed = shape
     query, items = random_states(num_queries, num_items, seed=seed)
@@ -80,7 +81,7 @@ def test_log_sum_exp_over_blocks_and_over_shards(
     logits = logit(small_mixture().scores(query, items), query.temperature).double()
     for line, out in enumerate(excluded):
         logits[line, out] = -torch.inf
-    expected = logits.logsumexp(dim=1).float()
+    expected = logits.logsumexp(dim=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(brute_force, "BLOCK_SCORES", block)
         found = BruteForce(small_mixture(), items).log_sum_exp(query, logit, Exclusions.of(excluded))

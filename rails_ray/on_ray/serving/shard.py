@@ -140,7 +140,7 @@ class Shard:
         query = map_tensors(lambda tensor: tensor.to(self.device), query)
         excluded = Exclusions.of(rows) if any(rows) else None
         total = BruteForce(self.similarity, self.state).log_sum_exp(query, self.logit, excluded)
-        return total.double().cpu().numpy()
+        return total.cpu().numpy()
 
     def _rows_of(self, item_ids: Sequence[Sequence[ItemId]]) -> list[list[int]]:
         """Rows of the shard, from 0, of those items that it holds."""
