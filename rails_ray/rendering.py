@@ -131,6 +131,8 @@ def calibration(report: CalibrationReport, title: str) -> Table:
     table = Table(title=title, title_justify="left")
     for heading in ("coverage", "of", "measured", "95% interval", "mean kept", "10%", "50%", "90%", "empty"):
         table.add_column(heading, justify="left" if heading == "of" else "right", no_wrap=True)
+    if any(one.is_truncated for one in report.lists):
+        table.caption = "+: some lists are longer than those that were ranked"
     lists = {one.nominal: one for one in report.lists}
     for one in report.measured:
         cells = [""] * 5
