@@ -170,7 +170,7 @@ def in_turns(methods: dict[str, Callable[[], object]], repeats: int) -> dict[str
     seconds: dict[str, list[float]] = {method: [] for method in methods}
     for _ in range(repeats + 1):
         for method, ask in methods.items():
-            time.sleep(PAUSE_S)
+            time.sleep(PAUSE_S)  # threads of one library still spin when the other begins; no event tells the end
             seconds[method].append(timed(ask))
     return {method: 1000 * statistics.median(all_of_them[1:]) for method, all_of_them in seconds.items()}
 
