@@ -22,6 +22,7 @@ from rails_ray import cli
 from rails_ray.commands import serving, stages
 from rails_ray.storage import calibrations, versions
 from rails_ray.storage.filesystem import Storage
+from s3_server import free_port
 from storage.test_calibrations import STORED
 
 ROOT = Path(__file__).parents[1]
@@ -39,12 +40,6 @@ def run(*arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[
         env=clean | {"COLUMNS": "120"},
         check=False,
     )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,6 +1,5 @@
 """The application over HTTP: a router, a query encoder and two shards on a real cluster."""
 
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,14 +26,9 @@ from rails_ray.similarities.states import ItemState
 from rails_ray.storage import calibrations, manifest, shards
 from rails_ray.storage.filesystem import Storage
 from rails_ray.top_k import Exclusions
+from s3_server import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass(frozen=True)
