@@ -1,0 +1,26 @@
+"""One server for all tests of this folder."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from examples import publish_untrained, write_text_data
+from rails_ray import build, on_ray
+from rails_ray.on_ray.serving.app import served
+from rails_ray.on_ray.serving.plan import ServeArgs
+from rails_ray.storage import shards
+from rails_ray.storage.filesystem import Storage
+from s3_server import free_port
+from served_version import Served
+
+
+@pytest.fixture(scope="package")
+def served_version(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Iterator[Served]:
+    """A router, a query encoder and two shards on a real cluster."""
+    root = tmp_path_factory.mktemp("served")
+    published = publish_untrained(root, write_text_data(root / "my-data"))
+    on_ray.calibrate(str(root), split="train")
+    storage = Storage(str(root))
+    items = shards.read_shards(storage, published, range(2))
+    with served(ServeArgs(storage=str(root), timeout_s=5, allow_anonymous=True), port=free_port()) as url:
+        yield Served(url, root, published, build.version_model(storage, published), items.item_ids, items.state)

@@ -1,0 +1,182 @@
+"""Requests and their answers, which equal those of the same version in this process."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+
+from rails_ray import build, client
+from rails_ray.errors import DamagedError, NotFoundError, UnavailableError
+from rails_ray.on_ray.serving.app import check_port, served
+from rails_ray.on_ray.serving.plan import ServeArgs
+from rails_ray.storage import calibrations, manifest
+from rails_ray.storage.filesystem import Storage
+from s3_server import free_port
+from served_version import ASKED, TEXTS, Served
+
+pytestmark = pytest.mark.cluster
+
+
+def test_served_answers_equal_offline_brute_force(served_version: Served) -> None:
+    answer = client.search(served_version.url, ASKED, k=10, cutoff={"top_k": 10})
+    assert [result["items"] for result in answer["results"]] == served_version.offline(TEXTS, 10)
+    assert answer["is_exact"]
+    assert answer["version"] == "v1"
+    assert answer["coverage"] == {"shards_answered": 2, "num_shards": 2, "items_searched": 60, "num_items": 60}
+    for result in answer["results"]:
+        assert result["scores"] == sorted(result["scores"], reverse=True)
+        assert result["threshold"] is None
+        assert result["num_kept"] == 10
+
+
+@pytest.mark.parametrize("method", build.METHODS)
+def test_every_method_answers_with_its_certificate(served_version: Served, method: str) -> None:
+    """With wide lists nothing is left out, which is certified; with narrow ones what is said of the gap is true."""
+    wide = client.search(served_version.url, ASKED, k=10, method=method, cutoff={"top_k": 10})
+    assert [result["items"] for result in wide["results"]] == served_version.offline(TEXTS, 10)
+    assert wide["is_exact"]
+    widths = {"num_candidates": 3, "num_per_embedding": 1}
+    narrow = client.search(served_version.url, ASKED, k=3, method=method, cutoff={"top_k": 3}, **widths)
+    exact = client.search(served_version.url, ASKED, k=3, cutoff={"top_k": 3})
+    assert narrow["method"] == method
+    for result, best in zip(narrow["results"], exact["results"], strict=True):
+        certificate = result["certificate"]
+        assert result["num_scored"] <= result["num_searched"] == 60
+        if method == "average":
+            assert (certificate["is_exact"], certificate["gap"]) == (False, None)
+            assert "any cosine" in certificate["reason"]
+            continue
+        assert certificate["is_exact"] == (certificate["gap"] == 0)
+        missed = [
+            score for item, score in zip(best["items"], best["scores"], strict=True) if item not in result["items"]
+        ]
+        assert max(missed, default=-2) <= result["scores"][-1] + certificate["gap"] + 1e-6
+        if certificate["is_exact"]:
+            assert result["items"] == best["items"]
+    assert narrow["is_exact"] == all(result["certificate"]["is_exact"] for result in narrow["results"])
+
+
+def test_a_score_is_explained_by_cosines_and_gates(served_version: Served) -> None:
+    best = client.search(served_version.url, [{"text": "blue hat"}], k=3, cutoff={"top_k": 3})["results"][0]
+    asked = [best["items"][2], "item-59", best["items"][0]]  # of both shards, in an order of one's own
+    answer = client.explain(served_version.url, {"text": "blue hat"}, asked)
+    assert answer["version"] == "v1"
+    assert [item["item"] for item in answer["items"]] == asked
+    assert answer["items"][2]["score"] == pytest.approx(best["scores"][0], abs=1e-5)
+    for item in answer["items"]:
+        cosines, gates = torch.tensor(item["cosines"]), torch.tensor(item["gates"])
+        assert cosines.shape == gates.shape == served_version.model.similarity.num_components
+        assert gates.sum().item() == pytest.approx(1, abs=1e-5)
+        assert (gates * cosines).sum().item() == pytest.approx(item["score"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"query": {"text": "red"}, "items": ["nothing"]}, "items[0] must be an item of the index, got 'nothing'"),
+        ({"query": {"text": "red"}, "items": []}, "items must have a length of at least 1, got []"),
+        ({"query": {"text": "!"}, "items": ["item-0"]}, "query.text must hold a letter or a digit, got '!'"),
+    ],
+)
+def test_what_cannot_be_explained(served_version: Served, body: dict[str, Any], message: str) -> None:
+    response = httpx.post(f"{served_version.url}/v1/explain", json=body, timeout=30)
+    assert (response.status_code, response.json()) == (422, {"error": message})
+
+
+def test_excluded_items_are_searched_around_in_every_shard(served_version: Served) -> None:
+    best = served_version.offline(TEXTS[:2], 6)
+    queries = [{"text": TEXTS[0], "exclude": [*best[0], "no such item"]}, {"text": TEXTS[1], "exclude": []}]
+    answer = served_version.search(queries=queries, k=6, cutoff={"top_k": 6}).json()
+    expected = served_version.offline(TEXTS[:2], 6, [best[0], []])
+    assert [result["items"] for result in answer["results"]] == expected
+
+
+def test_the_cut_off_is_the_versions_own_unless_the_request_names_one(served_version: Served) -> None:
+    own = client.search(served_version.url, [{"text": "red"}], k=60)
+    named = client.search(served_version.url, [{"text": "red"}], k=60, cutoff={"mass": 0.999})
+    assert own["cutoff"] == {"mass": 0.999}
+    assert own["results"] == named["results"]
+    everything = client.search(served_version.url, [{"text": "red"}], k=60, cutoff={"score": -1})["results"][0]
+    assert everything["num_kept"] == 60
+    threshold = own["results"][0]["threshold"]
+    assert own["results"][0]["num_kept"] == sum(score >= threshold for score in everything["scores"])
+    cut_short = client.search(served_version.url, [{"text": "red"}], k=5, cutoff={"score": -1})["results"][0]
+    assert (cut_short["num_kept"], cut_short["is_truncated"]) == (5, True)
+    assert not everything["is_truncated"]
+
+
+def test_an_embedding_asks_like_the_text_it_is_of(served_version: Served) -> None:
+    model = served_version.model
+    with torch.no_grad():
+        embedding = model.encoder.queries(model.query_features(["red"]))[0].tolist()
+    queries = [{"embedding": embedding}, {"text": "blue hat"}, {"text": "red"}]
+    first, second, third = served_version.search(queries=queries, k=5, cutoff={"top_k": 5}).json()["results"]
+    assert first["items"] == third["items"]
+    assert second["items"] == served_version.offline(["blue hat"], 5)[0]
+
+
+def test_many_clients_at_once_get_their_own_answers(served_version: Served) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    def ask(text: str) -> list[str]:
+        return client.search(served_version.url, [{"text": text}], k=5, cutoff={"top_k": 5})["results"][0]["items"]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(ask, TEXTS * 6)) == [served_version.offline([text], 5)[0] for text in TEXTS] * 6
+
+
+def test_health_index_and_description(served_version: Served) -> None:
+    url = served_version.url
+    assert httpx.get(f"{url}/v1/health").json() == {"status": "ok", "version": "v1", "num_shards": 2}
+    facts = client.index(url)
+    assert facts.items() >= manifest.summary(served_version.manifest).items()
+    assert facts["cutoff"] == {"mass": 0.999}
+    stored = calibrations.read_current(Storage(str(served_version.root)), "v1")
+    assert facts["calibration"] == stored.summary()
+    paths = httpx.get(f"{url}/openapi.json").json()["paths"]
+    assert set(paths) == {"/v1/explain", "/v1/search", "/v1/health", "/v1/index"}
+
+
+def test_clients_say_what_is_wrong(served_version: Served) -> None:
+    with pytest.raises(ValueError, match="k must be at most the 60 indexed items, got 99"):
+        client.search(served_version.url, [{"text": "red"}], k=99)
+    with pytest.raises(UnavailableError, match=r"a rails-ray server must answer at .*; `rails-ray serve` starts one"):
+        client.search(f"http://127.0.0.1:{free_port()}", [{"text": "red"}], k=1)
+
+
+def test_a_port_in_use(served_version: Served) -> None:
+    port = int(served_version.url.rsplit(":", 1)[1])
+    with pytest.raises(UnavailableError, match=f"port must be free, got {port}, which another program uses"):
+        check_port("127.0.0.1", port)
+
+
+def test_a_list_of_all_that_is_left_is_not_truncated(served_version: Served) -> None:
+    queries = [{"text": "red", "exclude": ["item-0", "item-59"]}, {"text": "red"}]
+    first, second = served_version.search(queries=queries, k=58, cutoff={"score": -1}).json()["results"]
+    assert (first["num_kept"], first["is_truncated"]) == (58, False)
+    assert (second["num_kept"], second["is_truncated"]) == (58, True)
+
+
+def test_a_cluster_that_serves_already_is_left_alone(served_version: Served) -> None:
+    with (
+        pytest.raises(UnavailableError, match=r"Ray Serve must not run yet on this cluster, .* to `serve deploy`"),
+        served(ServeArgs(storage=str(served_version.root), allow_anonymous=True), port=free_port()),
+    ):
+        pass
+    assert httpx.get(f"{served_version.url}/v1/health").status_code == 200
+
+
+def test_versions_that_cannot_be_served(served_version: Served, tmp_path: Path) -> None:
+    with (
+        pytest.raises(NotFoundError, match="version must be one of v1, got 'v9'"),
+        served(ServeArgs(storage=str(served_version.root), version="v9", allow_anonymous=True), port=free_port()),
+    ):
+        pass
+    (tmp_path / "CURRENT").write_text("not JSON")
+    with (
+        pytest.raises(DamagedError, match="CURRENT must be JSON"),
+        served(ServeArgs(storage=str(tmp_path), allow_anonymous=True), port=free_port()),
+    ):
+        pass

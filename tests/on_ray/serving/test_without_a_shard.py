@@ -1,0 +1,47 @@
+"""A shard that is missing. Last of its folder by its name: the server that the folder shares is harmed for a while."""
+
+import time
+
+import httpx
+import pytest
+import ray
+
+from served_version import Served
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_missing_shard_is_503_unless_the_request_can_do_with_less(served_version: Served) -> None:
+    """A shard's part is damaged and its replica killed, so that no new one comes up."""
+    part = served_version.root / "versions" / "v1" / served_version.manifest.parts[-1].path
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-1])
+    (actor,) = [actor for actor in ray.util.list_named_actors(all_namespaces=True) if "Shard001#" in actor["name"]]
+    ray.kill(ray.get_actor(actor["name"], namespace=actor["namespace"]))
+
+    queries = [{"text": "red"}]
+    response = served_version.search(queries=queries, k=5)
+    assert response.status_code == 503
+    assert response.json()["error"] == (
+        "min_coverage must be reached, 1 of 60 items, got 30 from 1 of 2 shards: try again or ask for less"
+    )
+    assert response.headers["retry-after"] == "1"
+    partial = served_version.search(queries=queries, k=30, min_coverage=0.5, cutoff={"top_k": 30}).json()
+    assert partial["coverage"] == {"shards_answered": 1, "num_shards": 2, "items_searched": 30, "num_items": 60}
+    assert set(partial["results"][0]["items"]) == set(served_version.item_ids[:30])
+    too_many = served_version.search(queries=queries, k=31, min_coverage=0.5, cutoff={"top_k": 31})
+    assert too_many.status_code == 422
+    nucleus = served_version.search(queries=queries, k=30, min_coverage=0.5, cutoff={"nucleus": 0.999}).json()
+    assert set(nucleus["results"][0]["items"]) <= set(served_version.item_ids[:30])
+    assert served_version.search(queries=queries, k=5, min_coverage=0.6).status_code == 503
+    health = httpx.get(f"{served_version.url}/v1/health", timeout=30)
+    assert (health.status_code, health.json()) == (
+        503,
+        {"error": "2 shards must answer, got none from shard 1"},
+    )
+
+    part.write_bytes(whole)  # with its bytes back, the shard comes back
+    deadline = time.monotonic() + 60
+    while served_version.search(queries=queries, k=5).status_code != 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)

@@ -1,0 +1,37 @@
+"""A version that is served, beside the same one in this process, and what it is asked."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from rails_ray.encoders.model import Model
+from rails_ray.retrieval.brute_force import BruteForce
+from rails_ray.similarities.states import ItemState
+from rails_ray.storage.manifest import Manifest
+from rails_ray.top_k import Exclusions
+
+TEXTS = ["red", "blue hat", "tree", "gold ring", "car"]
+ASKED = [{"text": text} for text in TEXTS]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server, and the same version in this process."""
+
+    url: str
+    root: Path
+    manifest: Manifest
+    model: Model
+    item_ids: list[str]
+    items: ItemState
+
+    def search(self, **body: Any) -> httpx.Response:
+        return httpx.post(f"{self.url}/v1/search", json=body, timeout=30)
+
+    def offline(self, texts: list[str], k: int, exclude: list[list[str]] | None = None) -> list[list[str]]:
+        query = self.model.encode_queries(self.model.query_features(texts))
+        rows = [[self.item_ids.index(item) for item in ids] for ids in exclude or [[] for _ in texts]]
+        found = BruteForce(self.model.similarity, self.items).search(query, k, Exclusions.of(rows))
+        return [[self.item_ids[row] for row in line] for line in found.top_k.item_rows.tolist()]
