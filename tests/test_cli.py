@@ -1,45 +1,21 @@
 """The command: what it prints, where it stops, and with which exit code."""
 
-import json
-import os
-import re
-import secrets
 import shlex
-import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 import yaml
 
-import processes
+from command_line import ROOT, readme_commands
 from examples import encode
 from rails_ray import cli
 from rails_ray.commands import serving, stages
 from rails_ray.storage import calibrations, versions
 from rails_ray.storage.filesystem import Storage
-from s3_server import free_port
 from storage.test_calibrations import STORED
 
-ROOT = Path(__file__).parents[1]
 COMMANDS = ("quickstart", "train", "encode", "publish", "evaluate", "calibrate", "pipeline", "serve", "query", "index")
-
-
-def run(*arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
-    """The installed command in a process of its own, on a cluster of its own."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    return subprocess.run(
-        [sys.executable, "-m", "rails_ray.cli", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        env=clean | {"COLUMNS": "120"},
-        check=False,
-    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -174,14 +150,6 @@ def test_a_port_in_use_is_told_before_anything_is_done(tmp_path: Path, capfd: py
     assert not (tmp_path / "s").exists()
 
 
-def readme_commands(heading: str) -> list[str]:
-    """The rails-ray lines of the shell code under a heading of the README."""
-    section = (ROOT / "README.md").read_text().split(f"## {heading}\n", 1)[1].split("\n## ")[0]
-    code = "".join(re.findall(r"```sh\n(.*?)```", section, re.DOTALL))
-    lines = [re.split(" #| > ", line)[0].strip() for line in code.splitlines()]
-    return [line for line in lines if line.startswith("rails-ray ")]
-
-
 def test_versions_are_listed_shown_verified_and_rolled_back(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     store = Storage(str(tmp_path))
     for name in ("v1", "v2"):
@@ -289,111 +257,3 @@ def test_the_production_profile_is_not_promised_on_a_cluster_that_runs(
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     assert cli.main(["serve", "--allow-anonymous", "--profile", "production"]) == cli.EXIT_BAD_ARGUMENT
     assert "profile production must be set on all machines before Ray starts" in capfd.readouterr().err
-
-
-@pytest.fixture(scope="module")
-def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
-    """The quickstart at work and its storage. It leaves a core idle most of the time: other commands can use it."""
-    storage = tmp_path_factory.mktemp("quickstart") / "storage"
-    arguments = ["--storage", str(storage), "--steps", "20", "--port", str(free_port())]
-    with processes.command("quickstart", *arguments) as process:
-        try:
-            yield storage, process
-        finally:
-            process.kill()
-
-
-@pytest.mark.cluster
-@pytest.mark.usefixtures("quickstart")
-def test_the_readmes_stage_commands(s3: str, tmp_path: Path) -> None:
-    """As printed but for storage on S3, a port, a small training, and the server in the background."""
-    storage, port = f"{s3}/storage", free_port()
-    url, token = f"http://127.0.0.1:{port}", secrets.token_hex(32)
-    small = {
-        "data.num-valid": 50,
-        "data.num-test": 200,
-        "encoder.num-buckets": 4096,
-        "training.num-steps": 8,
-        "training.batch-size": 32,
-        "training.num-items": 32,
-    }
-    more = {
-        "train": ["--storage", storage, *(word for name, size in small.items() for word in (f"--{name}", str(size)))],
-        "encode": ["--storage", storage],
-        "publish": ["--storage", storage],
-        "evaluate": ["--storage", storage],
-        "calibrate": ["--storage", storage, "--plot", str(tmp_path / "calibration.png")],
-        "index": ["--storage", storage],
-        "serve": ["--storage", storage, "--port", str(port)],
-        "query": ["--url", url],
-    }
-    parsed = [shlex.split(line)[1:] for line in readme_commands("The stages as commands")]
-    assert [command[0] for command in parsed] == [
-        "train", "encode", "calibrate", "publish", "evaluate", "index", "serve", "query", "query"
-    ]  # fmt: skip
-    server: subprocess.Popen[str] | None = None
-    try:
-        for command in parsed:
-            arguments = [*command, *more[command[0]]]
-            if command[0] == "serve":
-                clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-                server = subprocess.Popen(
-                    [sys.executable, "-m", "rails_ray.cli", *arguments],
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    env=clean | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token},
-                )
-                assert server.stdout is not None
-                while "serving at" not in (line := server.stdout.readline()):
-                    assert line or server.poll() is None, "the server ended"
-                continue
-            done = run(*arguments)
-            assert done.returncode == 0, done.stderr
-            assert "Traceback" not in done.stderr
-            if command[0] == "calibrate":
-                assert "50 queries of split valid calibrate, those of test measure" in done.stdout
-                assert "left out: coverage 0.99 needs at least 99 calibration queries, got 50" in done.stdout
-                assert (tmp_path / "calibration.png").read_bytes().startswith(b"\x89PNG")
-            if command[0] == "query":
-                assert all(text in done.stdout for text in cli.parse(command).texts)
-    finally:
-        if server is not None:
-            server.send_signal(signal.SIGINT)
-            assert server.wait(60) == cli.EXIT_INTERRUPTED
-            assert server.stdout is not None
-            server.stdout.close()
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{url}/v1/health")
-    assert not processes.with_token(token), "Ctrl-C must stop everything that the command started"
-
-    store = Storage(storage)
-    part = f"versions/demo-1/{versions.read_manifest(store).parts[-1].path}"
-    store.write(part, store.read(part)[:-1])
-    done = run("serve", "--allow-anonymous", "--storage", storage, "--port", str(port))
-    assert done.returncode == cli.EXIT_FAILED
-    assert f"{Path(part).name} of version demo-1 must have the sha256 of its manifest" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.cluster
-def test_the_readmes_quickstart_on_a_reduced_budget(quickstart: tuple[Path, subprocess.Popen[str]]) -> None:
-    assert readme_commands("Quickstart")[0] == "rails-ray quickstart"
-    storage, process = quickstart
-    out, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
-    assert "Traceback" not in out + errors
-    for expected in (
-        "without API keys",
-        "pizza",
-        "🍕",
-        "고양이",
-        "Mixture of Logits",
-        "dot product",
-        "HR@10",
-        "MRR",
-        "cut-off: mass 0.",
-    ):
-        assert expected in out
-    assert "served top-10 by brute_force: recall 1.0000 against offline brute force" in out
-    version = json.loads((storage / "CURRENT").read_text())["version"]
-    assert (storage / "versions" / version / "manifest.json").exists()

@@ -1,0 +1,122 @@
+"""The README's commands, on clusters of their own."""
+
+import json
+import secrets
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+import processes
+from command_line import readme_commands, run
+from rails_ray import cli
+from rails_ray.storage import versions
+from rails_ray.storage.filesystem import Storage
+from s3_server import free_port
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+    """The quickstart at work and its storage. It leaves a core idle most of the time: other commands can use it."""
+    storage = tmp_path_factory.mktemp("quickstart") / "storage"
+    arguments = ["--storage", str(storage), "--steps", "20", "--port", str(free_port())]
+    with processes.command("quickstart", *arguments) as process:
+        try:
+            yield storage, process
+        finally:
+            process.kill()
+
+
+@pytest.mark.usefixtures("quickstart")
+def test_the_readmes_stage_commands(s3: str, tmp_path: Path) -> None:
+    """As printed but for storage on S3, a port, a small training, and the server in the background."""
+    storage, port = f"{s3}/storage", free_port()
+    url, token = f"http://127.0.0.1:{port}", secrets.token_hex(32)
+    small = {
+        "data.num-valid": 50,
+        "data.num-test": 200,
+        "encoder.num-buckets": 4096,
+        "training.num-steps": 8,
+        "training.batch-size": 32,
+        "training.num-items": 32,
+    }
+    more = {
+        "train": ["--storage", storage, *(word for name, size in small.items() for word in (f"--{name}", str(size)))],
+        "encode": ["--storage", storage],
+        "publish": ["--storage", storage],
+        "evaluate": ["--storage", storage],
+        "calibrate": ["--storage", storage, "--plot", str(tmp_path / "calibration.png")],
+        "index": ["--storage", storage],
+        "serve": ["--storage", storage, "--port", str(port)],
+        "query": ["--url", url],
+    }
+    parsed = [shlex.split(line)[1:] for line in readme_commands("The stages as commands")]
+    assert [command[0] for command in parsed] == [
+        "train", "encode", "calibrate", "publish", "evaluate", "index", "serve", "query", "query"
+    ]  # fmt: skip
+    server: subprocess.Popen[str] | None = None
+    try:
+        for command in parsed:
+            arguments = [*command, *more[command[0]]]
+            if command[0] == "serve":
+                server = processes.command(
+                    *arguments, more_environment={"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+                )
+                assert server.stdout is not None
+                while "serving at" not in (line := server.stdout.readline()):
+                    assert line or server.poll() is None, "the server ended"
+                continue
+            done = run(*arguments)
+            assert done.returncode == 0, done.stderr
+            assert "Traceback" not in done.stderr
+            if command[0] == "calibrate":
+                assert "50 queries of split valid calibrate, those of test measure" in done.stdout
+                assert "left out: coverage 0.99 needs at least 99 calibration queries, got 50" in done.stdout
+                assert (tmp_path / "calibration.png").read_bytes().startswith(b"\x89PNG")
+            if command[0] == "query":
+                assert all(text in done.stdout for text in cli.parse(command).texts)
+    finally:
+        if server is not None:
+            server.send_signal(signal.SIGINT)
+            server.communicate(timeout=60)
+            assert server.returncode == cli.EXIT_INTERRUPTED
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/v1/health")
+    assert not processes.with_token(token), "Ctrl-C must stop everything that the command started"
+
+    store = Storage(storage)
+    part = f"versions/demo-1/{versions.read_manifest(store).parts[-1].path}"
+    store.write(part, store.read(part)[:-1])
+    done = run("serve", "--allow-anonymous", "--storage", storage, "--port", str(port))
+    assert done.returncode == cli.EXIT_FAILED
+    assert f"{Path(part).name} of version demo-1 must have the sha256 of its manifest" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_readmes_quickstart_on_a_reduced_budget(quickstart: tuple[Path, subprocess.Popen[str]]) -> None:
+    assert readme_commands("Quickstart")[0] == "rails-ray quickstart"
+    storage, process = quickstart
+    out, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in out + errors
+    for expected in (
+        "without API keys",
+        "pizza",
+        "🍕",
+        "고양이",
+        "Mixture of Logits",
+        "dot product",
+        "HR@10",
+        "MRR",
+        "cut-off: mass 0.",
+    ):
+        assert expected in out
+    assert "served top-10 by brute_force: recall 1.0000 against offline brute force" in out
+    version = json.loads((storage / "CURRENT").read_text())["version"]
+    assert (storage / "versions" / version / "manifest.json").exists()
