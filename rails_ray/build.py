@@ -20,9 +20,11 @@ from rails_ray.cutoffs.distributions import UNIFORM, Background, BetaDistributio
 from rails_ray.data import emoji, sequences, text
 from rails_ray.data.batch import PairSampler, Sampler, WindowSampler
 from rails_ray.data.dataset import DataSet, ItemLists
+from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.encoders.components import ItemComponents, QueryComponents
 from rails_ray.encoders.model import Model
 from rails_ray.encoders.sasrec import Sasrec, SasrecConfig
+from rails_ray.encoders.text import TextTransformer, TransformerConfig
 from rails_ray.encoders.two_tower import TwoTower, TwoTowerConfig
 from rails_ray.losses import ScoreLogit
 from rails_ray.losses.beta_nce import beta_logit
@@ -41,10 +43,12 @@ from rails_ray.storage.calibrations import StoredCalibration
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import CONFIG, HISTORIES, ITEMS, WEIGHTS, Encoded, read_file
 from rails_ray.training import state
+from rails_ray.training.contrast import Contrast, Gathered, Streamed, WithinBatch
 from rails_ray.training.objectives import Contrastive, MaximumLikelihood, Pointwise
 from rails_ray.training.step import TrainingStep
 
 BACKGROUNDS = ("uniform", "sphere", "fitted")
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 METHODS = ("brute_force", "two_pass", "per_embedding", "average", "combined")
 
 
@@ -54,11 +58,11 @@ def model(config: RunConfig) -> Model:
         torch.manual_seed(config.seed)
         compared_by = similarity(config)
         num_components = compared_by.num_components
-        width = config.encoder.width
+        encoded_by = encoder(config, num_components)
         built = Model(
-            encoder(config),
-            QueryComponents(width, num_components, config.components, config.temperature),
-            ItemComponents(width, num_components, config.components),
+            encoded_by,
+            QueryComponents(encoded_by.query_width, num_components, config.components, config.temperature),
+            ItemComponents(encoded_by.item_width, num_components, config.components),
             compared_by,
         )
     _start_aligned(built)
@@ -79,6 +83,15 @@ def _start_aligned(built: Model) -> None:
         with torch.no_grad():
             item.weight[:shared] = query.weight[:shared]
             item.bias[:shared] = query.bias[:shared]
+
+
+def learn_tokens(built: Model, read: DataSet) -> None:
+    """Let a model whose encoder has tokens learn them from all texts that training sees, before it trains."""
+    if isinstance(built.encoder, TextTransformer):
+        queries = read.queries["train"].inputs
+        assert isinstance(read.item_inputs, list)
+        assert isinstance(queries, list)
+        built.encoder.learn([*read.item_inputs, *queries])
 
 
 def trained_model(config: RunConfig, weights: bytes) -> Model:
@@ -107,8 +120,14 @@ def version_model(storage: Storage, described: Encoded) -> Model:
     return trained_model(version_config(storage, described), weights)
 
 
-def encoder(config: RunConfig) -> TwoTower | Sasrec:
+def encoder(config: RunConfig, num_components: tuple[int, int]) -> TwoTower | TextTransformer | Sasrec:
+    """
+    Args:
+        num_components: (P_Q, P_X) of the similarity.
+    """
     match config.encoder:
+        case TransformerConfig():
+            return TextTransformer(config.encoder, num_components)
         case TwoTowerConfig():
             return TwoTower(config.encoder)
         case SasrecConfig():
@@ -132,9 +151,23 @@ def training_step(trained: Model, config: RunConfig, mean_over_workers: Callable
     return TrainingStep(
         trained,
         objective(config),
+        contrast(config),
         mutual_information_weight=config.loss.mutual_information_weight,
         mean_over_workers=mean_over_workers,
+        encode_size=config.training.encode_size,
+        precision=PRECISIONS[config.training.precision],
     )
+
+
+def contrast(config: RunConfig) -> Contrast:
+    """Which items a query is compared with."""
+    match config.training.negatives:
+        case "uniform" | "in_batch":
+            return WithinBatch()
+        case "cross_device":
+            return Streamed(config.training.block_size) if config.training.block_size else Gathered()
+        case _:
+            assert_never(config.training.negatives)
 
 
 def objective(config: RunConfig) -> Contrastive | Pointwise | MaximumLikelihood:
@@ -236,7 +269,7 @@ def data(config: RunConfig, storage: Storage) -> DataSet:
         NotFoundError, ValueError: as `text.read` and `sequences.read`.
     """
     match config.encoder:
-        case TwoTowerConfig():
+        case TwoTowerConfig() | TransformerConfig():
             return text.read(_text_folder(config, storage))
         case SasrecConfig():
             if config.data.folder is None:
@@ -280,7 +313,7 @@ def corpus(config: RunConfig, storage: Storage) -> Corpus:
         NotFoundError, ValueError: as `data`.
     """
     match config.encoder:
-        case TwoTowerConfig():
+        case TwoTowerConfig() | TransformerConfig():
             table = text.read_items(_text_folder(config, storage))
             items = pa.table({"item_id": table["item_id"], "input": text.item_texts(table)})
             query, files = {"text": "string"}, {}
@@ -337,13 +370,22 @@ def sampler(config: RunConfig, trained: Model, read: DataSet, rank: int = 0, num
     queries = read.queries["train"]
     sizes = config.training
     match config.encoder:
-        case TwoTowerConfig():
-            return PairSampler(
+        case TwoTowerConfig() | TransformerConfig():
+            features = trained.query_features(queries.inputs), trained.item_features(read.item_inputs)
+            if sizes.negatives == "uniform":
+                return PairSampler(
+                    queries,
+                    *features,
+                    batch_size=sizes.batch_size,
+                    num_items=sizes.num_items,
+                    seed=config.seed,
+                    rank=rank,
+                    num_workers=num_workers,
+                )
+            return InBatchSampler(
                 queries,
-                trained.query_features(queries.inputs),
-                trained.item_features(read.item_inputs),
+                *features,
                 batch_size=sizes.batch_size,
-                num_items=sizes.num_items,
                 seed=config.seed,
                 rank=rank,
                 num_workers=num_workers,

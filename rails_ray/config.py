@@ -8,6 +8,7 @@ from typing import Any, Literal
 from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.encoders.sasrec import SasrecConfig
 from rails_ray.encoders.temperature import TemperatureConfig
+from rails_ray.encoders.text import TransformerConfig
 from rails_ray.encoders.two_tower import TwoTowerConfig
 from rails_ray.similarities.dot_product import DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogitsConfig
@@ -72,12 +73,27 @@ class RunConfig:
     name: str
     seed: int = 0
     data: DataConfig = field(default_factory=DataConfig)
-    encoder: TwoTowerConfig | SasrecConfig = field(default_factory=TwoTowerConfig)
+    encoder: TwoTowerConfig | TransformerConfig | SasrecConfig = field(default_factory=TwoTowerConfig)
     components: ComponentsConfig = field(default_factory=ComponentsConfig)
     temperature: TemperatureConfig = field(default_factory=TemperatureConfig)
     similarity: MixtureOfLogitsConfig | DotProductConfig = field(default_factory=MixtureOfLogitsConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+
+    def __post_init__(self) -> None:
+        training = self.training
+        if isinstance(self.encoder, SasrecConfig):
+            if training.negatives != "uniform":
+                raise ValueError(
+                    f"training.negatives must be uniform for a model of histories, got {training.negatives!r}"
+                )
+            if training.encode_size:
+                raise ValueError(f"training.encode_size must be 0 for a model of histories, got {training.encode_size}")
+        if training.block_size and self.loss.kind in ("pointwise", "maximum_likelihood"):
+            raise ValueError(
+                f"training.block_size must be 0 for loss.kind {self.loss.kind}, got {training.block_size}: "
+                "beta_nce, exp_nce and sampled_softmax can be had block by block"
+            )
 
 
 def to_json(config: RunConfig) -> bytes:
@@ -94,10 +110,9 @@ def from_json(data: bytes) -> RunConfig:
         # Only a mixture counts components, so its config is known by that field.
         kind = MixtureOfLogitsConfig if "num_query_components" in similarity else DotProductConfig
         encoder = values.pop("encoder")
-        sizes = encoder.pop("ngram_sizes", None)  # only two towers of texts have them
         return RunConfig(
             data=DataConfig(**values.pop("data")),
-            encoder=SasrecConfig(**encoder) if sizes is None else TwoTowerConfig(**encoder, ngram_sizes=tuple(sizes)),
+            encoder=_encoder(encoder),
             components=ComponentsConfig(**values.pop("components")),
             temperature=TemperatureConfig(**values.pop("temperature")),
             similarity=kind(**similarity),
@@ -107,3 +122,10 @@ def from_json(data: bytes) -> RunConfig:
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"a run's config must have the fields of RunConfig, got: {error}") from None
+
+
+def _encoder(values: dict[str, Any]) -> TwoTowerConfig | TransformerConfig | SasrecConfig:
+    """Each kind of encoder is known by a field that the others lack."""
+    if "ngram_sizes" in values:
+        return TwoTowerConfig(**{**values, "ngram_sizes": tuple(values["ngram_sizes"])})
+    return TransformerConfig(**values) if "vocabulary_size" in values else SasrecConfig(**values)

@@ -6,6 +6,7 @@
     |-- StorageError        storage that cannot be used: no credentials, denied, unreachable, full: mend it, run again
     |-- ConflictError       someone else wrote first: read again, then decide
     |-- TrainingError       a training run that ended without a model: read its logs, start again
+    |-- LostWorkerError     a worker that others wait for in vain: the run goes on from its last checkpoint
     |-- AccessError         a server or cluster that refuses the key: give another
     |-- UnsupportedError    a version that lacks what is asked of it: calibrate it, or ask for something else
     |-- GateError           a version that is not good enough to publish: train a better one, or lower the gate
@@ -37,6 +38,10 @@ class ConflictError(RailsRayError):
 
 class TrainingError(RailsRayError):
     """A training run ended without a model."""
+
+
+class LostWorkerError(RailsRayError):
+    """A worker of a training run has died, or does not answer the others."""
 
 
 class AccessError(RailsRayError):

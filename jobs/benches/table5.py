@@ -144,7 +144,7 @@ def train(shape: Shape, num_steps: int) -> tuple[Trained, float]:
         positive = torch.arange(64)
         own = gates[positive, positive]
         loss = F.cross_entropy(scores / similarity.temperature, positive)
-        total = loss + mutual_information(own, own.mean(dim=0), 0.001)
+        total = loss + mutual_information(own, own.mean(dim=0), 0.001 / len(own))
         optimizer.zero_grad()
         total.backward()
         optimizer.step()

@@ -4,14 +4,21 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
+from rails_ray.collectives.group import communicating, num_workers
+
 Value = TypeVar("Value")
 
 
 def from_first(value: Value) -> Value:
-    """The first worker's value, on every worker; the value itself where there is no process group."""
-    if not dist.is_initialized() or dist.get_world_size() == 1:
+    """The first worker's value, on every worker; the value itself where there is no process group.
+
+    Raises:
+        LostWorkerError: if a worker has died or does not answer.
+    """
+    if num_workers() == 1:
         return value
     values: list[Any] = [value]
-    dist.broadcast_object_list(values, src=0)
+    with communicating("hearing the first worker"):
+        dist.broadcast_object_list(values, src=0)
     told: Value = values[0]
     return told

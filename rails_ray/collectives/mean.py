@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rails_ray.collectives.group import communicating, num_workers
+
 
 class _MeanOverWorkers(torch.autograd.Function):
     @staticmethod
@@ -26,13 +28,18 @@ class _MeanOverWorkers(torch.autograd.Function):
 
 def _mean(tensor: Tensor) -> Tensor:
     total = tensor.clone()
-    dist.all_reduce(total)
-    return total / dist.get_world_size()
+    with communicating("taking a mean"):
+        dist.all_reduce(total)
+    return total / num_workers()
 
 
 def mean_over_workers(tensor: Tensor) -> Tensor:
-    """The mean over all workers of the default process group; the tensor itself where there is no group."""
-    if not dist.is_initialized() or dist.get_world_size() == 1:
+    """The mean over all workers of the default process group; the tensor itself where there is no group.
+
+    Raises:
+        LostWorkerError: if a worker has died or does not answer.
+    """
+    if num_workers() == 1:
         return tensor
     result: Tensor = _MeanOverWorkers.apply(tensor)  # type: ignore[no-untyped-call]
     return result

@@ -3,7 +3,13 @@
 Every worker draws the same global batch and keeps its own slice of the queries, so that the number of workers changes
 nothing, and a run can begin at any step.
 
-Axes: B queries of a worker's batch, N items of the batch, M relevant pairs.
+| member          | a query's negatives                                                                   |
+|-----------------|---------------------------------------------------------------------------------------|
+| `PairSampler`   | uniform items, the same for the whole batch; queries are drawn that some of them answer |
+| `WindowSampler` | the same for histories, every position of which is a query                            |
+| `in_batch`      | the positives of the batch's other queries                                            |
+
+Axes: B queries of a worker's batch, N items of the batch.
 """
 
 from dataclasses import dataclass, replace
@@ -12,13 +18,13 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.data.dataset import ItemLists, Queries
 from rails_ray.encoders.sasrec import Histories
-from rails_ray.losses.negatives import hidden_items
+from rails_ray.losses.negatives import Relevance, Roles, are_relevant, roles
 
 
 @runtime_checkable
@@ -42,21 +48,41 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """Queries, and items among which each query has one positive; the others are its negatives unless hidden.
+    """Queries, and items among which each query has one positive; the others are its negatives unless relevant too.
 
     positive: which of `items` is each query's positive.
-    is_hidden: items that are relevant to the query but not its positive.
-    num_shared: None where all items are candidates of all queries. Else so many of the first are, and after them, in
-        the last column of `is_hidden`, comes the query's own positive, which is no candidate of the others.
-    weight: share of the global batch's queries that this slice holds, times the number of workers.
+    item_rows: of `items`.
+    relevance: which item rows answer the queries.
+    weight: what one query counts: the number of workers over the queries of the global batch, so that the mean over
+        workers of weighted sums is the mean over all queries.
+    num_shared: None where all items are candidates of all queries. Else so many of the first are, and after them, in a
+        column of its own, comes the query's positive, which is no candidate of the others.
     """
 
     queries: Any
     items: Any
     positive: Int[Tensor, " B"]
-    is_hidden: Bool[Tensor, "B N"]
+    item_rows: Int[Tensor, " N"]
+    relevance: Relevance
+    weight: float
     num_shared: int | None = None
-    weight: float = 1.0
+
+    @property
+    def positive_rows(self) -> Int[Tensor, " B"]:
+        """Item row of each query's positive."""
+        return self.item_rows[self.positive]
+
+    def roles(self) -> Roles:
+        """What each candidate is to each query."""
+        if self.num_shared is None:
+            return roles(self.item_rows, self.positive, self.relevance)
+        is_relevant = are_relevant(self.item_rows[: self.num_shared], len(self.positive), self.relevance)
+        own = is_relevant.new_ones(len(self.positive), 1)
+        return Roles(
+            torch.full_like(self.positive, self.num_shared),
+            torch.cat([is_relevant, own], dim=1),
+            torch.cat([~is_relevant, ~own], dim=1),
+        )
 
     def to(self, device: torch.device | str) -> "TrainingBatch":
         return replace(
@@ -64,7 +90,8 @@ class TrainingBatch:
             queries=self.queries.to(device),
             items=self.items.to(device),
             positive=self.positive.to(device),
-            is_hidden=self.is_hidden.to(device),
+            item_rows=self.item_rows.to(device),
+            relevance=Relevance(*(column.to(device) for column in self.relevance)),
         )
 
 
@@ -101,6 +128,7 @@ class PairSampler:
         self.batch_size = batch_size
         self.num_items = num_items
         self.seed = seed
+        self.num_workers = num_workers
         self.mine = slice_of(rank, num_workers, batch_size)
         # Queries by item: those of item x are _answers[_starts[x] : _starts[x + 1]].
         query_of = np.repeat(np.arange(len(queries)), queries.relevant.lengths)
@@ -122,18 +150,14 @@ class PairSampler:
         chosen = self._answers[self._starts[rows[positive]] + generator.integers(num_answers[positive])]
 
         chosen, positive = chosen[self.mine], positive[self.mine]
-        relevant = self.queries.relevant.take(chosen)
-        item_rows, column = torch.from_numpy(rows), torch.from_numpy(positive)
+        item_rows = torch.from_numpy(rows)
         return TrainingBatch(
             queries=self.query_features.take(torch.from_numpy(chosen)),
             items=self.item_features.take(item_rows),
-            positive=column,
-            is_hidden=hidden_items(
-                item_rows,
-                column,
-                torch.from_numpy(np.repeat(np.arange(len(chosen)), relevant.lengths)),
-                torch.from_numpy(relevant.rows),
-            ),
+            positive=torch.from_numpy(positive),
+            item_rows=item_rows,
+            relevance=relevance_of(self.queries.relevant.take(chosen)),
+            weight=self.num_workers / self.batch_size,
         )
 
 
@@ -205,16 +229,22 @@ class WindowSampler:
         asked = np.flatnonzero(is_asked)
         after = np.where(is_end, self.next_rows[users, None], following).reshape(-1)[asked]
         distinct, positive = np.unique(after, return_inverse=True)
-        is_hidden = np.zeros((len(asked), self.num_items + 1), dtype=bool)
-        is_hidden[:, :-1] = after[:, None] == negatives
+        items = torch.from_numpy(np.concatenate([negatives, distinct]))
         return TrainingBatch(
             queries=Histories(torch.from_numpy(rows), torch.from_numpy(asked)),
-            items=torch.from_numpy(np.concatenate([negatives, distinct])),
+            items=items,
             positive=torch.from_numpy(self.num_items + positive),
-            is_hidden=torch.from_numpy(is_hidden),
+            item_rows=items,
+            relevance=Relevance(torch.arange(len(asked)), torch.from_numpy(after)),
+            weight=float(self.num_workers / sizes.sum()),
             num_shared=self.num_items,
-            weight=float(len(asked) * self.num_workers / sizes.sum()),
         )
+
+
+def relevance_of(relevant: ItemLists) -> Relevance:
+    """The pairs of queries and the items that answer them."""
+    query = np.repeat(np.arange(len(relevant)), relevant.lengths)
+    return Relevance(torch.from_numpy(query), torch.from_numpy(relevant.rows))
 
 
 def slice_of(rank: int, num_workers: int, batch_size: int) -> slice:

@@ -3,6 +3,9 @@
 | member             | paper                                                                      |
 |--------------------|----------------------------------------------------------------------------|
 | `two_tower`        | the dual encoder of MoPQ and pEBR, on hashed character n-grams             |
+| `text`             | a transformer; RAILS, Appendix A.2.2: aggregation tokens, parameterized pooling |
+| `tokenizer`        | text to tokens, the input of `text`                                        |
+| `transformer`      | the blocks of `text` and `sasrec`                                          |
 | `sasrec`           | RAILS, Section 5.1: a history of items asks for the next one               |
 | `character_ngrams` | text to n-gram buckets, the input of `two_tower`                           |
 | `components`       | RAILS, Section 2: representation -> P_Q / P_X components and gate vectors  |
@@ -20,11 +23,15 @@ Features = TypeVar("Features")
 
 @runtime_checkable
 class Encoder(Protocol, Generic[Features]):
-    """Two towers from inputs to representations of the same width D."""
+    """Two towers from inputs to representations."""
 
     @property
-    def width(self) -> int:
-        """D."""
+    def query_width(self) -> int:
+        """D of a query."""
+
+    @property
+    def item_width(self) -> int:
+        """D of an item."""
 
     @property
     def reads(self) -> Literal["text", "history"]:

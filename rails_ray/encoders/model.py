@@ -1,7 +1,9 @@
 """What is trained, stored and served: two towers, their components and the similarity that compares them."""
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -37,17 +39,33 @@ class Model(nn.Module):
         encoder: Encoder[Any] = self.encoder
         return encoder.item_features(inputs)
 
-    def encode_queries(self, features: Any) -> QueryState:
-        return self.query_state(self.encoder.queries(features))
+    def encode_queries(self, features: Any, precision: torch.dtype = torch.float32) -> QueryState:
+        """
+        Args:
+            precision: of the encoder's products; of what follows, that of the weights.
+        """
+        return self.query_state(self._representations(self.encoder.queries, features, precision))
 
     def query_state(self, representation: Float[Tensor, "B D"]) -> QueryState:
         """From representations that were made elsewhere."""
         state: QueryState = self.query_components(representation)
         return state
 
-    def encode_items(self, features: Any) -> ItemState:
-        state: ItemState = self.item_components(self.encoder.items(features))
+    def encode_items(self, features: Any, precision: torch.dtype = torch.float32) -> ItemState:
+        """
+        Args:
+            precision: as of `encode_queries`.
+        """
+        state: ItemState = self.item_components(self._representations(self.encoder.items, features, precision))
         return state
+
+    def _representations(
+        self, encode: Callable[[Any], Tensor], features: Any, precision: torch.dtype
+    ) -> Float[Tensor, "B D"]:
+        weight = next(self.query_components.parameters())
+        with torch.autocast(weight.device.type, precision, enabled=precision != torch.float32):
+            representations = encode(features)
+        return representations.to(weight.dtype)
 
     def score(self, query: QueryState, items: ItemState) -> Scored:
         scored: Scored = self.similarity(query, items)

@@ -19,10 +19,11 @@ from typing import Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
+
+from rails_ray.encoders.transformer import Block, dropped
 
 INITIAL_STD = 0.02
 
@@ -93,13 +94,20 @@ class Sasrec(nn.Module):
         self.config = config
         self.embeddings = nn.Embedding(config.num_items, config.width)
         self.positions = nn.Embedding(config.max_length, config.width)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_blocks))
+        self.blocks = nn.ModuleList(
+            Block(config.width, config.num_heads, config.width, nn.ReLU(), config.dropout)
+            for _ in range(config.num_blocks)
+        )
         self.norm = nn.LayerNorm(config.width)
         for table in (self.embeddings, self.positions):
             nn.init.normal_(table.weight, std=INITIAL_STD)
 
     @property
-    def width(self) -> int:
+    def query_width(self) -> int:
+        return self.config.width
+
+    @property
+    def item_width(self) -> int:
         return self.config.width
 
     def query_features(self, inputs: Iterable[Sequence[int] | NDArray[np.int64]]) -> Histories:
@@ -122,7 +130,7 @@ class Sasrec(nn.Module):
     def queries(self, features: Histories) -> Float[Tensor, "Q D"]:
         length = features.rows.shape[1]
         hidden = self.embeddings(features.rows) * math.sqrt(self.config.width) + self.positions.weight[:length]
-        hidden = _dropout(hidden, self.config.dropout, self.training)
+        hidden = dropped(hidden, self.config.dropout, self.training)
         for block in self.blocks:
             hidden = block(hidden)
         representations: Tensor = self.norm(hidden.flatten(0, 1)[features.asked])
@@ -131,33 +139,3 @@ class Sasrec(nn.Module):
     def items(self, features: Int[Tensor, " X"]) -> Float[Tensor, "X D"]:
         rows: Tensor = self.embeddings(features)
         return rows
-
-
-class Block(nn.Module):
-    """Causal attention, then a small network at each position."""
-
-    def __init__(self, config: SasrecConfig) -> None:
-        super().__init__()
-        self.num_heads = config.num_heads
-        self.dropout = config.dropout
-        self.attention_norm = nn.LayerNorm(config.width)
-        self.attention_in = nn.Linear(config.width, 3 * config.width)
-        self.attention_out = nn.Linear(config.width, config.width)
-        self.network_norm = nn.LayerNorm(config.width)
-        self.network = nn.Sequential(
-            nn.Linear(config.width, config.width), nn.ReLU(), nn.Linear(config.width, config.width)
-        )
-
-    def forward(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        parts = self.attention_in(self.attention_norm(hidden)).unflatten(2, (3, self.num_heads, -1))
-        query, key, value = parts.permute(2, 0, 3, 1, 4)  # each [B, heads, T, D / heads]
-        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2)
-        hidden = hidden + _dropout(self.attention_out(attended), self.dropout, self.training)
-        return hidden + _dropout(self.network(self.network_norm(hidden)), self.dropout, self.training)
-
-
-def _dropout(inputs: Float[Tensor, "*shape"], share: float, training: bool) -> Float[Tensor, "*shape"]:
-    """Dropout. On a CPU uniform numbers are drawn twice as fast as the mask of torch's own."""
-    if not (training and share):
-        return inputs
-    return inputs * (torch.rand_like(inputs) >= share) / (1 - share)

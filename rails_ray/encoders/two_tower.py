@@ -61,7 +61,11 @@ class TwoTower(nn.Module):
         self.item_tower.load_state_dict(self.query_tower.state_dict())
 
     @property
-    def width(self) -> int:
+    def query_width(self) -> int:
+        return self.config.width
+
+    @property
+    def item_width(self) -> int:
         return self.config.width
 
     def query_features(self, inputs: Sequence[str]) -> Bags:

@@ -1,14 +1,15 @@
-"""Losses: tensors in, one number out. A loss knows neither ranks nor configs nor models.
+"""Losses: tensors in, one number for each query out. A loss knows neither ranks nor configs nor models.
 
-| member               | paper                                                            |
-|----------------------|------------------------------------------------------------------|
-| `sampled_softmax`    | RAILS, Equation 4 (first part)                                   |
-| `exp_nce`            | pEBR, Section 2.4.1: the logit is (score - 1) / tau_q            |
-| `beta_nce`           | pEBR, Section 2.4.2: the logit is log z / tau_q                  |
-| `pointwise`          | pEBR, Section 2.2.1: which level of score is enough              |
-| `maximum_likelihood` | pEBR, Section 2.3: a density of relevant scores, and of others   |
-| `mutual_information` | RAILS, Equation 3: every pair of components used, few by each    |
-| `negatives`          | which items a query is trained against, and which of them to hide |
+| member                  | paper                                                          |
+|-------------------------|----------------------------------------------------------------|
+| `sampled_softmax`       | RAILS, Equation 4 (first part)                                 |
+| `exp_nce`               | pEBR, Section 2.4.1: the logit is (score - 1) / tau_q          |
+| `beta_nce`              | pEBR, Section 2.4.2: the logit is log z / tau_q                |
+| `pointwise`             | pEBR, Section 2.2.1: which level of score is enough            |
+| `maximum_likelihood`    | pEBR, Section 2.3: a density of relevant scores, and of others |
+| `mutual_information`    | RAILS, Equation 3: every pair of components used, few by each  |
+| `negatives`             | what each item of a batch is to each query                     |
+| `streaming_log_sum_exp` | MoPQ, Section 3.2: the softmax of more items than fit          |
 """
 
 from typing import Protocol, runtime_checkable

@@ -1,6 +1,6 @@
 """Maximum likelihood: relevant and irrelevant scores each follow a Beta distribution of the query's own.
 
-    L = -mean_q [ mean_{x+} log f_q(score) + mean_{x-} log h_q(score) ]
+    L_q = -mean_{x+} log f_q(score) - mean_{x-} log h_q(score)
     f_q, h_q = Beta(alpha, beta) of z = (1 + score) / 2, as densities of the score
 
 Source: pEBR, Section 2.3, with the Beta densities of Section 2.4.2.
@@ -39,14 +39,16 @@ def beta_log_density(scores: Float[Tensor, "B N"], parameters: BetaParameters) -
 def maximum_likelihood(
     scores: Float[Tensor, "B N"],
     is_relevant: Bool[Tensor, "B N"],
+    is_negative: Bool[Tensor, "B N"],
     relevant: BetaParameters,
     irrelevant: BetaParameters,
-) -> Float[Tensor, ""]:
-    """The mean loss over queries, in nats; a query none of whose items is irrelevant has no second term.
+) -> Float[Tensor, " B"]:
+    """The loss of each query, in nats; one that has no negative has no second term.
 
     Args:
         is_relevant: at least one in each line.
+        is_negative: an item that is neither counts for nothing.
     """
     own = (beta_log_density(scores, relevant) * is_relevant).sum(dim=1) / is_relevant.sum(dim=1)
-    others = (beta_log_density(scores, irrelevant) * ~is_relevant).sum(dim=1)
-    return -(own + others / (~is_relevant).sum(dim=1).clamp(min=1)).mean()
+    others = (beta_log_density(scores, irrelevant) * is_negative).sum(dim=1)
+    return -(own + others / is_negative.sum(dim=1).clamp(min=1))

@@ -14,16 +14,16 @@ SMALLEST_GATE = 1e-12
 
 
 def mutual_information(
-    gates: Float[Tensor, "B P"], mean_gates: Float[Tensor, " P"], weight: float = 1.0
+    gates: Float[Tensor, "B P"], mean_gates: Float[Tensor, " P"], weight: float
 ) -> Float[Tensor, ""]:
     """L_MI in nats, in [-log P, 0] over the whole batch.
 
     Args:
         mean_gates: E[pi] over the whole batch, of which `gates` may be one worker's part. It stands apart because
             the entropy of a mean is not the mean of entropies.
-        weight: of that part in the mean over workers; 1 where all parts are of equal size.
+        weight: of a pair in the mean over the whole batch.
     """
-    return weight * _entropy(gates).mean() - _entropy(mean_gates)
+    return weight * _entropy(gates).sum() - _entropy(mean_gates)
 
 
 def _entropy(probabilities: Float[Tensor, "*B P"]) -> Float[Tensor, "*B"]:

@@ -1,32 +1,84 @@
-"""Which items a query is trained against, and which of them to hide.
+"""Which items a query is trained against: what each item of a batch is to each of its queries.
 
 Axes: B queries, N items of the batch, M relevant pairs.
 """
+
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 
-def hidden_items(
+class Relevance(NamedTuple):
+    """The relevant pairs of a batch: query number in 0 .. B - 1, and item row."""
+
+    query: Int[Tensor, " M"]
+    item_row: Int[Tensor, " M"]
+
+
+class Roles(NamedTuple):
+    """What each item is to each query.
+
+    positive: column of the item that the query is trained towards.
+    is_relevant: that one, and the others that answer the query, which are accidental hits: no negatives of it.
+    is_negative: the items that the query is trained against. One that is neither is left out.
+    """
+
+    positive: Int[Tensor, " B"]
+    is_relevant: Bool[Tensor, "B N"]
+    is_negative: Bool[Tensor, "B N"]
+
+    @property
+    def is_hidden(self) -> Bool[Tensor, "B N"]:
+        """The items that a softmax leaves out: all but the positive and the negatives."""
+        return (~self.is_negative).scatter(1, self.positive.unsqueeze(1), False)
+
+
+def roles(item_rows: Int[Tensor, " N"], positive: Int[Tensor, " B"], relevance: Relevance) -> Roles:
+    """The roles of the items of a batch, each column an item of its own, though rows may repeat."""
+    is_relevant = are_relevant(item_rows, len(positive), relevance)
+    is_relevant[torch.arange(len(positive), device=positive.device), positive] = True
+    return Roles(positive, is_relevant, ~is_relevant)
+
+
+def roles_among_copies(
     item_rows: Int[Tensor, " N"],
+    is_copy: Bool[Tensor, " N"],
     positive: Int[Tensor, " B"],
-    query: Int[Tensor, " M"],
-    relevant_row: Int[Tensor, " M"],
-) -> Bool[Tensor, "B N"]:
-    """Items of the batch that are relevant to a query and not its positive: accidental hits, no negatives of it.
+    positive_row: Int[Tensor, " B"],
+    relevance: Relevance,
+) -> Roles:
+    """The roles where several workers may have encoded the same item, which each query is to meet once.
+
+    It meets its own positive, and of each other item the first copy.
 
     Args:
-        item_rows: of the items of the batch, repeats allowed.
-        positive: column of each query's positive.
-        query, relevant_row: the relevant pairs of the batch: query number in 0 .. B - 1 and item row.
+        is_copy: whether an earlier column is the same item; `are_copies` of all columns, of which these may be a part.
+        positive: column of each query's positive; outside 0 .. N - 1 where these columns do not hold it.
+        positive_row: its item row.
     """
-    num_queries = len(positive)
+    is_own = torch.arange(len(item_rows), device=item_rows.device) == positive.unsqueeze(1)
+    is_met = ~is_copy & (item_rows != positive_row.unsqueeze(1))
+    is_relevant = are_relevant(item_rows, len(positive), relevance)
+    return Roles(positive, is_own | (is_relevant & is_met), ~is_relevant & is_met)
+
+
+def are_relevant(item_rows: Int[Tensor, " N"], num_queries: int, relevance: Relevance) -> Bool[Tensor, "B N"]:
+    """Whether an item answers a query."""
     distinct, place = item_rows.unique(return_inverse=True)
-    at = torch.searchsorted(distinct, relevant_row).clamp(max=len(distinct) - 1)
-    is_hit = distinct[at] == relevant_row
-    hits = torch.zeros(num_queries, len(distinct), dtype=torch.bool)
-    hits[query[is_hit], at[is_hit]] = True
-    hidden = hits[:, place]
-    hidden[torch.arange(num_queries), positive] = False
-    return hidden
+    hits = torch.zeros(num_queries, len(distinct), dtype=torch.bool, device=item_rows.device)
+    if len(distinct):
+        at = torch.searchsorted(distinct, relevance.item_row).clamp(max=len(distinct) - 1)
+        is_hit = distinct[at] == relevance.item_row
+        hits[relevance.query[is_hit], at[is_hit]] = True
+    return hits[:, place]
+
+
+def are_copies(item_rows: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
+    """Whether an earlier column is the same item."""
+    order = torch.argsort(item_rows, stable=True)
+    ordered = item_rows[order]
+    is_copy = torch.zeros_like(item_rows, dtype=torch.bool)
+    is_copy[order[1:]] = ordered[1:] == ordered[:-1]
+    return is_copy

@@ -1,6 +1,6 @@
 """Point-wise loss: tell relevant from irrelevant by the logit alone, not by its order.
 
-    L = mean_q [ mean_{x+} softplus(-(s + b)) + sum_{x-} softplus(s + b) ],   s = logit(score, tau_q)
+    L_q = mean_{x+} softplus(-(s + b)) + sum_{x-} softplus(s + b),   s = logit(score, tau_q)
 
 A softmax leaves the level of a query's logits free, because its normaliser cancels it; a cut-off lives on that level.
 With s = log z / tau_q the boundary s = -b is log z = -b tau_q, which is where a cut-off of mass c = 1 - exp(-b (1 +
@@ -19,16 +19,20 @@ from torch import Tensor
 
 
 def pointwise(
-    logits: Float[Tensor, "B N"], is_relevant: Bool[Tensor, "B N"], offset: Float[Tensor, ""]
-) -> Float[Tensor, ""]:
-    """The mean loss over queries, in nats.
+    logits: Float[Tensor, "B N"],
+    is_relevant: Bool[Tensor, "B N"],
+    is_negative: Bool[Tensor, "B N"],
+    offset: Float[Tensor, ""],
+) -> Float[Tensor, " B"]:
+    """The loss of each query, in nats.
 
     Args:
         is_relevant: at least one in each line.
+        is_negative: an item that is neither counts for nothing.
         offset: b.
     """
     shifted = logits + offset
     num_relevant = is_relevant.sum(dim=1)
     missed = (F.softplus(-shifted) * is_relevant).sum(dim=1) / num_relevant
-    wrong = (F.softplus(shifted) * ~is_relevant).sum(dim=1)
-    return (missed + wrong).mean()
+    wrong = (F.softplus(shifted) * is_negative).sum(dim=1)
+    return missed + wrong

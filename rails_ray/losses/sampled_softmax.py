@@ -1,6 +1,6 @@
 """Sampled softmax: tell the positive from negatives.
 
-    L = -mean_q log( exp(phi(q, x+)) / sum_{x in {x+} and N} exp(phi(q, x)) ),   phi = score / tau
+    L_q = -log( exp(phi(q, x+)) / sum_{x in {x+} and N} exp(phi(q, x)) ),   phi = score / tau
 
 Source: RAILS, Equation 4 (first part).
 
@@ -14,15 +14,15 @@ from torch import Tensor
 
 def sampled_softmax(
     logits: Float[Tensor, "B N"], positive: Int[Tensor, " B"], is_hidden: Bool[Tensor, "B N"]
-) -> Float[Tensor, ""]:
-    """The mean loss over the batch, in nats.
+) -> Float[Tensor, " B"]:
+    """The loss of each query, in nats.
 
     Args:
         positive: column of each query's positive, which is not hidden.
         is_hidden: items to leave out, because they are relevant to the query too.
     """
     logits = logits.masked_fill(is_hidden, -torch.inf)
-    return (logits.logsumexp(dim=1) - logits.gather(1, positive.unsqueeze(1)).squeeze(1)).mean()
+    return logits.logsumexp(dim=1) - logits.gather(1, positive.unsqueeze(1)).squeeze(1)
 
 
 def scaled_logit(scores: Float[Tensor, "B X"], temperature: Float[Tensor, " B"], *, tau: float) -> Float[Tensor, "B X"]:

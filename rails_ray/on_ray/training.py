@@ -5,6 +5,7 @@ when the driver dies, the same command goes on from it.
 """
 
 import json
+import math
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,10 +23,11 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 from ray.train.v2.torch.torch_trainer import TorchTrainer  # what ray.train.torch names, as type checkers cannot see
 
 from rails_ray import build, config
+from rails_ray.collectives.each import from_each
 from rails_ray.collectives.first import from_first
 from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.config import RunConfig
-from rails_ray.errors import TrainingError
+from rails_ray.errors import LostWorkerError, TrainingError
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.evaluation.report import validate, validation_mrr
 from rails_ray.on_ray.failures import own_cause
@@ -36,6 +38,7 @@ from rails_ray.training import state
 from rails_ray.training.loop import train as train_loop
 
 CHECKPOINT_S = 60.0
+TIMEOUT_S = 600.0  # longer than the first worker may be busy alone, with validation or a checkpoint
 MAX_RESTARTS = 3  # of a run whose workers die
 
 
@@ -47,6 +50,7 @@ def train(
     num_workers: int = 2,
     use_gpu: bool | None = None,
     checkpoint_s: float = CHECKPOINT_S,
+    timeout_s: float = TIMEOUT_S,
     on_progress: OnProgress | None = None,
 ) -> runs.Run:
     """Train a model and leave it in storage under the name of a run. A run that was cut off goes on.
@@ -58,9 +62,11 @@ def train(
     Args:
         storage: root, a local folder or s3://bucket/prefix.
         run: name of the run, the same again to go on with it; by default the recipe's name and the time.
-        num_workers: data-parallel workers; the result depends on it by rounding only, dropout aside.
+        num_workers: data-parallel workers; the result depends on it by rounding only, dropout and in-batch negatives
+            aside.
         use_gpu: one GPU per worker; by default where the cluster has enough of them.
         checkpoint_s: seconds between two checkpoints, which are the most work that a crash can lose.
+        timeout_s: that workers wait for one another before all start again from the last checkpoint.
         on_progress: called a few times a second.
 
     Raises:
@@ -70,12 +76,13 @@ def train(
     """
     if num_workers < 1:
         raise ValueError(f"num_workers must be at least 1, got {num_workers}")
-    if run_config.training.batch_size % num_workers:
-        raise ValueError(
-            f"training.batch_size must be a multiple of the {num_workers} workers, got {run_config.training.batch_size}"
-        )
+    sizes = run_config.training
+    if sizes.negatives == "uniform" and sizes.batch_size % num_workers:
+        raise ValueError(f"training.batch_size must be a multiple of the {num_workers} workers, got {sizes.batch_size}")
     if checkpoint_s < 0:
         raise ValueError(f"checkpoint_s must be at least 0, got {checkpoint_s}")
+    if timeout_s <= 0:
+        raise ValueError(f"timeout_s must be above 0, got {timeout_s}")
     store = Storage(storage)
     store.check_writable()
     data = build.data(run_config, store)  # says what is wrong with it before anything starts
@@ -96,7 +103,8 @@ def train(
         "board": board,
     }
     scaling = ScalingConfig(num_workers=num_workers, use_gpu=use_gpu)
-    fit = partial(_fit, settings, scaling, TorchConfig(backend="nccl" if use_gpu else "gloo"))
+    backend = TorchConfig(backend="nccl" if use_gpu else "gloo", timeout_s=math.ceil(timeout_s))
+    fit = partial(_fit, settings, scaling, backend)
     try:
         if on_progress is None:
             fit()
@@ -130,8 +138,10 @@ def _fit(settings: dict[str, Any], scaling: ScalingConfig, backend: TorchConfig)
             try:
                 trainer.fit()
             except TrainingFailedError as error:
-                died = getattr(error, "worker_failures", None)
-                if not died or not restarts_left or any(own_cause(failure) for failure in died.values()):
+                failed = getattr(error, "worker_failures", {}).values()
+                causes = [own_cause(failure) for failure in failed]
+                have_died = [cause is None or isinstance(cause, LostWorkerError) for cause in causes]
+                if not restarts_left or not have_died or not all(have_died):
                     raise
             else:
                 return
@@ -163,12 +173,16 @@ def _train_worker(settings: dict[str, Any]) -> None:
     if from_first(is_first and runs.is_finished(store, run)):
         return  # workers died after all was done
     data = build.data(run_config, store)
+    checkpoint = from_first(runs.read_checkpoint(store, run) if is_first else None)
     model = build.model(run_config)
+    if checkpoint is not None:
+        state.load_model(model, checkpoint)
+    else:
+        build.learn_tokens(model, data)
     sampler = build.sampler(run_config, model, data, rank, context.get_world_size())
     step = ray.train.torch.prepare_model(build.training_step(model, run_config, mean_over_workers))
     item_features, held_out = model.item_features(data.item_inputs), data.queries["valid"]
 
-    checkpoint = from_first(runs.read_checkpoint(store, run) if is_first else None)
     progress = train_loop(
         step,
         sampler.batch,
@@ -183,6 +197,7 @@ def _train_worker(settings: dict[str, Any]) -> None:
         checkpoint=checkpoint,
         save=partial(runs.write_checkpoint, store, run) if is_first else None,
         is_due=Every(settings["checkpoint_s"]),
+        from_each=from_each,
     )
     if is_first:
         items = encode_items(model, item_features)
@@ -199,10 +214,10 @@ def _train_worker(settings: dict[str, Any]) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong on a worker, in a line."""
-    for failure in (*getattr(error, "worker_failures", {}).values(), error):
-        cause = own_cause(failure)
-        if cause is not None:
-            return str(cause)
+    """What went wrong on a worker, in a line: what it did wrong rather than that others missed it."""
+    failures = (*getattr(error, "worker_failures", {}).values(), error)
+    causes = [cause for cause in map(own_cause, failures) if cause is not None]
+    if causes:
+        return str(min(causes, key=lambda cause: isinstance(cause, LostWorkerError)))
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from rails_ray.config import RunConfig
+from rails_ray.encoders.text import TransformerConfig
 from rails_ray.encoders.two_tower import TwoTowerConfig
 from rails_ray.recipes.emoji import emoji_mol
 from rails_ray.similarities.dot_product import DotProductConfig
@@ -22,3 +23,28 @@ def text_mol() -> RunConfig:
 def text_dot() -> RunConfig:
     """The same towers under a dot product."""
     return replace(text_mol(), name="text-dot", similarity=DotProductConfig())
+
+
+def text_transformer_dot() -> RunConfig:
+    """A small transformer, of which each query meets the items of all workers; a dot product."""
+    config = text_dot()
+    return replace(
+        config,
+        name="text-transformer-dot",
+        encoder=TransformerConfig(),
+        components=replace(config.components, width=128),
+        training=replace(
+            config.training, batch_size=256, negatives="cross_device", learning_rate=1e-3, warmup_fraction=0.1
+        ),
+    )
+
+
+def text_transformer_mol() -> RunConfig:
+    """The same under a Mixture of Logits, each of whose components has an aggregation token of its own."""
+    config = text_transformer_dot()
+    return replace(
+        config,
+        name="text-transformer-mol",
+        encoder=TransformerConfig(pooling="aggregation"),
+        similarity=text_mol().similarity,
+    )

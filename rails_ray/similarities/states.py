@@ -6,7 +6,7 @@ similarity, below both, scores them.
 Axes: B queries, X items, C candidates, P_Q / P_X components, P = P_Q * P_X, d width of a component.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -86,3 +86,15 @@ def concatenate(states: list[State]) -> State:
     columns = {field.name: [getattr(state, field.name) for state in states] for field in fields(states[0])}
     joined: dict[str, Any] = {name: None if parts[0] is None else torch.cat(parts) for name, parts in columns.items()}
     return type(states[0])(**joined)
+
+
+def tensors_of(state: QueryState | ItemState) -> list[Tensor]:
+    """The tensors that a state has, in the order of its fields."""
+    columns = (getattr(state, field.name) for field in fields(state))
+    return [column for column in columns if column is not None]
+
+
+def with_tensors(state: State, tensors: Sequence[Tensor]) -> State:
+    """`state` with others in place of its tensors, in the order of `tensors_of`."""
+    others = iter(tensors)
+    return map_tensors(lambda _: next(others), state)

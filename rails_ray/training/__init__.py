@@ -1,8 +1,10 @@
 """Training without Ray: what a step computes, the loop around it, and what a run leaves behind.
 
-| member  | what it does                                                         |
-|---------|----------------------------------------------------------------------|
-| `step`  | encode, score, loss: one number from one batch                       |
-| `loop`  | batches -> gradients -> weights, reporting by a callable             |
-| `state` | weights and checkpoints as safetensors bytes                         |
+| member       | what it does                                                            |
+|--------------|-------------------------------------------------------------------------|
+| `step`       | encode, score, loss: one number from one batch                          |
+| `contrast`   | which items a query is compared with, on one worker or over all of them |
+| `objectives` | the losses, with what they have to learn beside them                    |
+| `loop`       | batches -> gradients -> weights, reporting by a callable                |
+| `state`      | weights and checkpoints as safetensors bytes                            |
 """

@@ -8,13 +8,23 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import nn
 
 from rails_ray.training import state
+
+LEAST = {
+    "num_steps": 1,
+    "batch_size": 1,
+    "num_items": 1,
+    "encode_size": 0,
+    "block_size": 0,
+    "validate_every": 0,
+    "patience": 0,
+}
 
 
 @runtime_checkable
@@ -31,7 +41,13 @@ class TrainingConfig:
     Args:
         num_steps: optimiser steps.
         batch_size: queries, or histories all of whose positions are queries, per step, over all workers.
-        num_items: N, items per step that all queries share: uniform negatives, and in text data the positives as well.
+        negatives: `uniform` items of the corpus, the same for all queries; `in_batch`, the positives of the other
+            queries of the same worker; or `cross_device`, those of the queries of all workers.
+        num_items: N, uniform items per step, in text data the positives among them; of no effect on other negatives.
+        encode_size: queries or items that a worker encodes at once (gradient caching); 0 for all.
+        block_size: items that a worker scores at once with `cross_device`, where blocks of embeddings then travel from
+            worker to worker; 0 to gather them all.
+        precision: of the encoder's products in training.
         learning_rate: its peak, after the warm-up; from there it falls linearly to 0.
         warmup_fraction: share of the steps over which the learning rate rises from 0, in [0, 1).
         weight_decay: of AdamW.
@@ -42,7 +58,11 @@ class TrainingConfig:
 
     num_steps: int = 400
     batch_size: int = 256
+    negatives: Literal["uniform", "in_batch", "cross_device"] = "uniform"
     num_items: int = 512
+    encode_size: int = 0
+    block_size: int = 0
+    precision: Literal["float32", "bfloat16"] = "float32"
     learning_rate: float = 1e-3
     warmup_fraction: float = 0.05
     weight_decay: float = 1e-3
@@ -50,10 +70,11 @@ class TrainingConfig:
     patience: int = 0
 
     def __post_init__(self) -> None:
-        least = {"num_steps": 1, "batch_size": 1, "num_items": 1, "validate_every": 0, "patience": 0}
-        for name, number in least.items():
+        for name, number in LEAST.items():
             if getattr(self, name) < number:
                 raise ValueError(f"{name} must be at least {number}, got {getattr(self, name)}")
+        if self.block_size and self.negatives != "cross_device":
+            raise ValueError(f"block_size needs negatives cross_device, got {self.block_size} and {self.negatives}")
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}")
         if not 0 <= self.warmup_fraction < 1:
@@ -110,6 +131,7 @@ def train(
     checkpoint: bytes | None = None,
     save: Callable[[bytes], None] | None = None,
     is_due: Callable[[], bool] = lambda: False,
+    from_each: Callable[[float], list[float]] = lambda value: [value],
     clock: Callable[[], float] = time.monotonic,
 ) -> Progress:
     """Train the parameters of `step`, one optimiser step per batch.
@@ -122,9 +144,10 @@ def train(
         validate: called every `validate_every` steps, in evaluation mode; the same value on all workers.
         checkpoint: of the same run, to go on from.
         save: is handed a checkpoint whenever `is_due` says so.
+        from_each: the values of all workers, by rank; the loss of a step is their mean.
 
     Raises:
-        FloatingPointError: as soon as a loss is not finite.
+        FloatingPointError: on all workers, as soon as the loss of one is not finite.
         ValueError: if the checkpoint is not one of such a step.
     """
     optimizer = torch.optim.AdamW(
@@ -149,11 +172,7 @@ def train(
             group["lr"] = config.learning_rate * learning_rate_factor(number, config)
         optimizer.zero_grad(set_to_none=True)
         loss = step(batch_of(number).to(device))
-        value = loss.item()
-        if not math.isfinite(value):
-            raise FloatingPointError(
-                f"the loss must stay finite, got {value} in step {number + 1}: lower training.learning_rate"
-            )
+        value = _mean_if_finite(from_each(loss.item()), number + 1)
         loss.backward()
         optimizer.step()
         progress.losses.append(value)
@@ -172,6 +191,16 @@ def train(
     step.eval()
     progress.seconds = clock() - started
     return progress
+
+
+def _mean_if_finite(losses: list[float], step: int) -> float:
+    for worker, loss in enumerate(losses):
+        if not math.isfinite(loss):
+            where = f"on worker {worker} " if len(losses) > 1 else ""
+            raise FloatingPointError(
+                f"the loss must stay finite, got {loss} {where}in step {step}: lower training.learning_rate"
+            )
+    return math.fsum(losses) / len(losses)
 
 
 def seed_step(seed: Sequence[int], number: int) -> None:

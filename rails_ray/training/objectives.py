@@ -1,5 +1,7 @@
 """What a training step minimises over the scores of a batch: one of the losses, with what it has to learn beside them.
 
+`Contrastive` alone can also be had block by block, of more items than fit.
+
 | member              | paper                                                                        |
 |---------------------|------------------------------------------------------------------------------|
 | `Contrastive`       | RAILS, Equation 4; pEBR, Section 2.4 (ExpNCE, BetaNCE) and 2.2.2 (pair-wise) |
@@ -15,11 +17,13 @@ import math
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from rails_ray.losses import ScoreLogit
+from rails_ray.losses import streaming_log_sum_exp as streaming
 from rails_ray.losses.maximum_likelihood import BetaParameters, maximum_likelihood
+from rails_ray.losses.negatives import Roles
 from rails_ray.losses.pointwise import pointwise
 from rails_ray.losses.sampled_softmax import sampled_softmax
 from rails_ray.similarities.states import QueryState
@@ -32,19 +36,8 @@ LARGEST_COUNT = 1e3  # of alpha and beta: a standard deviation of .03 of a score
 class Objective(Protocol):
     """Turns the scores of a batch into its loss."""
 
-    def __call__(
-        self,
-        scores: Float[Tensor, "B N"],
-        query: QueryState,
-        positive: Int[Tensor, " B"],
-        is_hidden: Bool[Tensor, "B N"],
-    ) -> Float[Tensor, ""]:
-        """The mean over queries, in nats.
-
-        Args:
-            positive: column of each query's positive.
-            is_hidden: items that are relevant to the query but not its positive.
-        """
+    def __call__(self, scores: Float[Tensor, "B N"], query: QueryState, roles: Roles) -> Float[Tensor, " B"]:
+        """The loss of each query, in nats."""
 
 
 class Contrastive(nn.Module):
@@ -61,11 +54,23 @@ class Contrastive(nn.Module):
         self.pointwise_weight = pointwise_weight
         self.offset = nn.Parameter(torch.tensor(INITIAL_OFFSET), requires_grad=pointwise_weight > 0)
 
-    def forward(self, scores: Tensor, query: QueryState, positive: Tensor, is_hidden: Tensor) -> Tensor:
+    def forward(self, scores: Tensor, query: QueryState, roles: Roles) -> Tensor:
         logits = self.logit(scores, query.temperature)
-        loss = sampled_softmax(logits, positive, is_hidden)
+        loss = sampled_softmax(logits, roles.positive, roles.is_hidden)
         if self.pointwise_weight:
-            loss = loss + self.pointwise_weight * pointwise(logits, _is_relevant(positive, is_hidden), self.offset)
+            beside = pointwise(logits, roles.is_relevant, roles.is_negative, self.offset)
+            loss = loss + self.pointwise_weight * beside
+        return loss
+
+    def sums(self, scores: Float[Tensor, "B N"], query: QueryState, roles: Roles) -> streaming.Sums:
+        """What the loss needs of one block of items."""
+        return streaming.sums_of(self.logit(scores, query.temperature), roles, self.offset)
+
+    def loss_of_sums(self, sums: streaming.Sums) -> Float[Tensor, " B"]:
+        """The loss of each query, from the sums of all blocks."""
+        loss = streaming.softmax_loss(sums)
+        if self.pointwise_weight:
+            loss = loss + self.pointwise_weight * streaming.pointwise_loss(sums)
         return loss
 
 
@@ -81,8 +86,8 @@ class Pointwise(nn.Module):
         self.logit = logit
         self.offset = nn.Parameter(torch.tensor(0.0))
 
-    def forward(self, scores: Tensor, query: QueryState, positive: Tensor, is_hidden: Tensor) -> Tensor:
-        return pointwise(self.logit(scores, query.temperature), _is_relevant(positive, is_hidden), self.offset)
+    def forward(self, scores: Tensor, query: QueryState, roles: Roles) -> Tensor:
+        return pointwise(self.logit(scores, query.temperature), roles.is_relevant, roles.is_negative, self.offset)
 
 
 class MaximumLikelihood(nn.Module):
@@ -96,12 +101,8 @@ class MaximumLikelihood(nn.Module):
         super().__init__()
         self.heads = nn.Linear(width, 4)
 
-    def forward(self, scores: Tensor, query: QueryState, positive: Tensor, is_hidden: Tensor) -> Tensor:
+    def forward(self, scores: Tensor, query: QueryState, roles: Roles) -> Tensor:
         shares = torch.sigmoid(self.heads(query.components.flatten(start_dim=1)))
         counts = torch.exp(shares * math.log(LARGEST_COUNT)).unbind(dim=1)  # in [1, LARGEST_COUNT]
         relevant, irrelevant = BetaParameters(*counts[:2]), BetaParameters(*counts[2:])
-        return maximum_likelihood(scores, _is_relevant(positive, is_hidden), relevant, irrelevant)
-
-
-def _is_relevant(positive: Int[Tensor, " B"], is_hidden: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
-    return is_hidden.scatter(1, positive.unsqueeze(1), True)
+        return maximum_likelihood(scores, roles.is_relevant, roles.is_negative, relevant, irrelevant)

@@ -32,6 +32,15 @@ def load(module: nn.Module, weights: bytes) -> None:
     _set(module, _tensors(weights))
 
 
+def load_model(model: nn.Module, checkpoint: bytes) -> None:
+    """Set the tensors of the model of a training step to those of a checkpoint.
+
+    Raises:
+        ValueError: if it is not a checkpoint of such a model.
+    """
+    _set(model, _below("module.model.", _tensors(checkpoint)))
+
+
 def checkpoint_to_bytes(
     module: nn.Module, optimizer: torch.optim.Optimizer, facts: dict[str, Any], best: dict[str, Tensor] | None
 ) -> bytes:

@@ -1,26 +1,34 @@
-"""One training step: encode the batch, score its queries against its items, and take the loss.
+"""One training step: encode the batch, score its queries against items, and take the loss.
 
-    L = objective(scores) + weight * L_MI
+    L = weight * sum_q objective_q(scores) + weight_MI * L_MI
 
 A module, so that a data-parallel wrapper sees one forward pass. The mean of the workers' gradients is the gradient of
-the whole batch: objectives are means over queries, weighted where a slice holds more of them than others, and
-the mean gates of L_MI are averaged over workers before their entropy is taken.
+the whole batch: each query has the same weight on whichever worker it is, and the mean gates of L_MI are averaged over
+workers before their entropy is taken.
 
-Source: RAILS, Equation 4; pEBR, Section 2.4.
+Gradient caching: representations of `encode_size` inputs at a time, their activations forgotten and computed again in
+the backward pass, so that memory is that of one such part, and of the embeddings of all.
+
+Source: RAILS, Equation 4; pEBR, Section 2.4; MoPQ, Section 3.2. Gradient caching: Gao et al., Scaling Deep Contrastive
+Learning Batch Size under Memory Limited Setup.
 
 Axes: B queries, N items, P pairs of components.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from rails_ray.data.batch import TrainingBatch
 from rails_ray.encoders.model import Model
 from rails_ray.losses.mutual_information import mutual_information
-from rails_ray.similarities.states import ItemState, QueryState, take
+from rails_ray.similarities.states import State, concatenate
+from rails_ray.training.contrast import Contrast
 from rails_ray.training.objectives import Objective
 
 
@@ -29,49 +37,52 @@ class TrainingStep(nn.Module):
 
     Args:
         objective: of the scores; a module where it learns something of its own.
+        contrast: which items a query is compared with.
         mutual_information_weight: of L_MI; of no effect on a similarity without gates.
         mean_over_workers: the differentiable mean of a tensor over all workers; the tensor itself in a single process.
+        encode_size: inputs that are encoded at once; 0 for all.
+        precision: of the encoder's products; similarities and losses are computed as the weights are stored.
     """
 
     def __init__(
         self,
         model: Model,
         objective: Objective,
+        contrast: Contrast,
         *,
         mutual_information_weight: float,
         mean_over_workers: Callable[[Tensor], Tensor],
+        encode_size: int = 0,
+        precision: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
         self.model = model
         self.objective = objective
+        self.contrast = contrast
         self.mutual_information_weight = mutual_information_weight
         self.mean_over_workers = mean_over_workers
+        self.encode_size = encode_size
+        self.precision = precision
 
     def forward(self, batch: TrainingBatch) -> Float[Tensor, ""]:
-        query = self.model.encode_queries(batch.queries)
-        items = self.model.encode_items(batch.items)
-        scores, own_gates, positive = self._scores(query, items, batch)
-        loss = self.objective(scores, query, positive, batch.is_hidden) * batch.weight
+        query = self._encoded(self.model.encode_queries, batch.queries)
+        items = replace(self._encoded(self.model.encode_items, batch.items), average=None)  # which no score reads
+        loss, own_gates = self.contrast(self.model, self.objective, query, items, batch)
+        loss = loss * batch.weight
         if own_gates is not None and self.mutual_information_weight:
-            mean_gates = self.mean_over_workers(own_gates.mean(dim=0) * batch.weight)
+            mean_gates = self.mean_over_workers(own_gates.sum(dim=0) * batch.weight)
             loss = loss + self.mutual_information_weight * mutual_information(own_gates, mean_gates, batch.weight)
         return loss
 
-    def _scores(
-        self, query: QueryState, items: ItemState, batch: TrainingBatch
-    ) -> tuple[Float[Tensor, "B N"], Float[Tensor, "B P"] | None, Int[Tensor, " B"]]:
-        """Scores of each query's candidates, the gates of its positive, and the column where that stands."""
-        if batch.num_shared is None:
-            scores, gates = self.model.score(query, items)
-            own = (torch.arange(len(query), device=scores.device), batch.positive)
-            return scores, None if gates is None else gates[own], batch.positive
-        shared = self.model.score(query, take(items, slice(batch.num_shared)))
-        alone = self.model.score(query, take(items, batch.positive.unsqueeze(1)))
-        return (
-            torch.cat([shared.scores, alone.scores], dim=1),
-            None if alone.gates is None else alone.gates.squeeze(1),
-            torch.full_like(batch.positive, batch.num_shared),
-        )
+    def _encoded(self, encode: Callable[..., State], features: Any) -> State:
+        if not self.encode_size or len(features) <= self.encode_size:
+            encoded: State = encode(features, self.precision)
+            return encoded
+        rows = torch.arange(len(features)).split(self.encode_size)
+        parts: list[State] = [
+            checkpoint(encode, features.take(part), self.precision, use_reentrant=False) for part in rows
+        ]
+        return concatenate(parts)
 
 
 def in_one_process(tensor: Tensor) -> Tensor:

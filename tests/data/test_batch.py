@@ -34,7 +34,7 @@ def test_positives_answer_their_queries_and_accidental_hits_are_hidden(step: int
     for query, column in zip(queries, batch.positive.tolist(), strict=True):
         assert rows[column] in RELEVANT[query]
     expected = oracles.hidden_items(rows, batch.positive.tolist(), [RELEVANT[query] for query in queries])
-    assert batch.is_hidden.tolist() == expected
+    assert batch.roles().is_hidden.tolist() == expected
 
 
 def test_workers_share_the_items_and_divide_the_queries() -> None:
@@ -42,10 +42,10 @@ def test_workers_share_the_items_and_divide_the_queries() -> None:
     parts = [sampler(rank=rank, num_workers=3).batch(3) for rank in range(3)]
     assert torch.equal(torch.cat([part.queries.buckets for part in parts]), whole.queries.buckets)
     assert torch.equal(torch.cat([part.positive for part in parts]), whole.positive)
-    assert torch.equal(torch.cat([part.is_hidden for part in parts]), whole.is_hidden)
+    assert torch.equal(torch.cat([part.roles().is_hidden for part in parts]), whole.roles().is_hidden)
     for part in parts:
         assert torch.equal(part.items.buckets, whole.items.buckets)
-        assert part.weight == 1
+        assert part.weight == 3 / len(whole.positive)
 
 
 @pytest.mark.parametrize("make", [sampler, window_sampler], ids=["pairs", "windows"])
@@ -63,7 +63,7 @@ def same(a: TrainingBatch, b: TrainingBatch) -> bool:
 
 
 def tensors_of(batch: TrainingBatch) -> list[torch.Tensor]:
-    found = [batch.positive, batch.is_hidden]
+    found = [batch.positive, batch.roles().is_hidden]
     for features in (batch.queries, batch.items):
         found += [features] if isinstance(features, torch.Tensor) else vars(features).values()
     return found
@@ -152,22 +152,22 @@ def test_a_shared_negative_that_is_the_positive_is_hidden(step: int) -> None:
     negatives, positives = batch.items[: batch.num_shared].tolist(), batch.items[batch.positive].tolist()
     assert batch.num_shared == 5
     assert set(negatives) <= set(range(9))
-    assert batch.is_hidden.tolist() == [[row == own for row in negatives] + [False] for own in positives]
+    assert batch.roles().is_hidden.tolist() == [[row == own for row in negatives] + [False] for own in positives]
 
 
 @pytest.mark.parametrize("num_workers", [2, 3, 6])
 def test_slices_make_up_the_global_batch_and_weights_its_mean(num_workers: int) -> None:
     whole = window_sampler().batch(3)
     parts = [window_sampler(rank=rank, num_workers=num_workers).batch(3) for rank in range(num_workers)]
-    assert whole.weight == 1
+    assert whole.weight == 1 / len(whole.positive)
     assert len({len(part.positive) for part in parts}) > 1  # or weights would not matter
     assert [window for part in parts for window in windows_of(part)] == windows_of(whole)
-    assert torch.equal(torch.cat([part.is_hidden for part in parts]), whole.is_hidden)
+    assert torch.equal(torch.cat([part.roles().is_hidden for part in parts]), whole.roles().is_hidden)
     for part in parts:
         assert torch.equal(part.items[: part.num_shared], whole.items[: whole.num_shared])
-    # Any measure of a query, here its positive's row: the mean over workers of weighted means is the mean over all.
-    means = [part.weight * part.items[part.positive].double().mean() for part in parts]
-    assert sum(means) / num_workers == pytest.approx(whole.items[whole.positive].double().mean())
+    # Any measure of a query, here its positive's row: the mean over workers of weighted sums is the mean over all.
+    sums = [part.weight * part.items[part.positive].double().sum() for part in parts]
+    assert sum(sums) / num_workers == pytest.approx(whole.items[whole.positive].double().mean())
 
 
 def test_an_item_of_a_batch_is_encoded_once() -> None:

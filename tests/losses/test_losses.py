@@ -10,7 +10,7 @@ from rails_ray.losses.beta_nce import beta_logit
 from rails_ray.losses.exp_nce import exp_logit
 from rails_ray.losses.maximum_likelihood import BetaParameters, maximum_likelihood
 from rails_ray.losses.mutual_information import mutual_information
-from rails_ray.losses.negatives import hidden_items
+from rails_ray.losses.negatives import Relevance, roles
 from rails_ray.losses.sampled_softmax import sampled_softmax, scaled_logit
 
 
@@ -22,7 +22,7 @@ def test_sampled_softmax_equals_the_equation(num_queries: int, num_items: int, d
     hidden = [[data.draw(st.booleans()) and column != own for column in range(num_items)] for own in positive]
     double = torch.tensor(logits, dtype=torch.float64)  # so that the equation is compared, not float32's rounding
     loss = sampled_softmax(double, torch.tensor(positive), torch.tensor(hidden))
-    assert loss.item() == pytest.approx(oracles.sampled_softmax(logits, positive, hidden), abs=1e-9)
+    assert loss.mean().item() == pytest.approx(oracles.sampled_softmax(logits, positive, hidden), abs=1e-9)
 
 
 def test_sampled_softmax_of_the_positive_alone_is_zero() -> None:
@@ -67,10 +67,12 @@ def test_maximum_likelihood_equals_the_equation(num_queries: int, num_items: int
     loss = maximum_likelihood(
         torch.tensor(scores, dtype=torch.float64),
         torch.tensor(relevant),
+        ~torch.tensor(relevant),
         BetaParameters(*columns[:2]),
         BetaParameters(*columns[2:]),
     )
-    assert loss.item() == pytest.approx(oracles.maximum_likelihood(scores, relevant, own, other), rel=1e-9, abs=1e-9)
+    expected = oracles.maximum_likelihood(scores, relevant, own, other)
+    assert loss.mean().item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
 def test_maximum_likelihood_finds_the_parameters_that_scores_were_drawn_from() -> None:
@@ -86,7 +88,7 @@ def test_maximum_likelihood_finds_the_parameters_that_scores_were_drawn_from() -
         optimizer.zero_grad()
         alpha, beta, alpha_other, beta_other = counts.exp()
         found = BetaParameters(alpha, beta), BetaParameters(alpha_other, beta_other)
-        loss = maximum_likelihood(scores, is_relevant, *found)
+        loss = maximum_likelihood(scores, is_relevant, ~is_relevant, *found)
         loss.backward()
         return loss
 
@@ -97,7 +99,8 @@ def test_maximum_likelihood_finds_the_parameters_that_scores_were_drawn_from() -
 def test_maximum_likelihood_is_finite_at_the_ends_of_the_scale() -> None:
     scores = torch.tensor([[1.0, -1.0]], requires_grad=True)
     heads = BetaParameters(torch.tensor([3.0]), torch.tensor([4.0]))
-    loss = maximum_likelihood(scores, torch.tensor([[False, True]]), heads, heads)
+    is_relevant = torch.tensor([[False, True]])
+    loss = maximum_likelihood(scores, is_relevant, ~is_relevant, heads, heads)
     loss.backward()
     assert loss.isfinite()
     assert scores.grad.isfinite().all()
@@ -112,17 +115,17 @@ def test_scaled_logit_is_phi() -> None:
 def test_mutual_information_equals_the_equation(num_pairs: int, num_gates: int, seed: int) -> None:
     gates = torch.rand(num_pairs, num_gates, generator=torch.Generator().manual_seed(seed)) + 1e-3
     gates = gates / gates.sum(1, keepdim=True)
-    loss = mutual_information(gates, gates.mean(0))
+    loss = mutual_information(gates, gates.mean(0), 1 / num_pairs)
     assert loss.item() == pytest.approx(oracles.mutual_information(gates.tolist()), abs=1e-5)
 
 
 def test_mutual_information_is_least_where_each_pair_has_a_gate_of_its_own() -> None:
-    assert mutual_information(torch.eye(4), torch.full((4,), 0.25)).item() == pytest.approx(-math.log(4))
+    assert mutual_information(torch.eye(4), torch.full((4,), 0.25), 1 / 4).item() == pytest.approx(-math.log(4))
 
 
 def test_mutual_information_has_finite_gradients_at_closed_gates() -> None:
     gates = torch.tensor([[1.0, 0.0], [1.0, 0.0]], requires_grad=True)
-    mutual_information(gates, gates.mean(0)).backward()
+    mutual_information(gates, gates.mean(0), 1 / 2).backward()
     assert gates.grad.isfinite().all()
 
 
@@ -132,10 +135,7 @@ def test_hidden_items_equal_the_definition(item_rows: list[int], data: st.DataOb
     positive = [data.draw(st.integers(0, len(item_rows) - 1)) for _ in range(num_queries)]
     relevant = [sorted({item_rows[own], *data.draw(st.lists(st.integers(0, 6), max_size=4))}) for own in positive]
     pairs = [(query, row) for query, rows in enumerate(relevant) for row in rows]
-    hidden = hidden_items(
-        torch.tensor(item_rows),
-        torch.tensor(positive),
-        torch.tensor([query for query, _ in pairs]),
-        torch.tensor([row for _, row in pairs]),
-    )
-    assert hidden.tolist() == oracles.hidden_items(item_rows, positive, relevant)
+    relevance = Relevance(torch.tensor([query for query, _ in pairs]), torch.tensor([row for _, row in pairs]))
+    found = roles(torch.tensor(item_rows), torch.tensor(positive), relevance)
+    assert found.is_hidden.tolist() == oracles.hidden_items(item_rows, positive, relevant)
+    assert torch.equal(found.is_relevant, ~found.is_negative)

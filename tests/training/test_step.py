@@ -34,7 +34,7 @@ def test_loss_is_the_sum_of_its_equations(similarity: str, kind: str) -> None:
         [logit_of(score, tau_q) for score in line]
         for line, tau_q in zip(scores.tolist(), query.temperature.tolist(), strict=True)
     ]
-    positive, hidden = batch.positive.tolist(), batch.is_hidden.tolist()
+    positive, hidden = batch.positive.tolist(), batch.roles().is_hidden.tolist()
     expected = oracles.sampled_softmax(logits, positive, hidden)
     expected += 0.5 * oracles.pointwise(logits, positive, hidden, step.objective.offset.item())
     if gates is not None:
@@ -49,7 +49,7 @@ def test_pointwise_alone_is_its_equation(similarity: str) -> None:
     step, batch = _step_and_batch(config)
     scores, _ = step.model.score(step.model.encode_queries(batch.queries), step.model.encode_items(batch.items))
     logits = (scores / config.similarity.temperature).tolist()
-    expected = oracles.pointwise(logits, batch.positive.tolist(), batch.is_hidden.tolist(), 0.0)
+    expected = oracles.pointwise(logits, batch.positive.tolist(), batch.roles().is_hidden.tolist(), 0.0)
     assert step(batch).item() == pytest.approx(expected, rel=1e-4)
 
 
@@ -62,7 +62,7 @@ def test_maximum_likelihood_reads_bounded_heads_of_the_query(similarity: str) ->
     scores, _ = step.model.score(query, step.model.encode_items(batch.items))
     heads = step.objective.heads(query.components.flatten(1))
     counts = [[1000 ** oracles.sigmoid(value) for value in line] for line in heads.tolist()]
-    is_relevant = batch.is_hidden.scatter(1, batch.positive.unsqueeze(1), True)
+    is_relevant = batch.roles().is_hidden.scatter(1, batch.positive.unsqueeze(1), True)
     own, other = [(line[0], line[1]) for line in counts], [(line[2], line[3]) for line in counts]
     expected = oracles.maximum_likelihood(scores.tolist(), is_relevant.tolist(), own, other)
     assert step(batch).item() == pytest.approx(expected, rel=1e-4)
@@ -112,7 +112,7 @@ def test_the_mean_of_weighted_slices_is_the_loss_of_the_whole(num_workers: int) 
     step = build.training_step(model, config, lambda part: torch.stack(parts).mean(dim=0))
     losses = [step(batch).item() for batch in slices]
     assert sum(losses) / num_workers == pytest.approx(whole, rel=1e-5)
-    unweighted = [step(replace(batch, weight=1.0)).item() for batch in slices]
+    unweighted = [step(replace(batch, weight=1 / len(batch.positive))).item() for batch in slices]
     assert sum(unweighted) / num_workers != pytest.approx(whole, rel=1e-3)
 
 

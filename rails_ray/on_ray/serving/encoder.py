@@ -113,7 +113,7 @@ def encode(
         order[embedding is not None].append(number)
         seen.append([])
         if embedding is not None:
-            embeddings.append(_checked(embedding, model.encoder.width, where))
+            embeddings.append(_checked(embedding, model.encoder.query_width, where))
         elif histories is not None:
             if query.get("text") is not None:
                 raise ValueError(f"{where} must be a history, a user_id or an embedding for this index, got a text")

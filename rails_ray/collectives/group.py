@@ -1,0 +1,114 @@
+"""The workers of the default process group, and what must hold of their tensors before they are exchanged.
+
+Each worker looks at a short description of what all of them hold, so that all stop with the same sentence, and none
+waits for one that has stopped.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from rails_ray.errors import LostWorkerError
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool)
+NUM_AXES = 4  # of the tensors that are exchanged, at most
+
+
+class Place(NamedTuple):
+    """
+    rank: of this worker.
+    sizes: lines that each worker brings, by rank.
+    """
+
+    rank: int
+    sizes: list[int]
+
+    @property
+    def own(self) -> slice:
+        """This worker's lines among those of all."""
+        return slice(self.first(self.rank), self.first(self.rank + 1))
+
+    def first(self, worker: int) -> int:
+        """The first line of a worker."""
+        return sum(self.sizes[:worker])
+
+
+def num_workers() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def device() -> torch.device:
+    """Where tensors must be to be exchanged."""
+    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+
+
+@contextmanager
+def communicating(what: str) -> Iterator[None]:
+    """Inside the block all workers take part in the same exchange.
+
+    Raises:
+        LostWorkerError: where one of them has died, or did not come within the group's timeout.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise LostWorkerError(
+            f"all {num_workers()} workers must take part in {what}, worker {rank()} got: {reason}: "
+            "another worker has died or has taken too long"
+        ) from error
+
+
+def place_of(tensors: Sequence[Tensor], what: str) -> Place:
+    """Where the lines of this worker's tensors stand among those of all workers.
+
+    Args:
+        tensors: of as many lines each, on the device that the workers communicate by.
+        what: of which a message speaks.
+
+    Raises:
+        ValueError: on every worker, if the tensors differ in more than the number of their lines.
+        FloatingPointError: on every worker, if those of one hold NaN or an infinity.
+        LostWorkerError: as `communicating`.
+    """
+    if num_workers() == 1:
+        return Place(0, [len(tensors[0])])
+    told = torch.tensor([_described(tensor) for tensor in tensors], device=tensors[0].device)
+    heard = [torch.empty_like(told) for _ in range(num_workers())]
+    with communicating(f"sharing {what}"):
+        dist.all_gather(heard, told)
+    of_workers = torch.stack(heard).tolist()  # [W, tensors, lines and finite and dtype and axes]
+    for worker, described in enumerate(of_workers):
+        for first, other in zip(of_workers[0], described, strict=True):
+            if first[2:] != other[2:]:
+                raise ValueError(
+                    f"{what} must be of one size and dtype on all workers, got {_named(first)} on worker 0 and "
+                    f"{_named(other)} on worker {worker}: start all of them with the same config"
+                )
+    broken = [worker for worker, described in enumerate(of_workers) if not all(one[1] for one in described)]
+    if broken:
+        raise FloatingPointError(
+            f"{what} must be finite on all workers, got NaN or an infinity on worker "
+            f"{' and '.join(map(str, broken))}: lower training.learning_rate"
+        )
+    return Place(rank(), [described[0][0] for described in of_workers])
+
+
+def _described(tensor: Tensor) -> list[int]:
+    """Lines, whether all is finite, dtype, and the sizes of the further axes."""
+    further = list(tensor.shape[1:])
+    padding = [0] * (NUM_AXES - 1 - len(further))
+    return [len(tensor), int(tensor.isfinite().all()), DTYPES.index(tensor.dtype), *further, *padding]
+
+
+def _named(described: list[int]) -> str:
+    sizes = [str(size) for size in described[3:] if size]
+    return f"[{', '.join(['lines', *sizes])}] {str(DTYPES[described[2]]).removeprefix('torch.')}"

@@ -1,0 +1,43 @@
+"""A group of processes on this machine: for tests and benches, and for training on one machine without Ray."""
+
+import pickle
+import tempfile
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+Result = TypeVar("Result")
+
+
+def in_processes(work: Callable[[], Result], num_workers: int, timeout_s: float = 600.0) -> list[Result]:
+    """What `work` gives on each of so many new processes of a gloo group, by rank. Each computes in one thread.
+
+    Args:
+        work: of a module that a new process can import; `group.rank` says where it runs.
+        timeout_s: that workers wait for one another.
+
+    Raises:
+        torch.multiprocessing.ProcessException: if one of them fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="rails-ray-") as folder:
+        mp.spawn(_work, args=(num_workers, timeout_s, folder, work), nprocs=num_workers)  # type: ignore[no-untyped-call]
+        return [pickle.loads(Path(folder, str(rank)).read_bytes()) for rank in range(num_workers)]
+
+
+def _work(rank: int, num_workers: int, timeout_s: float, folder: str, work: Callable[[], Result]) -> None:
+    torch.set_num_threads(1)  # they share the cores
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/rendezvous",
+        rank=rank,
+        world_size=num_workers,
+        timeout=timedelta(seconds=timeout_s),
+    )
+    result = work()
+    Path(folder, str(rank)).write_bytes(pickle.dumps(result))
+    dist.destroy_process_group()

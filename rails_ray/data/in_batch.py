@@ -1,0 +1,70 @@
+"""In-batch negatives: pairs of a query and an item that answers it; the other pairs' items are a query's negatives.
+
+Each pair of the data comes up once in an epoch, in an order drawn for that epoch. The last batch of an epoch is what is
+left of it, so that workers may have slices of different sizes, and where it is smaller than their number, none.
+
+An item answers a batch as often as it is drawn: a popular item is a negative more often than a rare one, where
+`PairSampler` draws all alike.
+
+Source: MoPQ, Section 3.2.
+
+Axes: B queries of a worker's batch, N distinct items of it.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rails_ray.data.batch import FeatureRows, TrainingBatch, relevance_of
+from rails_ray.data.dataset import Queries
+
+
+class InBatchSampler:
+    """Draws relevant pairs; each worker's items are those of its own pairs, each of them once."""
+
+    def __init__(
+        self,
+        queries: Queries,
+        query_features: FeatureRows,
+        item_features: FeatureRows,
+        *,
+        batch_size: int,
+        seed: int,
+        rank: int = 0,
+        num_workers: int = 1,
+    ) -> None:
+        """Args:
+        batch_size: pairs of the global batch.
+        rank: of this worker, in 0 .. num_workers - 1.
+        """
+        self.queries = queries
+        self.query_features = query_features
+        self.item_features = item_features
+        self.batch_size = batch_size
+        self.seed = seed
+        self.rank = rank
+        self.num_workers = num_workers
+        self._query_of = np.repeat(np.arange(len(queries)), queries.relevant.lengths)
+        self._order = lru_cache(maxsize=2)(self._order_of)
+
+    def _order_of(self, epoch: int) -> NDArray[np.int64]:
+        return np.random.default_rng([self.seed, epoch]).permutation(len(self._query_of))
+
+    def batch(self, step: int) -> TrainingBatch:
+        """This worker's slice of the global batch of a step."""
+        epoch, place = divmod(step, -(-len(self._query_of) // self.batch_size))
+        pairs = self._order(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
+        mine = np.array_split(pairs, self.num_workers)[self.rank]
+        chosen = self._query_of[mine]
+        rows, positive = np.unique(self.queries.relevant.rows[mine], return_inverse=True)
+        item_rows = torch.from_numpy(rows)
+        return TrainingBatch(
+            queries=self.query_features.take(torch.from_numpy(chosen)),
+            items=self.item_features.take(item_rows),
+            positive=torch.from_numpy(positive),
+            item_rows=item_rows,
+            relevance=relevance_of(self.queries.relevant.take(chosen)),
+            weight=self.num_workers / len(pairs),
+        )

@@ -1,0 +1,47 @@
+"""A byte-level BPE tokenizer: learnt from the texts of a data set, without an unknown token in any script.
+
+Learning it twice from the same texts gives the same tokens. (The WordPiece of the same library does not: ties are
+broken at random.)
+
+Axes: B texts, T tokens of the longest.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from jaxtyping import Int
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from torch import Tensor
+
+from rails_ray.encoders.text import BLANK, PADDING
+
+SPECIAL = {PADDING: "[PADDING]", BLANK: "[BLANK]"}
+
+
+def learn(texts: Iterable[str], vocabulary_size: int) -> bytes:
+    """A tokenizer of at most so many tokens, as JSON."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size,
+        special_tokens=[SPECIAL[number] for number in range(len(SPECIAL))],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer.to_str().encode()
+
+
+def read(json: bytes) -> Tokenizer:
+    return Tokenizer.from_str(json.decode())
+
+
+def encode(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> Int[Tensor, "B T"]:
+    """The first tokens of each text, filled up with `PADDING`; a text without any is one `BLANK`."""
+    lines = [encoding.ids[:max_length] or [BLANK] for encoding in tokenizer.encode_batch_fast(texts)]
+    ids = torch.full((len(lines), max(map(len, lines), default=1)), PADDING)
+    for number, line in enumerate(lines):
+        ids[number, : len(line)] = torch.tensor(line)
+    return ids

@@ -1,0 +1,86 @@
+"""A sampled softmax, and the point-wise loss beside it, of items that come block by block.
+
+    log sum_j exp(l_j) = m + log sum_blocks exp(l_block - m),   m = max over blocks,   l_block = log-sum-exp of a block
+
+All that both losses need of a block are sums over its items, one logarithmic and four plain, so that no more than a
+block of logits is ever in memory. The derivative of the whole by a block's part is exp(l_block - l) and 1.
+
+Source: MoPQ, Section 3.2 and Equation 6, over more items than fit.
+
+Axes: B queries, N items of a block, S = 4 plain sums.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from rails_ray.losses.negatives import Roles
+
+
+class Sums(NamedTuple):
+    """What was seen of a query's items.
+
+    log_negatives: log of the sum of exp(logit) over negatives; -inf where there were none.
+    plain: logit of the positive; softplus(-(s + b)) over relevant items; how many of these; softplus(s + b) over
+        negatives.
+    """
+
+    log_negatives: Float[Tensor, " B"]
+    plain: Float[Tensor, "B S"]
+
+
+def sums_of(logits: Float[Tensor, "B N"], roles: Roles, offset: Float[Tensor, ""]) -> Sums:
+    """Of a block.
+
+    Args:
+        offset: b of the point-wise loss.
+    """
+    columns = torch.arange(logits.shape[1], device=logits.device)
+    is_positive = columns == roles.positive.unsqueeze(1)
+    shifted = logits + offset
+    plain = [
+        logits * is_positive,
+        F.softplus(-shifted) * roles.is_relevant,
+        roles.is_relevant.to(logits.dtype),
+        F.softplus(shifted) * roles.is_negative,
+    ]
+    negatives = logits.masked_fill(~roles.is_negative, -torch.inf)
+    return Sums(log_sum_exp(negatives), torch.stack([part.sum(dim=1) for part in plain], dim=1))
+
+
+def log_sum_exp(logits: Float[Tensor, "B N"]) -> Float[Tensor, " B"]:
+    """-inf, with a gradient of 0, where a line is empty or -inf throughout: torch's own has NaN there."""
+    if not logits.shape[1]:
+        return logits.sum(dim=1) - torch.inf
+    highest = logits.detach().amax(dim=1)
+    shift = highest.masked_fill(highest == -torch.inf, 0.0)
+    total = (logits - shift.unsqueeze(1)).exp().sum(dim=1)
+    is_none = total == 0
+    return torch.where(is_none, -torch.inf, total.masked_fill(is_none, 1.0).log() + shift)
+
+
+def merged(one: Sums, other: Sums) -> Sums:
+    """Of the items of both."""
+    return Sums(torch.logaddexp(one.log_negatives, other.log_negatives), one.plain + other.plain)
+
+
+def slopes(part: Sums, whole: Sums, slope_of_whole: Sums) -> Sums:
+    """The derivative of a loss by the sums of one block, from that by the sums of all of them."""
+    share = (part.log_negatives - whole.log_negatives).exp()
+    share = torch.where(part.log_negatives == -torch.inf, 0.0, share)  # 0 / 0 where there are no negatives at all
+    return Sums(slope_of_whole.log_negatives * share, slope_of_whole.plain)
+
+
+def softmax_loss(sums: Sums) -> Float[Tensor, " B"]:
+    """The sampled softmax of each query, in nats."""
+    positive = sums.plain[:, 0]
+    return F.softplus(sums.log_negatives - positive)  # log(exp(negatives) + exp(positive)) - positive
+
+
+def pointwise_loss(sums: Sums) -> Float[Tensor, " B"]:
+    """The point-wise loss of each query, in nats."""
+    _, missed, num_relevant, wrong = sums.plain.unbind(dim=1)
+    return missed / num_relevant + wrong

@@ -1,0 +1,179 @@
+"""Which items the queries of a batch are compared with, and how that is shared out: from states to a loss.
+
+| member              | a query's items                                                                            |
+|---------------------|--------------------------------------------------------------------------------------------|
+| `WithinBatch`       | those of its worker's batch                                                                |
+| `Gathered`          | those of all workers, gathered: MoPQ, Section 3.2 (DCS); its baseline NCS by another gather |
+| `PrimaryAndImage`   | the same, by the paper's Algorithm 1                                                       |
+| `Streamed`          | the same, block by block round the ring                                                    |
+
+The last three give the loss and the gradient of one process that has the whole batch. All are sums over a worker's
+queries.
+
+Axes: B queries, N items of a worker's batch, G items of all workers, P pairs of components.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from rails_ray.collectives import gather as gathering
+from rails_ray.collectives.dcs import primary_and_image
+from rails_ray.collectives.group import Place, place_of
+from rails_ray.collectives.ring import Ring, Shift, over_all_items, shift_on_ring
+from rails_ray.data.batch import TrainingBatch
+from rails_ray.encoders.model import Model
+from rails_ray.losses.negatives import Roles, are_copies, roles_among_copies
+from rails_ray.losses.streaming_log_sum_exp import Sums
+from rails_ray.similarities.states import ItemState, QueryState, take, tensors_of, with_tensors
+from rails_ray.training.objectives import Contrastive, Objective
+
+Gates = Float[Tensor, "B P"] | None
+
+
+@runtime_checkable
+class Contrast(Protocol):
+    """Compares a worker's queries with items."""
+
+    def __call__(
+        self, model: Model, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
+    ) -> tuple[Float[Tensor, ""], Gates]:
+        """The sum of the losses of this worker's queries, in nats, and the gates of their positives."""
+
+
+class WithinBatch:
+    """The items of the worker's own batch."""
+
+    def __call__(
+        self, model: Model, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
+    ) -> tuple[Tensor, Gates]:
+        if batch.num_shared is None:
+            scores, gates = model.score(query, items)
+            own = None if gates is None else gates[torch.arange(len(query), device=scores.device), batch.positive]
+        else:
+            shared = model.score(query, take(items, slice(batch.num_shared)))
+            alone = model.score(query, take(items, batch.positive.unsqueeze(1)))
+            scores = torch.cat([shared.scores, alone.scores], dim=1)
+            own = None if alone.gates is None else alone.gates.squeeze(1)
+        return objective(scores, query, batch.roles()).sum(), own
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The items of all workers, on each of them.
+
+    gather: `gather_constants` for non-differentiable cross-device sampling, the baseline.
+    """
+
+    gather: Callable[[list[Tensor], Place], list[Tensor]] = gathering.gather
+
+    def __call__(
+        self, model: Model, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
+    ) -> tuple[Tensor, Gates]:
+        shared = Shared.of(items, batch)
+        of_all = with_tensors(items, self.gather(tensors_of(items), shared.place))
+        scores, _ = model.score(query, of_all)
+        return objective(scores, query, shared.roles(batch)).sum(), own_gates(model, query, items, batch)
+
+
+class PrimaryAndImage:
+    """The same by primary and image losses, as the paper has it."""
+
+    def __call__(
+        self, model: Model, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
+    ) -> tuple[Tensor, Gates]:
+        shared = Shared.of(items, batch)
+        parts = tensors_of(query)
+
+        def loss_of(queries: list[Tensor], facts: list[Tensor], lines: list[Tensor]) -> Tensor:
+            of_queries = with_tensors(query, queries)
+            scores, _ = model.score(of_queries, with_tensors(items, lines))
+            return objective(scores, of_queries, Roles(*facts)).sum()
+
+        query_place = place_of(parts, "embeddings of queries")
+        facts = list(shared.roles(batch))
+        loss = primary_and_image(loss_of, parts, facts, tensors_of(items), query_place, shared.place)
+        return loss, own_gates(model, query, items, batch)
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """The items of all workers, so many at a time; for a `Contrastive` objective.
+
+    block_size: items that are scored at once.
+    """
+
+    block_size: int
+    shift: Shift = shift_on_ring
+
+    def __call__(
+        self, model: Model, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
+    ) -> tuple[Tensor, Gates]:
+        assert isinstance(objective, Contrastive)
+        shared = Shared.of(items, batch)
+        is_copy = are_copies(shared.item_rows)[shared.place.own]
+        num_tensors = len(tensors_of(items))
+
+        def sums_of(queries: list[Tensor], piece: list[Tensor], first: int) -> Sums:
+            of_queries = with_tensors(query, queries)
+            scores, _ = model.score(of_queries, with_tensors(items, piece[:num_tensors]))
+            positive = shared.positive(batch) - first
+            item_rows, is_copy = piece[num_tensors:]
+            roles = roles_among_copies(item_rows, is_copy, positive, batch.positive_rows, batch.relevance)
+            return objective.sums(scores, of_queries, roles)
+
+        loss = over_all_items(
+            sums_of,
+            lambda sums: objective.loss_of_sums(sums).sum(),
+            tensors_of(query),
+            [*tensors_of(items), batch.item_rows, is_copy],
+            [*_trained(model.similarity), *_trained(objective)],
+            Ring(shared.place, self.shift, self.block_size),
+        )
+        return loss, own_gates(model, query, items, batch)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """
+    place: of this worker's items among those of all workers.
+    item_rows: of all of these.
+    """
+
+    place: Place
+    item_rows: Int[Tensor, " G"]
+
+    @staticmethod
+    def of(items: ItemState, batch: TrainingBatch) -> "Shared":
+        """Raises:
+        ValueError, FloatingPointError, LostWorkerError: as `group.place_of`.
+        """
+        place = place_of(tensors_of(items), "embeddings of items")
+        (item_rows,) = gathering.gather_constants([batch.item_rows], place)
+        return Shared(place, item_rows)
+
+    def positive(self, batch: TrainingBatch) -> Int[Tensor, " B"]:
+        """Column of each query's positive among the items of all workers."""
+        return batch.positive + self.place.own.start
+
+    def roles(self, batch: TrainingBatch) -> Roles:
+        """What each of the items of all workers is to each query."""
+        is_copy = are_copies(self.item_rows)
+        return roles_among_copies(self.item_rows, is_copy, self.positive(batch), batch.positive_rows, batch.relevance)
+
+
+def own_gates(model: Model, query: QueryState, items: ItemState, batch: TrainingBatch) -> Gates:
+    """The gates of each query and its positive."""
+    if items.gate is None:
+        return None
+    own: Tensor = model.score(query, take(items, batch.positive.unsqueeze(1))).gates  # type: ignore[assignment]
+    return own.squeeze(1)
+
+
+def _trained(module: object) -> list[torch.nn.Parameter]:
+    assert isinstance(module, torch.nn.Module)
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
