@@ -2,10 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate, product
-from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from examples import small_config
 from rails_ray import build
 from rails_ray.collectives.gather import gather_constants
+from rails_ray.collectives.group import num_workers, rank
 from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.config import LossConfig, RunConfig
 from rails_ray.data.dataset import ItemLists, Queries
@@ -121,13 +119,13 @@ def whole(case: Case) -> tuple[float, dict[str, Tensor]]:
     return loss.item(), gradients_of(step)
 
 
-def by_slices(case: Case, num_workers: int) -> tuple[float, dict[str, Tensor]]:
+def by_slices(case: Case, num_slices: int) -> tuple[float, dict[str, Tensor]]:
     """One process again, which in bfloat16 rounds as workers do: its encoder sees one worker's slice at a time, and
     what is passed back is larger by their number.
     """
     model = model_of(case)
     step = step_of(case, model, WithinBatch(), in_one_process)
-    slices = [sampler_of(case, model, rank, num_workers).batch(BATCHES[case.batch][1]) for rank in range(num_workers)]
+    slices = [sampler_of(case, model, part, num_slices).batch(BATCHES[case.batch][1]) for part in range(num_slices)]
     query = concatenate([model.encode_queries(part.queries, case.precision) for part in slices])
     items = concatenate([model.encode_items(part.items, case.precision) for part in slices])
     rows = torch.cat([part.item_rows for part in slices])
@@ -144,15 +142,15 @@ def by_slices(case: Case, num_workers: int) -> tuple[float, dict[str, Tensor]]:
     if gates is not None:
         own = gates[torch.arange(len(query)), positive]
         loss = loss + step.mutual_information_weight * mutual_information(own, own.mean(dim=0), 1 / len(query))
-    (loss * num_workers).backward()
-    return loss.item(), {name: gradient / num_workers for name, gradient in gradients_of(step).items()}
+    (loss * num_slices).backward()
+    return loss.item(), {name: gradient / num_slices for name, gradient in gradients_of(step).items()}
 
 
-def shared(case: Case, rank: int, num_workers: int) -> tuple[float, dict[str, Tensor]]:
+def shared(case: Case) -> tuple[float, dict[str, Tensor]]:
     """The same on one of several workers: its part of the loss, and the gradients on which all agree."""
     model = model_of(case)
     step = step_of(case, model, {**FORMS, **BASELINES}[case.form], mean_over_workers)
-    batch = sampler_of(case, model, rank, num_workers).batch(BATCHES[case.batch][1])
+    batch = sampler_of(case, model, rank(), num_workers()).batch(BATCHES[case.batch][1])
     wrapped = DistributedDataParallel(step) if case.is_wrapped else step
     loss = wrapped(batch)
     loss.backward()
@@ -160,21 +158,39 @@ def shared(case: Case, rank: int, num_workers: int) -> tuple[float, dict[str, Te
         for parameter in step.parameters():
             if parameter.grad is not None:
                 dist.all_reduce(parameter.grad)
-                parameter.grad /= num_workers
+                parameter.grad /= num_workers()
     return loss.item(), gradients_of(step)
 
 
-def in_group(rank: int, num_workers: int, folder: str, work: Callable[[int, int], Any]) -> None:
-    """Leave in `folder` what the work of one worker of a gloo group gives."""
-    torch.set_num_threads(1)  # the processes share few cores
-    rendezvous = f"file://{Path(folder).absolute()}/rendezvous-{num_workers}"
-    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=num_workers)
-    torch.save(work(rank, num_workers), f"{folder}/{num_workers}-{rank}.pt")
-    dist.destroy_process_group()
+def descend(form: str, is_clipped: bool) -> dict[str, Tensor]:
+    """The weights after some steps of plain gradient descent, with or without clipping, of one worker or of several."""
+    case = Case("towers mixture", batch="even")
+    model = model_of(case)
+    contrast = FORMS[form] if num_workers() > 1 else WithinBatch()
+    step = step_of(case, model, contrast, mean_over_workers).double()
+    wrapped = DistributedDataParallel(step) if num_workers() > 1 else step
+    optimizer = torch.optim.SGD(step.parameters(), lr=0.05)
+    sampler = sampler_of(case, model, rank(), num_workers())
+    for number in range(4):
+        optimizer.zero_grad()
+        wrapped(sampler.batch(number)).backward()
+        if is_clipped:
+            norm = torch.nn.utils.clip_grad_norm_(step.parameters(), 0.5)
+            assert norm > 0.5
+        optimizer.step()
+    return {name: parameter.detach() for name, parameter in step.named_parameters()}
 
 
-def prove(rank: int, num_workers: int) -> dict[Case, tuple[float, dict[str, Tensor]]]:
-    return {case: shared(case, rank, num_workers) for case in cases()}
+@dataclass(frozen=True)
+class Proof:
+    """What one worker leaves behind: loss and gradients of each case, and weights by form and whether clipped."""
+
+    gradients: dict[Case, tuple[float, dict[str, Tensor]]]
+    weights: dict[tuple[str, bool], dict[str, Tensor]]
 
 
-prove_in_group = partial(in_group, work=prove)
+def prove() -> Proof:
+    return Proof(
+        {case: shared(case) for case in cases()},
+        {(form, is_clipped): descend(form, is_clipped) for form in FORMS for is_clipped in (False, True)},
+    )

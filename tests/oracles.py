@@ -94,6 +94,20 @@ def hidden_items(
     ]
 
 
+def roles_among_copies(
+    item_rows: Sequence[int], positive: Sequence[int], relevant: Sequence[Sequence[int]]
+) -> tuple[list[list[bool]], list[list[bool]]]:
+    """Which columns are relevant to each query, and which negative, where each item is met in one column."""
+    all_relevant, all_negative = [], []
+    for own, rows in zip(positive, relevant, strict=True):
+        met = {row: column for column, row in reversed(list(enumerate(item_rows)))}  # the first column of each
+        met[item_rows[own]] = own
+        columns = [(met[row] == column, row in rows) for column, row in enumerate(item_rows)]
+        all_relevant.append([is_met and is_relevant for is_met, is_relevant in columns])
+        all_negative.append([is_met and not is_relevant for is_met, is_relevant in columns])
+    return all_relevant, all_negative
+
+
 def rank_of_best(scores: Vector, relevant: Sequence[int], excluded: Sequence[int] = ()) -> int:
     """The rank, from 1, of the first relevant item in the order of `top_k`."""
     return 1 + min(top_k(scores, len(scores), excluded).index(row) for row in relevant)
@@ -200,31 +214,64 @@ def layer_norm(weight: Vector, bias: Vector, x: Vector) -> list[float]:
     return [w * (value - mean) / math.sqrt(variance + 1e-5) + b for w, b, value in zip(weight, bias, x, strict=True)]
 
 
+def transformer_block(
+    hidden: Matrix, of: Mapping[str, Any], block: str, num_heads: int, is_causal: bool, act: Callable[[float], float]
+) -> list[list[float]]:
+    """Attention and network with their norms before them. `of`: weights by their names in the module."""
+    size = len(hidden[0]) // num_heads
+    width = size * num_heads
+    norms = [layer_norm(of[f"{block}attention_norm.weight"], of[f"{block}attention_norm.bias"], h) for h in hidden]
+    parts = [linear(of[f"{block}attention_in.weight"], of[f"{block}attention_in.bias"], norm) for norm in norms]
+    made = []
+    for t in range(len(hidden)):
+        attended = []
+        for first in range(0, width, size):  # of a head
+            query = parts[t][first : first + size]
+            seen = parts[: t + 1] if is_causal else parts
+            keys = [part[width + first : width + first + size] for part in seen]
+            values = [part[2 * width + first : 2 * width + first + size] for part in seen]
+            shares = softmax([dot(query, key) / math.sqrt(size) for key in keys])
+            attended += [dot(shares, column) for column in zip(*values, strict=True)]
+        out = linear(of[f"{block}attention_out.weight"], of[f"{block}attention_out.bias"], attended)
+        own = add(hidden[t], out)
+        norm = layer_norm(of[f"{block}network_norm.weight"], of[f"{block}network_norm.bias"], own)
+        inner = [act(x) for x in linear(of[f"{block}network.0.weight"], of[f"{block}network.0.bias"], norm)]
+        made.append(add(own, linear(of[f"{block}network.2.weight"], of[f"{block}network.2.bias"], inner)))
+    return made
+
+
 def sasrec(history: Sequence[int], of: Mapping[str, Any], num_blocks: int, num_heads: int) -> list[list[float]]:
     """The representation after each item of a history; Kang and McAuley. `of`: weights by their names in the module."""
     width = len(of["norm.weight"])
-    size = width // num_heads
     hidden = [
         add([math.sqrt(width) * value for value in of["embeddings.weight"][row]], of["positions.weight"][t])
         for t, row in enumerate(history)
     ]
-    for block in (f"blocks.{number}." for number in range(num_blocks)):
-        norms = [layer_norm(of[f"{block}attention_norm.weight"], of[f"{block}attention_norm.bias"], h) for h in hidden]
-        parts = [linear(of[f"{block}attention_in.weight"], of[f"{block}attention_in.bias"], norm) for norm in norms]
-        for t in range(len(history)):
-            attended = []
-            for first in range(0, width, size):  # of a head
-                query = parts[t][first : first + size]
-                keys = [part[width + first : width + first + size] for part in parts[: t + 1]]
-                values = [part[2 * width + first : 2 * width + first + size] for part in parts[: t + 1]]
-                shares = softmax([dot(query, key) / math.sqrt(size) for key in keys])
-                attended += [dot(shares, column) for column in zip(*values, strict=True)]
-            out = linear(of[f"{block}attention_out.weight"], of[f"{block}attention_out.bias"], attended)
-            hidden[t] = add(hidden[t], out)
-            norm = layer_norm(of[f"{block}network_norm.weight"], of[f"{block}network_norm.bias"], hidden[t])
-            inner = [max(x, 0.0) for x in linear(of[f"{block}network.0.weight"], of[f"{block}network.0.bias"], norm)]
-            hidden[t] = add(hidden[t], linear(of[f"{block}network.2.weight"], of[f"{block}network.2.bias"], inner))
+    for number in range(num_blocks):
+        hidden = transformer_block(hidden, of, f"blocks.{number}.", num_heads, True, lambda x: max(x, 0.0))
     return [layer_norm(of["norm.weight"], of["norm.bias"], h) for h in hidden]
+
+
+def gelu(x: float) -> float:
+    return x * (1 + math.erf(x / math.sqrt(2))) / 2
+
+
+def text_transformer(ids: Sequence[int], of: Mapping[str, Any], num_heads: int, side: str) -> list[float]:
+    """The representation of a text; RAILS, Appendix A.2.2, where a side ("query", "item") has aggregation tokens."""
+    tokens = of.get(f"{side}_pooling.tokens", [])
+    hidden = [*tokens, *(add(of["embeddings.weight"][i], of["positions.weight"][t]) for t, i in enumerate(ids))]
+    for number in range(sum(name.endswith("attention_norm.weight") for name in of)):
+        hidden = transformer_block(hidden, of, f"blocks.{number}.", num_heads, False, gelu)
+    hidden = [layer_norm(of["norm.weight"], of["norm.bias"], h) for h in hidden]
+    if not tokens:
+        return [sum(column) / len(hidden) for column in zip(*hidden, strict=True)]
+    logits = linear(of[f"{side}_pooling.weigh.weight"], of[f"{side}_pooling.weigh.bias"], hidden[0])
+    num_positions = len(logits) // len(tokens)
+    pooled = []
+    for p in range(len(tokens)):
+        shares = softmax(logits[p * num_positions : p * num_positions + len(hidden)])
+        pooled += [dot(shares, column) for column in zip(*hidden, strict=True)]
+    return pooled
 
 
 def histories(interactions: Sequence[tuple[Any, Any, int]]) -> dict[Any, list[Any]]:

@@ -11,11 +11,12 @@ import torch
 
 from examples import small_config, small_history_config, write_sequence_data, write_text_data
 from rails_ray import build, config, recipes
-from rails_ray.config import DataConfig, RunConfig
+from rails_ray.config import DataConfig, LossConfig, RunConfig
 from rails_ray.data import sequences
 from rails_ray.data.batch import PairSampler, WindowSampler
 from rails_ray.storage import manifest
 from rails_ray.storage.filesystem import Storage
+from rails_ray.training.contrast import Gathered, Streamed, WithinBatch
 
 
 @pytest.mark.parametrize("recipe", recipes.RECIPES)
@@ -182,3 +183,43 @@ def test_the_corpus_of_histories(histories: RunConfig, storage: Storage) -> None
     assert user_ids == data.user_ids
     assert list(map(list, rows)) == list(map(list, data.histories))
     assert model.encode_queries(model.query_features(rows)).components.shape[0] == len(user_ids)
+
+
+TEXTS = small_config()
+HISTORIES = small_history_config()
+
+
+@pytest.mark.parametrize(
+    ("made", "fields", "message"),
+    [
+        (HISTORIES, {"negatives": "in_batch"}, r"training\.negatives must be uniform for .* histories, got 'in_batch'"),
+        (HISTORIES, {"encode_size": 8}, r"training\.encode_size must be 0 for a model of histories, got 8"),
+        (TEXTS, {"block_size": 8}, "block_size needs negatives cross_device, got 8 and uniform"),
+        (TEXTS, {"encode_size": -1}, "encode_size must be at least 0, got -1"),
+    ],
+)
+def test_training_that_cannot_be(made: RunConfig, fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(made, training=replace(made.training, **fields))
+
+
+@pytest.mark.parametrize("kind", ["pointwise", "maximum_likelihood"])
+def test_a_loss_that_needs_all_items_at_once_refuses_blocks(kind: str) -> None:
+    training = replace(TEXTS.training, negatives="cross_device", block_size=8)
+    with pytest.raises(ValueError, match=rf"training\.block_size must be 0 for loss\.kind {kind}, got 8: beta_nce, "):
+        replace(TEXTS, training=training, loss=LossConfig(kind=kind))
+
+
+@pytest.mark.parametrize(
+    ("fields", "contrast"),
+    [
+        ({}, WithinBatch),
+        ({"negatives": "in_batch"}, WithinBatch),
+        ({"negatives": "cross_device"}, Gathered),
+        ({"negatives": "cross_device", "block_size": 8}, Streamed),
+    ],
+)
+def test_negatives_choose_what_queries_are_compared_with(fields: dict[str, object], contrast: type) -> None:
+    chosen = build.contrast(replace(TEXTS, training=replace(TEXTS.training, **fields)))
+    assert type(chosen) is contrast
+    assert getattr(chosen, "block_size", 8) == 8

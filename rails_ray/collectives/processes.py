@@ -25,7 +25,7 @@ def in_processes(work: Callable[[], Result], num_workers: int, timeout_s: float 
         torch.multiprocessing.ProcessException: if one of them fails.
     """
     with tempfile.TemporaryDirectory(prefix="rails-ray-") as folder:
-        mp.spawn(_work, args=(num_workers, timeout_s, folder, work), nprocs=num_workers)  # type: ignore[no-untyped-call]
+        mp.spawn(_work, args=(num_workers, timeout_s, folder, work), nprocs=num_workers)  # type: ignore[attr-defined,no-untyped-call]
         return [pickle.loads(Path(folder, str(rank)).read_bytes()) for rank in range(num_workers)]
 
 

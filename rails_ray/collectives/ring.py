@@ -80,7 +80,7 @@ def over_all_items(
     loss = loss_of(leaves)
     if not torch.is_grad_enabled():
         return loss
-    slope = Sums(*torch.autograd.grad(loss, leaves))
+    slope = Sums(*torch.autograd.grad(loss, leaves, materialize_grads=True))
     learnt = [*(part for part in query if part.is_floating_point()), *parameters]
     of_learnt, of_items = _gradients(sums_of, query, items, parameters, ring, seed, whole, slope)
     item_parts = [part for part in items if part.is_floating_point()]

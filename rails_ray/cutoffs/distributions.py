@@ -34,7 +34,6 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.interpolate import CubicSpline
 from scipy.special import ndtri_exp
 
 Floats = NDArray[np.floating] | float
@@ -299,8 +298,10 @@ def _in_blocks(function: Callable[..., Doubles], *columns: Doubles) -> Doubles:
 
 
 @lru_cache(maxsize=64)
-def _table(of: _TiltedBackground, share: float) -> CubicSpline:
+def _table(of: _TiltedBackground, share: float) -> Callable[[Doubles], Doubles]:
     """The quantile over log 1/tau_q, with points added as long as the spline between two of them is off."""
+    from scipy.interpolate import CubicSpline  # half a second, for which processes without tables need not wait
+
     x = np.linspace(np.log(TABLE_RANGE[0]), np.log(TABLE_RANGE[1]), TABLE_SIZE)
     scores = of.given(np.exp(x)).quantile(share)
     left, right = x[:-1], x[1:]
@@ -311,4 +312,5 @@ def _table(of: _TiltedBackground, share: float) -> CubicSpline:
         order = np.argsort(np.append(x, middle))
         x, scores = np.append(x, middle)[order], np.append(scores, exact)[order]
         left, right = np.append(left[is_off], middle[is_off]), np.append(middle[is_off], right[is_off])
-    return CubicSpline(x, scores)
+    spline: Callable[[Doubles], Doubles] = CubicSpline(x, scores)
+    return spline

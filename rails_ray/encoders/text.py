@@ -28,6 +28,7 @@ from rails_ray.encoders.character_ngrams import words
 from rails_ray.encoders.transformer import Block, dropped
 
 INITIAL_STD = 0.02
+TOKEN_STD = 0.2  # of aggregation tokens: as much as a block adds at first, or all of them would be pooled alike
 PADDING, BLANK = 0, 1  # tokens of no text: after its end, and in place of one that has none
 
 
@@ -173,7 +174,7 @@ class Pooling(nn.Module):
 
     def __init__(self, config: TransformerConfig, num_tokens: int) -> None:
         super().__init__()
-        self.tokens = nn.Parameter(torch.randn(num_tokens, config.width) * INITIAL_STD)
+        self.tokens = nn.Parameter(torch.randn(num_tokens, config.width) * TOKEN_STD)
         num_positions = num_tokens + config.max_length
         self.weigh = nn.Linear(config.width, num_tokens * num_positions)
         with torch.no_grad():

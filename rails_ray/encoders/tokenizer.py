@@ -21,7 +21,7 @@ SPECIAL = {PADDING: "[PADDING]", BLANK: "[BLANK]"}
 def learn(texts: Iterable[str], vocabulary_size: int) -> bytes:
     """A tokenizer of at most so many tokens, as JSON."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase(), normalizers.Strip()])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(

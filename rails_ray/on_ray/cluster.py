@@ -38,6 +38,8 @@ def cluster(num_cpus: int = 4) -> Iterator[bool]:
     if not is_own:
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
     else:
+        # Its one machine is never drained: no process for each run of Ray Train to look for that.
+        os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
         ray.init(
             address="local",  # not one that happens to run on this machine
             num_cpus=max(os.cpu_count() or 1, num_cpus),

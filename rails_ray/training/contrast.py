@@ -158,7 +158,8 @@ class Shared:
 
     def positive(self, batch: TrainingBatch) -> Int[Tensor, " B"]:
         """Column of each query's positive among the items of all workers."""
-        return batch.positive + self.place.own.start
+        columns: Tensor = batch.positive + self.place.own.start
+        return columns
 
     def roles(self, batch: TrainingBatch) -> Roles:
         """What each of the items of all workers is to each query."""
@@ -170,8 +171,10 @@ def own_gates(model: Model, query: QueryState, items: ItemState, batch: Training
     """The gates of each query and its positive."""
     if items.gate is None:
         return None
-    own: Tensor = model.score(query, take(items, batch.positive.unsqueeze(1))).gates  # type: ignore[assignment]
-    return own.squeeze(1)
+    gates = model.score(query, take(items, batch.positive.unsqueeze(1))).gates
+    assert gates is not None
+    own: Tensor = gates.squeeze(1)
+    return own
 
 
 def _trained(module: object) -> list[torch.nn.Parameter]:

@@ -57,6 +57,21 @@ def test_a_loss_that_is_not_finite_ends_it_with_a_sentence() -> None:
         train(Distance(), lambda number: Batch([1.0, math.nan][number]), CONFIG, seed=[0], report=ignore)
 
 
+def test_the_loss_is_the_mean_over_workers_and_all_name_the_one_that_is_broken() -> None:
+    reports: list[float] = []
+    others = iter([[3.0], [math.nan]])
+    with pytest.raises(FloatingPointError, match=r"must stay finite, got nan on worker 1 in step 2: lower training"):
+        train(
+            Distance(),
+            lambda number: Batch(1.0),
+            CONFIG,
+            seed=[0],
+            report=lambda done, loss: reports.append(loss),
+            from_each=lambda own: [own, *next(others)],
+        )
+    assert reports == [(1.0 + 3.0) / 2]
+
+
 def test_learning_rate_rises_and_falls_to_zero() -> None:
     config = TrainingConfig(num_steps=100, warmup_fraction=0.1)
     factors = [learning_rate_factor(step, config) for step in range(101)]

@@ -5,10 +5,11 @@ import pytest
 import torch
 
 import oracles
-from examples import batches_of, sampler_of, small_config, small_history_config, window_sampler
+from examples import COLOURED, THINGS, batches_of, sampler_of, small_config, small_history_config, window_sampler
 from rails_ray import build
 from rails_ray.config import LossConfig, RunConfig
-from rails_ray.data.batch import TrainingBatch
+from rails_ray.data.batch import PairSampler, TrainingBatch
+from rails_ray.encoders.text import TransformerConfig
 from rails_ray.similarities.states import take
 from rails_ray.training.step import TrainingStep, in_one_process
 
@@ -130,3 +131,74 @@ def test_every_trained_parameter_has_a_gradient(inputs: str, kind: str, pointwis
         assert (parameter.grad is not None) == parameter.requires_grad, name
         assert parameter.grad is None or parameter.grad.isfinite().all(), name
     assert model.query_components.temperature.output.weight.requires_grad == (kind in ("beta_nce", "exp_nce"))
+
+
+@pytest.mark.parametrize("similarity", ["mixture", "dot product"])
+@pytest.mark.parametrize("encode_size", [1, 4])
+def test_gradient_caching_changes_no_gradient_even_with_dropout(similarity: str, encode_size: int) -> None:
+    """What was forgotten is computed again as it was, dropout and all."""
+    config = replace(small_config(similarity), encoder=TransformerConfig(width=8, num_heads=2, hidden=8, dropout=0.0))
+    gradients = []
+    for size in (0, encode_size):
+        training = replace(config.training, negatives="cross_device", encode_size=size)
+        step, batch = _text_step(replace(config, training=training))
+        step(batch).backward()
+        gradients.append({name: p.grad for name, p in step.named_parameters() if p.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        assert torch.allclose(gradient, gradients[1][name], rtol=1e-3, atol=1e-6), name
+
+
+def test_what_is_computed_again_drops_out_as_before() -> None:
+    config = replace(small_config(), encoder=TransformerConfig(width=8, num_heads=2, hidden=8, dropout=0.5))
+    step, batch = _text_step(replace(config, training=replace(config.training, encode_size=2)))
+    weight = step.model.encoder.blocks[0].network[0].weight
+    torch.manual_seed(0)
+    step(batch).backward()
+    expected, gradient = [], weight.grad.clone()
+    with torch.no_grad():  # the slope along the gradient, from two losses with the same dropout
+        for sign in (1, -1):
+            weight += sign * 1e-3 * gradient
+            torch.manual_seed(0)
+            expected.append(step(batch).item())
+            weight -= sign * 1e-3 * gradient
+    assert (expected[0] - expected[1]) / 2e-3 == pytest.approx((gradient**2).sum().item(), rel=0.02)
+
+
+def test_gradient_caching_forgets_activations() -> None:
+    """What autograd keeps between forward and backward pass."""
+    kept = {}
+    for size in (0, 4):
+        encoder = TransformerConfig(width=32, num_heads=2, hidden=128, dropout=0.0)
+        config = replace(small_config("dot product"), encoder=encoder)
+        training = replace(config.training, encode_size=size, batch_size=32)
+        step, batch = _text_step(replace(config, training=training))
+        sizes = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, s=sizes: s.append(t.numel()) or t, lambda t: t):
+            step(batch)
+        kept[size] = sum(sizes)
+    assert kept[4] < kept[0] / 4
+
+
+def test_bfloat16_is_of_the_encoder_alone() -> None:
+    config = replace(small_config(), encoder=TransformerConfig(width=8, num_heads=2, hidden=8, dropout=0.0))
+    losses, dtypes = {}, set()
+    for precision in ("float32", "bfloat16"):
+        training = replace(config.training, precision=precision)
+        step, batch = _text_step(replace(config, training=training))
+        step.model.encoder.blocks[0].network.register_forward_hook(lambda _, inputs, out: dtypes.add(out.dtype))
+        losses[precision] = step(batch)
+        losses[precision].backward()
+        assert {p.grad.dtype for p in step.parameters() if p.grad is not None} == {torch.float32}
+    assert dtypes == {torch.float32, torch.bfloat16}
+    assert losses["bfloat16"].dtype == torch.float32
+    assert losses["bfloat16"].item() == pytest.approx(losses["float32"].item(), rel=0.05)
+    assert losses["bfloat16"].item() != losses["float32"].item()
+
+
+def _text_step(config: RunConfig) -> tuple[TrainingStep, TrainingBatch]:
+    model = build.model(config)
+    model.encoder.learn([*COLOURED.inputs, *THINGS])
+    features = model.query_features(COLOURED.inputs), model.item_features(THINGS)
+    sampler = PairSampler(COLOURED, *features, batch_size=config.training.batch_size, num_items=16, seed=0)
+    return build.training_step(model, config, in_one_process), sampler.batch(0)
