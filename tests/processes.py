@@ -44,6 +44,17 @@ def kill_one(title: str, token: str) -> bool:
     return False
 
 
+def stop_one(title: str, token: str, pause_s: float, is_killed: bool) -> None:
+    """SIGSTOP one process of the cluster whose title holds `title`; after a pause let it go on, or SIGKILL it."""
+    process = next(process for process in with_token(token) if title in " ".join(process.cmdline()))
+    process.suspend()
+    time.sleep(pause_s)  # the pause is the fault
+    if is_killed:
+        process.kill()
+    else:
+        process.resume()
+
+
 def wait_for(what: Callable[[], bool], timeout_s: float = 90) -> None:
     """Until something is so."""
     deadline = time.monotonic() + timeout_s

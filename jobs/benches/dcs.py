@@ -1,6 +1,7 @@
 """What do negatives from other workers bring, and what do they cost?
 
-    python -m jobs.benches.dcs hit-rate --folder DATA [--data tldr] [--workers 1 2 4] [--seeds 0 1 2] [--steps 1500]
+    python -m jobs.benches.dcs hit-rate --folder DATA [--data tldr] [--workers 1 2 4] [--seeds 0 1 2] [--steps 800]
+        [--warm-up N]
     python -m jobs.benches.dcs step --folder DATA
     python -m jobs.benches.dcs memory
 
@@ -8,7 +9,8 @@ Held fixed: a transformer of two layers under a dot product, trained by sampled 
 of steps, whatever the number of workers. Workers are processes of one thread under DistributedDataParallel over gloo.
 
 `hit-rate`: in-batch negatives, cross-device ones as constants (NCS), and with their gradient (DCS). A yes is MoPQ's
-Table 5: in-batch < NCS < DCS in hit rate at 10.
+Table 5: in-batch < NCS < DCS in hit rate at 10. `--warm-up N` trains the first N steps in-batch, as a model that has
+been trained before. The mean cosine of items, 1 where all have collapsed to one, is written down too.
 `step`: the median time of a step of each kind, taken in turns by the same two workers. A yes is DCS by `gather` within
 1.3 times of in-batch.
 `memory`: what one worker of a batch of 256 holds at its peak beyond what it began with, for the score matrix of all
@@ -40,7 +42,7 @@ from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.collectives.processes import in_processes
 from rails_ray.collectives.ring import Ring, over_all_items
 from rails_ray.config import DataConfig, LossConfig, RunConfig
-from rails_ray.data.batch import Sampler
+from rails_ray.data.batch import Sampler, TrainingBatch
 from rails_ray.data.dataset import DataSet
 from rails_ray.encoders.model import Model
 from rails_ray.encoders.text import TransformerConfig
@@ -55,7 +57,7 @@ from rails_ray.similarities.states import ItemState, QueryState, concatenate, te
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.contrast import Contrast, Gathered, PrimaryAndImage, Streamed, WithinBatch
 from rails_ray.training.loop import train
-from rails_ray.training.objectives import Contrastive
+from rails_ray.training.objectives import Contrastive, Objective
 from rails_ray.training.step import TrainingStep
 
 LOCAL_BATCH = 32
@@ -102,11 +104,28 @@ def step_of(config: RunConfig, model: Model, kind: str) -> TrainingStep:
     return step
 
 
-def hit_rates(config: RunConfig, kind: str) -> dict[str, Any]:
+class After:
+    """In-batch negatives for the first steps, then another kind."""
+
+    def __init__(self, num_steps: int, kind: str) -> None:
+        self.num_left = num_steps
+        self.then = KINDS[kind]
+
+    def __call__(
+        self, model: Model, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
+    ) -> tuple[Tensor, Tensor | None]:
+        self.num_left -= 1
+        contrast = self.then if self.num_left < 0 else KINDS["in-batch"]
+        return contrast(model, objective, query, items, batch)
+
+
+def hit_rates(config: RunConfig, kind: str, warm_up: int) -> dict[str, Any]:
     """Train on all workers of a group, and measure on the first."""
     data, model, sampler = prepared(config)
+    step = step_of(config, model, kind)
+    step.contrast = After(warm_up, kind)
     progress = train(
-        wrapped(step_of(config, model, kind)),
+        wrapped(step),
         sampler.batch,
         config.training,
         seed=[config.seed, rank()],
@@ -117,7 +136,9 @@ def hit_rates(config: RunConfig, kind: str) -> dict[str, Any]:
         return {}
     items = encode_items(model, model.item_features(data.item_inputs))
     report = validate(model, items, data.queries["test"], None)
+    some = items.components[:: max(len(items) // 1000, 1), 0]
     return {
+        "mean_item_cosine": float((some @ some.T).mean()),
         "seconds": progress.seconds,
         "loss": float(np.mean(progress.losses[-100:])),
         "hit_rate": report.hit_rate,
@@ -221,7 +242,7 @@ def measure_hit_rates(arguments: argparse.Namespace, record: Record) -> None:
     ]
     for seed, workers, kind in track(cells, "hit rates"):
         config = config_of(arguments.folder, arguments.data, workers, seed, arguments.steps)
-        measured = in_processes(partial(hit_rates, config, kind), workers)[0]
+        measured = in_processes(partial(hit_rates, config, kind, arguments.warm_up), workers)[0]
         record.row(
             question="hit-rate",
             data=arguments.data,
@@ -229,6 +250,7 @@ def measure_hit_rates(arguments: argparse.Namespace, record: Record) -> None:
             workers=workers,
             seed=seed,
             steps=arguments.steps,
+            warm_up=arguments.warm_up,
             local_batch=LOCAL_BATCH,
             **measured,
         )
@@ -273,7 +295,8 @@ def main() -> None:
     parser.add_argument("--data", default="tldr")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--warm-up", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--items", type=int, nargs="+", default=[1024, 4096, 16384, 65536])
     arguments = parser.parse_args()

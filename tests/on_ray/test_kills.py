@@ -11,7 +11,7 @@ import safetensors.torch
 from safetensors import safe_open
 
 from examples import small_config, write_text_data, write_untrained_run
-from processes import command, kill_one, wait_for, with_token
+from processes import command, kill_one, stop_one, wait_for, with_token
 from rails_ray import build, config, on_ray
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.storage import manifest, runs
@@ -34,8 +34,12 @@ def run_config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
 
 @pytest.fixture(scope="module")
 def undisturbed(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    """The losses of the run in this process."""
-    data = build.data(run_config, Storage(str(tmp_path_factory.mktemp("storage"))))
+    return curve_of(run_config, tmp_path_factory.mktemp("storage"))
+
+
+def curve_of(run_config: RunConfig, storage: Path) -> list[float]:
+    """The losses of a run in this process."""
+    data = build.data(run_config, Storage(str(storage)))
     model = build.model(run_config)
     step = build.training_step(model, run_config, in_one_process)
     sampler = build.sampler(run_config, model, data)
@@ -110,22 +114,28 @@ def test_a_killed_driver_of_training_and_of_encoding(
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_killed_worker_of_training(run_config: RunConfig, tmp_path: Path) -> None:
-    killed_at: list[int] = []
-    notes: set[str] = set()
+def test_workers_that_die_and_hang_while_the_other_waits_for_them(run_config: RunConfig, tmp_path: Path) -> None:
+    """With negatives from both workers, which meet in every step several times, and batches of different sizes."""
+    training = replace(run_config.training, num_steps=200, negatives="cross_device", batch_size=15)
+    shared = replace(run_config, training=training)
+    faults: list[int] = []
 
-    def kill_once(done: int, total: int, note: str) -> None:
-        if not killed_at and 20 < done < total and kill_one("RayTrainWorker", os.environ["RAY_AUTH_TOKEN"]):
-            killed_at.append(done)
+    def disturb(done: int, total: int, note: str) -> None:
+        token = os.environ["RAY_AUTH_TOKEN"]
+        if not faults and 20 < done < 60:
+            faults.append(done)
+            stop_one("RayTrainWorker", token, pause_s=1, is_killed=True)  # the other is inside an exchange by then
+        elif len(faults) == 1 and 100 < done < total:
+            faults.append(done)
+            stop_one("RayTrainWorker", token, pause_s=8, is_killed=False)
         notes.add(note)
 
-    run = on_ray.train(run_config, str(tmp_path), run="r", num_workers=2, checkpoint_s=0, on_progress=kill_once)
-    assert killed_at, "a worker must have been killed on the way"
-    (gone_on_from,) = {int(note.rpartition(" ")[2]) for note in notes if "going on from step" in note}
-    assert killed_at[0] <= gone_on_from < NUM_STEPS
-    # The first worker reports the loss of its own half of each batch.
-    halves = on_ray.train(run_config, str(tmp_path), run="undisturbed", num_workers=2).training["losses"]
-    assert run.training["losses"] == pytest.approx(halves, rel=1e-3, abs=1e-4)
+    notes: set[str] = set()
+    run = on_ray.train(shared, str(tmp_path), run="r", num_workers=2, checkpoint_s=0, timeout_s=5, on_progress=disturb)
+    gone_on_from = sorted({int(note.rpartition(" ")[2]) for note in notes if "going on from step" in note})
+    assert [before <= after for before, after in zip(faults, gone_on_from, strict=True)] == [True, True]
+    assert gone_on_from[-1] < training.num_steps
+    assert run.training["losses"] == pytest.approx(curve_of(shared, tmp_path), rel=1e-3, abs=1e-4)
 
 
 @pytest.mark.usefixtures("ray_cluster")
