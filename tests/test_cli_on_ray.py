@@ -1,4 +1,4 @@
-"""The README's commands, on clusters of their own."""
+"""The README's commands: as processes on clusters of their own, or in this process on the session's."""
 
 import json
 import secrets
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module")
 def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
-    """The quickstart at work and its storage. It leaves a core idle most of the time: other commands can use it."""
+    """The quickstart at work and its storage. It waits for much: other commands can use the time."""
     storage = tmp_path_factory.mktemp("quickstart") / "storage"
     arguments = ["--storage", str(storage), "--steps", "20", "--port", str(free_port())]
     with processes.command("quickstart", *arguments) as process:
@@ -33,9 +33,20 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path,
             process.kill()
 
 
-@pytest.mark.usefixtures("quickstart")
-def test_the_readmes_stage_commands(s3: str, tmp_path: Path) -> None:
-    """As printed but for storage on S3, a port, a small training, and the server in the background."""
+def here(*arguments: str, capfd: pytest.CaptureFixture[str]) -> subprocess.CompletedProcess[str]:
+    """The command to its end, in this process, on the cluster that it is connected to."""
+    capfd.readouterr()
+    code = cli.main(arguments)
+    return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
+
+
+@pytest.mark.usefixtures("quickstart", "ray_cluster")
+def test_the_readmes_stage_commands(s3: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """As printed but for storage on S3, a port, a small training, and the server in the background.
+
+    Serving and asking are processes, as a shell would start them. All else is spared the start of a process and of its
+    cluster, which takes far longer than its work; `on_ray/test_kills.py` trains and encodes in processes.
+    """
     storage, port = f"{s3}/storage", free_port()
     url, token = f"http://127.0.0.1:{port}", secrets.token_hex(32)
     small = {
@@ -72,7 +83,7 @@ def test_the_readmes_stage_commands(s3: str, tmp_path: Path) -> None:
                 while "serving at" not in (line := server.stdout.readline()):
                     assert line or server.poll() is None, "the server ended"
                 continue
-            done = run(*arguments)
+            done = run(*arguments) if command[0] == "query" else here(*arguments, capfd=capfd)
             assert done.returncode == 0, done.stderr
             assert "Traceback" not in done.stderr
             if command[0] == "calibrate":
@@ -93,7 +104,7 @@ def test_the_readmes_stage_commands(s3: str, tmp_path: Path) -> None:
     store = Storage(storage)
     part = f"versions/demo-1/{versions.read_manifest(store).parts[-1].path}"
     store.write(part, store.read(part)[:-1])
-    done = run("serve", "--allow-anonymous", "--storage", storage, "--port", str(port))
+    done = here("serve", "--allow-anonymous", "--storage", storage, "--port", str(port), capfd=capfd)
     assert done.returncode == cli.EXIT_FAILED
     assert f"{Path(part).name} of version demo-1 must have the sha256 of its manifest" in done.stderr
     assert "Traceback" not in done.stderr

@@ -38,7 +38,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(root: Path, run_config: RunConfig, ray_cluster: None) -> Run:
-    return on_ray.train(run_config, str(root), run="first", num_workers=2)
+    """Trained on a folder of data that is relative to this process, whose workers are elsewhere."""
+    folder = Path(str(run_config.data.folder))
+    near = replace(run_config, data=DataConfig(folder=folder.name))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder.parent)
+        return on_ray.train(near, str(root), run="first", num_workers=2)
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +64,7 @@ def test_one_worker_gives_the_same_losses_as_two(root: Path, run: Run, run_confi
     alone = on_ray.train(
         run_config, str(root), run="alone", num_workers=1, on_progress=lambda *args: reported.append(args)
     )
-    # Workers average the losses of their own slices; the first one reports its own.
-    assert np.mean(alone.training["losses"][-10:]) == pytest.approx(np.mean(run.training["losses"][-10:]), rel=0.3)
+    assert alone.training["losses"] == pytest.approx(run.training["losses"], rel=1e-2, abs=1e-3)
     model, other = (build.trained_model(run_config, one.weights) for one in (alone, run))
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.allclose(a, b, atol=2e-2)
@@ -265,14 +269,8 @@ def test_a_damaged_version_is_told_in_a_sentence_by_evaluation(root: Path, run: 
     assert "\n" not in str(told.value)
 
 
-def test_a_folder_of_data_may_be_relative(root: Path, run_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = Path(run_config.data.folder)
-    monkeypatch.chdir(folder.parent)
-    short = replace(run_config.training, num_steps=2)
-    made = on_ray.train(
-        replace(run_config, data=DataConfig(folder=folder.name), training=short), str(root), run="near", num_workers=1
-    )
-    assert config.from_json(made.config).data.folder == str(folder.resolve())
+def test_a_folder_of_data_may_be_relative(run: Run, run_config: RunConfig) -> None:
+    assert config.from_json(run.config).data.folder == str(Path(str(run_config.data.folder)).resolve())
 
 
 def test_arguments_that_cannot_be(root: Path, run: Run, run_config: RunConfig) -> None:

@@ -1,6 +1,8 @@
 """A shard that is missing. Last of its folder by its name: the server that the folder shares is harmed for a while."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import httpx
 import pytest
@@ -20,22 +22,27 @@ def test_a_missing_shard_is_503_unless_the_request_can_do_with_less(served_versi
     ray.kill(ray.get_actor(actor["name"], namespace=actor["namespace"]))
 
     queries = [{"text": "red"}]
-    response = served_version.search(queries=queries, k=5)
+    with ThreadPoolExecutor() as at_once:  # each waits as long as a shard may take to answer
+        search = partial(at_once.submit, served_version.search, queries=queries)
+        whole_corpus = search(k=5)
+        half = search(k=30, min_coverage=0.5, cutoff={"top_k": 30})
+        too_many = search(k=31, min_coverage=0.5, cutoff={"top_k": 31})
+        nucleus = search(k=30, min_coverage=0.5, cutoff={"nucleus": 0.999})
+        too_much = search(k=5, min_coverage=0.6)
+        health = at_once.submit(httpx.get, f"{served_version.url}/v1/health", timeout=30)
+    response = whole_corpus.result()
     assert response.status_code == 503
     assert response.json()["error"] == (
         "min_coverage must be reached, 1 of 60 items, got 30 from 1 of 2 shards: try again or ask for less"
     )
     assert response.headers["retry-after"] == "1"
-    partial = served_version.search(queries=queries, k=30, min_coverage=0.5, cutoff={"top_k": 30}).json()
-    assert partial["coverage"] == {"shards_answered": 1, "num_shards": 2, "items_searched": 30, "num_items": 60}
-    assert set(partial["results"][0]["items"]) == set(served_version.item_ids[:30])
-    too_many = served_version.search(queries=queries, k=31, min_coverage=0.5, cutoff={"top_k": 31})
-    assert too_many.status_code == 422
-    nucleus = served_version.search(queries=queries, k=30, min_coverage=0.5, cutoff={"nucleus": 0.999}).json()
-    assert set(nucleus["results"][0]["items"]) <= set(served_version.item_ids[:30])
-    assert served_version.search(queries=queries, k=5, min_coverage=0.6).status_code == 503
-    health = httpx.get(f"{served_version.url}/v1/health", timeout=30)
-    assert (health.status_code, health.json()) == (
+    of_half = half.result().json()
+    assert of_half["coverage"] == {"shards_answered": 1, "num_shards": 2, "items_searched": 30, "num_items": 60}
+    assert set(of_half["results"][0]["items"]) == set(served_version.item_ids[:30])
+    assert too_many.result().status_code == 422
+    assert set(nucleus.result().json()["results"][0]["items"]) <= set(served_version.item_ids[:30])
+    assert too_much.result().status_code == 503
+    assert (health.result().status_code, health.result().json()) == (
         503,
         {"error": "2 shards must answer, got none from shard 1"},
     )
@@ -44,4 +51,4 @@ def test_a_missing_shard_is_503_unless_the_request_can_do_with_less(served_versi
     deadline = time.monotonic() + 60
     while served_version.search(queries=queries, k=5).status_code != 200:
         assert time.monotonic() < deadline
-        time.sleep(0.5)
+        time.sleep(0.5)  # Serve tells nobody
