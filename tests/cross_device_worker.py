@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from examples import small_config
 from rails_ray import build
 from rails_ray.collectives.gather import gather_constants
-from rails_ray.collectives.group import num_workers, rank
+from rails_ray.collectives.group import device, num_workers, rank
 from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.config import LossConfig, RunConfig
 from rails_ray.data.dataset import ItemLists, Queries
@@ -107,7 +107,7 @@ def step_of(case: Case, model: Model, contrast: Contrast, mean: Callable[[Tensor
 
 
 def gradients_of(step: nn.Module) -> dict[str, Tensor]:
-    return {name: p.grad.clone() for name, p in step.named_parameters() if p.grad is not None}
+    return {name: p.grad.cpu() for name, p in step.named_parameters() if p.grad is not None}
 
 
 def whole(case: Case) -> tuple[float, dict[str, Tensor]]:
@@ -150,7 +150,8 @@ def shared(case: Case) -> tuple[float, dict[str, Tensor]]:
     """The same on one of several workers: its part of the loss, and the gradients on which all agree."""
     model = model_of(case)
     step = step_of(case, model, {**FORMS, **BASELINES}[case.form], mean_over_workers)
-    batch = sampler_of(case, model, rank(), num_workers()).batch(BATCHES[case.batch][1])
+    batch = sampler_of(case, model, rank(), num_workers()).batch(BATCHES[case.batch][1]).to(device())
+    step.to(device())
     wrapped = DistributedDataParallel(step) if case.is_wrapped else step
     loss = wrapped(batch)
     loss.backward()
@@ -167,18 +168,18 @@ def descend(form: str, is_clipped: bool) -> dict[str, Tensor]:
     case = Case("towers mixture", batch="even")
     model = model_of(case)
     contrast = FORMS[form] if num_workers() > 1 else WithinBatch()
-    step = step_of(case, model, contrast, mean_over_workers).double()
+    step = step_of(case, model, contrast, mean_over_workers).double().to(device())
     wrapped = DistributedDataParallel(step) if num_workers() > 1 else step
     optimizer = torch.optim.SGD(step.parameters(), lr=0.05)
     sampler = sampler_of(case, model, rank(), num_workers())
     for number in range(4):
         optimizer.zero_grad()
-        wrapped(sampler.batch(number)).backward()
+        wrapped(sampler.batch(number).to(device())).backward()
         if is_clipped:
             norm = torch.nn.utils.clip_grad_norm_(step.parameters(), 0.5)
             assert norm > 0.5
         optimizer.step()
-    return {name: parameter.detach() for name, parameter in step.named_parameters()}
+    return {name: parameter.detach().cpu() for name, parameter in step.named_parameters()}
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def test_an_argument_that_cannot_be_is_told_and_exits_with_2(
         (
             ["train", "nope"],
             2,
-            "recipe must be one of emoji-mol, emoji-dot, text-mol, text-dot, ml1m-sasrec, ml1m-sasrec-mol, got",
+            "recipe must be one of emoji-mol, emoji-dot, text-mol, text-dot, text-transformer-mol, ",
         ),
         (["query"], 2, "give at least 1 query, got none"),
         (["query", "pizza", "--url", "http://127.0.0.1:1"], 1, "a rails-ray server must answer at http://127.0.0.1:1"),

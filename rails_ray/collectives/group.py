@@ -47,7 +47,7 @@ def rank() -> int:
 
 def device() -> torch.device:
     """Where tensors must be to be exchanged."""
-    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+    return torch.device("cuda" if dist.is_initialized() and dist.get_backend() == "nccl" else "cpu")
 
 
 @contextmanager

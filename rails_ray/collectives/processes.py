@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,25 +14,30 @@ import torch.multiprocessing as mp
 Result = TypeVar("Result")
 
 
-def in_processes(work: Callable[[], Result], num_workers: int, timeout_s: float = 600.0) -> list[Result]:
-    """What `work` gives on each of so many new processes of a gloo group, by rank. Each computes in one thread.
+def in_processes(
+    work: Callable[[], Result], num_workers: int, *, timeout_s: float = 600.0, backend: Literal["gloo", "nccl"] = "gloo"
+) -> list[Result]:
+    """What `work` gives on each of so many new processes, by rank. Each computes in one thread, or on its own GPU.
 
     Args:
         work: of a module that a new process can import; `group.rank` says where it runs.
         timeout_s: that workers wait for one another.
+        backend: that they communicate by; nccl needs a GPU for each.
 
     Raises:
         torch.multiprocessing.ProcessException: if one of them fails.
     """
     with tempfile.TemporaryDirectory(prefix="rails-ray-") as folder:
-        mp.spawn(_work, args=(num_workers, timeout_s, folder, work), nprocs=num_workers)  # type: ignore[attr-defined,no-untyped-call]
+        mp.spawn(_work, args=(num_workers, timeout_s, backend, folder, work), nprocs=num_workers)  # type: ignore[attr-defined,no-untyped-call]
         return [pickle.loads(Path(folder, str(rank)).read_bytes()) for rank in range(num_workers)]
 
 
-def _work(rank: int, num_workers: int, timeout_s: float, folder: str, work: Callable[[], Result]) -> None:
+def _work(rank: int, num_workers: int, timeout_s: float, backend: str, folder: str, work: Callable[[], Result]) -> None:
     torch.set_num_threads(1)  # they share the cores
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
     dist.init_process_group(
-        "gloo",
+        backend,
         init_method=f"file://{folder}/rendezvous",
         rank=rank,
         world_size=num_workers,

@@ -39,7 +39,8 @@ class OfRecipe(Stored):
     """What a command has that trains."""
 
     recipe: tyro.conf.Positional[str] = DEFAULT_RECIPE
-    """emoji-mol, text-mol, ml1m-sasrec-mol (Mixture of Logits); emoji-dot, text-dot, ml1m-sasrec (dot product)."""
+    """emoji-mol, text-mol, text-transformer-mol, ml1m-sasrec-mol (Mixture of Logits); emoji-dot, text-dot,
+    text-transformer-dot, ml1m-sasrec (dot product)."""
     run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
     """Name of the run, and of a pipeline's version, the same again to go on; by default the recipe's and the time."""
     workers: int = 2
@@ -57,6 +58,9 @@ class OfRecipe(Stored):
 class Train(OfRecipe):
     """Train a model by a recipe and store it as a run. Every field of the recipe can be overridden by its name."""
 
+    timeout_s: float = 600.0
+    """Seconds that workers wait for one another before all go on from the last checkpoint."""
+
     def run(self) -> dict[str, Any]:
         load()
         from rails_ray import on_ray, rendering
@@ -72,6 +76,7 @@ class Train(OfRecipe):
                 num_workers=self.workers,
                 use_gpu=self.use_gpu,
                 checkpoint_s=self.checkpoint_s,
+                timeout_s=self.timeout_s,
                 on_progress=on_progress,
             )
         hit_rate = run.validation["hit_rate"]

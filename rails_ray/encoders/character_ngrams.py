@@ -44,7 +44,7 @@ class Bags:
         ends = torch.cat([self.starts[1:], self.starts.new_tensor([len(self.buckets)])])
         lengths = ends[rows] - self.starts[rows]
         starts = lengths.cumsum(0) - lengths
-        within = torch.arange(int(lengths.sum())) - starts.repeat_interleave(lengths)
+        within = torch.arange(int(lengths.sum()), device=starts.device) - starts.repeat_interleave(lengths)
         return Bags(self.buckets[self.starts[rows].repeat_interleave(lengths) + within], starts)
 
     def to(self, device: torch.device | str) -> "Bags":

@@ -22,10 +22,10 @@ from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.retrieval.candidates import ByAverage, Candidates, PerEmbedding, union
 from rails_ray.retrieval.certificate import Certificate, all_scored, rounding_slack
 from rails_ray.retrieval.checks import check_items, check_search, check_search_above, check_width
-from rails_ray.retrieval.rescore import candidate_scores, rescore
+from rails_ray.retrieval.rescore import candidate_scores
 from rails_ray.similarities import Similarity
 from rails_ray.similarities.states import ItemState, QueryState
-from rails_ray.top_k import Above, Exclusions, ScanAbove, TopK
+from rails_ray.top_k import Above, Exclusions, ScanAbove, TopK, select
 
 NO_CERTIFICATE = "candidates by the average component alone: what it leaves out may have any cosine"
 
@@ -80,7 +80,7 @@ class Approximate:
         check_search(query, self.similarity, self.items, k)
         self._check_widths(k)
         found = self._at_least(query, k, exclude)
-        top_k = rescore(self.similarity, self.items, query, found.item_rows, found.is_there, k)
+        top_k = select(candidate_scores(self.similarity, self.items, query, found), k, found.item_rows)
         return Found(top_k.exactly_k(), self._certificate(found), found.is_there.sum(dim=1))
 
     def search_above(
@@ -98,9 +98,7 @@ class Approximate:
         check_search_above(query, self.similarity, self.items, threshold, cap, at_least)
         best = ScanAbove(threshold, cap, at_least)
         found = self._at_least(query, at_least, exclude)
-        scores = candidate_scores(
-            self.similarity, self.items, query, found.item_rows, found.is_there, best.floor - self.slack
-        )
+        scores = candidate_scores(self.similarity, self.items, query, found, best.floor - self.slack)
         num_scored = (scores > -torch.inf).sum(dim=1)
         item_rows, order = found.item_rows.sort(dim=1)  # as a scan takes them
         best.add(0, scores.gather(1, order))

@@ -19,10 +19,10 @@ from rails_ray.retrieval import Found, FoundAbove
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.retrieval.candidates import Candidates, PerEmbedding
 from rails_ray.retrieval.checks import check_search, check_search_above, check_width
-from rails_ray.retrieval.rescore import rescore
+from rails_ray.retrieval.rescore import candidate_scores
 from rails_ray.similarities import Similarity
 from rails_ray.similarities.states import ItemState, QueryState
-from rails_ray.top_k import Exclusions
+from rails_ray.top_k import Exclusions, select
 
 
 class TwoPass:
@@ -69,8 +69,8 @@ class TwoPass:
         """The k-th best score of the candidates; -inf where a query has fewer than k."""
         if found.item_rows.shape[1] < k:
             return torch.full((len(query),), -torch.inf, device=query.components.device)
-        best = rescore(self.scan.similarity, self.scan.items, query, found.item_rows, found.is_there, k)
-        return best.scores[:, -1]
+        scores = candidate_scores(self.scan.similarity, self.scan.items, query, found)
+        return select(scores, k, found.item_rows).scores[:, -1]
 
 
 def _num_scored(second: Found | FoundAbove, found: Candidates) -> Int[Tensor, " B"]:

@@ -18,8 +18,8 @@ SMALLEST = 1e-9  # of a gradient's norm: below it, it is zero but for rounding
 
 
 @cache
-def on_workers(num_workers: int) -> list[Proof]:
-    return in_processes(prove, num_workers)
+def on_workers(num_workers: int, backend: str = "gloo") -> list[Proof]:
+    return in_processes(prove, num_workers, backend=backend)
 
 
 @cache
@@ -67,6 +67,19 @@ def test_the_baselines_have_another_gradient(form: str, num_workers: int) -> Non
         assert mean != pytest.approx(loss, rel=0.1)
     of_items = "model.item_components.project.weight"
     assert distance(gradients[of_items], found[0][1][of_items])[0] > 1e-3
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs, which communicate by nccl")
+@pytest.mark.parametrize("case", [case for case in cases() if case.form in FORMS], ids=str)
+def test_gpus_have_the_gradient_of_one_process(case: Case) -> None:
+    if case.precision != torch.float32:
+        pytest.skip("a processor rounds to bfloat16 in another order than a GPU")
+    loss, gradients = expected(case, 2)
+    found = [of_rank.gradients[case] for of_rank in on_workers(2, "nccl")]
+    assert sum(part for part, _ in found) / 2 == pytest.approx(loss, rel=1e-4)
+    for name, gradient in gradients.items():
+        if gradient.norm() >= SMALLEST:
+            assert distance(gradient, found[0][1][name])[0] < 1e-4, name
 
 
 def test_bfloat16_rounds_and_is_proved_where_it_does() -> None:

@@ -81,23 +81,25 @@ def job(head: HeadNode, s3_root: OnS3, name: str, *arguments: str, heard: Heard 
 
 
 def training(s3_root: OnS3) -> list[str]:
-    """Arguments of a training that takes a moment, of the run "first"."""
+    """Arguments of a training that takes a moment, with negatives from both workers, of the run "first"."""
     sizes = {
         "encoder.width": 8,
+        "encoder.num-heads": 2,
         "encoder.hidden": 8,
-        "encoder.num-buckets": 500,
+        "encoder.max-length": 8,
+        "encoder.vocabulary-size": 300,
+        "encoder.dropout": 0,
         "components.width": 6,
         "components.gate-hidden": 5,
         "similarity.num-query-components": 2,
         "similarity.num-item-components": 2,
         "similarity.gate-hidden": 5,
         "training.batch-size": 16,
-        "training.num-items": 16,
         "training.learning-rate": 1e-2,
         "training.num-steps": NUM_STEPS,
     }
     words = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
-    return ["text-mol", "--run", "first", "--workers", "1", "--data.folder", s3_root.data, *words]
+    return ["text-transformer-mol", "--run", "first", "--workers", "2", "--data.folder", s3_root.data, *words]
 
 
 def of_cluster(head: HeadNode, is_one: Callable[[list[str]], bool]) -> list[psutil.Process]:
