@@ -44,7 +44,7 @@ def test_the_mathematics_runs_where_only_torch_numpy_scipy_and_jaxtyping_are() -
         "emoji",
         "fastapi",
     }
-    names = [*modules_of(*MATHEMATICS), "rails_ray.top_k"]
+    names = [*modules_of(*MATHEMATICS), "rails_ray.above", "rails_ray.top_k"]
     names.remove("rails_ray.encoders.tokenizer")  # imported where there are tokens to learn or to read
     code = f"""
 import importlib

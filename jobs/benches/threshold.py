@@ -36,10 +36,10 @@ from torch import Tensor
 
 from jobs.benches.record import Record
 from jobs.benches.table5 import SHAPES, timed, train
+from rails_ray.above import Above
 from rails_ray.indexes.flat import FlatIndex
 from rails_ray.retrieval import Found, FoundAbove
 from rails_ray.retrieval.brute_force import BruteForce
-from rails_ray.top_k import Above
 
 BATCH = 32
 NUM_ABOVE = (10, 100, 1000)  # items a query that reach the threshold

@@ -10,7 +10,8 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
-from rails_ray.top_k import Above, Exclusions, TopK
+from rails_ray.above import Above
+from rails_ray.top_k import Exclusions, TopK
 
 
 @runtime_checkable

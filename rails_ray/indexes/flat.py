@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rails_ray.top_k import Above, Exclusions, ScanAbove, TopK, check_above, check_k, scan
+from rails_ray.above import Above, ScanAbove, check_above
+from rails_ray.top_k import Exclusions, TopK, check_k, scan
 
 BLOCK_SCORES = 2**23  # scores of a block, 32 MB: wide lines, in which selection costs least per score
 

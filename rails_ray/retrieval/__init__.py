@@ -20,9 +20,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from rails_ray.above import Above
 from rails_ray.retrieval.certificate import Certificate, needed
 from rails_ray.similarities.states import QueryState
-from rails_ray.top_k import Above, Exclusions, TopK
+from rails_ray.top_k import Exclusions, TopK
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from rails_ray.above import Above, ScanAbove
 from rails_ray.retrieval import Found, FoundAbove
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.retrieval.candidates import ByAverage, Candidates, PerEmbedding, union
@@ -25,7 +26,7 @@ from rails_ray.retrieval.checks import check_items, check_search, check_search_a
 from rails_ray.retrieval.rescore import candidate_scores
 from rails_ray.similarities import Similarity
 from rails_ray.similarities.states import ItemState, QueryState
-from rails_ray.top_k import Above, Exclusions, ScanAbove, TopK, select
+from rails_ray.top_k import Exclusions, TopK, select
 
 NO_CERTIFICATE = "candidates by the average component alone: what it leaves out may have any cosine"
 

@@ -17,13 +17,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from rails_ray.above import ScanAbove
 from rails_ray.losses import ScoreLogit
 from rails_ray.retrieval import Found, FoundAbove
 from rails_ray.retrieval.certificate import all_scored, rounding_slack
 from rails_ray.retrieval.checks import check_items, check_query, check_search, check_search_above
 from rails_ray.similarities import Similarity
 from rails_ray.similarities.states import ItemState, QueryState, take
-from rails_ray.top_k import Exclusions, Scan, ScanAbove
+from rails_ray.top_k import Exclusions, Scan
 
 BLOCK_SCORES = 2**19  # scores of a block between two looks at the k-th best: 2 MB
 

@@ -3,9 +3,10 @@
 from jaxtyping import Float
 from torch import Tensor
 
+from rails_ray.above import check_above
 from rails_ray.similarities import Similarity
 from rails_ray.similarities.states import ItemState, QueryState
-from rails_ray.top_k import check_above, check_k
+from rails_ray.top_k import check_k
 
 
 def check_search(query: QueryState, similarity: Similarity, items: ItemState, k: int) -> None:

@@ -12,10 +12,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from rails_ray.above import Above, merge_above
 from rails_ray.retrieval import Found, FoundAbove, Retriever
 from rails_ray.retrieval.certificate import Certificate, all_scored
 from rails_ray.similarities.states import QueryState, take
-from rails_ray.top_k import Above, Exclusions, TopK, merge, merge_above
+from rails_ray.top_k import Exclusions, TopK, merge
 
 
 def search_shard(

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from rails_ray.above import Above
 from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.policies import cut
 from rails_ray.errors import UnavailableError
@@ -24,7 +25,7 @@ from rails_ray.on_ray.serving.shard import Asked, ItemId, ShardAnswer, ShardExpl
 from rails_ray.retrieval import Found, FoundAbove
 from rails_ray.retrieval.certificate import Certificate, needed
 from rails_ray.retrieval.sharded import merge_shards, merge_shards_above
-from rails_ray.top_k import Above, TopK
+from rails_ray.top_k import TopK
 
 Value = TypeVar("Value")
 
