@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from examples import batches_of, small_config, small_history_config
 from rails_ray import build
+from rails_ray.collectives.each import from_each
 from rails_ray.collectives.first import from_first
+from rails_ray.collectives.group import rank
 from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.config import LossConfig, RunConfig
 
@@ -23,23 +25,25 @@ def config_of(inputs: str, similarity: str) -> RunConfig:
     return replace(made, loss=LossConfig(mutual_information_weight=5.0))
 
 
-def work(rank: int, folder: str) -> None:
-    """Leave in `folder` loss and gradients of one step of each case, and what the collectives gave."""
-    torch.set_num_threads(1)  # the processes share few cores
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=NUM_WORKERS)
+def work() -> dict[str, Any]:
+    """Loss and gradients of one step of each case, and what the collectives gave."""
     results = {}
     for case in CASES:
         config = config_of(*case)
         model = build.model(config)
         step = DistributedDataParallel(build.training_step(model, config, mean_over_workers).double())
-        batch = batches_of(model, rank=rank, num_workers=NUM_WORKERS).batch(0)
+        batch = batches_of(model, rank=rank(), num_workers=NUM_WORKERS).batch(0)
         loss = step(batch)
         loss.backward()
         gradients = {name: p.grad for name, p in step.module.named_parameters() if p.grad is not None}
         results[case] = {"loss": loss.detach(), "gradients": gradients, "num_queries": len(batch.positive)}
-    own = torch.tensor(1.0 + rank, requires_grad=True)
+    own = torch.tensor(1.0 + rank(), requires_grad=True)
     mean = mean_over_workers(own)
-    (mean * 10**rank).backward()  # of which each worker makes something else
-    left = {"steps": results, "told": from_first(["said by", rank, b"\x00"]), "mean": mean.item(), "slope": own.grad}
-    torch.save(left, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    (mean * 10 ** rank()).backward()  # of which each worker makes something else
+    return {
+        "steps": results,
+        "first": from_first(["said by", rank(), b"\x00"]),
+        "each": from_each(0.5 + rank()),
+        "mean": mean.item(),
+        "slope": own.grad,
+    }

@@ -4,22 +4,20 @@ from typing import Any
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 
 from examples import batches_of
 from gloo_worker import CASES, NUM_WORKERS, config_of, work
 from rails_ray import build
 from rails_ray.collectives.first import from_first
 from rails_ray.collectives.mean import mean_over_workers
+from rails_ray.collectives.processes import in_processes
 from rails_ray.training.step import in_one_process
 
 
 @pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def left() -> list[dict[str, Any]]:
     """What each of the two processes left behind."""
-    folder = tmp_path_factory.mktemp("gloo")
-    mp.spawn(work, args=(str(folder),), nprocs=NUM_WORKERS)
-    return [torch.load(folder / f"{rank}.pt") for rank in range(NUM_WORKERS)]
+    return in_processes(work, NUM_WORKERS)
 
 
 @pytest.mark.parametrize("case", CASES, ids=" ".join)
@@ -45,7 +43,11 @@ def test_a_mean_passes_back_the_mean_of_what_all_workers_want_of_it(left: list[d
 
 
 def test_the_first_workers_value_is_told_to_all(left: list[dict[str, Any]]) -> None:
-    assert [of_rank["told"] for of_rank in left] == [["said by", 0, b"\x00"]] * NUM_WORKERS
+    assert [of_rank["first"] for of_rank in left] == [["said by", 0, b"\x00"]] * NUM_WORKERS
+
+
+def test_each_workers_value_is_told_to_all_by_rank(left: list[dict[str, Any]]) -> None:
+    assert [of_rank["each"] for of_rank in left] == [[0.5, 1.5]] * NUM_WORKERS
 
 
 def test_without_a_group_a_value_is_its_own_mean_and_the_first() -> None:
