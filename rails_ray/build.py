@@ -85,13 +85,27 @@ def _start_aligned(built: Model) -> None:
             item.bias[:shared] = query.bias[:shared]
 
 
-def learn_tokens(built: Model, read: DataSet) -> None:
-    """Let a model whose encoder has tokens learn them from all texts that training sees, before it trains."""
-    if isinstance(built.encoder, TextTransformer):
+def learn_tokens(
+    built: Model,
+    read: DataSet,
+    *,
+    is_first: bool = True,
+    from_first: Callable[[Tensor], Tensor] = lambda tokens: tokens,
+) -> None:
+    """Let a model whose encoder has tokens learn them from all texts that training sees, before it trains.
+
+    Args:
+        is_first: of the workers of a run; the others take its tokens.
+        from_first: the first worker's tensor, on every worker.
+    """
+    if not isinstance(built.encoder, TextTransformer):
+        return
+    if is_first:
         queries = read.queries["train"].inputs
         assert isinstance(read.item_inputs, list)
         assert isinstance(queries, list)
         built.encoder.learn([*read.item_inputs, *queries])
+    built.encoder.set_extra_state(from_first(built.encoder.get_extra_state()))
 
 
 def trained_model(config: RunConfig, weights: bytes) -> Model:

@@ -3,14 +3,18 @@
 import os
 import time
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cross_device_worker import BASELINES, FORMS, Case, model_of, sampler_of, step_of
 from rails_ray.collectives.gather import gather, gather_constants
 from rails_ray.collectives.group import place_of, rank
+from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.collectives.ring import shift_on_ring
 from rails_ray.errors import LostWorkerError
 
@@ -33,12 +37,13 @@ def unlike() -> dict[str, str]:
     is_first = rank() == 0
     broken = torch.ones(2, 3)
     broken[1, 2] = torch.nan if rank() == 1 else 1.0
-    return {
+    return broken_model() | {
         "size": told(lambda: place_of_lines(torch.ones(2, 3 if is_first else 4))),
         "axes": told(lambda: place_of_lines(torch.ones(2, 3) if is_first else torch.ones(2, 3, 1))),
         "dtype": told(lambda: place_of_lines(torch.ones(2, 3, dtype=torch.float32 if is_first else torch.bfloat16))),
         "NaN": told(lambda: place_of_lines(broken)),
         "infinity": told(lambda: place_of_lines(torch.full((2, 3), torch.inf))),
+        "number": told(lambda: place_of([torch.ones(2)] * (1 if is_first else 2), "embeddings")),
         "lines": told(lambda: place_of_lines(torch.ones(rank(), 3))),
     }
 
@@ -71,6 +76,21 @@ def shifted() -> list[list[int]]:
     """Of workers with 1, 2 and 3 lines, what the one before had."""
     own = torch.arange(rank() + 1)
     return [lines.tolist() for lines in shift_on_ring([own, own > 0], (rank() - 1) % 3 + 1)]
+
+
+def broken_model() -> dict[str, str]:
+    """What each worker says of a step in which worker 1 has a weight that is not finite."""
+    said = {}
+    for side, form, name in product(("query", "item"), [*FORMS, *BASELINES], ("towers dot", "towers mixture")):
+        case = Case(name, form=form)
+        model = model_of(case)
+        step = step_of(case, model, {**FORMS, **BASELINES}[form], mean_over_workers)
+        if rank() == 1:
+            components = model.query_components if side == "query" else model.item_components
+            components.project.bias.data[0] = torch.nan
+        batch = sampler_of(case, model, rank(), 2).batch(0)
+        said[f"{side} {form} {name}"] = told(partial(step, batch))
+    return said
 
 
 CALLS: dict[str, Callable[[], Any]] = {

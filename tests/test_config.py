@@ -1,3 +1,4 @@
+import copy
 import io
 import json
 from dataclasses import replace
@@ -14,6 +15,7 @@ from rails_ray import build, config, recipes
 from rails_ray.config import DataConfig, LossConfig, RunConfig
 from rails_ray.data import sequences
 from rails_ray.data.batch import PairSampler, WindowSampler
+from rails_ray.encoders.text import TransformerConfig
 from rails_ray.storage import manifest
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.contrast import Gathered, Streamed, WithinBatch
@@ -223,3 +225,26 @@ def test_negatives_choose_what_queries_are_compared_with(fields: dict[str, objec
     chosen = build.contrast(replace(TEXTS, training=replace(TEXTS.training, **fields)))
     assert type(chosen) is contrast
     assert getattr(chosen, "block_size", 8) == 8
+
+
+@pytest.mark.parametrize(
+    ("made", "name", "message"),
+    [
+        (TEXTS.training, "negatives", "negatives must be one of uniform, in_batch, cross_device, got 'other'"),
+        (TEXTS.training, "precision", "precision must be one of float32, bfloat16, got 'other'"),
+        (TransformerConfig(), "pooling", "pooling must be mean or aggregation, got 'other'"),
+    ],
+)
+def test_a_word_that_is_none_of_a_fields(made: object, name: str, message: str) -> None:
+    """As a stored config may hold it: in tests alone, types are checked before."""
+    other = copy.copy(made)
+    object.__setattr__(other, name, "other")
+    with pytest.raises(ValueError, match=message):
+        other.__post_init__()
+
+
+def test_a_config_that_was_stored_before_there_were_other_negatives() -> None:
+    stored = json.loads(config.to_json(TEXTS))
+    for name in ("negatives", "encode_size", "block_size", "precision"):
+        del stored["training"][name]
+    assert config.from_json(json.dumps(stored).encode()) == TEXTS

@@ -19,7 +19,6 @@ workers' items and for a ring of blocks, which are made up here as they come by.
 """
 
 import argparse
-import resource
 import time
 from dataclasses import replace
 from functools import partial
@@ -200,7 +199,8 @@ def peak_bytes(form: str, num_items: int, block_size: int) -> int:
         block = [part.detach() for part in tensors_of(random_items(owner))]
         return [*block, rows, *tensors[len(block) + 1 :]]
 
-    before = peak_rss()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew: a new process has that of its parent
+    before = resident("VmRSS")
     if form == "ring":
         loss = over_all_items(
             sums_of,
@@ -215,7 +215,7 @@ def peak_bytes(form: str, num_items: int, block_size: int) -> int:
         scores, _ = similarity(query, concatenate(blocks))
         loss = objective(scores, query, roles_of(torch.arange(num_items), 0)).mean()
     loss.backward()
-    return peak_rss() - before
+    return resident("VmHWM") - before
 
 
 def random_query() -> QueryState:
@@ -229,8 +229,10 @@ def random_items(owner: int) -> ItemState:
     return ItemState(components, torch.randn(MEMORY_BATCH, 4, generator=generator), None)
 
 
-def peak_rss() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def resident(name: str) -> int:
+    """Bytes of this process now (VmRSS) or at their peak (VmHWM)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 def measure_hit_rates(arguments: argparse.Namespace, record: Record) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from rails_ray.errors import LostWorkerError
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool)
-NUM_AXES = 4  # of the tensors that are exchanged, at most
+NUM_AXES, NUM_TENSORS = 4, 8  # at most: of a tensor that is exchanged, and of one exchange
 
 
 class Place(NamedTuple):
@@ -55,12 +55,15 @@ def communicating(what: str) -> Iterator[None]:
     """Inside the block all workers take part in the same exchange.
 
     Raises:
-        LostWorkerError: where one of them has died, or did not come within the group's timeout.
+        LostWorkerError: where one of them has died, or did not come within the group's timeout; over nccl that ends
+            the process itself, unless the answer is waited for in the block.
     """
     try:
         yield
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = str(error).strip().partition("\n")[0]
         raise LostWorkerError(
             f"all {num_workers()} workers must take part in {what}, worker {rank()} got: {reason}: "
             "another worker has died or has taken too long"
@@ -81,11 +84,19 @@ def place_of(tensors: Sequence[Tensor], what: str) -> Place:
     """
     if num_workers() == 1:
         return Place(0, [len(tensors[0])])
-    told = torch.tensor([_described(tensor) for tensor in tensors], device=tensors[0].device)
+    nothing = [0, 1, -1] + [0] * (NUM_AXES - 1)
+    described = [_described(tensor) for tensor in tensors]
+    told = torch.tensor(described + [nothing] * (NUM_TENSORS - len(described)), device=tensors[0].device)
     heard = [torch.empty_like(told) for _ in range(num_workers())]
     with communicating(f"sharing {what}"):
         dist.all_gather(heard, told)
-    of_workers = torch.stack(heard).tolist()  # [W, tensors, lines and finite and dtype and axes]
+        of_workers = torch.stack(heard).tolist()  # [W, tensors, lines and finite and dtype and axes]
+    _check_alike(of_workers, what)
+    _check_finite(of_workers, what)
+    return Place(rank(), [of_worker[0][0] for of_worker in of_workers])
+
+
+def _check_alike(of_workers: list[list[list[int]]], what: str) -> None:
     for worker, described in enumerate(of_workers):
         for first, other in zip(of_workers[0], described, strict=True):
             if first[2:] != other[2:]:
@@ -93,22 +104,29 @@ def place_of(tensors: Sequence[Tensor], what: str) -> Place:
                     f"{what} must be of one size and dtype on all workers, got {_named(first)} on worker 0 and "
                     f"{_named(other)} on worker {worker}: start all of them with the same config"
                 )
+
+
+def _check_finite(of_workers: list[list[list[int]]], what: str) -> None:
     broken = [worker for worker, described in enumerate(of_workers) if not all(one[1] for one in described)]
     if broken:
         raise FloatingPointError(
             f"{what} must be finite on all workers, got NaN or an infinity on worker "
             f"{' and '.join(map(str, broken))}: lower training.learning_rate"
         )
-    return Place(rank(), [described[0][0] for described in of_workers])
 
 
 def _described(tensor: Tensor) -> list[int]:
     """Lines, whether all is finite, dtype, and the sizes of the further axes."""
+    assert tensor.dim() <= NUM_AXES
     further = list(tensor.shape[1:])
     padding = [0] * (NUM_AXES - 1 - len(further))
-    return [len(tensor), int(tensor.isfinite().all()), DTYPES.index(tensor.dtype), *further, *padding]
+    dtype = DTYPES.index(tensor.dtype) if tensor.dtype in DTYPES else len(DTYPES)
+    return [len(tensor), int(tensor.isfinite().all()), dtype, *further, *padding]
 
 
 def _named(described: list[int]) -> str:
+    if described[2] == -1:
+        return "none"
     sizes = [str(size) for size in described[3:] if size]
-    return f"[{', '.join(['lines', *sizes])}] {str(DTYPES[described[2]]).removeprefix('torch.')}"
+    dtype = "of another dtype" if described[2] == len(DTYPES) else str(DTYPES[described[2]]).removeprefix("torch.")
+    return f"[{', '.join(['lines', *sizes])}] {dtype}"

@@ -13,7 +13,6 @@ Axes: B queries, N items of a worker.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 from rails_ray.collectives.dcs import with_gradients
 from rails_ray.collectives.group import Place, communicating
 from rails_ray.losses.streaming_log_sum_exp import Sums, merged, slopes
+from rails_ray.randomness import drawing, new_seed
 
 # Query tensors [B ...], tensors of a piece of the items [n ...], the column where it begins -> sums over its items.
 SumsOf = Callable[[list[Tensor], list[Tensor], int], Sums]
@@ -74,7 +74,7 @@ def over_all_items(
     Raises:
         LostWorkerError: if a worker has died or does not answer.
     """
-    seed = int(torch.randint(2**62, ()))
+    seed = new_seed()
     whole = _all_sums(sums_of, query, items, ring, seed)
     leaves = Sums(*(part.requires_grad_(torch.is_grad_enabled()) for part in whole))
     loss = loss_of(leaves)
@@ -95,7 +95,7 @@ def _all_sums(sums_of: SumsOf, query: list[Tensor], items: list[Tensor], ring: R
             block = ring.passed_on(block, (owner + 1) % len(ring.place.sizes))
         first = ring.place.first(owner)
         for start, piece in ring.pieces(block):
-            with _drawing(seed + first + start, query[0].device):
+            with drawing(seed + first + start, query[0].device):
                 part = sums_of(query, piece, first + start)
             whole = part if whole is None else merged(whole, part)
     assert whole is not None
@@ -121,7 +121,7 @@ def _gradients(
         first = ring.place.first(owner)
         travelling = block[len(items) :]
         for start, piece in ring.pieces([_leaf(part) for part in block[: len(items)]]):
-            with torch.enable_grad(), _drawing(seed + first + start, query[0].device):
+            with torch.enable_grad(), drawing(seed + first + start, query[0].device):
                 part = sums_of(queries, piece, first + start)
             by = [*learnt, *(part for part in piece if part.requires_grad)]
             found = torch.autograd.grad(
@@ -154,14 +154,6 @@ def shift_on_ring(tensors: list[Tensor], num_lines: int) -> list[Tensor]:
         for work in dist.batch_isend_irecv([*sends, *takes]):
             work.wait()
     return taken
-
-
-@contextmanager
-def _drawing(seed: int, device: torch.device) -> Iterator[None]:
-    """Inside the block what is drawn depends on the seed alone: a piece drops out the same in both rounds."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
 
 
 def _leaf(tensor: Tensor) -> Tensor:

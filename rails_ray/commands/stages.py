@@ -49,6 +49,8 @@ class OfRecipe(Stored):
     """A GPU for each worker; by default if the cluster has enough when this begins, which one that grows has not."""
     checkpoint_s: float = 60.0
     """Seconds between two checkpoints: the most work that a crash can lose."""
+    timeout_s: float = 600.0
+    """Seconds that workers wait for one another before all go on from the last checkpoint."""
     config: Annotated[tyro.conf.AvoidSubcommands[RunConfig], tyro.conf.arg(name="")] = field(
         default_factory=lambda: by_name(DEFAULT_RECIPE)
     )
@@ -57,9 +59,6 @@ class OfRecipe(Stored):
 @dataclass(frozen=True, kw_only=True)
 class Train(OfRecipe):
     """Train a model by a recipe and store it as a run. Every field of the recipe can be overridden by its name."""
-
-    timeout_s: float = 600.0
-    """Seconds that workers wait for one another before all go on from the last checkpoint."""
 
     def run(self) -> dict[str, Any]:
         load()
@@ -268,6 +267,7 @@ class Pipeline(OfRecipe):
                 num_shards=self.shards,
                 gates=self.gates,
                 checkpoint_s=self.checkpoint_s,
+                timeout_s=self.timeout_s,
                 stage=partial(rendering.bar, out),
                 on_report=show,
             )

@@ -6,5 +6,6 @@
 | `text`      | the contract of a text data set: three Parquet tables, read and checked             |
 | `sequences` | the contract of histories: interactions, items, users; leave-one-out                |
 | `emoji`     | a text data set without any file: emoji and their names in 14 languages             |
-| `batch`     | training batches, drawn from the step's number alone                                |
+| `batch`     | training batches, drawn from the step's number alone; uniform negatives             |
+| `in_batch`  | batches whose queries have each other's positives for negatives                     |
 """

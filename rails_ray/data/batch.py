@@ -3,11 +3,11 @@
 Every worker draws the same global batch and keeps its own slice of the queries, so that the number of workers changes
 nothing, and a run can begin at any step.
 
-| member          | a query's negatives                                                                   |
-|-----------------|---------------------------------------------------------------------------------------|
+| member          | a query's negatives                                                                     |
+|-----------------|-----------------------------------------------------------------------------------------|
 | `PairSampler`   | uniform items, the same for the whole batch; queries are drawn that some of them answer |
-| `WindowSampler` | the same for histories, every position of which is a query                            |
-| `in_batch`      | the positives of the batch's other queries                                            |
+| `WindowSampler` | the same for histories, every position of which is a query                              |
+| `in_batch`      | a module of its own: the positives of the batch's other queries                         |
 
 Axes: B queries of a worker's batch, N items of the batch.
 """

@@ -1,16 +1,16 @@
 """Encoders: a query or an item becomes the tensors that a similarity compares.
 
-| member             | paper                                                                      |
-|--------------------|----------------------------------------------------------------------------|
-| `two_tower`        | the dual encoder of MoPQ and pEBR, on hashed character n-grams             |
+| member             | paper                                                                           |
+|--------------------|---------------------------------------------------------------------------------|
+| `two_tower`        | the dual encoder of MoPQ and pEBR, on hashed character n-grams                  |
 | `text`             | a transformer; RAILS, Appendix A.2.2: aggregation tokens, parameterized pooling |
-| `tokenizer`        | text to tokens, the input of `text`                                        |
-| `transformer`      | the blocks of `text` and `sasrec`                                          |
-| `sasrec`           | RAILS, Section 5.1: a history of items asks for the next one               |
-| `character_ngrams` | text to n-gram buckets, the input of `two_tower`                           |
-| `components`       | RAILS, Section 2: representation -> P_Q / P_X components and gate vectors  |
-| `temperature`      | pEBR, Section 2.4: the head that gives each query its tau_q                |
-| `model`            | all of these with a similarity: what is trained, stored and served         |
+| `tokenizer`        | text to tokens, the input of `text`                                             |
+| `transformer`      | the blocks of `text` and `sasrec`                                               |
+| `sasrec`           | RAILS, Section 5.1: a history of items asks for the next one                    |
+| `character_ngrams` | text to n-gram buckets, the input of `two_tower`                                |
+| `components`       | RAILS, Section 2: representation -> P_Q / P_X components and gate vectors       |
+| `temperature`      | pEBR, Section 2.4: the head that gives each query its tau_q                     |
+| `model`            | all of these with a similarity: what is trained, stored and served              |
 """
 
 from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable

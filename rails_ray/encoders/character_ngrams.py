@@ -39,6 +39,10 @@ class Bags:
     def __len__(self) -> int:
         return len(self.starts)
 
+    @property
+    def device(self) -> torch.device:
+        return self.starts.device
+
     def take(self, rows: Int[Tensor, " M"]) -> "Bags":
         """The bags of some texts, in the order of `rows`, repeats allowed."""
         ends = torch.cat([self.starts[1:], self.starts.new_tensor([len(self.buckets)])])

@@ -8,16 +8,17 @@ Aggregation tokens a_p gather what each component of a Mixture of Logits is made
 parameterized by the first of them, text by text. There are P_Q of them on the query's side and P_X on the item's.
 
 Source: RAILS, Section 2.2 and Appendix A.2.2.
-Differs from the source: trained from scratch, in size for a CPU; each s_p begins with half its weight on a_p, as P
-equal poolings would have to find out first which is which.
+Differs from the source: trained from scratch, in size for a CPU; components are a linear map of all P poolings
+together (`components`), where the source takes each pooling for one of them; each s_p begins with half its weight on
+a_p, as P equal poolings would have to find out first which is which.
 
-Axes: B texts, T tokens, P aggregation tokens, D width, E = P * D.
+Axes: B texts, T tokens, P aggregation tokens, D width, E = P * D, or D for a mean.
 """
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +39,7 @@ class TransformerConfig:
 
     Args:
         width: D, of embeddings and hidden states.
-        num_blocks: of attention and network, L.
+        num_blocks: of attention and network.
         num_heads: of each attention; width is a multiple of it.
         hidden: width of each network's hidden layer.
         max_length: T, the first tokens of a text that are read.
@@ -63,6 +64,8 @@ class TransformerConfig:
                 raise ValueError(f"{name} must be at least {number}, got {getattr(self, name)}")
         if self.width % self.num_heads:
             raise ValueError(f"width must be a multiple of the {self.num_heads} heads, got {self.width}")
+        if self.pooling not in get_args(get_type_hints(TransformerConfig)["pooling"]):
+            raise ValueError(f"pooling must be mean or aggregation, got {self.pooling!r}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
 
@@ -75,6 +78,10 @@ class Tokens:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def device(self) -> torch.device:
+        return self.ids.device
 
     def take(self, rows: Int[Tensor, " M"]) -> "Tokens":
         """Some texts, no wider than the longest of them."""
@@ -145,10 +152,10 @@ class TextTransformer(nn.Module):
     def is_blank(self, query: str) -> bool:
         return not words(query)
 
-    def queries(self, features: Tokens) -> Float[Tensor, "B D"]:
+    def queries(self, features: Tokens) -> Float[Tensor, "B E"]:
         return self._representations(features, self.query_pooling)
 
-    def items(self, features: Tokens) -> Float[Tensor, "B D"]:
+    def items(self, features: Tokens) -> Float[Tensor, "B E"]:
         return self._representations(features, self.item_pooling)
 
     def _representations(self, features: Tokens, pooling: "Pooling | None") -> Tensor:

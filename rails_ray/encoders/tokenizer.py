@@ -35,7 +35,15 @@ def learn(texts: Iterable[str], vocabulary_size: int) -> bytes:
 
 
 def read(json: bytes) -> Tokenizer:
-    return Tokenizer.from_str(json.decode())
+    """Raises:
+    ValueError: if it is not what `learn` gave.
+    """
+    try:
+        tokenizer = Tokenizer.from_str(json.decode())
+    except Exception as error:  # the library raises nothing more special
+        raise ValueError(f"tokens must be those that were stored with the model, got: {error}") from None
+    tokenizer.encode_special_tokens = True  # a text that says "[PADDING]" is a text
+    return tokenizer
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> Int[Tensor, "B T"]:

@@ -2,12 +2,12 @@
 
     log sum_j exp(l_j) = m + log sum_blocks exp(l_block - m),   m = max over blocks,   l_block = log-sum-exp of a block
 
-All that both losses need of a block are sums over its items, one logarithmic and four plain, so that no more than a
-block of logits is ever in memory. The derivative of the whole by a block's part is exp(l_block - l) and 1.
+All that both losses need of a block are sums over its items, one logarithmic and up to four plain, so that no more
+than a block of logits is ever in memory. The derivative of the whole by a block's part is exp(l_block - l) and 1.
 
 Source: MoPQ, Section 3.2 and Equation 6, over more items than fit.
 
-Axes: B queries, N items of a block, S = 4 plain sums.
+Axes: B queries, N items of a block, S plain sums: 1, or 4 with the point-wise loss.
 """
 
 from typing import NamedTuple
@@ -24,29 +24,26 @@ class Sums(NamedTuple):
     """What was seen of a query's items.
 
     log_negatives: log of the sum of exp(logit) over negatives; -inf where there were none.
-    plain: logit of the positive; softplus(-(s + b)) over relevant items; how many of these; softplus(s + b) over
-        negatives.
+    plain: logit of the positive; and where the point-wise loss is wanted, softplus(-(s + b)) over relevant items, how
+        many of these, and softplus(s + b) over negatives.
     """
 
     log_negatives: Float[Tensor, " B"]
     plain: Float[Tensor, "B S"]
 
 
-def sums_of(logits: Float[Tensor, "B N"], roles: Roles, offset: Float[Tensor, ""]) -> Sums:
+def sums_of(logits: Float[Tensor, "B N"], roles: Roles, offset: Float[Tensor, ""] | None) -> Sums:
     """Of a block.
 
     Args:
-        offset: b of the point-wise loss.
+        offset: b of the point-wise loss; None where that is not wanted.
     """
     columns = torch.arange(logits.shape[1], device=logits.device)
     is_positive = columns == roles.positive.unsqueeze(1)
-    shifted = logits + offset
-    plain = [
-        logits * is_positive,
-        F.softplus(-shifted) * roles.is_relevant,
-        roles.is_relevant.to(logits.dtype),
-        F.softplus(shifted) * roles.is_negative,
-    ]
+    plain = [logits * is_positive]
+    if offset is not None:
+        missed, wrong = F.softplus(-logits - offset), F.softplus(logits + offset)
+        plain += [missed * roles.is_relevant, roles.is_relevant.to(logits.dtype), wrong * roles.is_negative]
     negatives = logits.masked_fill(~roles.is_negative, -torch.inf)
     return Sums(log_sum_exp(negatives), torch.stack([part.sum(dim=1) for part in plain], dim=1))
 

@@ -16,7 +16,7 @@ from rails_ray.on_ray.encoding import encode
 from rails_ray.on_ray.evaluating import evaluate
 from rails_ray.on_ray.progress import OnProgress
 from rails_ray.on_ray.publishing import publish
-from rails_ray.on_ray.training import CHECKPOINT_S, train
+from rails_ray.on_ray.training import CHECKPOINT_S, TIMEOUT_S, train
 from rails_ray.storage import calibrations, versions
 from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.storage.manifest import Manifest
@@ -53,6 +53,7 @@ def pipeline(
     num_shards: int = 2,
     gates: Gates = Gates(),
     checkpoint_s: float = CHECKPOINT_S,
+    timeout_s: float = TIMEOUT_S,
     stage: Stage = _silent,
     on_report: Callable[[Report, Report | None], None] = lambda report, former: None,
 ) -> Outcome:
@@ -81,6 +82,7 @@ def pipeline(
             num_workers=num_workers,
             use_gpu=use_gpu,
             checkpoint_s=checkpoint_s,
+            timeout_s=timeout_s,
             on_progress=on_progress,
         )
     with stage(f"encode {name}") as on_progress:

@@ -178,7 +178,7 @@ def _train_worker(settings: dict[str, Any]) -> None:
     if checkpoint is not None:
         state.load_model(model, checkpoint)
     else:
-        build.learn_tokens(model, data)
+        build.learn_tokens(model, data, is_first=is_first, from_first=from_first)
     sampler = build.sampler(run_config, model, data, rank, context.get_world_size())
     step = ray.train.torch.prepare_model(build.training_step(model, run_config, mean_over_workers))
     item_features, held_out = model.item_features(data.item_inputs), data.queries["valid"]

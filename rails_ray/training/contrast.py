@@ -51,6 +51,7 @@ class WithinBatch:
     def __call__(
         self, model: Model, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
     ) -> tuple[Tensor, Gates]:
+        place_of(tensors_of(items), "embeddings of items")
         if batch.num_shared is None:
             scores, gates = model.score(query, items)
             own = None if gates is None else gates[torch.arange(len(query), device=scores.device), batch.positive]
@@ -76,8 +77,10 @@ class Gathered:
     ) -> tuple[Tensor, Gates]:
         shared = Shared.of(items, batch)
         of_all = with_tensors(items, self.gather(tensors_of(items), shared.place))
-        scores, _ = model.score(query, of_all)
-        return objective(scores, query, shared.roles(batch)).sum(), own_gates(model, query, items, batch)
+        scores, gates = model.score(query, of_all)
+        roles = shared.roles(batch)
+        own = None if gates is None else gates[torch.arange(len(query), device=scores.device), roles.positive]
+        return objective(scores, query, roles).sum(), own
 
 
 class PrimaryAndImage:

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, get_type_hints, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import nn
 
 from rails_ray.training import state
 
-LEAST = {
+LEAST = {  # of the fields of `TrainingConfig`
     "num_steps": 1,
     "batch_size": 1,
     "num_items": 1,
@@ -73,6 +73,10 @@ class TrainingConfig:
         for name, number in LEAST.items():
             if getattr(self, name) < number:
                 raise ValueError(f"{name} must be at least {number}, got {getattr(self, name)}")
+        for name in ("negatives", "precision"):
+            known = get_args(get_type_hints(TrainingConfig)[name])
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
         if self.block_size and self.negatives != "cross_device":
             raise ValueError(f"block_size needs negatives cross_device, got {self.block_size} and {self.negatives}")
         if not self.learning_rate > 0:
@@ -194,12 +198,10 @@ def train(
 
 
 def _mean_if_finite(losses: list[float], step: int) -> float:
-    for worker, loss in enumerate(losses):
-        if not math.isfinite(loss):
-            where = f"on worker {worker} " if len(losses) > 1 else ""
-            raise FloatingPointError(
-                f"the loss must stay finite, got {loss} {where}in step {step}: lower training.learning_rate"
-            )
+    broken = [f"{loss} on worker {worker}" for worker, loss in enumerate(losses) if not math.isfinite(loss)]
+    if broken:
+        found = " and ".join(broken) if len(losses) > 1 else str(losses[0])
+        raise FloatingPointError(f"the loss must stay finite, got {found} in step {step}: lower training.learning_rate")
     return math.fsum(losses) / len(losses)
 
 

@@ -64,7 +64,8 @@ class Contrastive(nn.Module):
 
     def sums(self, scores: Float[Tensor, "B N"], query: QueryState, roles: Roles) -> streaming.Sums:
         """What the loss needs of one block of items."""
-        return streaming.sums_of(self.logit(scores, query.temperature), roles, self.offset)
+        logits = self.logit(scores, query.temperature)
+        return streaming.sums_of(logits, roles, self.offset if self.pointwise_weight else None)
 
     def loss_of_sums(self, sums: streaming.Sums) -> Float[Tensor, " B"]:
         """The loss of each query, from the sums of all blocks."""

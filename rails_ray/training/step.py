@@ -24,10 +24,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from rails_ray.collectives.group import place_of
 from rails_ray.data.batch import TrainingBatch
 from rails_ray.encoders.model import Model
 from rails_ray.losses.mutual_information import mutual_information
-from rails_ray.similarities.states import State, concatenate
+from rails_ray.randomness import drawing, new_seed
+from rails_ray.similarities.states import State, concatenate, tensors_of
 from rails_ray.training.contrast import Contrast
 from rails_ray.training.objectives import Objective
 
@@ -65,7 +67,13 @@ class TrainingStep(nn.Module):
         self.precision = precision
 
     def forward(self, batch: TrainingBatch) -> Float[Tensor, ""]:
+        """This worker's part, whose mean over workers is the loss of the whole batch, in nats.
+
+        Raises:
+            ValueError, FloatingPointError, LostWorkerError: as `group.place_of` of the embeddings.
+        """
         query = self._encoded(self.model.encode_queries, batch.queries)
+        place_of(tensors_of(query), "embeddings of queries")  # all stop here if those of one are not finite
         items = replace(self._encoded(self.model.encode_items, batch.items), average=None)  # which no score reads
         loss, own_gates = self.contrast(self.model, self.objective, query, items, batch)
         loss = loss * batch.weight
@@ -80,9 +88,17 @@ class TrainingStep(nn.Module):
             return encoded
         rows = torch.arange(len(features)).split(self.encode_size)
         parts: list[State] = [
-            checkpoint(encode, features.take(part), self.precision, use_reentrant=False) for part in rows
+            checkpoint(_encoded_by_seed, encode, features.take(part), self.precision, new_seed(), use_reentrant=False)
+            for part in rows
         ]
         return concatenate(parts)
+
+
+def _encoded_by_seed(encode: Callable[..., State], features: Any, precision: torch.dtype, seed: int) -> State:
+    # A checkpoint would restore a GPU's generator only for tensors that it can see among the arguments.
+    with drawing(seed, features.device):
+        encoded: State = encode(features, precision)
+    return encoded
 
 
 def in_one_process(tensor: Tensor) -> Tensor:

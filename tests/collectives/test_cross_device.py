@@ -70,16 +70,18 @@ def test_the_baselines_have_another_gradient(form: str, num_workers: int) -> Non
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs, which communicate by nccl")
-@pytest.mark.parametrize("case", [case for case in cases() if case.form in FORMS], ids=str)
-def test_gpus_have_the_gradient_of_one_process(case: Case) -> None:
-    if case.precision != torch.float32:
-        pytest.skip("a processor rounds to bfloat16 in another order than a GPU")
-    loss, gradients = expected(case, 2)
-    found = [of_rank.gradients[case] for of_rank in on_workers(2, "nccl")]
-    assert sum(part for part, _ in found) / 2 == pytest.approx(loss, rel=1e-4)
-    for name, gradient in gradients.items():
-        if gradient.norm() >= SMALLEST:
-            assert distance(gradient, found[0][1][name])[0] < 1e-4, name
+def test_gpus_have_the_gradient_of_one_process() -> None:
+    found = on_workers(2, "nccl")
+    for case in cases():
+        if case.form in FORMS and case.precision == torch.float32:
+            loss, gradients = expected(case, 2)
+            assert sum(of_rank.gradients[case][0] for of_rank in found) / 2 == pytest.approx(loss, rel=1e-4)
+            for of_rank in found:
+                for name, gradient in gradients.items():
+                    if gradient.norm() >= SMALLEST:  # another processor sums in another order
+                        angle, ratio = distance(gradient, of_rank.gradients[case][1][name])
+                        assert angle < 1e-5, name
+                        assert ratio < 1e-3, name
 
 
 def test_bfloat16_rounds_and_is_proved_where_it_does() -> None:

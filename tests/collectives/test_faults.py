@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import faulty_worker
+from cross_device_worker import BASELINES, FORMS
 from rails_ray.collectives.each import from_each
 from rails_ray.collectives.gather import gather, gather_constants
 from rails_ray.collectives.group import Place, num_workers, place_of, rank
@@ -32,6 +33,7 @@ def unlike() -> list[dict[str, str]]:
         ("NaN", r"FloatingPointError: embeddings must be finite on all workers, got NaN or an infinity on worker 1: "
                 r"lower training\.learning_rate"),
         ("infinity", r"FloatingPointError: .*got NaN or an infinity on worker 0 and 1"),
+        ("number", r"ValueError: .*got none on worker 0 and \[lines\] float32 on worker 1"),
         ("lines", "no error"),
     ],
 )  # fmt: skip
@@ -46,6 +48,20 @@ def test_every_worker_says_the_same_of_tensors_that_do_not_go_together(
 @pytest.fixture(scope="module")
 def exchanged() -> list[dict[str, Any]]:
     return in_processes(faulty_worker.exchanged, 3)
+
+
+@pytest.mark.parametrize("side", ["query", "item"])
+@pytest.mark.parametrize("form", [*FORMS, *BASELINES])
+@pytest.mark.parametrize("model", ["towers dot", "towers mixture"])
+def test_every_worker_names_the_one_whose_model_is_broken(
+    side: str, form: str, model: str, unlike: list[dict[str, str]]
+) -> None:
+    kind = "queries" if side == "query" else "items"
+    for of_rank in unlike:
+        assert of_rank[f"{side} {form} {model}"] == (
+            f"FloatingPointError: embeddings of {kind} must be finite on all workers, got NaN or an infinity on "
+            "worker 1: lower training.learning_rate"
+        )
 
 
 def test_lines_are_gathered_by_rank_and_gradients_summed_for_their_owner(exchanged: list[dict[str, Any]]) -> None:

@@ -82,6 +82,20 @@ def test_text_is_lower_cased_cut_and_never_empty() -> None:
     assert (made.is_blank("?!"), made.is_blank("球")) == (True, False)
 
 
+def test_a_text_that_names_a_special_token_is_a_text() -> None:
+    made = encoder()
+    ids = made.query_features(["[PADDING]", "a [BLANK] b"]).ids
+    assert ids[0, 0] not in (PADDING, BLANK)
+    assert BLANK not in ids[1].tolist()
+    assert made.queries(Tokens(ids)).isfinite().all()
+
+
+def test_tokens_that_are_none() -> None:
+    made = encoder()
+    with pytest.raises(ValueError, match="tokens must be those that were stored with the model, got: "):
+        made.set_extra_state(torch.tensor(list(b"{}"), dtype=torch.uint8))
+
+
 def test_tokens_are_stored_with_the_weights() -> None:
     made = encoder("aggregation")
     other = TextTransformer(made.config, (3, 2)).eval()

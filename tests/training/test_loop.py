@@ -59,8 +59,8 @@ def test_a_loss_that_is_not_finite_ends_it_with_a_sentence() -> None:
 
 def test_the_loss_is_the_mean_over_workers_and_all_name_the_one_that_is_broken() -> None:
     reports: list[float] = []
-    others = iter([[3.0], [math.nan]])
-    with pytest.raises(FloatingPointError, match=r"must stay finite, got nan on worker 1 in step 2: lower training"):
+    others = iter([[3.0, 2.0], [math.nan, math.inf]])
+    with pytest.raises(FloatingPointError, match=r"must stay finite, got nan on worker 1 and inf on worker 2 in step"):
         train(
             Distance(),
             lambda number: Batch(1.0),
@@ -69,7 +69,7 @@ def test_the_loss_is_the_mean_over_workers_and_all_name_the_one_that_is_broken()
             report=lambda done, loss: reports.append(loss),
             from_each=lambda own: [own, *next(others)],
         )
-    assert reports == [(1.0 + 3.0) / 2]
+    assert reports == [(1.0 + 3.0 + 2.0) / 3]
 
 
 def test_learning_rate_rises_and_falls_to_zero() -> None:

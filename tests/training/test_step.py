@@ -117,6 +117,19 @@ def test_the_mean_of_weighted_slices_is_the_loss_of_the_whole(num_workers: int) 
     assert sum(unweighted) / num_workers != pytest.approx(whole, rel=1e-3)
 
 
+@pytest.mark.parametrize("block_size", [0, 3])
+@pytest.mark.parametrize("pooling", ["mean", "aggregation"])
+def test_every_parameter_of_a_transformer_has_a_gradient(pooling: str, block_size: int) -> None:
+    encoder = TransformerConfig(width=8, num_heads=2, hidden=8, dropout=0.0, pooling=pooling)
+    config = replace(small_config(), encoder=encoder)
+    step, batch = _text_step(
+        replace(config, training=replace(config.training, negatives="cross_device", block_size=block_size))
+    )
+    step(batch).backward()
+    for name, parameter in step.named_parameters():
+        assert (parameter.grad is not None) == parameter.requires_grad, name
+
+
 @pytest.mark.parametrize("inputs", ["texts", "histories"])
 @pytest.mark.parametrize("kind", get_args(get_type_hints(LossConfig)["kind"]))
 @pytest.mark.parametrize("pointwise_weight", [0.0, 0.5])
@@ -135,8 +148,7 @@ def test_every_trained_parameter_has_a_gradient(inputs: str, kind: str, pointwis
 
 @pytest.mark.parametrize("similarity", ["mixture", "dot product"])
 @pytest.mark.parametrize("encode_size", [1, 4])
-def test_gradient_caching_changes_no_gradient_even_with_dropout(similarity: str, encode_size: int) -> None:
-    """What was forgotten is computed again as it was, dropout and all."""
+def test_gradient_caching_changes_no_gradient(similarity: str, encode_size: int) -> None:
     config = replace(small_config(similarity), encoder=TransformerConfig(width=8, num_heads=2, hidden=8, dropout=0.0))
     gradients = []
     for size in (0, encode_size):
@@ -163,6 +175,21 @@ def test_what_is_computed_again_drops_out_as_before() -> None:
             expected.append(step(batch).item())
             weight -= sign * 1e-3 * gradient
     assert (expected[0] - expected[1]) / 2e-3 == pytest.approx((gradient**2).sum().item(), rel=0.02)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("fields", [{}, {"encode_size": 2}, {"block_size": 3}])
+def test_a_gpu_has_the_gradient_of_a_processor(fields: dict[str, int]) -> None:
+    encoder = TransformerConfig(width=8, num_heads=2, hidden=8, dropout=0.0, pooling="aggregation")
+    config = replace(small_config(), encoder=encoder)
+    gradients = []
+    for device in ("cpu", "cuda"):
+        training = replace(config.training, negatives="cross_device", **fields)
+        step, batch = _text_step(replace(config, training=training))
+        step.to(device)(batch.to(device)).backward()
+        gradients.append({name: p.grad.cpu() for name, p in step.named_parameters() if p.grad is not None})
+    for name, gradient in gradients[0].items():
+        assert torch.allclose(gradient, gradients[1][name], rtol=1e-2, atol=1e-5), name
 
 
 def test_gradient_caching_forgets_activations() -> None:
