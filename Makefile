@@ -1,7 +1,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test lint clean
+# Tests that mostly wait, for other processes or for servers: others can use the time.
+WAITING := tests/collectives tests/storage
+
+.PHONY: quickstart test test-waiting test-computing lint clean
 
 # One stamp stands for a finished installation, so a second run installs nothing.
 # torch comes first: with it in place no other package pulls another build.
@@ -21,7 +24,14 @@ lint: .venv/installed
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/pytest
+	$(MAKE) --no-print-directory --jobs=2 --output-sync test-waiting test-computing
+	$(BIN)/pytest -m cluster
+
+test-waiting:
+	$(BIN)/pytest -m "not cluster" $(WAITING)
+
+test-computing:
+	$(BIN)/pytest -m "not cluster" $(addprefix --ignore=,$(WAITING))
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
