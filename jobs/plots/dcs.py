@@ -24,8 +24,8 @@ def main() -> None:
     figure, axes = plt.subplots(1, len(sets) + 2, figsize=(4.2 * (len(sets) + 2), 3.8), layout="constrained")
     for axis, name in zip(axes, sets, strict=False):
         hit_rates(axis, name, [row for row in hits if row["data"] == name])
-    steps = [row for row in rows if row.get("question") == "step" and row["workers"] == WORKERS]
-    step_times(axes[-2], {row["kind"]: row for row in steps})
+    steps = [row for row in rows if row.get("question") == "step" and row["data"] == "tldr"]
+    step_times(axes[-2], {row["kind"]: row for row in steps if row["workers"] == WORKERS})
     memory(axes[-1], [row for row in rows if row.get("question") == "memory"])
     environment = next(row for row in rows if row.get("kind") == "environment")
     figure.suptitle(
@@ -61,7 +61,7 @@ def step_times(axis: Axes, rows: dict[str, dict[str, Any]]) -> None:
         axis.barh(number, row["median_ms"], color=COLOURS[kind])
         axis.text(row["median_ms"], number, f" {row['median_ms'] / baseline:.2f}", va="center", fontsize=8)
     axis.set(
-        title=f"A step of {WORKERS} workers",
+        title=f"A step of {WORKERS} workers, TLDR",
         xlabel="median ms; beside it, against in-batch",
         yticks=range(len(rows)),
         yticklabels=list(rows),
