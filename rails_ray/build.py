@@ -37,7 +37,7 @@ from rails_ray.retrieval.two_pass import TwoPass
 from rails_ray.similarities import Similarity
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
-from rails_ray.similarities.states import ItemState
+from rails_ray.similarities.states import ItemState, QueryState
 from rails_ray.storage import parquet
 from rails_ray.storage.calibrations import StoredCalibration
 from rails_ray.storage.filesystem import Storage
@@ -251,7 +251,7 @@ def calibration(config: RunConfig, stored: StoredCalibration) -> Calibration:
 
 def retriever(
     method: str, compared_by: Similarity, items: ItemState, num_candidates: int, num_per_embedding: int
-) -> Retriever:
+) -> Retriever[QueryState]:
     """
     Args:
         num_candidates: items by the average component, of `average` and `combined`.

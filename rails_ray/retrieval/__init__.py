@@ -13,7 +13,7 @@ threshold.
 """
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -22,14 +22,17 @@ from torch import Tensor
 
 from rails_ray.above import Above
 from rails_ray.retrieval.certificate import Certificate, needed
-from rails_ray.similarities.states import QueryState
+from rails_ray.similarities.states import QueryState, Tables
 from rails_ray.top_k import Exclusions, TopK
+
+Query = TypeVar("Query", QueryState, Tables, contravariant=True)
 
 
 @dataclass(frozen=True)
 class Found:
     """
-    top_k: exactly k distinct items per query, scores descending, none of them excluded.
+    top_k: exactly k distinct items per query, scores descending, none of them excluded. Of a method that may find
+        fewer, `inverted`, the last places may be empty, with score -inf.
     certificate: what is known of the items whose score was not computed.
     num_scored: items of which it was, by query.
     """
@@ -60,14 +63,14 @@ class FoundAbove:
 
 
 @runtime_checkable
-class Retriever(Protocol):
+class Retriever(Protocol, Generic[Query]):
     """A search method bound to a similarity and to the items that it searches."""
 
     @property
     def is_exact(self) -> bool:
         """Whether an answer always equals that of brute force."""
 
-    def search(self, query: QueryState, k: int, exclude: Exclusions | None = None) -> Found:
+    def search(self, query: Query, k: int, exclude: Exclusions | None = None) -> Found:
         """The k best items of each query.
 
         Raises:
@@ -77,7 +80,7 @@ class Retriever(Protocol):
 
     def search_above(
         self,
-        query: QueryState,
+        query: Query,
         threshold: Float[Tensor, " B"],
         cap: int,
         exclude: Exclusions | None = None,

@@ -13,17 +13,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from rails_ray.above import Above, merge_above
-from rails_ray.retrieval import Found, FoundAbove, Retriever
+from rails_ray.retrieval import Found, FoundAbove, Query, Retriever
 from rails_ray.retrieval.certificate import Certificate, all_scored
-from rails_ray.similarities.states import QueryState, take
+from rails_ray.similarities.states import take
 from rails_ray.top_k import Exclusions, TopK, merge
 
 
 def search_shard(
-    retriever: Retriever,
+    retriever: Retriever[Query],
     num_items: int,
     first_row: int,
-    query: QueryState,
+    query: Query,
     k: int,
     exclude: Sequence[Iterable[int]],
 ) -> list[Found]:
@@ -58,9 +58,9 @@ def _of_query(found: Found, line: int, first_row: int) -> Found:
 
 
 def search_shard_above(
-    retriever: Retriever,
+    retriever: Retriever[Query],
     first_row: int,
-    query: QueryState,
+    query: Query,
     threshold: Float[Tensor, " B"],
     cap: int,
     at_least: int,

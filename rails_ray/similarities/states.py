@@ -3,7 +3,11 @@
 They lie below encoders and retrieval because the first make them, the second stores and searches them, and the
 similarity, below both, scores them.
 
-Axes: B queries, X items, C candidates, P_Q / P_X components, P = P_Q * P_X, d width of a component.
+There are two kinds. Components are vectors, compared by inner products. Tables and codes are compared by looking up:
+a query has a table of numbers, an item a code of small integers that says which of them are its own.
+
+Axes: B queries, X items, C candidates, P_Q / P_X components, P = P_Q * P_X, d width of a component; M parts of a code
+(subspaces of a product quantizer, chunks of SOLAR), L entries of a table for each.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +15,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -59,11 +63,47 @@ class ItemState:
         return self.components.shape[0]
 
 
+@dataclass(frozen=True)
+class Tables:
+    """A batch of queries that are compared by looking up.
+
+    tables: what an item adds to its score if part m of its code is l.
+    temperature: tau_q > 0 of pEBR; 1 where none is trained.
+    """
+
+    tables: Float[Tensor, "B M L"]
+    temperature: Float[Tensor, " B"]
+
+    def __len__(self) -> int:
+        return self.tables.shape[0]
+
+    def __reduce__(self) -> tuple[Any, ...]:  # to another process as arrays, in a tenth of the time of tensors
+        return _tables, (self.tables.numpy(force=True), self.temperature.numpy(force=True))
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Items by their codes, integers of any width in 0 .. L - 1."""
+
+    codes: Int[Tensor, "*X M"]
+
+    def __len__(self) -> int:
+        return self.codes.shape[0]
+
+
+AnyQuery = QueryState | Tables
+AnyItems = ItemState | Codes
+
+
 def _query_state(components: NDArray[Any], gate: NDArray[Any] | None, temperature: NDArray[Any]) -> QueryState:
     return QueryState(torch.tensor(components), None if gate is None else torch.tensor(gate), torch.tensor(temperature))
 
 
-State = TypeVar("State", QueryState, ItemState)
+def _tables(tables: NDArray[Any], temperature: NDArray[Any]) -> Tables:
+    return Tables(torch.tensor(tables), torch.tensor(temperature))
+
+
+State = TypeVar("State", QueryState, ItemState, Tables, Codes)
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], state: State) -> State:
@@ -88,7 +128,7 @@ def concatenate(states: list[State]) -> State:
     return type(states[0])(**joined)
 
 
-def tensors_of(state: QueryState | ItemState) -> list[Tensor]:
+def tensors_of(state: AnyQuery | AnyItems) -> list[Tensor]:
     """The tensors that a state has, in the order of its fields."""
     columns = (getattr(state, field.name) for field in fields(state))
     return [column for column in columns if column is not None]
