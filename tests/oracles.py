@@ -344,3 +344,26 @@ def printed_exp_mass_below(threshold: float, tau_q: float) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
         at_threshold, at_1, at_minus_1 = np.exp(np.array([threshold, 1, -1], dtype=np.float32) / np.float32(tau_q))
         return float((at_threshold - at_minus_1) / (at_1 - at_minus_1))
+
+
+def posting_lengths(codes: Sequence[Sequence[int]], num_chunks: int, num_buckets: int) -> list[list[int]]:
+    return [[sum(code[k] == bucket for code in codes) for bucket in range(num_buckets)] for k in range(num_chunks)]
+
+
+def added_codes(
+    codes: Sequence[Sequence[int]],
+    choices: Sequence[Sequence[Sequence[int]]],
+    num_buckets: int,
+    max_load_ratio: float | None = None,
+) -> list[list[int]]:
+    """Items one by one: the first choice that stays light enough, else the first of the least loaded."""
+    there = [list(code) for code in codes]
+    for item in choices:
+        new = []
+        for chunk, among in enumerate(item):
+            load = [1 + sum(code[chunk] == bucket for code in there) for bucket in among]
+            most = None if max_load_ratio is None else max_load_ratio * (len(there) + 1) / num_buckets
+            light = [place for place in range(len(among)) if most is not None and load[place] <= most]
+            new.append(among[light[0] if light else load.index(min(load))])
+        there.append(new)
+    return there[len(codes) :]

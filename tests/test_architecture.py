@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MATHEMATICS = ("encoders", "similarities", "kernels", "losses", "indexes", "retrieval", "cutoffs")
+MATHEMATICS = ("encoders", "similarities", "kernels", "losses", "quantizers", "indexes", "retrieval", "cutoffs")
 
 
 def modules_of(*folders: str) -> list[str]:
