@@ -367,3 +367,18 @@ def added_codes(
             new.append(among[light[0] if light else load.index(min(load))])
         there.append(new)
     return there[len(codes) :]
+
+
+def glas(vectors: Matrix, item_rows: Sequence[int], relevant: Sequence[Sequence[int]]) -> float:
+    """SOLAR, Appendix D, Equation 2, as a mean over pairs; the items that answer each training query."""
+
+    def share(i: int, j: int) -> float:
+        """p(i | j)."""
+        among = [rows for rows in relevant if j in rows]
+        return 1.0 if i == j else sum(i in rows for rows in among) / max(len(among), 1)
+
+    total = 0.0
+    for v_i, i in zip(vectors, item_rows, strict=True):
+        for v_j, j in zip(vectors, item_rows, strict=True):
+            total += (dot(v_i, v_j) - (share(i, j) + share(j, i)) / 2) ** 2
+    return total / len(vectors) ** 2
