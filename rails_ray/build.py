@@ -18,7 +18,7 @@ from rails_ray.config import RunConfig, from_json
 from rails_ray.cutoffs.calibration import Calibration
 from rails_ray.cutoffs.distributions import UNIFORM, Background, BetaDistribution, ExpDistribution, sphere
 from rails_ray.data import emoji, sequences, text
-from rails_ray.data.batch import PairSampler, Sampler, WindowSampler
+from rails_ray.data.batch import PairSampler, Sampler, WindowSampler, relevance_of
 from rails_ray.data.dataset import DataSet, ItemLists
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.encoders.components import ItemComponents, QueryComponents
@@ -29,6 +29,7 @@ from rails_ray.encoders.two_tower import TwoTower, TwoTowerConfig
 from rails_ray.losses import ScoreLogit
 from rails_ray.losses.beta_nce import beta_logit
 from rails_ray.losses.exp_nce import exp_logit
+from rails_ray.losses.glas import CoOccurrence
 from rails_ray.losses.sampled_softmax import scaled_logit
 from rails_ray.retrieval import Retriever
 from rails_ray.retrieval.approximate import Approximate, Widths
@@ -167,6 +168,7 @@ def training_step(trained: Model, config: RunConfig, mean_over_workers: Callable
         objective(config),
         contrast(config),
         mutual_information_weight=config.loss.mutual_information_weight,
+        glas_weight=config.loss.glas_weight,
         mean_over_workers=mean_over_workers,
         encode_size=config.training.encode_size,
         precision=PRECISIONS[config.training.precision],
@@ -387,6 +389,9 @@ def sampler(config: RunConfig, trained: Model, read: DataSet, rank: int = 0, num
         case TwoTowerConfig() | TransformerConfig():
             features = trained.query_features(queries.inputs), trained.item_features(read.item_inputs)
             if sizes.negatives == "uniform":
+                co_occurrence = None
+                if config.loss.glas_weight:
+                    co_occurrence = CoOccurrence(relevance_of(queries.relevant), len(read.item_ids))
                 return PairSampler(
                     queries,
                     *features,
@@ -395,6 +400,7 @@ def sampler(config: RunConfig, trained: Model, read: DataSet, rank: int = 0, num
                     seed=config.seed,
                     rank=rank,
                     num_workers=num_workers,
+                    co_occurrence=co_occurrence,
                 )
             return InBatchSampler(
                 queries,

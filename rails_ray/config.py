@@ -49,14 +49,16 @@ class LossConfig:
         pointwise_weight: of the point-wise loss beside one of the first three, which teaches tau_q where to cut; at
             least 0.
         mutual_information_weight: of L_MI; at least 0; of no effect with a dot product.
+        glas_weight: of the GLaS regulariser of item embeddings, a baseline for dot products of texts; at least 0.
     """
 
     kind: Literal["beta_nce", "exp_nce", "sampled_softmax", "pointwise", "maximum_likelihood"] = "beta_nce"
     pointwise_weight: float = 0.3
     mutual_information_weight: float = 0.001
+    glas_weight: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("pointwise_weight", "mutual_information_weight"):
+        for name in ("pointwise_weight", "mutual_information_weight", "glas_weight"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
 
@@ -89,6 +91,15 @@ class RunConfig:
                 )
             if training.encode_size:
                 raise ValueError(f"training.encode_size must be 0 for a model of histories, got {training.encode_size}")
+            if self.loss.glas_weight:
+                raise ValueError(f"loss.glas_weight must be 0 for a model of histories, got {self.loss.glas_weight}")
+        if self.loss.glas_weight and not isinstance(self.similarity, DotProductConfig):
+            raise ValueError(f"loss.glas_weight must be 0 without a dot product, got {self.loss.glas_weight}")
+        if self.loss.glas_weight and training.negatives != "uniform":
+            raise ValueError(
+                f"training.negatives must be uniform for loss.glas_weight {self.loss.glas_weight}, "
+                f"got {training.negatives!r}: all workers must have the same items"
+            )
         if training.block_size and self.loss.kind in ("pointwise", "maximum_likelihood"):
             raise ValueError(
                 f"training.block_size must be 0 for loss.kind {self.loss.kind}, got {training.block_size}: "

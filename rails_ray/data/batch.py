@@ -18,12 +18,13 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.data.dataset import ItemLists, Queries
 from rails_ray.encoders.sasrec import Histories
+from rails_ray.losses.glas import CoOccurrence
 from rails_ray.losses.negatives import Relevance, Roles, are_relevant, roles
 
 
@@ -57,6 +58,7 @@ class TrainingBatch:
         workers of weighted sums is the mean over all queries.
     num_shared: None where all items are candidates of all queries. Else so many of the first are, and after them, in a
         column of its own, comes the query's positive, which is no candidate of the others.
+    glas_targets: of the items' cosines; None where the run does not ask for them.
     """
 
     queries: Any
@@ -66,6 +68,7 @@ class TrainingBatch:
     relevance: Relevance
     weight: float
     num_shared: int | None = None
+    glas_targets: Float[Tensor, "N N"] | None = None
 
     @property
     def positive_rows(self) -> Int[Tensor, " B"]:
@@ -92,6 +95,7 @@ class TrainingBatch:
             positive=self.positive.to(device),
             item_rows=self.item_rows.to(device),
             relevance=Relevance(*(column.to(device) for column in self.relevance)),
+            glas_targets=None if self.glas_targets is None else self.glas_targets.to(device),
         )
 
 
@@ -113,11 +117,13 @@ class PairSampler:
         seed: int,
         rank: int = 0,
         num_workers: int = 1,
+        co_occurrence: CoOccurrence | None = None,
     ) -> None:
         """Args:
             batch_size: queries of the global batch, a multiple of num_workers.
             num_items: N, items of the global batch, which all workers share.
             rank: of this worker, in 0 .. num_workers - 1.
+            co_occurrence: of the items among all training queries, where batches are to have `glas_targets`.
 
         Raises:
             ValueError: if the batch cannot be divided among the workers.
@@ -129,6 +135,7 @@ class PairSampler:
         self.num_items = num_items
         self.seed = seed
         self.num_workers = num_workers
+        self.co_occurrence = co_occurrence
         self.mine = slice_of(rank, num_workers, batch_size)
         # Queries by item: those of item x are _answers[_starts[x] : _starts[x + 1]].
         query_of = np.repeat(np.arange(len(queries)), queries.relevant.lengths)
@@ -158,6 +165,7 @@ class PairSampler:
             item_rows=item_rows,
             relevance=relevance_of(self.queries.relevant.take(chosen)),
             weight=self.num_workers / self.batch_size,
+            glas_targets=None if self.co_occurrence is None else self.co_occurrence.targets(item_rows),
         )
 
 

@@ -6,8 +6,8 @@ C_ij counts the queries that both i and j answer, Z is the diagonal of C.
 
 Source: SOLAR, Appendix D, Equation 2, from Guo et al., Breaking the Glass Ceiling for Embedding-Based Classifiers.
 Differs from the source: the mean over pairs where Equation 2 has the sum, so that a weight means the same whatever the
-size of a batch. The diagonal counts among the pairs. Of an item that answers no query p(i | j) says nothing: it is to be
-apart from all but itself.
+size of a batch. The diagonal counts among the pairs. Of an item that answers no query p(i | j) says nothing: it is to
+be apart from all but itself.
 
 Axes: N items of a batch, M relevant pairs of all queries.
 """

@@ -1,16 +1,16 @@
 """One training step: encode the batch, score its queries against items, and take the loss.
 
-    L = weight * sum_q objective_q(scores) + weight_MI * L_MI
+    L = weight * sum_q objective_q(scores) + weight_MI * L_MI + weight_GLaS * l_GLaS
 
 A module, so that a data-parallel wrapper sees one forward pass. The mean of the workers' gradients is the gradient of
 the whole batch: each query has the same weight on whichever worker it is, and the mean gates of L_MI are averaged over
-workers before their entropy is taken.
+workers before their entropy is taken; l_GLaS is the same on all workers, which have the same items.
 
 Gradient caching: representations of `encode_size` inputs at a time, their activations forgotten and computed again in
 the backward pass, so that memory is that of one such part, and of the embeddings of all.
 
-Source: RAILS, Equation 4; pEBR, Section 2.4; MoPQ, Section 3.2. Gradient caching: Gao et al., Scaling Deep Contrastive
-Learning Batch Size under Memory Limited Setup.
+Source: RAILS, Equation 4; pEBR, Section 2.4; MoPQ, Section 3.2; SOLAR, Appendix D. Gradient caching: Gao et al.,
+Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup.
 
 Axes: B queries, N items, P pairs of components.
 """
@@ -27,6 +27,7 @@ from torch.utils.checkpoint import checkpoint
 from rails_ray.collectives.group import place_of
 from rails_ray.data.batch import TrainingBatch
 from rails_ray.encoders.model import Model
+from rails_ray.losses.glas import glas
 from rails_ray.losses.mutual_information import mutual_information
 from rails_ray.randomness import drawing, new_seed
 from rails_ray.similarities.states import State, concatenate, tensors_of
@@ -41,6 +42,7 @@ class TrainingStep(nn.Module):
         objective: of the scores; a module where it learns something of its own.
         contrast: which items a query is compared with.
         mutual_information_weight: of L_MI; of no effect on a similarity without gates.
+        glas_weight: of l_GLaS; above 0, batches must have `glas_targets`, and items one component.
         mean_over_workers: the differentiable mean of a tensor over all workers; the tensor itself in a single process.
         encode_size: inputs that are encoded at once; 0 for all.
         precision: of the encoder's products; similarities and losses are computed as the weights are stored.
@@ -54,6 +56,7 @@ class TrainingStep(nn.Module):
         *,
         mutual_information_weight: float,
         mean_over_workers: Callable[[Tensor], Tensor],
+        glas_weight: float = 0.0,
         encode_size: int = 0,
         precision: torch.dtype = torch.float32,
     ) -> None:
@@ -62,6 +65,7 @@ class TrainingStep(nn.Module):
         self.objective = objective
         self.contrast = contrast
         self.mutual_information_weight = mutual_information_weight
+        self.glas_weight = glas_weight
         self.mean_over_workers = mean_over_workers
         self.encode_size = encode_size
         self.precision = precision
@@ -80,6 +84,9 @@ class TrainingStep(nn.Module):
         if own_gates is not None and self.mutual_information_weight:
             mean_gates = self.mean_over_workers(own_gates.sum(dim=0) * batch.weight)
             loss = loss + self.mutual_information_weight * mutual_information(own_gates, mean_gates, batch.weight)
+        if self.glas_weight:
+            assert batch.glas_targets is not None
+            loss = loss + self.glas_weight * glas(items.components.squeeze(1), batch.glas_targets)
         return loss
 
     def _encoded(self, encode: Callable[..., State], features: Any) -> State:
