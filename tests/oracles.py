@@ -382,3 +382,14 @@ def glas(vectors: Matrix, item_rows: Sequence[int], relevant: Sequence[Sequence[
         for v_j, j in zip(vectors, item_rows, strict=True):
             total += (dot(v_i, v_j) - (share(i, j) + share(j, i)) / 2) ** 2
     return total / len(vectors) ** 2
+
+
+def shares_of_lists(is_relevant: Sequence[Sequence[bool]], num_relevant: Sequence[int], k: int) -> dict[str, float]:
+    """Means over queries of the hits among the first k over k, over min(relevant, k) and over the relevant."""
+    hits = [sum(1 for rank, hit in enumerate(line, start=1) if hit and rank <= k) for line in is_relevant]
+    pairs = list(zip(hits, num_relevant, strict=True))
+    return {
+        "precision": sum(hit / k for hit, _ in pairs) / len(pairs),
+        "attainable precision": sum(hit / min(count, k) for hit, count in pairs) / len(pairs),
+        "recall of relevant": sum(hit / count for hit, count in pairs) / len(pairs),
+    }

@@ -3,12 +3,19 @@
     hit rate@k = mean_q 1[rank of the first relevant item <= k]
     MRR        = mean_q 1 / rank of the first relevant item
 
-Axes: Q queries, k results.
+and of lists of k results, of which h_q are relevant, to queries with n_q relevant items:
+
+    precision            = mean_q h_q / k
+    attainable precision = mean_q h_q / min(n_q, k)
+    recall of relevant   = mean_q h_q / n_q
+
+Axes: Q queries, k results, N places of the lists that are given.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Bool, Int64
 from numpy.typing import NDArray
 
 from rails_ray.cutoffs.calibration import mean_f1
@@ -20,6 +27,42 @@ def hit_rate(best_rank: NDArray[np.int64], k: int) -> float:
 
 def mean_reciprocal_rank(best_rank: NDArray[np.int64]) -> float:
     return float((1 / best_rank).mean())
+
+
+def precision(is_relevant: Bool[np.ndarray, "Q N"], k: int) -> float:
+    """Relevant share of the first k places; a place that holds nothing counts as a miss.
+
+    Args:
+        is_relevant: by rank, of lists that may be longer or shorter than k.
+    """
+    return float((_hits(is_relevant, k) / k).mean())
+
+
+def attainable_precision(is_relevant: Bool[np.ndarray, "Q N"], num_relevant: Int64[np.ndarray, " Q"], k: int) -> float:
+    """The same as a share of what a perfect list has: 1 also for a query with fewer than k relevant items.
+
+    SOLAR's code reports it as precision, which it exceeds wherever a query has fewer than k relevant items.
+    """
+    _check_relevant(num_relevant)
+    return float((_hits(is_relevant, k) / np.minimum(num_relevant, k)).mean())
+
+
+def recall_of_relevant(is_relevant: Bool[np.ndarray, "Q N"], num_relevant: Int64[np.ndarray, " Q"], k: int) -> float:
+    """Share of a query's relevant items that are among the first k, against labels."""
+    _check_relevant(num_relevant)
+    return float((_hits(is_relevant, k) / num_relevant).mean())
+
+
+def _hits(is_relevant: Bool[np.ndarray, "Q N"], k: int) -> Int64[np.ndarray, " Q"]:
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+    hits: NDArray[np.int64] = is_relevant[:, :k].sum(axis=1)
+    return hits
+
+
+def _check_relevant(num_relevant: Int64[np.ndarray, " Q"]) -> None:
+    if (num_relevant < 1).any():
+        raise ValueError(f"num_relevant must be at least 1 for each query, got {num_relevant.min()}")
 
 
 @dataclass(frozen=True)
