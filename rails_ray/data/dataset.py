@@ -1,6 +1,6 @@
 """What a run reads of any data set: a corpus, and the queries of each split with the items that answer them.
 
-Axes: Q queries, M items of all lists together.
+Axes: Q queries, M items of all lists together, D width of a vector.
 """
 
 import hashlib
@@ -45,10 +45,8 @@ class ItemLists:
 
     def take(self, numbers: NDArray[np.integer] | slice) -> "ItemLists":
         """Some of the lists, in the order of `numbers`."""
-        lengths = self.lengths[numbers]
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        within = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
-        return ItemLists(starts, self.rows[np.repeat(self.starts[:-1][numbers], lengths) + within])
+        starts, places = _taken(self.starts, numbers)
+        return ItemLists(starts, self.rows[places])
 
     def renamed(self, rows: NDArray[np.int64]) -> "ItemLists":
         """The same lists with `rows[row]` in place of each row."""
@@ -61,15 +59,46 @@ class ItemLists:
 
 
 @dataclass(frozen=True)
+class SparseRows:
+    """Features of queries by number: those of query i are at starts[i] : starts[i + 1], each of them once.
+
+    width: features that there can be; all indices are below it.
+    """
+
+    starts: NDArray[np.int64]
+    indices: NDArray[np.int64]
+    values: NDArray[np.float32]
+    width: int
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Indices and values of a query."""
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        own = slice(self.starts[number], self.starts[number + 1])
+        return self.indices[own], self.values[own]
+
+    def take(self, numbers: NDArray[np.integer] | slice) -> "SparseRows":
+        """Some of the queries, in the order of `numbers`."""
+        starts, places = _taken(self.starts, numbers)
+        return SparseRows(starts, self.indices[places], self.values[places], self.width)
+
+
+Inputs = list[str] | ItemLists | SparseRows | NDArray[np.float32]
+
+
+@dataclass(frozen=True)
 class Queries:
     """Queries of one split.
 
-    inputs: what the query encoder reads: texts, or histories as item rows in time order.
+    inputs: what the query encoder reads: texts, histories as item rows in time order, features, or vectors [Q, D].
     relevant: the items that answer each query. A row beyond the corpus is an item that it lacks and no search finds.
     seen: items that a query's answer must not hold; None where there are none.
     """
 
-    inputs: list[str] | ItemLists
+    inputs: Inputs
     relevant: ItemLists
     seen: ItemLists | None = None
 
@@ -79,7 +108,7 @@ class Queries:
     def head(self, num_queries: int) -> "Queries":
         """The first queries."""
         first = slice(num_queries)
-        inputs = self.inputs.take(first) if isinstance(self.inputs, ItemLists) else self.inputs[first]
+        inputs = self.inputs.take(first) if isinstance(self.inputs, ItemLists | SparseRows) else self.inputs[first]
         return Queries(inputs, self.relevant.take(first), self.seen and self.seen.take(first))
 
     def in_corpus(self, rows: NDArray[np.int64], num_items: int) -> "Queries":
@@ -120,7 +149,19 @@ class DataSet:
         return found.hexdigest()
 
 
-def _bytes_of(values: "list[str] | ItemLists | NDArray[np.int64]") -> bytes:
+def _taken(
+    starts: NDArray[np.int64], numbers: NDArray[np.integer] | slice
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The starts of some lists one after the other, and where what they hold is now."""
+    lengths = np.diff(starts)[numbers]
+    taken = np.concatenate([[0], np.cumsum(lengths)])
+    within = np.arange(taken[-1]) - np.repeat(taken[:-1], lengths)
+    return taken, np.repeat(starts[:-1][numbers], lengths) + within
+
+
+def _bytes_of(values: Inputs | NDArray[np.int64]) -> bytes:
     if isinstance(values, ItemLists):
         return values.starts.tobytes() + values.rows.tobytes()
+    if isinstance(values, SparseRows):
+        return values.starts.tobytes() + values.indices.tobytes() + values.values.tobytes()
     return json.dumps(values).encode() if isinstance(values, list) else values.tobytes()
