@@ -29,11 +29,15 @@ from rails_ray.errors import DamagedError
 from rails_ray.similarities.states import ItemState
 from rails_ray.storage.filesystem import Storage
 
+LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 KINDS = {
     "integer": pa.types.is_integer,
     "string": lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
+    "list of integers": lambda kind: any(of(kind) for of in LISTS) and pa.types.is_integer(kind.value_type),
+    "list of floats": lambda kind: any(of(kind) for of in LISTS) and pa.types.is_floating(kind.value_type),
 }
 ID, INTEGER, TEXT = ("integer", "string"), ("integer",), ("string",)  # kinds that a column may be of
+INTEGERS, NUMBERS = ("list of integers",), ("list of floats", "list of integers")
 
 
 def to_bytes(table: pa.Table) -> bytes:
