@@ -1,8 +1,12 @@
-"""Indexes: structures over item vectors that find candidates by inner product.
+"""Indexes: structures over items that find candidates by inner product, or by a sum of look-ups.
 
-| member | what it is                                     |
-|--------|------------------------------------------------|
-| `flat` | every vector, scanned in blocks: always exact  |
+| member     | what it is                                                                             |
+|------------|----------------------------------------------------------------------------------------|
+| `flat`     | every vector, scanned in blocks: always exact                                          |
+| `lookup`   | every code, scanned in blocks: SOLAR's full score, asymmetric distance; always exact   |
+| `inverted` | SOLAR, Figure 2: the items of each bucket; sums over a query's best buckets            |
+
+`lookup` has the contract of `Index` with tables [B, M, L] in place of vectors.
 """
 
 from typing import Protocol, runtime_checkable

@@ -27,8 +27,8 @@ def search_shard(
     k: int,
     exclude: Sequence[Iterable[int]],
 ) -> list[Found]:
-    """One result per query, with [1, k'] items, k' = min(k, items of the shard left after exclusion), rows those of
-    the corpus.
+    """One result per query, with [1, k'] items, rows those of the corpus; k' = min(k, items of the shard left after
+    exclusion), or fewer of a method that finds fewer.
 
     Args:
         num_items, first_row: of the shard.
@@ -46,14 +46,14 @@ def search_shard(
             part = query if len(queries) == len(query) else take(query, queries)
             exclusions = Exclusions.of([excluded[number] for number in queries]) if any(excluded) else None
             found = retriever.search(part, width, exclusions)
-        for line, number in enumerate(queries):
-            results[number] = _of_query(found, line, first_row)
+        for line, (number, num_found) in enumerate(zip(queries, found.top_k.num_found().tolist(), strict=True)):
+            results[number] = _of_query(found, line, num_found, first_row)
     return [results[number] for number in range(len(excluded))]
 
 
-def _of_query(found: Found, line: int, first_row: int) -> Found:
+def _of_query(found: Found, line: int, num_found: int, first_row: int) -> Found:
     own = slice(line, line + 1)
-    top_k = TopK(found.top_k.scores[own], found.top_k.item_rows[own] + first_row)
+    top_k = TopK(found.top_k.scores[own, :num_found], found.top_k.item_rows[own, :num_found] + first_row)
     return Found(top_k, _certificate_of(found, line), found.num_scored[own])
 
 
@@ -90,13 +90,18 @@ def _certificate_of(found: Found | FoundAbove, line: int) -> Certificate:
     return Certificate(None if bound is None else bound[line : line + 1], found.certificate.reason)
 
 
-def merge_shards(answers: Sequence[Sequence[Found]], k: int) -> list[Found]:
+def merge_shards(answers: Sequence[Sequence[Found]], k: int, may_be_short: bool = False) -> list[Found]:
     """The answer of each query, with [1, k] items, from the answers of all shards.
 
+    Args:
+        may_be_short: of a method that may find fewer than k items, which then are the answer.
+
     Raises:
-        ValueError: if the shards together hold fewer than k items that are not excluded.
+        ValueError: if the shards together found fewer than k items, unless they may.
     """
     merged = [_merged(list(parts), k) for parts in zip(*answers, strict=True)]
+    if may_be_short:
+        return merged
     fewest = min((found.top_k.k for found in merged), default=k)
     if fewest < k:
         raise ValueError(f"k must be at most the {fewest} items searched and not excluded, got {k}")

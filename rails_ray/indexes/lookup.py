@@ -1,0 +1,93 @@
+"""All codes, scored in blocks by looking up: exact search by a sum of table entries.
+
+Source: SOLAR, Section 4 ("full"); Jegou et al., Product Quantization, Section 3 (asymmetric distance).
+
+Axes: B queries, X items, M parts of a code, L entries of a table.
+"""
+
+from collections.abc import Iterator
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from rails_ray.above import Above, ScanAbove, check_above
+from rails_ray.kernels import lookup_scan
+from rails_ray.top_k import Exclusions, TopK, check_k, scan
+
+BLOCK_SCORES = 2**21  # scores of a block, 8 MB: the codes of a batch of 32 queries, 64,000 items, stay in the cache
+
+
+class LookupIndex:
+    """Exact search over `codes` [X, M] of any integer dtype, which are kept as they are.
+
+    Raises:
+        ValueError: if a code is negative.
+    """
+
+    is_exact = True
+
+    def __init__(self, codes: Int[Tensor, "X M"]) -> None:
+        self.codes = codes
+        self.largest_code = check_codes(codes)
+
+    def scores(self, tables: Float[Tensor, "B M L"]) -> Float[Tensor, "B X"]:
+        """The scores of all items."""
+        self._check(tables)
+        return lookup_scan.scores(tables, self.codes)
+
+    def search(self, tables: Float[Tensor, "B M L"], k: int, exclude: Exclusions | None = None) -> TopK:
+        """The contract of `Index`, of sums of look-ups.
+
+        Raises:
+            ValueError: unless 1 <= k <= X and the tables are such as the codes point into.
+        """
+        check_k(k, len(self.codes))
+        self._check(tables)
+        return scan(self._blocks(tables), k, exclude)
+
+    def search_above(
+        self,
+        tables: Float[Tensor, "B M L"],
+        threshold: Float[Tensor, " B"],
+        cap: int,
+        exclude: Exclusions | None = None,
+        at_least: int = 0,
+    ) -> Above:
+        """The contract of `Index`, of sums of look-ups.
+
+        Raises:
+            ValueError: also unless the tables are such as the codes point into.
+        """
+        check_above(len(tables), threshold, cap, at_least)
+        self._check(tables)
+        found = ScanAbove(threshold, cap, at_least, exclude)
+        for first_row, scores in self._blocks(tables):
+            found.add(first_row, scores)
+        return found.above()
+
+    def _blocks(self, tables: Float[Tensor, "B M L"]) -> Iterator[tuple[int, Float[Tensor, "B _"]]]:
+        """(First item row, scores) of each block."""
+        size = max(BLOCK_SCORES // max(len(tables), 1), 1)
+        for first in range(0, len(self.codes), size):
+            yield first, lookup_scan.scores(tables, self.codes[first : first + size])
+
+    def _check(self, tables: Float[Tensor, "B M L"]) -> None:
+        num_parts, num_entries = tables.shape[1:]
+        if num_parts != self.codes.shape[1]:
+            raise ValueError(f"tables must have the {self.codes.shape[1]} parts of the codes, got {num_parts}")
+        if self.largest_code >= num_entries:
+            raise ValueError(f"codes must be below the {num_entries} entries of a table, got {self.largest_code}")
+
+
+def check_codes(codes: Int[Tensor, "X M"]) -> int:
+    """The largest code; -1 where there is none.
+
+    Raises:
+        ValueError: if one is negative.
+    """
+    if not codes.numel():
+        return -1
+    smallest, largest = (int(end) for end in codes.aminmax())
+    if smallest < 0:
+        raise ValueError(f"codes must be at least 0, got {smallest}")
+    return largest

@@ -1,0 +1,45 @@
+"""Where compiled loops run: on the CPU, where numba is installed, in as many threads as torch has.
+
+The loops let go of Python's lock, and ordinary threads run them, each on lines of its own. numba's own parallel loops
+bring a thread pool that two Python threads must not enter at once, as those of a server do, that does not survive a
+fork, and that doubles the time to compile.
+
+Nothing compiled is kept on disk: it takes seconds once per process (jobs/benches/LOG.md), and a search must not fail
+because a folder is read-only or a disk is full.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+
+@cache
+def loops() -> ModuleType | None:
+    """`compiled_loops`; None where numba is not installed."""
+    try:
+        from rails_ray.kernels import compiled_loops
+    except ImportError:
+        return None
+    return compiled_loops
+
+
+def loops_for(*tensors: Tensor) -> ModuleType | None:
+    """The same; None for tensors that are not all on the CPU."""
+    return loops() if all(tensor.device.type == "cpu" for tensor in tensors) else None
+
+
+def in_threads(work: Callable[[int, int], object], num_lines: int) -> None:
+    """Calls `work(first, end)` for parts of equal size of the lines 0 .. num_lines - 1, all parts at once."""
+    num_threads = min(torch.get_num_threads(), num_lines)
+    if num_threads <= 1:
+        work(0, num_lines)
+        return
+    ends = [num_lines * number // num_threads for number in range(num_threads + 1)]
+    with ThreadPoolExecutor(num_threads) as threads:
+        for done in [threads.submit(work, *part) for part in pairwise(ends)]:
+            done.result()

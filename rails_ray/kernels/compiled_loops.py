@@ -1,0 +1,238 @@
+"""The loops of `lookup_scan` and `postings` as numba compiles them; imported by way of `compiled` alone.
+
+They take arrays of numpy, work on the lines first .. end - 1 and write into what they are given. Nothing is checked
+here: an index beyond its array reads whatever lies there.
+
+A key is a score and a number in 64 bits: the higher the score, the smaller the key, and of equal scores the one with
+the lower number. The smallest keys are therefore the best items under the tie rule of `top_k`.
+
+Axes: B queries, X items, M parts of a code, L entries of a table, K chunks, R buckets, m buckets of a chunk.
+"""
+
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+LANES = 32  # groups of a tile, whose largest values are found side by side
+DEPTH = 32  # values of a group
+TILE = LANES * DEPTH
+LOW_HALF = np.uint64(0xFFFFFFFF)
+
+compiled = numba.njit(nogil=True)
+
+
+@compiled
+def look_up(tables: Array, codes: Array, found: Array, first: int, end: int) -> None:
+    """Sums of all parts. tables [B, M, L], codes [X, M], found [B, X]."""
+    for query in range(tables.shape[0]):
+        for x in range(first, end):
+            total = 0.0
+            for part in range(codes.shape[1]):
+                total += tables[query, part, codes[x, part]]
+            found[query, x] = total
+
+
+@compiled
+def sort_by_bucket(codes: Array, first: int, end: int, starts: Array, rows: Array) -> None:
+    """A counting sort of each chunk. codes [X, K], starts [K, R + 1] of zeros, rows [K, X]."""
+    num_items, last = codes.shape[0], starts.shape[1] - 1
+    for chunk in range(first, end):
+        for x in range(num_items):
+            starts[chunk, codes[x, chunk]] += 1
+        before = 0
+        for bucket in range(last + 1):
+            num = starts[chunk, bucket]
+            starts[chunk, bucket] = before
+            before += num
+        for x in range(num_items):  # a bucket's start moves to its end, which is the start of the next
+            bucket = codes[x, chunk]
+            rows[chunk, starts[chunk, bucket]] = x
+            starts[chunk, bucket] += 1
+        for bucket in range(last, 0, -1):
+            starts[chunk, bucket] = starts[chunk, bucket - 1]
+        starts[chunk, 0] = 0
+
+
+@compiled
+def key_of(bits: int, number: int) -> Any:
+    """Of the bits of a float32; -0.0 counts as 0.0."""
+    wide = np.uint64(bits)
+    if wide >> np.uint64(31) == 0:
+        wide ^= np.uint64(0x7FFFFFFF)
+    elif wide == np.uint64(0x80000000):
+        wide = np.uint64(0x7FFFFFFF)
+    return (wide << np.uint64(32)) | np.uint64(number)
+
+
+@compiled
+def smallest_first(keys: Array, num_keys: int, num: int) -> None:
+    """Brings the `num` smallest of the first `num_keys` keys to the front, in no order (Hoare's selection)."""
+    low, high = 0, num_keys - 1
+    while low < high:
+        a, b, c = keys[low], keys[(low + high) // 2], keys[high]
+        pivot = max(min(a, b), min(max(a, b), c))
+        i, j = low, high
+        while i <= j:
+            while keys[i] < pivot:
+                i += 1
+            while keys[j] > pivot:
+                j -= 1
+            if i <= j:
+                keys[i], keys[j] = keys[j], keys[i]
+                i += 1
+                j -= 1
+        if num - 1 <= j:
+            high = j
+        elif num - 1 >= i:
+            low = i
+        else:
+            return
+
+
+@compiled
+def largest_of_groups(values: Array, line: int, num_tiles: int, largest: Array) -> None:
+    """Group g of a tile holds its entries g, g + LANES, ..: so that lanes run side by side."""
+    for tile in range(num_tiles):
+        for lane in range(LANES):
+            best = values[line, tile * TILE + lane]
+            for step in range(1, DEPTH):
+                value = values[line, tile * TILE + step * LANES + lane]
+                best = value if value > best else best
+            largest[tile * LANES + lane] = best
+
+
+@compiled
+def top_entries(
+    values: Array, bits: Array, first: int, end: int, num: int, largest: Array, keys: Array, found: Array
+) -> None:
+    """Keys of the `num` largest entries of each line, in no order. values [N, L], bits those of the values, found
+    [N, num]; largest [one per group], keys [L] to work in.
+
+    At least num entries reach the num-th largest of the groups' largest: what lies below it is not wanted.
+    """
+    num_entries = values.shape[1]
+    num_tiles = num_entries // TILE
+    if num_tiles * LANES <= num:
+        num_tiles = 0
+    num_groups = num_tiles * LANES
+    for line in range(first, end):
+        least = np.float32(-np.inf)
+        if num_groups:
+            largest_of_groups(values, line, num_tiles, largest)
+            bits_of_largest = largest.view(np.uint32)
+            for group in range(num_groups):
+                keys[group] = key_of(bits_of_largest[group], group)
+            smallest_first(keys, num_groups, num)
+            least = np.float32(np.inf)
+            for place in range(num):
+                least = min(least, largest[np.int64(keys[place] & LOW_HALF)])
+        num_keys = 0
+        for group in range(num_groups):
+            if largest[group] >= least:
+                number = group // LANES * TILE + group % LANES
+                for _ in range(DEPTH):
+                    if values[line, number] >= least:
+                        keys[num_keys] = key_of(bits[line, number], number)
+                        num_keys += 1
+                    number += LANES
+        for number in range(num_tiles * TILE, num_entries):
+            if values[line, number] >= least:
+                keys[num_keys] = key_of(bits[line, number], number)
+                num_keys += 1
+        smallest_first(keys, num_keys, num)
+        for place in range(num):
+            found[line, place] = keys[place]
+
+
+@compiled
+def add_block(
+    rows: Array, ends: Array, weights: Array, first_row: int, end_row: int, places: Array, sums: Array, touched: Array
+) -> int:
+    """Adds the weights of a query's buckets to the items first_row .. end_row - 1 and says how many it touched.
+
+    rows [K, X]; places, ends, weights [K, m]: where each bucket's postings go on and end. sums: -inf where nothing was
+    added, inf at items that are excluded, which are never touched.
+    """
+    num_touched = 0
+    for chunk in range(places.shape[0]):
+        for number in range(places.shape[1]):
+            weight = weights[chunk, number]
+            place, end = places[chunk, number], ends[chunk, number]
+            while place < end and rows[chunk, place] < end_row:
+                x = rows[chunk, place] - first_row
+                if sums[x] == -np.inf:
+                    touched[num_touched] = x
+                    num_touched += 1
+                    sums[x] = weight
+                else:
+                    sums[x] += weight
+                place += 1
+            places[chunk, number] = place
+    return num_touched
+
+
+@compiled
+def best_sums(
+    starts: Array,
+    rows: Array,
+    buckets: Array,
+    weights: Array,
+    excluded_starts: Array,
+    excluded_rows: Array,
+    first: int,
+    end: int,
+    places: Array,
+    ends: Array,
+    sums: Array,
+    touched: Array,
+    keys: Array,
+    found: Array,
+    num_found: Array,
+) -> None:
+    """Keys of the best items of each query, at most [.., num] of found [B, num], in no order, and how many items were
+    touched. starts [K, R + 1], rows [K, X], buckets and weights [B, K, m]; excluded_rows ascending from
+    excluded_starts [B + 1]. To work in: places, ends [K, m]; sums, touched [items of a block], all sums -inf; keys
+    [more than num]."""
+    num_items, num = rows.shape[1], found.shape[1]
+    bits = sums.view(np.uint32)
+    for query in range(first, end):
+        for chunk in range(buckets.shape[1]):
+            for number in range(buckets.shape[2]):
+                bucket = buckets[query, chunk, number]
+                places[chunk, number] = starts[chunk, bucket]
+                ends[chunk, number] = starts[chunk, bucket + 1]
+        num_keys, total = 0, 0
+        worst = np.uint64(0xFFFFFFFFFFFFFFFF)  # of the best num so far
+        excluded = excluded_starts[query]
+        for first_row in range(0, num_items, len(sums)):
+            end_row = min(first_row + len(sums), num_items)
+            here = excluded
+            while excluded < excluded_starts[query + 1] and excluded_rows[excluded] < end_row:
+                sums[excluded_rows[excluded] - first_row] = np.inf
+                excluded += 1
+            num_touched = add_block(rows, ends, weights[query], first_row, end_row, places, sums, touched)
+            for number in range(num_touched):
+                x = touched[number]
+                key = key_of(bits[x], x + first_row)
+                sums[x] = -np.inf
+                if key < worst:
+                    keys[num_keys] = key
+                    num_keys += 1
+                    if num_keys == len(keys):
+                        smallest_first(keys, num_keys, num)
+                        num_keys = num
+                        worst = keys[0]
+                        for place in range(num):
+                            worst = max(worst, keys[place])
+            for place in range(here, excluded):
+                sums[excluded_rows[place] - first_row] = -np.inf
+            total += num_touched
+        if num_keys > num:
+            smallest_first(keys, num_keys, num)
+        for place in range(min(num_keys, num)):
+            found[query, place] = keys[place]
+        num_found[query] = total

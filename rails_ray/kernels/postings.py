@@ -1,0 +1,230 @@
+"""Postings: the items of each bucket, and the sums of weights of the buckets that an item stands in.
+
+    rows of bucket b in chunk k:  rows[k, starts[k, b] .. starts[k, b + 1] - 1], ascending
+    sum(q, x) = sum over (k, b) posted for q with code_k(x) = b of weight(q, k, b)
+
+Weights are added in float32, one chunk after the other. As an item stands in one bucket of a chunk, both versions do
+the same operations in the same order, and a sum does not depend on the device, on the other items or queries, or on
+where a corpus is cut.
+
+The compiled version adds up one query at a time, in blocks of items whose sums fit the cache, visits only what is
+posted, and keeps the best by keys in which score and row are one number; it holds no memory between calls.
+
+Source: SOLAR, Section 4 (inference, Figure 2).
+
+Axes: B queries, X items, K chunks, R buckets, m buckets of a chunk, N lines, L entries, E excluded pairs.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rails_ray.kernels.compiled import in_threads, loops_for
+from rails_ray.top_k import Exclusions, TopK, select
+
+BLOCK_ITEMS = 2**18  # whose sums take 1 MB, half of a core's cache
+BLOCK_SUMS = 2**24  # queries * items of a block of the version in torch, 64 MB
+KEYS_KEPT = 4  # times as many as are asked for, before the worst of them are thrown away
+NO_KEY = np.uint64(2**64 - 1)
+MOST_ITEMS = 2**32  # as a key has 32 bits for a row
+MOST_NARROW_ITEMS = 2**31
+
+
+class Postings(NamedTuple):
+    """In rows of 32 bits where they fit."""
+
+    starts: Int[Tensor, "K R+1"]
+    rows: Int[Tensor, "K X"]
+
+
+class Summed(NamedTuple):
+    """
+    top_k: the best items that a posting touched; -inf and row 0 at places for which there was none.
+    num_touched: how many there were.
+    """
+
+    top_k: TopK
+    num_touched: Int[Tensor, " B"]
+
+
+def plain_sort_by_bucket(codes: Int[Tensor, "X K"], num_buckets: int) -> Postings:
+    """By a stable sort of each chunk."""
+    num_items, num_chunks = codes.shape
+    starts = torch.zeros(num_chunks, num_buckets + 1, dtype=torch.int64, device=codes.device)
+    rows = torch.empty(num_chunks, num_items, dtype=_row_dtype(num_items), device=codes.device)
+    for chunk in range(num_chunks):
+        buckets = codes[:, chunk].long()
+        rows[chunk] = buckets.argsort(stable=True)
+        starts[chunk, 1:] = buckets.bincount(minlength=num_buckets).cumsum(dim=0)
+    return Postings(starts, rows)
+
+
+def sort_by_bucket(codes: Int[Tensor, "X K"], num_buckets: int) -> Postings:
+    """The postings of all chunks, by a counting sort.
+
+    Args:
+        codes: in any integer dtype, each in 0 .. num_buckets - 1, which is not checked.
+    """
+    loops = loops_for(codes)
+    if loops is None:
+        return plain_sort_by_bucket(codes, num_buckets)
+    num_items, num_chunks = codes.shape
+    starts = torch.zeros(num_chunks, num_buckets + 1, dtype=torch.int64)
+    rows = torch.empty(num_chunks, num_items, dtype=_row_dtype(num_items))
+    arrays = codes.numpy(), starts.numpy(), rows.numpy()
+    in_threads(lambda first, end: loops.sort_by_bucket(arrays[0], first, end, *arrays[1:]), num_chunks)
+    return Postings(starts, rows)
+
+
+def top_entries(values: Float[Tensor, "N L"], num: int) -> TopK:
+    """The largest entries of each line and their numbers, by the rule of `select`, which it must equal.
+
+    Args:
+        values: finite.
+        num: at most L.
+    """
+    values = values.detach().float()
+    loops = loops_for(values)
+    if loops is None:
+        return select(values, num)
+    values = values.contiguous()
+    num_lines, num_entries = values.shape
+    found = np.empty((num_lines, num), np.uint64)
+    array = values.numpy()
+    bits = array.view(np.uint32)
+
+    def work(first: int, end: int) -> None:
+        largest = np.empty(num_entries // loops.TILE * loops.LANES, np.float32)
+        loops.top_entries(array, bits, first, end, num, largest, np.empty(num_entries, np.uint64), found)
+        found[first:end].sort(axis=1)
+
+    in_threads(work, num_lines)
+    return _decoded(found)
+
+
+def plain_best_sums(
+    postings: Postings,
+    buckets: Int[Tensor, "B K m"],
+    weights: Float[Tensor, "B K m"],
+    num: int,
+    exclude: Exclusions | None = None,
+) -> Summed:
+    """In torch, with a sum for every item: on a GPU, and where numba is not installed."""
+    num_items = postings.rows.shape[1]
+    size = max(BLOCK_SUMS // max(num_items, 1), 1)
+    parts = []
+    for first in range(0, max(len(buckets), 1), size):
+        block = slice(first, first + size)
+        scores = _sums(postings, buckets[block], weights[block].float())
+        if exclude is not None:
+            scores = exclude_of(exclude, first, first + size).mask(scores)
+        top_k = select(scores, num)
+        rows = top_k.item_rows.masked_fill(top_k.scores == -torch.inf, 0)
+        parts.append((top_k.scores, rows, (scores > -torch.inf).sum(dim=1)))
+    best, item_rows, num_touched = (torch.cat(column) for column in zip(*parts, strict=True))
+    return Summed(TopK(best, item_rows), num_touched)
+
+
+def best_sums(
+    postings: Postings,
+    buckets: Int[Tensor, "B K m"],
+    weights: Float[Tensor, "B K m"],
+    num: int,
+    exclude: Exclusions | None = None,
+) -> Summed:
+    """The min(num, X) items with the largest sums of each query, of those that its postings touch.
+
+    Args:
+        buckets: of a query, distinct within a chunk and in 0 .. R - 1, which is not checked.
+        weights: finite.
+        exclude: items that are not touched.
+    """
+    loops = loops_for(postings.rows, buckets, weights)
+    if loops is None:
+        return plain_best_sums(postings, buckets, weights, num, exclude)
+    num_queries, num_items = len(buckets), postings.rows.shape[1]
+    num = min(num, num_items)
+    found = np.full((num_queries, num), NO_KEY)
+    num_touched = np.zeros(num_queries, np.int64)
+    arrays = (
+        postings.starts.numpy(),
+        postings.rows.numpy(),
+        buckets.long().contiguous().numpy(),
+        weights.detach().float().contiguous().numpy(),
+        *_by_query(exclude, num_queries, num_items),
+    )
+
+    def work(first: int, end: int) -> None:
+        loops.best_sums(*arrays, first, end, *_workspace(arrays[2].shape[1:], num_items, num), found, num_touched)
+        found[first:end].sort(axis=1)
+
+    if num:
+        in_threads(work, num_queries)
+    return Summed(_decoded(found), torch.from_numpy(num_touched))
+
+
+def exclude_of(exclude: Exclusions, first: int, end: int) -> Exclusions:
+    """Of the queries first .. end - 1, as a batch of their own."""
+    query = exclude.pairs[:, 0]
+    own = exclude.pairs[(query >= first) & (query < end)]
+    return Exclusions(own - own.new_tensor([first, 0]))
+
+
+def _workspace(shape: tuple[int, ...], num_items: int, num: int) -> tuple[NDArray[np.generic], ...]:
+    """What the loop over queries works in, a megabyte or two."""
+    block = min(BLOCK_ITEMS, num_items)
+    return (
+        np.empty(shape, np.int64),
+        np.empty(shape, np.int64),
+        np.full(block, -np.inf, np.float32),
+        np.empty(block, np.int32),
+        np.empty(min(KEYS_KEPT * num, num_items) + 1, np.uint64),
+    )
+
+
+def _by_query(
+    exclude: Exclusions | None, num_queries: int, num_items: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where each query's excluded rows start, and the rows, ascending."""
+    pairs = np.empty((0, 2), np.int64) if exclude is None else exclude.pairs.numpy(force=True)
+    pairs = pairs[(pairs[:, 1] >= 0) & (pairs[:, 1] < num_items)]
+    pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+    return np.searchsorted(pairs[:, 0], np.arange(num_queries + 1)), np.ascontiguousarray(pairs[:, 1])
+
+
+def _decoded(keys: NDArray[np.uint64]) -> TopK:
+    """Scores and numbers of ascending keys."""
+    high = (keys >> np.uint64(32)).astype(np.uint32)
+    bits = np.where(high >> np.uint32(31), high, high ^ np.uint32(0x7FFFFFFF))
+    is_none = keys == NO_KEY
+    scores = np.where(is_none, np.float32(-np.inf), bits.view(np.float32))
+    numbers = np.where(is_none, 0, (keys & np.uint64(0xFFFFFFFF)).astype(np.int64))
+    return TopK(torch.from_numpy(scores), torch.from_numpy(numbers))
+
+
+def _sums(postings: Postings, buckets: Int[Tensor, "B K m"], weights: Float[Tensor, "B K m"]) -> Float[Tensor, "B X"]:
+    """The sum of every item, -inf at those that no posting touches."""
+    num_queries, num_items = len(buckets), postings.rows.shape[1]
+    sums = torch.zeros(num_queries * num_items, device=buckets.device)
+    is_touched = torch.zeros_like(sums, dtype=torch.bool)
+    line = torch.arange(num_queries, device=buckets.device)[:, None].expand(buckets.shape[::2]).flatten()
+    for chunk, (starts, rows) in enumerate(zip(*postings, strict=True)):
+        own = buckets[:, chunk].flatten().long()
+        first = starts[own]
+        num = starts[own + 1] - first
+        before = num.cumsum(dim=0) - num
+        posting = torch.arange(int(num.sum()), device=own.device) + (first - before).repeat_interleave(num)
+        place = line.repeat_interleave(num) * num_items + rows[posting]  # each at most once, so that no two adds meet
+        sums[place] += weights[:, chunk].flatten().repeat_interleave(num)
+        is_touched[place] = True
+    return sums.masked_fill(~is_touched, -torch.inf).view(num_queries, num_items)
+
+
+def _row_dtype(num_items: int) -> torch.dtype:
+    if num_items > MOST_ITEMS:
+        raise ValueError(f"an inverted index must have at most {MOST_ITEMS} items, got {num_items}: use more shards")
+    return torch.int32 if num_items <= MOST_NARROW_ITEMS else torch.int64
