@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import assert_never
+from typing import Any, assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -17,40 +17,55 @@ from torch import Tensor
 from rails_ray.config import RunConfig, from_json
 from rails_ray.cutoffs.calibration import Calibration
 from rails_ray.cutoffs.distributions import UNIFORM, Background, BetaDistribution, ExpDistribution, sphere
-from rails_ray.data import emoji, sequences, text
+from rails_ray.data import emoji, features, sequences, text
 from rails_ray.data.batch import PairSampler, Sampler, WindowSampler, relevance_of
-from rails_ray.data.dataset import DataSet, ItemLists
+from rails_ray.data.buckets import BucketSampler, positives_of
+from rails_ray.data.dataset import SPLITS, DataSet, ItemLists, SparseRows
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.encoders.components import ItemComponents, QueryComponents
-from rails_ray.encoders.model import Model
+from rails_ray.encoders.model import AnyModel, Model
 from rails_ray.encoders.sasrec import Sasrec, SasrecConfig
+from rails_ray.encoders.solar import Chunk, Solar, SolarConfig, chunk_seed
 from rails_ray.encoders.text import TextTransformer, TransformerConfig
 from rails_ray.encoders.two_tower import TwoTower, TwoTowerConfig
+from rails_ray.errors import UnsupportedError
+from rails_ray.indexes.inverted import InvertedIndex
 from rails_ray.losses import ScoreLogit
 from rails_ray.losses.beta_nce import beta_logit
 from rails_ray.losses.exp_nce import exp_logit
 from rails_ray.losses.glas import CoOccurrence
 from rails_ray.losses.sampled_softmax import scaled_logit
+from rails_ray.quantizers import random_codes
 from rails_ray.retrieval import Retriever
 from rails_ray.retrieval.approximate import Approximate, Widths
 from rails_ray.retrieval.brute_force import BruteForce
+from rails_ray.retrieval.look_up import Inverted
+from rails_ray.retrieval.look_up import LookUp as FullLookUp
 from rails_ray.retrieval.two_pass import TwoPass
 from rails_ray.similarities import Similarity
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
+from rails_ray.similarities.look_up import LookUp, LookUpConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
-from rails_ray.similarities.states import ItemState, QueryState
+from rails_ray.similarities.states import AnyItems, Codes
 from rails_ray.storage import parquet
 from rails_ray.storage.calibrations import StoredCalibration
+from rails_ray.storage.codes import ItemCodes
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import CONFIG, HISTORIES, ITEMS, WEIGHTS, Encoded, read_file
+from rails_ray.storage.manifest import CONFIG, HISTORIES, ITEMS, Encoded, read_file
+from rails_ray.storage.runs import chunk_of
 from rails_ray.training import state
+from rails_ray.training.buckets import NUM_PROBES, BucketStep, bucket_recall, measured_probes
 from rails_ray.training.contrast import Contrast, Gathered, Streamed, WithinBatch
 from rails_ray.training.objectives import Contrastive, MaximumLikelihood, Pointwise
 from rails_ray.training.step import TrainingStep
 
+AnySimilarity = Similarity | LookUp
 BACKGROUNDS = ("uniform", "sphere", "fitted")
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 METHODS = ("brute_force", "two_pass", "per_embedding", "average", "combined")
+METHODS_OF_CODES = ("brute_force", "inverted")
+QUERY_FIELD = {"text": "text", "features": "features", "vector": "embedding"}  # what a request calls SOLAR's inputs
+QUERY_TYPE = {"text": "string", "features": "map<int64, float>", "vector": "list<float>"}
 
 
 def model(config: RunConfig) -> Model:
@@ -109,15 +124,55 @@ def learn_tokens(
     built.encoder.set_extra_state(from_first(built.encoder.get_extra_state()))
 
 
-def trained_model(config: RunConfig, weights: bytes) -> Model:
+def trained_model(config: RunConfig, weights: Iterable[tuple[str, bytes]]) -> AnyModel:
     """A stored model, in evaluation mode.
+
+    Args:
+        weights: each file with its path, those of one chunk a file where the model is in chunks.
 
     Raises:
         ValueError: if the weights are not those of such a model.
     """
+    if isinstance(config.encoder, SolarConfig):
+        chunks = {}
+        for path, data in weights:
+            number = chunk_of(path)
+            chunks[number] = chunk(config, number)
+            state.load(chunks[number], data)
+        assert isinstance(config.similarity, LookUpConfig)
+        return Solar(config.encoder, config.similarity, chunks).eval()
+    [(_, data)] = weights
     stored = model(config).eval()
-    state.load(stored, weights)
+    state.load(stored, data)
     return stored
+
+
+def chunk(config: RunConfig, number: int, expected_buckets: float = 1.0) -> Chunk:
+    """An untrained chunk of SOLAR; its initial weights depend on the run's seed and its number alone.
+
+    Args:
+        expected_buckets: positive buckets of a query, on average.
+    """
+    assert isinstance(config.encoder, SolarConfig)
+    seed = chunk_seed(config.seed, number)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Chunk(config.encoder, seed, expected_buckets)
+
+
+def codes(config: RunConfig, item_ids: list[str] | list[int]) -> ItemCodes:
+    """The codes of a run's items.
+
+    Raises:
+        ValueError: if there are more buckets than items.
+    """
+    encoder = config.encoder
+    assert isinstance(encoder, SolarConfig)
+    if encoder.num_buckets > len(item_ids):
+        raise ValueError(f"encoder.num_buckets must be at most the {len(item_ids)} items, got {encoder.num_buckets}")
+    sizes = encoder.num_chunks, encoder.num_buckets, config.seed
+    drawn = random_codes.balanced(len(item_ids), *sizes)
+    return ItemCodes(item_ids, drawn if encoder.codes == "balanced" else random_codes.hashed(item_ids, *sizes))
 
 
 def version_config(storage: Storage, described: Encoded) -> RunConfig:
@@ -125,14 +180,62 @@ def version_config(storage: Storage, described: Encoded) -> RunConfig:
     return from_json(read_file(storage, described.version, described.file(CONFIG)))
 
 
-def version_model(storage: Storage, described: Encoded) -> Model:
+def codes_of(
+    config: RunConfig, known: ItemCodes, item_ids: list[str] | list[int]
+) -> tuple[ItemCodes, NDArray[np.bool_]]:
+    """The codes of a corpus, and which of its items are new: those that are known keep theirs.
+
+    Args:
+        known: of a run, or of a former version.
+    """
+    encoder = config.encoder
+    assert isinstance(encoder, SolarConfig)
+    found, is_new = random_codes.inherit(
+        item_ids, known.item_ids, known.codes, num_buckets=encoder.num_buckets, seed=config.seed
+    )
+    return ItemCodes(item_ids, found), is_new
+
+
+def with_predicted(
+    config: RunConfig, own: ItemCodes, is_new: NDArray[np.bool_], predicted: NDArray[np.int64]
+) -> ItemCodes:
+    """The same codes, those of new items chosen among what a model predicts for them.
+
+    Args:
+        predicted: the most probable buckets of each new item in each chunk, best first [N, K, C].
+    """
+    assert isinstance(config.encoder, SolarConfig)
+    found = own.codes.copy()
+    found[is_new] = random_codes.nearest_predicted(
+        own.codes[~is_new], predicted, num_buckets=config.encoder.num_buckets
+    )
+    return ItemCodes(own.item_ids, found)
+
+
+def version_model(storage: Storage, described: Encoded) -> AnyModel:
     """The model of a version.
 
     Raises:
         DamagedError: if config or weights are not those of the manifest.
     """
-    weights = read_file(storage, described.version, described.file(WEIGHTS))
+    weights = ((entry.path, read_file(storage, described.version, entry)) for entry in described.weights)
     return trained_model(version_config(storage, described), weights)
+
+
+def chunk_counts(config: RunConfig, described: Encoded) -> dict[str, int]:
+    """How many chunks a version's model has and should have; nothing of a model of one piece."""
+    if not isinstance(config.encoder, SolarConfig):
+        return {}
+    return {"chunks_trained": len(described.weights), "num_chunks": config.encoder.num_chunks}
+
+
+def version_similarity(storage: Storage, described: Encoded) -> Any:
+    """What scores the items of a version, without what encodes queries if it can be had so."""
+    config = version_config(storage, described)
+    if isinstance(config.encoder, SolarConfig):
+        return LookUp(config.encoder.num_buckets)
+    scored_by: AnySimilarity = version_model(storage, described).similarity
+    return scored_by
 
 
 def encoder(config: RunConfig, num_components: tuple[int, int]) -> TwoTower | TextTransformer | Sasrec:
@@ -147,6 +250,8 @@ def encoder(config: RunConfig, num_components: tuple[int, int]) -> TwoTower | Te
             return TwoTower(config.encoder)
         case SasrecConfig():
             return Sasrec(config.encoder)
+        case SolarConfig():
+            raise AssertionError("SOLAR is built chunk by chunk")
         case _:
             assert_never(config.encoder)
 
@@ -157,6 +262,8 @@ def similarity(config: RunConfig) -> MixtureOfLogits | DotProduct:
             return MixtureOfLogits(config.similarity)
         case DotProductConfig():
             return DotProduct(config.similarity)
+        case LookUpConfig():
+            raise AssertionError("SOLAR is built chunk by chunk")
         case _:
             assert_never(config.similarity)
 
@@ -198,6 +305,8 @@ def objective(config: RunConfig) -> Contrastive | Pointwise | MaximumLikelihood:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(config.seed)
                 return MaximumLikelihood(num_query_components * config.components.width)
+        case "bucket_cross_entropy":
+            raise AssertionError("SOLAR's chunks are trained by BucketStep")
         case _:
             assert_never(config.loss.kind)
 
@@ -215,7 +324,13 @@ def logit(config: RunConfig) -> ScoreLogit:
         case "exp_nce":
             return exp_logit
         case "sampled_softmax" | "pointwise" | "maximum_likelihood":
+            assert not isinstance(config.similarity, LookUpConfig)
             return partial(scaled_logit, tau=config.similarity.temperature)
+        case "bucket_cross_entropy":
+            raise UnsupportedError(
+                "cut-offs nucleus and probability need a model that was trained by a softmax over items, got SOLAR: "
+                "take coverage, score or top_k"
+            )
         case _:
             assert_never(config.loss.kind)
 
@@ -251,17 +366,49 @@ def calibration(config: RunConfig, stored: StoredCalibration) -> Calibration:
     return Calibration(stored.positives, score_distribution(config, stored.background), stored.edges)
 
 
+def inverted_index(compared_by: AnySimilarity, items: AnyItems) -> InvertedIndex | None:
+    """What `inverted` searches, made once; None for items that have no codes."""
+    if not isinstance(items, Codes):
+        return None
+    assert isinstance(compared_by, LookUp)
+    return InvertedIndex(items.codes, compared_by.num_buckets)
+
+
 def retriever(
-    method: str, compared_by: Similarity, items: ItemState, num_candidates: int, num_per_embedding: int
-) -> Retriever[QueryState]:
+    method: str,
+    compared_by: AnySimilarity,
+    items: AnyItems,
+    num_candidates: int,
+    num_per_embedding: int,
+    num_probes: int | None = None,
+    index: InvertedIndex | None = None,
+) -> Retriever[Any]:
     """
     Args:
-        num_candidates: items by the average component, of `average` and `combined`.
+        num_candidates: items by the average component, of `average` and `combined`; by posted buckets, of `inverted`.
         num_per_embedding: items by each pair of components, of `per_embedding`, `combined` and `two_pass`.
+        num_probes: buckets of each chunk, of `inverted`; by default NUM_PROBES, or all if that is fewer.
+        index: of the items' codes, which `inverted` searches; else it is made anew.
 
     Raises:
-        ValueError: if the method is not one of `METHODS`, a width is below 1, or the items lack what it needs.
+        ValueError: if the method is not one of `METHODS`, or of `METHODS_OF_CODES` for items that are found by codes,
+            a width is below 1 or above what there is, or the items lack what it needs.
     """
+    if isinstance(items, Codes):
+        assert isinstance(compared_by, LookUp)
+        match method:
+            case "brute_force":
+                return FullLookUp(items)
+            case "inverted":
+                index = index or InvertedIndex(items.codes, compared_by.num_buckets)
+                probes = min(NUM_PROBES, compared_by.num_buckets) if num_probes is None else num_probes
+                return Inverted(items, index, probes, num_candidates)
+            case _:
+                known = ", ".join(METHODS_OF_CODES)
+                raise ValueError(
+                    f"method must be one of {known} for items that are found by their codes, got {method!r}"
+                )
+    assert not isinstance(compared_by, LookUp)
     match method:
         case "brute_force":
             return BruteForce(compared_by, items)
@@ -275,7 +422,9 @@ def retriever(
             widths = Widths(num_per_embedding=num_per_embedding, num_by_average=num_candidates)
             return Approximate(compared_by, items, widths)
         case _:
-            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+            raise ValueError(
+                f"method must be one of {', '.join(METHODS)} for items that have components, got {method!r}"
+            )
 
 
 def data(config: RunConfig, storage: Storage) -> DataSet:
@@ -293,6 +442,15 @@ def data(config: RunConfig, storage: Storage) -> DataSet:
                     f"recipe {config.name} needs --data.folder, with items.parquet and interactions.parquet, got none"
                 )
             return sequences.read(Storage(config.data.folder))
+        case SolarConfig():
+            if config.encoder.input == "text":
+                return text.read(_text_folder(config, storage))
+            if config.data.folder is None:
+                raise ValueError(
+                    f"recipe {config.name} needs --data.folder, with items.parquet, queries.parquet and "
+                    "relevance.parquet, got none"
+                )
+            return features.read(Storage(config.data.folder))
         case _:
             assert_never(config.encoder)
 
@@ -307,6 +465,15 @@ def _text_folder(config: RunConfig, storage: Storage) -> Storage:
         for name in ("items", "queries", "relevance"):  # the last one says that all are there
             folder.write(f"{name}.parquet", parquet.to_bytes(getattr(made, name)))
     return folder
+
+
+@dataclass(frozen=True)
+class ChunkTraining:
+    """What a chunk is trained by, on which batches, and how good it is: its bucket recall on held-out queries."""
+
+    step: BucketStep
+    sampler: BucketSampler
+    bucket_recall: Callable[[], float]
 
 
 @dataclass(frozen=True)
@@ -343,6 +510,11 @@ def corpus(config: RunConfig, storage: Storage) -> Corpus:
             query = {"history": str(items["item_id"].type), "user_id": str(histories["user_id"].type)}
             files = {ITEMS: parquet.to_bytes(items.select(["item_id"])), HISTORIES: parquet.to_bytes(histories)}
             titles = None if read.titles is None else pa.array(read.titles)
+        case SolarConfig():
+            read = data(config, storage)
+            items = pa.table({"item_id": pa.array(read.item_ids), "input": pa.array(read.item_inputs)})
+            query, files = {QUERY_FIELD[config.encoder.input]: QUERY_TYPE[config.encoder.input]}, {}
+            titles = None if read.titles is None else pa.array(read.titles)
         case _:
             assert_never(config.encoder)
     return Corpus(items if titles is None else items.append_column("title", titles), query, files)
@@ -378,7 +550,28 @@ def for_data(config: RunConfig, read: DataSet) -> RunConfig:
                 "train a new run"
             )
         config = replace(config, encoder=replace(config.encoder, num_items=num_items, corpus=corpus))
+    if isinstance(config.encoder, SolarConfig):
+        config = replace(config, encoder=_of_width(config.encoder, read, config.data.folder))
     return config
+
+
+def _of_width(encoder: SolarConfig, read: DataSet, folder: str | None) -> SolarConfig:
+    """The same with the width of the data set's queries.
+
+    Raises:
+        ValueError: if the queries are not what the encoder reads, or wider than it says.
+    """
+    inputs = [read.queries[split].inputs for split in SPLITS]
+    if encoder.input == "text":
+        return encoder
+    if any(isinstance(of_split, SparseRows) != (encoder.input == "features") for of_split in inputs):
+        came = "features" if encoder.input == "vector" else "vectors"
+        raise ValueError(f"queries of {folder} must be of encoder.input {encoder.input}, got {came}")
+    widths = [of_split.width if isinstance(of_split, SparseRows) else len(of_split[0]) for of_split in inputs]
+    width = max(widths)
+    if encoder.width and (encoder.width < width or (encoder.input == "vector" and encoder.width != width)):
+        raise ValueError(f"encoder.width must be the {width} of the queries of {folder}, or 0, got {encoder.width}")
+    return replace(encoder, width=encoder.width or width)
 
 
 def sampler(config: RunConfig, trained: Model, read: DataSet, rank: int = 0, num_workers: int = 1) -> Sampler:
@@ -423,5 +616,35 @@ def sampler(config: RunConfig, trained: Model, read: DataSet, rank: int = 0, num
                 rank=rank,
                 num_workers=num_workers,
             )
+        case SolarConfig():
+            raise AssertionError("SOLAR's batches are those of a chunk")
         case _:
             assert_never(config.encoder)
+
+
+def chunk_training(trained: Chunk, config: RunConfig, read: DataSet, buckets: NDArray[np.integer]) -> ChunkTraining:
+    """What trains a chunk that has learnt its tokens.
+
+    Args:
+        buckets: of the chunk, by item row.
+    """
+    assert isinstance(config.encoder, SolarConfig)
+    queries, held_out = read.queries["train"], read.queries["valid"]
+    precision = PRECISIONS[config.training.precision]
+    return ChunkTraining(
+        BucketStep(trained, num_sampled=config.loss.num_sampled_buckets, precision=precision),
+        BucketSampler(
+            queries.relevant,
+            trained.features(queries.inputs),
+            buckets,
+            batch_size=config.training.batch_size,
+            seed=trained.seed,
+        ),
+        partial(
+            bucket_recall,
+            trained,
+            trained.features(held_out.inputs),
+            positives_of(held_out.relevant, buckets),
+            measured_probes(config.encoder.num_buckets),
+        ),
+    )

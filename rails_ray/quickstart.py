@@ -18,7 +18,6 @@ from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.serving.app import check_port, served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.recipes.emoji import emoji_dot, emoji_mol
-from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.runs import Run
@@ -133,7 +132,8 @@ def _served_recall(url: str, storage: str, manifest: Manifest) -> dict[str, floa
     items = read_shards(store, manifest, range(len(manifest.shard_items)))
     data = build.data(build.version_config(store, manifest), store)
     texts = data.queries["test"].head(NUM_COMPARED).inputs
-    search = BruteForce(model.similarity, items.state)
+    assert isinstance(texts, list)
+    search = build.retriever("brute_force", model.similarity, items.state, COMPARED_K, COMPARED_K)
     expected = [
         [items.item_ids[row] for row in rows]
         for _, query in query_batches(model, texts)

@@ -126,6 +126,23 @@ def reports(
     return table
 
 
+def chunks(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
+    """What each chunk of SOLAR came to, and all of them on average."""
+    table = Table(
+        "chunk",
+        title=title,
+        title_justify="left",
+        caption="bucket recall: held out, of the 100 (or 2%) most probable",
+    )
+    for heading in ("loss", "bucket recall", "time"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    names = "loss", "bucket_recall", "seconds"
+    mean = {"chunk": "mean", **{name: sum(row[name] for row in rows) / len(rows) for name in names}}
+    for row in [*rows, mean]:
+        table.add_row(str(row["chunk"]), f"{row['loss']:.3f}", f"{row['bucket_recall']:.4f}", f"{row['seconds']:.1f} s")
+    return table
+
+
 def calibration(report: CalibrationReport, title: str) -> Table:
     """Nominal against measured coverage, over all queries and by segment, and the lists of each level."""
     table = Table(title=title, title_justify="left")

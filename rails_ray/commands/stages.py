@@ -11,6 +11,7 @@ import tyro
 from rails_ray.commands.base import Stored, errors, load, out, say_next
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.evaluation.gates import Gates
+from rails_ray.on_ray.placing import Placing
 from rails_ray.recipes import by_name
 
 DEFAULT_RECIPE = "emoji-mol"
@@ -40,20 +41,38 @@ class OfRecipe(Stored):
 
     recipe: tyro.conf.Positional[str] = DEFAULT_RECIPE
     """emoji-mol, text-mol, text-transformer-mol, ml1m-sasrec-mol (Mixture of Logits); emoji-dot, text-dot,
-    text-transformer-dot, ml1m-sasrec (dot product)."""
+    text-transformer-dot, ml1m-sasrec (dot product); text-dot-glas (with the GLaS regulariser); text-solar,
+    features-solar, vector-solar (SOLAR)."""
     run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
     """Name of the run, and of a pipeline's version, the same again to go on; by default the recipe's and the time."""
     workers: int = 2
-    """Data-parallel workers."""
+    """Data-parallel workers; of SOLAR, chunks that are trained side by side."""
     use_gpu: bool | None = None
     """A GPU for each worker; by default if the cluster has enough when this begins, which one that grows has not."""
     checkpoint_s: float = 60.0
     """Seconds between two checkpoints: the most work that a crash can lose."""
     timeout_s: float = 600.0
     """Seconds that workers wait for one another before all go on from the last checkpoint."""
+    resume: bool = False
+    """Insist that the run was begun: what it has is not done again, with or without this."""
+    chunks: Placing = field(default_factory=Placing)
+    """Where chunks of SOLAR are trained."""
     config: Annotated[tyro.conf.AvoidSubcommands[RunConfig], tyro.conf.arg(name="")] = field(
         default_factory=lambda: by_name(DEFAULT_RECIPE)
     )
+
+    def check_resume(self) -> None:
+        """Raises:
+        ValueError: if the run was to be begun and was not.
+        """
+        from rails_ray.storage import runs
+        from rails_ray.storage.filesystem import Storage
+
+        if self.resume and not (self.run_name and runs.is_begun(Storage(self.storage), self.run_name)):
+            raise ValueError(
+                f"--resume needs the --run of one that was begun in {self.storage}, got {self.run_name!r}: leave "
+                "--resume out to begin it"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +86,7 @@ class Train(OfRecipe):
         from rails_ray.storage.filesystem import timed_name
 
         name = self.run_name or timed_name(self.config.name)
+        self.check_resume()
         with rendering.bar(out, f"train {name}") as on_progress, cluster(self.workers + 2):
             run = on_ray.train(
                 self.config,
@@ -76,8 +96,11 @@ class Train(OfRecipe):
                 use_gpu=self.use_gpu,
                 checkpoint_s=self.checkpoint_s,
                 timeout_s=self.timeout_s,
+                placing=self.chunks,
                 on_progress=on_progress,
             )
+        if "chunks" in run.training:
+            out.print(rendering.chunks(run.training["chunks"], f"chunks of run {run.name}"))
         hit_rate = run.validation["hit_rate"]
         out.print(
             f"run {run.name}: validation hit rate@1 {hit_rate['1']:.4f}, hit rate@10 {hit_rate['10']:.4f}, "
@@ -108,6 +131,10 @@ class Encode(Stored):
     """A GPU for each worker; by default if the cluster has enough when this begins, which one that grows has not."""
     part_items: int = 16_384
     """Items of a part, at most: the work that a crash can lose of each encoder."""
+    new_codes: Literal["least_loaded", "predicted"] = "least_loaded"
+    """Of items that SOLAR was not trained for: buckets that are not full, or those that it predicts for their text."""
+    min_chunks: int | None = None
+    """Of SOLAR: go on with so many trained chunks, or more; by default all must be."""
 
     def run(self) -> dict[str, Any]:
         load()
@@ -125,6 +152,8 @@ class Encode(Stored):
                 num_workers=self.workers,
                 use_gpu=self.use_gpu,
                 part_items=self.part_items,
+                new_codes=self.new_codes,
+                min_chunks=self.min_chunks,
                 on_progress=on_progress,
             )
         out.print(f"version {encoded.version}: {encoded.num_items} items in {len(encoded.shard_items)} shards")
@@ -257,6 +286,7 @@ class Pipeline(OfRecipe):
             rows = [("new version", report, None), *([("current version", former, None)] if former else [])]
             out.print(rendering.reports(rows, f"{report.num_queries} queries of split {report.split}"))
 
+        self.check_resume()
         with cluster(self.workers + 2):
             done = pipeline(
                 self.config,
@@ -268,6 +298,7 @@ class Pipeline(OfRecipe):
                 gates=self.gates,
                 checkpoint_s=self.checkpoint_s,
                 timeout_s=self.timeout_s,
+                placing=self.chunks,
                 stage=partial(rendering.bar, out),
                 on_report=show,
             )

@@ -45,14 +45,22 @@ class Bags:
 
     def take(self, rows: Int[Tensor, " M"]) -> "Bags":
         """The bags of some texts, in the order of `rows`, repeats allowed."""
-        ends = torch.cat([self.starts[1:], self.starts.new_tensor([len(self.buckets)])])
-        lengths = ends[rows] - self.starts[rows]
-        starts = lengths.cumsum(0) - lengths
-        within = torch.arange(int(lengths.sum()), device=starts.device) - starts.repeat_interleave(lengths)
-        return Bags(self.buckets[self.starts[rows].repeat_interleave(lengths) + within], starts)
+        places, starts = places_of(self.starts, len(self.buckets), rows)
+        return Bags(self.buckets[places], starts)
 
     def to(self, device: torch.device | str) -> "Bags":
         return Bags(self.buckets.to(device), self.starts.to(device))
+
+
+def places_of(
+    starts: Int[Tensor, " B"], num_pieces: int, rows: Int[Tensor, " M"]
+) -> tuple[Int[Tensor, " _"], Int[Tensor, " M"]]:
+    """Where the pieces of some texts stand, one text after the other, and where each of these texts then begins."""
+    ends = torch.cat([starts[1:], starts.new_tensor([num_pieces])])
+    lengths = ends[rows] - starts[rows]
+    begins = lengths.cumsum(0) - lengths
+    within = torch.arange(int(lengths.sum()), device=starts.device) - begins.repeat_interleave(lengths)
+    return starts[rows].repeat_interleave(lengths) + within, begins
 
 
 def normalise(text: str) -> str:

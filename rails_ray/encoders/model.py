@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from rails_ray.encoders import Encoder
 from rails_ray.encoders.components import ItemComponents, QueryComponents
+from rails_ray.encoders.solar import Solar
 from rails_ray.similarities import Scored
 from rails_ray.similarities.states import ItemState, QueryState
 
@@ -70,3 +71,6 @@ class Model(nn.Module):
     def score(self, query: QueryState, items: ItemState) -> Scored:
         scored: Scored = self.similarity(query, items)
         return scored
+
+
+AnyModel = Model | Solar

@@ -5,6 +5,7 @@ Axes: Q queries of the split, X items, k length of the lists kept, M relevant pa
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,11 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.data.batch import FeatureRows
-from rails_ray.data.dataset import ItemLists, Queries
-from rails_ray.encoders.model import Model
+from rails_ray.data.dataset import Queries
+from rails_ray.encoders.model import AnyModel, Model
 from rails_ray.losses import ScoreLogit
-from rails_ray.retrieval.brute_force import BruteForce
-from rails_ray.similarities.states import ItemState, QueryState, concatenate
+from rails_ray.similarities.states import AnyItems, AnyQuery, ItemState, concatenate
 from rails_ray.top_k import select
 
 BATCH_SIZE = 128  # queries or items encoded at a time
@@ -55,7 +55,7 @@ def encode_items(model: Model, features: FeatureRows) -> ItemState:
         return concatenate([model.encode_items(batch) for _, batch in in_batches(features, model)])
 
 
-def in_batches(features: FeatureRows, model: Model) -> Iterator[tuple[int, FeatureRows]]:
+def in_batches(features: FeatureRows, model: AnyModel) -> Iterator[tuple[int, FeatureRows]]:
     """(number of the first, features) of consecutive batches, on the model's device."""
     device = next(model.parameters()).device
     for first in range(0, len(features), BATCH_SIZE):
@@ -63,23 +63,22 @@ def in_batches(features: FeatureRows, model: Model) -> Iterator[tuple[int, Featu
         yield first, features.take(rows).to(device)
 
 
-def query_batches(model: Model, inputs: list[str] | ItemLists) -> Iterator[tuple[int, QueryState]]:
+def query_batches(model: AnyModel, inputs: Any) -> Iterator[tuple[int, AnyQuery]]:
     """(number of the first, encoded queries) of consecutive batches."""
     with torch.no_grad():
         for first, batch in in_batches(model.query_features(inputs), model):
             yield first, model.encode_queries(batch)
 
 
-def rank_all(model: Model, items: ItemState, queries: Queries, k: int, logit: ScoreLogit | None = None) -> Ranking:
+def rank_all(model: AnyModel, items: AnyItems, queries: Queries, k: int, logit: ScoreLogit | None = None) -> Ranking:
     """Score every item that a query has not seen, for every query, and keep the k best.
 
     Args:
         logit: of the model's loss, from scores [B, X] and tau_q [B]; needed for the log-normaliser alone.
     """
-    search = BruteForce(model.similarity, items)
     found: dict[str, list[Tensor]] = {field.name: [] for field in fields(Ranking)}
     for first, query in query_batches(model, queries.inputs):
-        scores = search.scores(query)
+        scores: Tensor = model.similarity.scores(query, items)
         is_relevant = torch.zeros_like(scores, dtype=torch.bool)
         for line in range(len(query)):
             if model.encoder.is_blank(queries.inputs[first + line]):  # a server refuses it: nothing is found

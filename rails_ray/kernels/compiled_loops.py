@@ -37,6 +37,13 @@ def look_up(tables: Array, codes: Array, found: Array, first: int, end: int) -> 
 
 
 @compiled
+def look_up_own(tables: Array, codes: Array, found: Array, first: int, end: int) -> None:
+    """The same of each query's own items. tables [B, M, L], codes [B, C, M], found [B, C]."""
+    for query in range(first, end):
+        look_up(tables[query : query + 1], codes[query], found[query : query + 1], 0, codes.shape[1])
+
+
+@compiled
 def sort_by_bucket(codes: Array, first: int, end: int, starts: Array, rows: Array) -> None:
     """A counting sort of each chunk. codes [X, K], starts [K, R + 1] of zeros, rows [K, X]."""
     num_items, last = codes.shape[0], starts.shape[1] - 1

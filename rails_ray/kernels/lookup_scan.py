@@ -39,21 +39,23 @@ def scores(
         codes: in any integer dtype, each in 0 .. L - 1, which is not checked.
         dtype: float64 for sums that others are to be added to.
     """
-    tables = tables.detach().float()
-    if codes.dim() == 3:
-        return _candidate_scores(tables, codes, dtype)
-    found = torch.empty(len(tables), len(codes), dtype=dtype, device=tables.device)
+    tables = tables.detach().float().contiguous()
     loops = loops_for(tables, codes)
+    is_own = codes.dim() == 3
     if loops is None:
-        gather(tables, codes, found)
-    else:
-        arrays = tables.numpy(), codes.numpy(), found.numpy()
-        in_threads(lambda first, end: loops.look_up(*arrays, first, end), len(codes))
+        return (gathered_candidate_scores if is_own else gathered_scores)(tables, codes, dtype)
+    found = torch.empty(len(tables), codes.shape[-2], dtype=dtype)
+    arrays = tables.numpy(), codes.numpy(), found.numpy()
+    look_up = loops.look_up_own if is_own else loops.look_up
+    in_threads(lambda first, end: look_up(*arrays, first, end), len(codes))
     return found
 
 
-def gather(tables: Float[Tensor, "B M L"], codes: Int[Tensor, "X M"], found: Float[Tensor, "B X"]) -> None:
-    """Fills `found` with scores in torch: on a GPU, and where numba is not installed."""
+def gathered_scores(
+    tables: Float[Tensor, "B M L"], codes: Int[Tensor, "X M"], dtype: torch.dtype
+) -> Float[Tensor, "B X"]:
+    """`scores` in torch: on a GPU, and where numba is not installed."""
+    found = torch.empty(len(tables), len(codes), dtype=dtype, device=tables.device)
     size = max(BLOCK_SUMS // max(len(tables), 1), 1)
     for first in range(0, len(codes), size):
         block = codes[first : first + size].T.long()  # no copy of all codes
@@ -61,11 +63,13 @@ def gather(tables: Float[Tensor, "B M L"], codes: Int[Tensor, "X M"], found: Flo
         for part, entries in enumerate(block):
             total += tables[:, part].index_select(1, entries)
         found[:, first : first + size] = total
+    return found
 
 
-def _candidate_scores(
+def gathered_candidate_scores(
     tables: Float[Tensor, "B M L"], codes: Int[Tensor, "B C M"], dtype: torch.dtype
 ) -> Float[Tensor, "B C"]:
+    """The same, of each query's own candidates."""
     total = torch.zeros(codes.shape[:2], dtype=torch.float64, device=tables.device)
     for part in range(codes.shape[2]):
         total += tables[:, part].gather(1, codes[:, :, part].long())

@@ -1,29 +1,39 @@
 """Encode the items of a run with Ray Data into the parts of an index version."""
 
 import hashlib
+import json
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any
+from itertools import chain
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import ray
 import ray.data
+import torch
+from numpy.typing import NDArray
 from ray.data import Datasink
 from ray.data.block import Block, BlockAccessor
 
 from rails_ray import build, config
+from rails_ray.config import RunConfig
 from rails_ray.encoders.model import Model
+from rails_ray.encoders.solar import Solar, SolarConfig
 from rails_ray.errors import DamagedError
-from rails_ray.evaluation.ranking import encode_items
+from rails_ray.evaluation.ranking import encode_items, in_batches
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.failures import told_plainly
 from rails_ray.on_ray.progress import OnProgress, watch
-from rails_ray.storage import manifest, parquet, parts, runs
+from rails_ray.similarities.states import AnyItems, Codes
+from rails_ray.storage import codes, manifest, parquet, parts, runs, versions
+from rails_ray.storage.codes import ItemCodes
 from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.storage.manifest import Encoded
 from rails_ray.storage.parts import PlannedPart
 
+NewCodes = Literal["least_loaded", "predicted"]
+NUM_PREDICTED = 10  # buckets of a chunk among which a new item's is chosen by their loads
 PART_ITEMS = 16_384  # of a part: some seconds of work for a CPU, some tens of megabytes for a mixture
 
 
@@ -36,9 +46,14 @@ def encode(
     num_workers: int = 1,
     part_items: int = PART_ITEMS,
     use_gpu: bool | None = None,
+    new_codes: NewCodes = "least_loaded",
+    min_chunks: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> Encoded:
     """Encode all items of the run's data set and write them as the parts of a version, which stays unpublished.
+
+    Of SOLAR, whose items have codes, those that the current version has, if it is of the same run, or else the run,
+    keep theirs. So items come and go without training.
 
     Encoding that was cut off goes on with the parts that are missing, if it is called again for the same version, and
     one that ended is left as it is. The same run, items and sizes give the same bytes.
@@ -50,11 +65,14 @@ def encode(
         num_workers: encoding tasks at a time.
         part_items: items of a part, at most; what is lost when encoding is cut off.
         use_gpu: one GPU per task; by default where the cluster has enough of them.
+        new_codes: of items that SOLAR's codes lack: the least loaded of a few hashed buckets, or those `predicted` for
+            the item's text, which is then found before the next training.
+        min_chunks: of SOLAR, go on with so many trained chunks or more where not all are; by default all must be.
         on_progress: called a few times a second.
 
     Raises:
         NotFoundError: if there is no such run.
-        ValueError: if there are fewer items than shards, or the version was begun with others.
+        ValueError: if there are fewer items than shards, too few chunks, or the version was begun with others.
         StorageError: if storage cannot be written to.
     """
     for name, number in (("num_workers", num_workers), ("part_items", part_items)):
@@ -62,17 +80,19 @@ def encode(
             raise ValueError(f"{name} must be at least 1, got {number}")
     store = Storage(storage)
     store.check_writable()
-    found = runs.read(store, run)
+    found = runs.read(store, run, min_chunks)
     run_config = config.from_json(found.config)
     corpus = build.corpus(run_config, store)
     items = corpus.items
+    if isinstance(run_config.encoder, SolarConfig):
+        items = items.append_column("codes", parquet.vectors(_codes(store, found, run_config, items, new_codes).codes))
     if not 1 <= num_shards <= items.num_rows:
         raise ValueError(f"num_shards must be at least 1 and at most the {items.num_rows} items, got {num_shards}")
     version = version or timed_name(run_config.name)
     if use_gpu is None:
         use_gpu = ray.cluster_resources().get("GPU", 0) >= num_workers
 
-    weights_sha256 = hashlib.sha256(found.weights).hexdigest()
+    weights_sha256 = _digest_of(found)
     planned = parts.plan(parts.even_shards(items.num_rows, num_shards), part_items)
     parts.begin(
         store,
@@ -113,7 +133,7 @@ def encode(
         planned,
         run=run,
         query=corpus.query,
-        files={manifest.CONFIG: found.config, manifest.WEIGHTS: found.weights, **corpus.files},
+        files=chain([(manifest.CONFIG, found.config)], runs.weights(store, found), corpus.files.items()),
         cutoff_mass=found.cutoff_mass,
     )
 
@@ -143,14 +163,19 @@ class EncodingSink(Datasink[None]):
 
     def write(self, blocks: Iterable[Block], ctx: Any) -> None:
         store = Storage(self.storage)
-        model = _model(self.storage, self.run, self.weights_sha256)
         for block in blocks:
             items = BlockAccessor.for_block(block).to_arrow()
             if not items.num_rows:
                 continue
-            state = encode_items(model, model.item_features(build.item_inputs(items)))
+            state = self._state(items)
             planned = PlannedPart(items["shard"][0].as_py(), items["item_row"][0].as_py(), items.num_rows)
             parts.write_part(store, self.version, planned, parquet.item_part(items, state))
+
+    def _state(self, items: pa.Table) -> AnyItems:
+        if "codes" in items.column_names:
+            return Codes(torch.tensor(parquet.rows_in(items["codes"])))
+        model = _model(self.storage, self.run, self.weights_sha256)
+        return encode_items(model, model.item_features(build.item_inputs(items)))
 
 
 @lru_cache(maxsize=1)
@@ -161,7 +186,47 @@ def _model(storage: str, run: str, weights_sha256: str) -> Model:
         DamagedError: if its weights are not those that encoding began with.
     """
     found = runs.read(Storage(storage), run)
-    if hashlib.sha256(found.weights).hexdigest() != weights_sha256:
+    if _digest_of(found) != weights_sha256:
         raise DamagedError(f"run {run!r} must stay as it was when encoding began, got other weights: encode it again")
-    model = build.trained_model(config.from_json(found.config), found.weights)
+    model = build.trained_model(config.from_json(found.config), runs.weights(Storage(storage), found))
+    assert isinstance(model, Model)
     return model.to(reserved_device())
+
+
+def _digest_of(run: runs.Run) -> str:
+    """Of all its weights."""
+    return hashlib.sha256(json.dumps(run.weights_sha256).encode()).hexdigest()
+
+
+def _codes(store: Storage, found: runs.Run, run_config: RunConfig, items: pa.Table, new_codes: NewCodes) -> ItemCodes:
+    """The codes of a corpus: of each item the current version's, or else the run's, or else new ones."""
+    known = codes.read(store, found.name)
+    current = versions.current(store)
+    if current is not None and current.run == found.name:
+        known = codes.of_version(store, current).or_else(known)
+    item_ids = items["item_id"].to_pylist()
+    own, is_new = build.codes_of(run_config, known, item_ids)
+    if new_codes == "least_loaded" or not is_new.any():
+        return own
+    if pa.types.is_integer(items["input"].type):
+        raise ValueError(
+            f"new_codes predicted needs items with a text, got run {found.name!r}, whose queries are numbers"
+        )
+    texts = items["input"].filter(pa.array(is_new)).to_pylist()
+    with told_plainly():
+        predicted = ray.get(_predicted.remote(str(store), found.name, texts, len(found.weights_sha256)))
+    return build.with_predicted(run_config, own, is_new, predicted)
+
+
+@ray.remote(num_cpus=1)
+def _predicted(storage: str, run: str, texts: list[str], min_chunks: int) -> NDArray[np.int64]:
+    """The most probable buckets of each text in each chunk, best first [N, K, C]."""
+    store = Storage(storage)
+    found = runs.read(store, run, min_chunks)
+    model = build.trained_model(config.from_json(found.config), runs.weights(store, found))
+    assert isinstance(model, Solar)
+    features = model.query_features(texts)
+    with torch.no_grad():
+        tables = [model.encode_queries(batch).tables for _, batch in in_batches(features, model.to(reserved_device()))]
+    best = [table.topk(min(NUM_PREDICTED, table.shape[2]), dim=2).indices.cpu() for table in tables]
+    return torch.cat(best).numpy()

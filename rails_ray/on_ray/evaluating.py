@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 from rails_ray import build, config
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.dataset import SPLITS, DataSet, Queries
-from rails_ray.encoders.model import Model
+from rails_ray.encoders.model import AnyModel
+from rails_ray.encoders.solar import Solar
 from rails_ray.evaluation import report
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.evaluation.report import Report
 from rails_ray.on_ray.failures import told_plainly
-from rails_ray.similarities.states import ItemState
-from rails_ray.storage import calibrations, runs, shards, versions
+from rails_ray.similarities.states import AnyItems
+from rails_ray.storage import calibrations, codes, runs, shards, versions
 from rails_ray.storage.filesystem import Storage
 
 
@@ -63,8 +64,8 @@ class VersionQueries:
 
     version: str
     config: RunConfig
-    model: Model
-    items: ItemState
+    model: AnyModel
+    items: AnyItems
     cutoff_mass: float | None
     rows: NDArray[np.int64]
     data: DataSet
@@ -89,6 +90,14 @@ class VersionQueries:
         return self.data.queries[split].in_corpus(self.rows, len(self.items))
 
 
+def run_items(store: Storage, found: runs.Run, run_config: RunConfig, model: AnyModel, data: DataSet) -> AnyItems:
+    """All items of a data set as a run's model has them."""
+    if isinstance(model, Solar):
+        own, _ = build.codes_of(run_config, codes.read(store, found.name), data.item_ids)
+        return own.state
+    return encode_items(model, model.item_features(data.item_inputs))
+
+
 @ray.remote(num_cpus=1)
 def _evaluate(storage: str, run: str | None, version: str | None, split: str, data_config: DataConfig | None) -> Report:
     store = Storage(storage)
@@ -98,8 +107,8 @@ def _evaluate(storage: str, run: str | None, version: str | None, split: str, da
         run_config = replace(run_config, data=data_config or run_config.data)
         data = build.data(run_config, store)
         build.for_data(run_config, data)  # says if a row of the model is another item now
-        model = build.trained_model(run_config, found.weights)
-        items = encode_items(model, model.item_features(data.item_inputs))
+        model = build.trained_model(run_config, runs.weights(store, found))
+        items = run_items(store, found, run_config, model, data)
         distribution = build.score_distribution(run_config)
         return report.evaluate(model, items, data.queries[split], split, cutoff_mass, distribution)
     own = VersionQueries.read(store, version, data_config)

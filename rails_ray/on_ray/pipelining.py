@@ -14,9 +14,11 @@ from rails_ray.evaluation.report import Report
 from rails_ray.on_ray.calibrating import calibrate
 from rails_ray.on_ray.encoding import encode
 from rails_ray.on_ray.evaluating import evaluate
+from rails_ray.on_ray.fitting import CHECKPOINT_S
+from rails_ray.on_ray.placing import Placing
 from rails_ray.on_ray.progress import OnProgress
 from rails_ray.on_ray.publishing import publish
-from rails_ray.on_ray.training import CHECKPOINT_S, TIMEOUT_S, train
+from rails_ray.on_ray.training import TIMEOUT_S, train
 from rails_ray.storage import calibrations, versions
 from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.storage.manifest import Manifest
@@ -54,6 +56,7 @@ def pipeline(
     gates: Gates = Gates(),
     checkpoint_s: float = CHECKPOINT_S,
     timeout_s: float = TIMEOUT_S,
+    placing: Placing = Placing(),
     stage: Stage = _silent,
     on_report: Callable[[Report, Report | None], None] = lambda report, former: None,
 ) -> Outcome:
@@ -63,6 +66,7 @@ def pipeline(
         run: name of the run and of the version, the same again to go on with what was cut off; by default the recipe's
             name and the time.
         use_gpu: one GPU per worker; by default where the cluster has enough of them.
+        placing: of the chunks of SOLAR.
         stage: entered for each stage with its name; what it gives is told of progress.
         on_report: called with the reports of the new version and of the current one before the gates decide.
 
@@ -83,6 +87,7 @@ def pipeline(
             use_gpu=use_gpu,
             checkpoint_s=checkpoint_s,
             timeout_s=timeout_s,
+            placing=placing,
             on_progress=on_progress,
         )
     with stage(f"encode {name}") as on_progress:

@@ -18,15 +18,15 @@ OnProgress = Callable[[int, int, str], None]
 
 
 class ProgressBoard:
-    """The latest progress that any worker wrote."""
+    """The latest progress of each piece of work, by its number."""
 
     def __init__(self) -> None:
-        self._latest: tuple[int, int, str] | None = None
+        self._latest: dict[int, tuple[int, int, str]] = {}
 
-    def write(self, done: int, total: int, note: str) -> None:
-        self._latest = (done, total, note)
+    def write(self, done: int, total: int, note: str, piece: int = 0) -> None:
+        self._latest[piece] = (done, total, note)
 
-    def read(self) -> tuple[int, int, str] | None:
+    def read(self) -> dict[int, tuple[int, int, str]]:
         return self._latest
 
 
@@ -36,8 +36,13 @@ def new_board() -> Any:
 
 
 def latest(board: Any) -> tuple[int, int, str] | None:
-    """What a board shows; None before the first report."""
-    shown: tuple[int, int, str] | None = ray.get(board.read.remote())
+    """What a board shows of work in one piece; None before the first report."""
+    return latest_of_all(board).get(0)
+
+
+def latest_of_all(board: Any) -> dict[int, tuple[int, int, str]]:
+    """What a board shows of each piece of which there was a report."""
+    shown: dict[int, tuple[int, int, str]] = ray.get(board.read.remote())
     return shown
 
 
@@ -46,12 +51,19 @@ class Reporter:
 
     Args:
         first_step: steps that were done when a run went on from its checkpoint.
+        piece: of the work, that it reports on.
     """
 
     def __init__(
-        self, board: Any, total: int, first_step: int = 0, clock: Callable[[], float] = time.monotonic
+        self,
+        board: Any,
+        total: int,
+        first_step: int = 0,
+        piece: int = 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._board = board
+        self._piece = piece
         self._total = total
         self._note = f", going on from step {first_step}" if first_step else ""
         self._clock = clock
@@ -62,7 +74,7 @@ class Reporter:
         if self._board is not None and (now >= self._next or done == self._total):
             self._next = now + POLL_S
             note = "validating" if done == self._total else f"loss {loss:.3f}"
-            self._board.write.remote(done, self._total, note + self._note)
+            self._board.write.remote(done, self._total, note + self._note, self._piece)
 
 
 def watch(

@@ -6,9 +6,6 @@ when the driver dies, the same command goes on from it.
 
 import json
 import math
-import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -17,29 +14,28 @@ import ray
 import ray.train
 import ray.train.torch
 from ray.train.torch import TorchConfig
-from ray.train.v2.api.config import FailureConfig, ScalingConfig
-from ray.train.v2.api.config import RunConfig as RayRunConfig
+from ray.train.v2.api.config import ScalingConfig
 from ray.train.v2.api.exceptions import TrainingFailedError
-from ray.train.v2.torch.torch_trainer import TorchTrainer  # what ray.train.torch names, as type checkers cannot see
 
 from rails_ray import build, config
 from rails_ray.collectives.each import from_each
 from rails_ray.collectives.first import from_first
 from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.config import RunConfig
-from rails_ray.errors import LostWorkerError, TrainingError
+from rails_ray.encoders.solar import SolarConfig
+from rails_ray.errors import TrainingError
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.evaluation.report import validate, validation_mrr
-from rails_ray.on_ray.failures import own_cause
+from rails_ray.on_ray.chunks import train_chunks
+from rails_ray.on_ray.fitting import CHECKPOINT_S, Every, fit_to_end, reason_of
+from rails_ray.on_ray.placing import Placing
 from rails_ray.on_ray.progress import OnProgress, Reporter, latest, new_board, watch
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.training import state
 from rails_ray.training.loop import train as train_loop
 
-CHECKPOINT_S = 60.0
 TIMEOUT_S = 600.0  # longer than the first worker may be busy alone, with validation or a checkpoint
-MAX_RESTARTS = 3  # of a run whose workers die
 
 
 def train(
@@ -51,6 +47,7 @@ def train(
     use_gpu: bool | None = None,
     checkpoint_s: float = CHECKPOINT_S,
     timeout_s: float = TIMEOUT_S,
+    placing: Placing = Placing(),
     on_progress: OnProgress | None = None,
 ) -> runs.Run:
     """Train a model and leave it in storage under the name of a run. A run that was cut off goes on.
@@ -63,10 +60,11 @@ def train(
         storage: root, a local folder or s3://bucket/prefix.
         run: name of the run, the same again to go on with it; by default the recipe's name and the time.
         num_workers: data-parallel workers; the result depends on it by rounding only, dropout and in-batch negatives
-            aside.
+            aside. Of SOLAR, chunks that are trained side by side.
         use_gpu: one GPU per worker; by default where the cluster has enough of them.
         checkpoint_s: seconds between two checkpoints, which are the most work that a crash can lose.
         timeout_s: that workers wait for one another before all start again from the last checkpoint.
+        placing: of the chunks of SOLAR; `chunks.train_chunks` trains them.
         on_progress: called a few times a second.
 
     Raises:
@@ -83,6 +81,16 @@ def train(
         raise ValueError(f"checkpoint_s must be at least 0, got {checkpoint_s}")
     if timeout_s <= 0:
         raise ValueError(f"timeout_s must be above 0, got {timeout_s}")
+    if isinstance(run_config.encoder, SolarConfig):
+        return train_chunks(
+            run_config,
+            storage,
+            run=run,
+            at_once=num_workers,
+            placing=placing,
+            checkpoint_s=checkpoint_s,
+            on_progress=on_progress,
+        )
     store = Storage(storage)
     store.check_writable()
     data = build.data(run_config, store)  # says what is wrong with it before anything starts
@@ -104,63 +112,18 @@ def train(
     }
     scaling = ScalingConfig(num_workers=num_workers, use_gpu=use_gpu)
     backend = TorchConfig(backend="nccl" if use_gpu else "gloo", timeout_s=math.ceil(timeout_s))
-    fit = partial(_fit, settings, scaling, backend)
+    fit = partial(fit_to_end, _train_worker, settings, scaling, backend)
     try:
         if on_progress is None:
             fit()
         else:
             watch(fit, partial(latest, board), on_progress)
     except TrainingFailedError as error:
-        raise TrainingError(f"training of run {run!r} must end with a model, got: {_reason(error)}") from error
+        raise TrainingError(f"training of run {run!r} must end with a model, got: {reason_of(error)}") from error
     finally:
         if board is not None:
             ray.kill(board)
     return runs.read(store, run)
-
-
-def _fit(settings: dict[str, Any], scaling: ScalingConfig, backend: TorchConfig) -> None:
-    """Train to the end, in as many tries as workers' deaths make of it. An error of ours would come again: no retry."""
-    for restarts_left in reversed(range(MAX_RESTARTS + 1)):
-        # Ray Train keeps nothing that we read: checkpoints are in our storage, on S3 or not.
-        with tempfile.TemporaryDirectory(prefix="rails-ray-") as bookkeeping:
-            trainer = TorchTrainer(
-                _train_worker,
-                train_loop_config=settings,
-                scaling_config=scaling,
-                torch_config=backend,
-                run_config=RayRunConfig(
-                    name="train",
-                    storage_path=bookkeeping,
-                    # Workers for which there is no room are asked for so often, a minute each, before that is told.
-                    failure_config=FailureConfig(controller_failure_limit=2),
-                ),
-            )
-            try:
-                trainer.fit()
-            except TrainingFailedError as error:
-                failed = getattr(error, "worker_failures", {}).values()
-                causes = [own_cause(failure) for failure in failed]
-                have_died = [cause is None or isinstance(cause, LostWorkerError) for cause in causes]
-                if not restarts_left or not have_died or not all(have_died):
-                    raise
-            else:
-                return
-
-
-class Every:
-    """Says yes once in so many seconds."""
-
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seconds = seconds
-        self._clock = clock
-        self._last = clock()
-
-    def __call__(self) -> bool:
-        now = self._clock()
-        is_due = now - self._last >= self._seconds
-        if is_due:
-            self._last = now
-        return is_due
 
 
 def _train_worker(settings: dict[str, Any]) -> None:
@@ -211,13 +174,3 @@ def _train_worker(settings: dict[str, Any]) -> None:
             training=asdict(progress),
             config=settings["config"],
         )
-
-
-def _reason(error: BaseException) -> str:
-    """What went wrong on a worker, in a line: what it did wrong rather than that others missed it."""
-    failures = (*getattr(error, "worker_failures", {}).values(), error)
-    causes = [cause for cause in map(own_cause, failures) if cause is not None]
-    if causes:
-        return str(min(causes, key=lambda cause: isinstance(cause, LostWorkerError)))
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

@@ -2,17 +2,18 @@
 
     score(q, x) = sum_pq,px gates[p_q, p_x] * cosines[p_q, p_x]
 
-Axes: B queries, X items, P_Q / P_X components.
+A sum of look-ups is such a mixture too: of what the K chunks say, all of the same weight 1 / K.
+
+Axes: B queries, X items, P_Q / P_X components, K chunks.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rails_ray.similarities import Similarity
-from rails_ray.similarities.states import ItemState, QueryState
+from rails_ray.similarities.states import AnyItems, AnyQuery, Codes, Tables
 
 
 class Explained(NamedTuple):
@@ -24,8 +25,20 @@ class Explained(NamedTuple):
 
 
 @torch.no_grad()
-def explain(similarity: Similarity, query: QueryState, items: ItemState) -> Explained:
-    """The parts of the scores of these items."""
+def explain(similarity: Any, query: AnyQuery, items: AnyItems) -> Explained:
+    """The parts of the scores of these items; of a sum of look-ups P_Q is 1 and P_X is K.
+
+    Args:
+        similarity: the one of these states.
+    """
+    if isinstance(query, Tables):
+        assert isinstance(items, Codes)
+        chunks = torch.arange(items.codes.shape[1], device=items.codes.device)
+        of_chunks = query.tables[:, chunks, items.codes.long()].unsqueeze(2)  # [B, X, 1, K]
+        gates = torch.full_like(of_chunks, 1 / len(chunks))
+        return Explained(similarity.scores(query, items), of_chunks * len(chunks), gates)
+    assert not isinstance(items, Codes)
     cosines = torch.einsum("bqd,xpd->bxqp", query.components, items.components)
-    scores, gates = similarity(query, items)
-    return Explained(scores, cosines, torch.ones_like(cosines) if gates is None else gates.reshape_as(cosines))
+    scored = similarity(query, items)
+    gates = torch.ones_like(cosines) if scored.gates is None else scored.gates.reshape_as(cosines)
+    return Explained(scored.scores, cosines, gates)

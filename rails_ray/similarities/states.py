@@ -103,7 +103,7 @@ def _tables(tables: NDArray[Any], temperature: NDArray[Any]) -> Tables:
     return Tables(torch.tensor(tables), torch.tensor(temperature))
 
 
-State = TypeVar("State", QueryState, ItemState, Tables, Codes)
+State = TypeVar("State", bound=AnyQuery | AnyItems)
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], state: State) -> State:

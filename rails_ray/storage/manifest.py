@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from rails_ray.errors import DamagedError, NotFoundError
@@ -60,6 +61,11 @@ class Encoded:
     def file(self, name: str) -> FileEntry:
         """The entry of a file beside the parts."""
         return next(entry for entry in self.files if entry.path == name)
+
+    @property
+    def weights(self) -> list[FileEntry]:
+        """The entries of the model: one, or one of each chunk."""
+        return [entry for entry in self.files if PurePosixPath(entry.path).name == WEIGHTS]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,16 @@ A part holds consecutive items of one shard:
                                              no search by the average is wanted
     gate         float32 [P]                 FixedSizeList; v(x); absent where the similarity has no gate
 
-Axes: X items, P_X item components, P pairs of components, d width of a component.
+or, of items that are found by their codes, in place of the last three
+
+    codes        int32 [K]                   FixedSizeList; the item's bucket in each chunk
+
+Axes: X items, P_X item components, P pairs of components, d width of a component, K chunks.
 """
 
 import io
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.errors import DamagedError
-from rails_ray.similarities.states import ItemState
+from rails_ray.similarities.states import AnyItems, Codes, ItemState
 from rails_ray.storage.filesystem import Storage
 
 LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
@@ -115,14 +120,16 @@ def rows_of(ids: pa.ChunkedArray, known: pa.ChunkedArray, column: str, file: str
     return np.asarray(rows.to_numpy(), dtype=np.int64)
 
 
-def item_part(items: pa.Table, state: ItemState) -> pa.Table:
+def item_part(items: pa.Table, state: AnyItems) -> pa.Table:
     """The part of an index that holds these items, given with their item_row, item_id and, if there is one, title."""
     part = items.select([name for name in ("item_row", "item_id", "title") if name in items.column_names])
-    part = part.append_column("components", _vectors(state.components.flatten(start_dim=1)))
+    if isinstance(state, Codes):
+        return part.append_column("codes", vectors(state.codes.numpy(force=True)))
+    part = part.append_column("components", _rows(state.components.flatten(start_dim=1)))
     if state.components.shape[1] > 1 and state.average is not None:
-        part = part.append_column("average", _vectors(state.average))
+        part = part.append_column("average", _rows(state.average))
     if state.gate is not None:
-        part = part.append_column("gate", _vectors(state.gate))
+        part = part.append_column("gate", _rows(state.gate))
     return part
 
 
@@ -134,7 +141,7 @@ def part_to_bytes(part: pa.Table) -> bytes:
     return sink.getvalue()
 
 
-def item_state(part: pa.Table, num_components: int | None = None) -> ItemState:
+def item_state(part: pa.Table, num_components: int | None = None) -> AnyItems:
     """The tensors of a part.
 
     Args:
@@ -143,6 +150,8 @@ def item_state(part: pa.Table, num_components: int | None = None) -> ItemState:
     Raises:
         DamagedError: if a vector is not finite, or the items have other components.
     """
+    if "codes" in part.column_names:
+        return Codes(_tensor(part["codes"]))
     components = _tensor(part["components"])
     if num_components is None:
         narrow = part["average"].type.list_size if "average" in part.column_names else components.shape[1]
@@ -165,12 +174,22 @@ def item_state(part: pa.Table, num_components: int | None = None) -> ItemState:
     return state
 
 
-def _vectors(tensor: Float[Tensor, "X D"]) -> pa.FixedSizeListArray:
-    values = np.ascontiguousarray(tensor.detach().cpu().numpy())
-    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+def vectors(rows: NDArray[Any]) -> pa.FixedSizeListArray:
+    """Rows [X, D] as a column."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).reshape(-1)), rows.shape[1])
 
 
-def _tensor(column: pa.ChunkedArray) -> Float[Tensor, "X D"]:
+def rows_in(column: pa.ChunkedArray) -> NDArray[Any]:
+    """The rows [X, D] of a column of vectors."""
     # flatten, unlike values, honours slices
     values = column.combine_chunks().flatten().to_numpy()
-    return torch.tensor(values.reshape(-1, column.type.list_size))
+    rows: NDArray[Any] = values.reshape(-1, column.type.list_size)
+    return rows
+
+
+def _rows(tensor: Float[Tensor, "X D"]) -> pa.FixedSizeListArray:
+    return vectors(tensor.detach().cpu().numpy())
+
+
+def _tensor(column: pa.ChunkedArray) -> Tensor:
+    return torch.tensor(rows_in(column))

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,20 +123,22 @@ def finish(
     *,
     run: str,
     query: dict[str, str],
-    files: Mapping[str, bytes],
+    files: Iterable[tuple[str, bytes]],
     cutoff_mass: float | None,
 ) -> Encoded:
     """Write the files beside the parts, and what encoding has made, which can be published from here on.
 
     Args:
         query, cutoff_mass: as in `Encoded`.
-        files: contents by name.
+        files: names and contents; one at a time is held.
 
     Raises:
         DamagedError: if a part has no record.
     """
-    for name, content in files.items():
+    entries = []
+    for name, content in files:
         storage.write(f"{folder_of(version)}/{name}", content)
+        entries.append(describe(name, content))
     written = [read_part(storage, version, part) for part in planned]
     shard_items = [0] * (planned[-1].shard + 1)
     for part in planned:
@@ -149,7 +151,7 @@ def finish(
         query=query,
         columns=written[0][1],
         parts=[entry for entry, _ in written],
-        files=[describe(name, content) for name, content in files.items()],
+        files=entries,
         cutoff_mass=cutoff_mass,
     )
     write_encoded(storage, encoded)

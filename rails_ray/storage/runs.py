@@ -1,10 +1,14 @@
 """Runs: a trained model with its config and what validation said of it, and before that a checkpoint to go on from.
 
 `begun.json` reserves the name for one config; `config.json` is written last: a finished run exists from then on.
+
+A model in chunks has a run for each, <run>/chunk-NNN, and the run itself names the weights of those.
 """
 
 import hashlib
 import json
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,20 +16,24 @@ import safetensors.torch
 
 from rails_ray.errors import ConflictError, DamagedError, NotFoundError
 from rails_ray.storage.filesystem import NAME, Storage
-from rails_ray.storage.manifest import read_json
+from rails_ray.storage.manifest import WEIGHTS, read_json
+
+CHUNKED = re.compile(rf"{NAME.pattern}(/chunk-\d{{3}})?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """
     config: as JSON.
+    weights_sha256: of each file of weights, by its path in the run's folder.
     validation: the report on the validation split.
-    training: `losses` of each step, `validations` on the way, and `seconds` that training took.
+    training: `losses` of each step, `validations` on the way, and `seconds` that training took; of a model in chunks,
+        what each of the `chunks` came to, and the seconds of all.
     """
 
     name: str
     config: bytes
-    weights: bytes
+    weights_sha256: dict[str, str]
     validation: dict[str, Any]
     training: dict[str, Any]
 
@@ -35,13 +43,24 @@ class Run:
         return mass
 
 
+def chunk_run(run: str, chunk: int) -> str:
+    """The name of the run of a chunk."""
+    return f"{run}/chunk-{chunk:03d}"
+
+
+def chunk_of(path: str) -> int:
+    """The number of the chunk whose weights lie at this path of a run's folder."""
+    folder = path.split("/", maxsplit=1)[0]
+    return int(folder.removeprefix("chunk-"))
+
+
 def begin(storage: Storage, run: str, config: bytes, data_sha256: str) -> None:
     """Reserve a name for a run of this config on this data, or find that such a run was begun, and perhaps finished.
 
     Raises:
         ValueError: if the name cannot be that of a folder, or a run of another config or data has it.
     """
-    if not NAME.fullmatch(run):
+    if not CHUNKED.fullmatch(run):
         raise ValueError(f"run must be made of letters, digits, '.', '_' and '-', got {run!r}")
     begun = {**json.loads(config), "data_sha256": data_sha256}
     try:
@@ -53,6 +72,10 @@ def begin(storage: Storage, run: str, config: bytes, data_sha256: str) -> None:
                 f"run {run!r} must go on with the config and data that it was begun with, got another {change}: "
                 "choose another --run"
             ) from None
+
+
+def is_begun(storage: Storage, run: str) -> bool:
+    return CHUNKED.fullmatch(run) is not None and storage.exists(f"runs/{run}/begun.json")
 
 
 def is_finished(storage: Storage, run: str) -> bool:
@@ -101,37 +124,112 @@ def write(
     Args:
         training: `losses` of each step, `validations` on the way, and `seconds` that training took.
     """
-    training = {**training, "weights_sha256": hashlib.sha256(weights).hexdigest()}
-    storage.write(f"runs/{run}/model.safetensors", weights)
+    storage.write(f"runs/{run}/{WEIGHTS}", weights)
+    written = {WEIGHTS: hashlib.sha256(weights).hexdigest()}
+    finish(storage, run, weights_sha256=written, validation=validation, training=training, config=config)
+
+
+def finish(
+    storage: Storage,
+    run: str,
+    *,
+    weights_sha256: Mapping[str, str],
+    validation: bytes,
+    training: dict[str, Any],
+    config: bytes,
+) -> None:
+    """Leave a finished run whose weights lie below its folder already."""
+    training = {**training, "weights_sha256": dict(weights_sha256)}
     storage.write(f"runs/{run}/validation.json", validation)
     storage.write(f"runs/{run}/training.json", json.dumps(training).encode())
     storage.write(f"runs/{run}/config.json", config)
     storage.delete(f"runs/{run}/checkpoint.safetensors")
 
 
-def read(storage: Storage, run: str) -> Run:
-    """Raises:
-    NotFoundError: if there is no finished run of this name.
-    DamagedError: if its reports cannot be read, or its weights are not those that training left.
+def read(storage: Storage, run: str, min_chunks: int | None = None) -> Run:
+    """A finished run; or one of which so many chunks have finished, with these alone.
+
+    Raises:
+        NotFoundError: if there is no finished run of this name.
+        ValueError: if it is in chunks of which too few have finished.
+        DamagedError: if its reports cannot be read.
     """
     folder = f"runs/{run}"
-    if not NAME.fullmatch(run) or not is_finished(storage, run):
+    is_name = CHUNKED.fullmatch(run) is not None
+    if is_name and not is_finished(storage, run):
+        of_chunks = _of_chunks(storage, run, min_chunks)
+        if of_chunks is not None:
+            return of_chunks
+    if not is_name or not is_finished(storage, run):
         finished = [name for name in storage.list("runs") if is_finished(storage, name)]
         raise NotFoundError(f"run must be one of {', '.join(finished) or 'none trained yet'}, got {run!r}")
     try:
         validation = json.loads(storage.read(f"{folder}/validation.json"))
         training = json.loads(storage.read(f"{folder}/training.json"))
         validation["cutoff_mass"], training["seconds"]
-        weights_sha256 = training["weights_sha256"]
+        weights_sha256 = dict(training["weights_sha256"])
     except (ValueError, KeyError, TypeError, NotFoundError):
         raise DamagedError(f"run {run!r} in {storage} must hold its reports as JSON, got others: train again") from None
-    weights = storage.read(f"{folder}/model.safetensors")
-    if hashlib.sha256(weights).hexdigest() != weights_sha256:
-        raise DamagedError(f"the weights of run {run!r} in {storage} must be as training left them: train again")
     return Run(
         name=run,
         config=storage.read(f"{folder}/config.json"),
-        weights=weights,
+        weights_sha256=weights_sha256,
         validation=validation,
         training=training,
     )
+
+
+def _of_chunks(storage: Storage, run: str, min_chunks: int | None) -> Run | None:
+    """An unfinished run with the chunks that have finished; None where none has."""
+    finished = finished_chunks(storage, run)
+    if not finished:
+        return None
+    of_chunks = {chunk: read(storage, chunk_run(run, chunk)) for chunk in finished}
+    config = next(iter(of_chunks.values())).config
+    num_chunks = json.loads(config)["encoder"]["num_chunks"]
+    if len(finished) < (num_chunks if min_chunks is None else min_chunks):
+        raise ValueError(
+            f"run {run!r} must have {min_chunks or f'all {num_chunks}'} trained chunks, got {len(finished)}: train "
+            f"it again under its name, or go on without the others by min_chunks {len(finished)}"
+        )
+    return Run(
+        name=run,
+        config=config,
+        weights_sha256=chunk_weights(of_chunks),
+        validation={"cutoff_mass": None},
+        training={"seconds": sum(found.training["seconds"] for found in of_chunks.values())},
+    )
+
+
+def finished_chunks(storage: Storage, run: str) -> list[int]:
+    """The chunks of a run that are trained."""
+    matches = (re.fullmatch(r"chunk-(\d{3})", name) for name in storage.list(f"runs/{run}"))
+    numbers = [int(match[1]) for match in matches if match]
+    return sorted(number for number in numbers if is_finished(storage, chunk_run(run, number)))
+
+
+def chunk_weights(of_chunks: Mapping[int, Run]) -> dict[str, str]:
+    """The weights of chunks as those of their run."""
+    return {
+        f"chunk-{chunk:03d}/{path}": sha256
+        for chunk, found in of_chunks.items()
+        for path, sha256 in found.weights_sha256.items()
+    }
+
+
+def weights(storage: Storage, run: Run) -> Iterator[tuple[str, bytes]]:
+    """Each file of a run's weights with its path in the run's folder, read when it is asked for.
+
+    Raises:
+        DamagedError: if it is not as training left it.
+    """
+    for path, sha256 in run.weights_sha256.items():
+        try:
+            data = storage.read(f"runs/{run.name}/{path}")
+        except NotFoundError:
+            data = b""
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise DamagedError(
+                f"the weights {path} of run {run.name!r} in {storage} must be as training left them: train again"
+            )
+        yield path, data

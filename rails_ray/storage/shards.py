@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rails_ray.similarities.states import ItemState
+from rails_ray.similarities.states import AnyItems
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded, read_file
@@ -20,7 +20,7 @@ class Items:
     first_row: int
     item_ids: list[str] | list[int]
     titles: list[str] | None
-    state: ItemState
+    state: AnyItems
 
 
 def read_shards(

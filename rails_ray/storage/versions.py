@@ -133,6 +133,14 @@ def read_manifest(storage: Storage, version: str | None = None) -> Manifest:
     return manifest.read(storage, version or current_version(storage))
 
 
+def current(storage: Storage) -> Manifest | None:
+    """The current version; None if nothing was published."""
+    try:
+        return read_manifest(storage)
+    except NotFoundError:
+        return None
+
+
 def read_described(storage: Storage, version: str | None = None) -> Encoded:
     """The manifest of a version, or of the current one; of a version that is not published yet, what will be in it.
 

@@ -28,6 +28,7 @@ from rails_ray.retrieval.sharded import merge_shards, merge_shards_above
 from rails_ray.top_k import TopK
 
 Value = TypeVar("Value")
+SHORT = CertificateResult(is_exact=False, gap=None, reason="the buckets looked up hold fewer items than were asked for")
 
 
 def log_normaliser_of(answers: Sequence[NDArray[np.float64] | BaseException]) -> NDArray[np.float64]:
@@ -89,9 +90,12 @@ def results_of(
     """
     num_searched = np.sum([answer.num_searched for answer in answered], axis=0)
     merged = _merged(answered, asked)
+    num_found = np.array([found.items.k for found in merged])
+    wanted = asked.k if asked.threshold is None else asked.min_items
+    is_short = num_found < np.minimum(wanted, num_searched)
     is_cut_short = np.array([found.is_truncated for found in merged], dtype=bool)
     if asked.threshold is None:
-        is_cut_short = num_searched > asked.k
+        is_cut_short = (num_searched > asked.k) & ~is_short
     scores = _padded([found.items.scores[0].numpy() for found in merged])
     done = cut(scores, temperature, cutoff, is_cut_short)
     results = []
@@ -111,10 +115,11 @@ def results_of(
                 num_kept=num_kept,
                 num_searched=int(num_searched[number]),
                 num_scored=found.num_scored,
-                certificate=_certificate(
-                    found.certificate, scores[number, :num_kept], threshold, is_truncated, coverage
-                ),
+                certificate=SHORT
+                if is_short[number]
+                else _certificate(found.certificate, scores[number, :num_kept], threshold, is_truncated, coverage),
                 is_truncated=is_truncated,
+                is_short=bool(is_short[number]),
             )
         )
     return results
@@ -132,7 +137,8 @@ class _Merged:
 
 def _merged(answered: Sequence[ShardAnswer], asked: Asked) -> list[_Merged]:
     if asked.threshold is None:
-        best = merge_shards([_found(answer) for answer in answered], asked.k)
+        may_be_short = asked.method == "inverted"
+        best = merge_shards([_found(answer) for answer in answered], asked.k, may_be_short=may_be_short)
         return [_Merged(one.top_k, False, one.certificate, int(one.num_scored)) for one in best]
     threshold = torch.from_numpy(asked.threshold)
     reached = merge_shards_above([_found_above(answer) for answer in answered], threshold, asked.k, asked.min_items)

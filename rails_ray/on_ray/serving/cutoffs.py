@@ -141,6 +141,12 @@ class Cutoffs:
         assert cutoff.top_k is not None
         return TopKCutoff(cutoff.top_k, min_items=least, max_items=max_items)
 
+    def check_logit(self) -> None:
+        """Raises:
+        UnsupportedError: if the version has no logit, which cut-offs by the softmax over all items need.
+        """
+        build.logit(self.config)
+
     def _distribution(self, cutoff: CutoffInput) -> ScoreDistribution:
         if not build.has_trained_temperature(self.config):
             raise UnsupportedError(

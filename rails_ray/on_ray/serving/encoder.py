@@ -5,15 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import torch
 
 from rails_ray import build
-from rails_ray.data.dataset import ItemLists
+from rails_ray.data.dataset import ItemLists, SparseRows
 from rails_ray.data.sequences import histories_of
 from rails_ray.encoders.model import Model
+from rails_ray.encoders.solar import Solar
 from rails_ray.on_ray.cluster import reserved_device
-from rails_ray.similarities.states import QueryState, concatenate, map_tensors, take
+from rails_ray.similarities.states import AnyQuery, concatenate, map_tensors, take
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import HISTORIES, ITEMS, Manifest, read_file
 
@@ -27,10 +29,12 @@ class EncodedQueries:
     """
     state: of the queries in their order.
     seen: items of each query's history.
+    is_known: of each query, whether the model knows any part of it.
     """
 
-    state: QueryState
+    state: AnyQuery
     seen: list[list[ItemId]]
+    is_known: list[bool]
 
 
 class Histories:
@@ -84,11 +88,19 @@ class QueryEncoder:
 
     def __call__(self, queries: Sequence[dict[str, Any]]) -> EncodedQueries:
         """The state of queries; raises what `encode` does."""
+        if isinstance(self.model, Solar):
+            return encode_to_tables(self.model, queries, self.device)
         return encode(self.model, queries, self.histories, self.device)
 
     def check(self) -> None:
         """The real path, once."""
-        self([{"text": "health"}] if self.histories is None else [{"history": self.histories.item_ids[:1]}])
+        examples: dict[str, dict[str, Any]] = {
+            "text": {"text": "health"},
+            "history": {"history": self.histories.item_ids[:1] if self.histories else []},
+            "features": {"features": {}},
+            "vector": {"embedding": [0.0] * self.model.encoder.query_width},
+        }
+        self([examples[self.model.encoder.reads]])
 
 
 def encode(
@@ -136,7 +148,40 @@ def encode(
         state = map_tensors(lambda tensor: tensor.cpu(), concatenate(states) if len(states) > 1 else states[0])
         if len(states) > 1:
             state = take(state, torch.tensor([*order[False], *order[True]]).argsort())
-        return EncodedQueries(state, seen)
+        return EncodedQueries(state, seen, [True] * len(queries))
+
+
+def encode_to_tables(model: Solar, queries: Sequence[dict[str, Any]], device: str = "cpu") -> EncodedQueries:
+    """The state of queries of SOLAR in their order, on the CPU. One of which nothing is known is encoded too.
+
+    Raises:
+        ValueError: if a query is not what the model reads, or an embedding is not of its width, or too large.
+    """
+    field = build.QUERY_FIELD[model.config.input]
+    inputs: list[Any] = []
+    for number, query in enumerate(queries):
+        where, value = f"queries[{number}]", query.get(field)
+        if value is None:
+            came = next(name for name in ("text", "embedding", "features", "history", "user_id") if query.get(name))
+            raise ValueError(f"{where} must be given by {field} for this index, got {came}")
+        if field == "embedding":
+            _checked(value, model.query_width, where)
+        if field == "features":
+            outside = [feature for feature in value if not 0 <= feature < 2**31]
+            if outside:
+                raise ValueError(f"{where}.features must be numbered from 0 to {2**31 - 1}, got {outside[0]}")
+        inputs.append(value)
+    read: Any = _sparse(inputs) if field == "features" else inputs
+    with torch.no_grad():
+        state = model.encode_queries(model.query_features(read).to(device))
+    return EncodedQueries(map_tensors(lambda tensor: tensor.cpu(), state), [[] for _ in queries], model.has_known(read))
+
+
+def _sparse(queries: list[dict[int, float]]) -> SparseRows:
+    starts = np.cumsum([0, *map(len, queries)])
+    indices = np.array([feature for query in queries for feature in query], dtype=np.int64)
+    values = np.array([value for query in queries for value in query.values()], dtype=np.float32)
+    return SparseRows(starts, indices, values, int(indices.max(initial=-1)) + 1)
 
 
 def _checked(embedding: list[float], width: int, where: str) -> list[float]:

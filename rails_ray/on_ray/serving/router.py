@@ -21,6 +21,7 @@ from ray.serve.exceptions import ReplicaUnavailableError
 from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
 
+from rails_ray import build
 from rails_ray.errors import UnavailableError, UnsupportedError
 from rails_ray.on_ray.serving.access import Access, Guard, Keys
 from rails_ray.on_ray.serving.answers import coverage_of, explained, log_normaliser_of, results_of
@@ -132,6 +133,7 @@ class Router:
         self.cutoffs = Cutoffs.read(store, manifest, args)
         self.index_facts = {**summary(manifest), **self.cutoffs.summary()}
         self.encoder = QueryEncoder(store, manifest)
+        self.chunks = build.chunk_counts(self.cutoffs.config, manifest)
         self.args = args
         self.access = self._read_access()
 
@@ -154,7 +156,9 @@ class Router:
             )
         cutoff = self.cutoffs.resolve(request.cutoff, request.k)
         k = self.cutoffs.limit(cutoff, request.k)
-        if not cutoff.needs_normaliser:
+        if cutoff.needs_normaliser:
+            self.cutoffs.check_logit()
+        else:
             policy = self.cutoffs.policy(cutoff, k)  # says what is wrong with it before any work
         encoded = await asyncio.to_thread(self.encoder, [query.model_dump() for query in request.queries])
         state, temperature = encoded.state, encoded.state.temperature.numpy()
@@ -174,6 +178,7 @@ class Router:
             method=request.method,
             num_candidates=request.num_candidates or max(NUM_CANDIDATES, k),
             num_per_embedding=request.num_per_embedding or max(NUM_PER_EMBEDDING, k),
+            num_probes=request.num_probes,
             threshold=threshold,
             min_items=min(cutoff.min_items, k),
         )
@@ -182,9 +187,11 @@ class Router:
         answers = [
             first if isinstance(first, BaseException) else second for first, second in zip(sums, answers, strict=True)
         ]
-        coverage = coverage_of(answers, self.shard_items, request.min_coverage)
+        coverage = coverage_of(answers, self.shard_items, request.min_coverage).model_copy(update=self.chunks)
         answered = [answer for answer in answers if isinstance(answer, ShardAnswer)]
         results = await asyncio.to_thread(results_of, answered, asked, policy, temperature, coverage)
+        for result, is_known in zip(results, encoded.is_known, strict=True):
+            result.is_known = is_known
         return SearchResponse(
             version=self.index_facts["version"],
             method=request.method,

@@ -22,11 +22,16 @@ def _exactly_one(model: BaseModel, what: str) -> None:
 
 
 class QueryInput(_Strict):
-    """One query, by exactly one of text, embedding, history and user_id, of which an index takes some."""
+    """One query, by exactly one of text, embedding, features, history and user_id, of which an index takes some."""
 
     text: Annotated[str, Field(min_length=1, max_length=10_000)] | None = None
     embedding: Annotated[list[Finite], Field(min_length=1, max_length=65_536)] | None = Field(
-        None, description="The representation that the query tower would make, of its width."
+        None,
+        description="The representation that the query tower would make, of its width; or, where queries are vectors, "
+        "the query itself.",
+    )
+    features: Annotated[dict[int, Finite], Field(max_length=100_000)] | None = Field(
+        None, description="Numbers of features and the value of each, where queries are such."
     )
     history: Annotated[list[ItemId], Field(min_length=1, max_length=10_000)] | None = Field(
         None, description="Items in time order; ids that the index does not know are ignored."
@@ -39,7 +44,7 @@ class QueryInput(_Strict):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        _exactly_one(self, "text, embedding, history, user_id")
+        _exactly_one(self, "text, embedding, features, history, user_id")
         return self
 
 
@@ -90,18 +95,23 @@ class SearchRequest(_Strict):
         description="At most so many items per query; by default what the cut-off says, or else 10 for top_k and 1000 "
         "for cut-offs that go by scores.",
     )
-    method: Literal["brute_force", "two_pass", "per_embedding", "average", "combined"] = Field(
-        "brute_force", description="The first two are exact; the others say how far from it an answer can be."
+    method: Literal["brute_force", "two_pass", "per_embedding", "average", "combined", "inverted"] = Field(
+        "brute_force",
+        description="The first two are exact; the others say how far from it an answer can be. An index of items that "
+        "are found by codes has brute_force and inverted, any other all but inverted.",
     )
     num_candidates: Annotated[int, Field(ge=1)] | None = Field(
         None,
-        description="Items that `average` and `combined` take by the average component in each shard, at least k for "
-        "`average`; by default 1000, or k if that is more.",
+        description="Items that `average` and `combined` take by the average component in each shard, and `inverted` "
+        "by the buckets looked up, at least k for `average` and `inverted`; by default 1000, or k if that is more.",
     )
     num_per_embedding: Annotated[int, Field(ge=1)] | None = Field(
         None,
         description="Items that `two_pass`, `per_embedding` and `combined` take by each pair of components in each "
         "shard; by default 50, or k if that is more.",
+    )
+    num_probes: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Buckets that `inverted` looks up in each chunk; by default 100, or all if there are fewer."
     )
     cutoff: CutoffInput | None = Field(
         None,
@@ -132,6 +142,8 @@ class QueryResult(BaseModel):
     num_searched: items that the query could find, those excluded left out.
     num_scored: items whose score was computed.
     is_truncated: whether k or max_items ended the list before the scores fell below the threshold.
+    is_short: whether `inverted` found fewer items than were asked for, although there are more.
+    is_known: whether the model knows any word or feature of the query; if not, the answer is that to an empty one.
     """
 
     items: list[ItemId]
@@ -143,15 +155,22 @@ class QueryResult(BaseModel):
     num_scored: int
     certificate: CertificateResult
     is_truncated: bool
+    is_short: bool = False
+    is_known: bool = True
 
 
 class Coverage(BaseModel):
-    """Of the search: what part of the corpus was looked at. The cut-off of this name is another matter."""
+    """Of the search: what part of the corpus was looked at. The cut-off of this name is another matter.
+
+    chunks_trained, num_chunks: of a model in chunks, how many there are and should be; null for any other.
+    """
 
     shards_answered: int
     num_shards: int
     items_searched: int
     num_items: int
+    chunks_trained: int | None = None
+    num_chunks: int | None = None
 
 
 class SearchResponse(BaseModel):

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from rails_ray.retrieval import Found, FoundAbove
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.retrieval.sharded import search_shard, search_shard_above
 from rails_ray.similarities.explain import explain
-from rails_ray.similarities.states import QueryState, map_tensors, take
+from rails_ray.similarities.states import AnyQuery, ItemState, QueryState, map_tensors, take
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.shards import read_shards
 from rails_ray.storage.versions import read_manifest
@@ -29,7 +30,7 @@ class Asked:
     """What all shards are asked for a batch of queries.
 
     k: at most so many items of each query.
-    method: of the search, with the widths of its first stage.
+    method: of the search, with the widths of its first stage; without probes, as many as are usual.
     threshold: the lowest score that is wanted of each query [B]; None for the k best whatever their scores.
     min_items: wanted at least, whatever their scores.
     """
@@ -38,6 +39,7 @@ class Asked:
     method: str
     num_candidates: int
     num_per_embedding: int
+    num_probes: int | None = None
     threshold: NDArray[np.float32] | None = None
     min_items: int = 0
 
@@ -88,20 +90,27 @@ class Shard:
         store = Storage(storage)
         manifest = read_manifest(store, version)
         device = reserved_device()
-        self.similarity = build.version_model(store, manifest).similarity.to(device)
-        self.logit = build.logit(build.version_config(store, manifest))
+        self.similarity: Any = build.version_similarity(store, manifest).to(device)
+        self.config = build.version_config(store, manifest)
         self.items = read_shards(store, manifest, [shard], self.similarity.num_components[1])
         self.rows = {item_id: row for row, item_id in enumerate(self.items.item_ids)}
         self.state = map_tensors(lambda tensor: tensor.to(device), self.items.state)
+        self.index = build.inverted_index(self.similarity, self.state)
         self.device = device
 
-    async def search(self, query: QueryState, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
+    async def search(self, query: AnyQuery, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
         """The items of the shard that are asked for, of each query, or all that are left after exclusion."""
         return await asyncio.to_thread(self._search, query, asked, exclude)
 
-    def _search(self, query: QueryState, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
+    def _search(self, query: AnyQuery, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
         retriever = build.retriever(
-            asked.method, self.similarity, self.state, asked.num_candidates, asked.num_per_embedding
+            asked.method,
+            self.similarity,
+            self.state,
+            asked.num_candidates,
+            asked.num_per_embedding,
+            asked.num_probes,
+            self.index,
         )
         rows = self._rows_of(exclude)
         query, first_row = map_tensors(lambda tensor: tensor.to(self.device), query), self.items.first_row
@@ -139,14 +148,16 @@ class Shard:
         rows = self._rows_of(exclude)
         query = map_tensors(lambda tensor: tensor.to(self.device), query)
         excluded = Exclusions.of(rows) if any(rows) else None
-        total = BruteForce(self.similarity, self.state).log_sum_exp(query, self.logit, excluded)
+        logit = build.logit(self.config)
+        assert isinstance(self.state, ItemState)
+        total = BruteForce(self.similarity, self.state).log_sum_exp(query, logit, excluded)
         return total.cpu().numpy()
 
     def _rows_of(self, item_ids: Sequence[Sequence[ItemId]]) -> list[list[int]]:
         """Rows of the shard, from 0, of those items that it holds."""
         return [[self.rows[item_id] for item_id in ids if item_id in self.rows] for ids in item_ids]
 
-    async def explain(self, query: QueryState, item_ids: Sequence[ItemId]) -> ShardExplanation:
+    async def explain(self, query: AnyQuery, item_ids: Sequence[ItemId]) -> ShardExplanation:
         """Of one query and those of the items that the shard holds."""
         here = [item_id for item_id in item_ids if item_id in self.rows]
         rows = [self.rows[item_id] for item_id in here]

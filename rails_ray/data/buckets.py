@@ -1,0 +1,84 @@
+"""Batches of a chunk: queries, and the buckets that hold the items which answer them.
+
+Each query comes up once in an epoch, in an order drawn for that epoch and that chunk. The last batch of an epoch is
+what is left of it.
+
+Axes: B queries of a batch, X items, M pairs of a query and one of its positive buckets.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rails_ray.data.batch import FeatureRows
+from rails_ray.data.dataset import ItemLists
+from rails_ray.losses.bucket_cross_entropy import Positives
+
+
+@dataclass(frozen=True)
+class BucketBatch:
+    """Queries with their positive buckets."""
+
+    queries: Any
+    positives: Positives
+
+    def to(self, device: torch.device | str) -> "BucketBatch":
+        return BucketBatch(self.queries.to(device), Positives(*(column.to(device) for column in self.positives)))
+
+
+class BucketSampler:
+    """Draws the batches of one chunk.
+
+    Args:
+        relevant: the items that answer each query.
+        features: of the queries.
+        buckets: of the chunk, by item row [X].
+        seed: of the chunk.
+
+    Raises:
+        ValueError: if no item answers a query.
+    """
+
+    def __init__(
+        self,
+        relevant: ItemLists,
+        features: FeatureRows,
+        buckets: NDArray[np.integer],
+        *,
+        batch_size: int,
+        seed: int,
+    ) -> None:
+        empty = np.flatnonzero(relevant.lengths == 0)
+        if len(empty):
+            raise ValueError(f"each query must have at least 1 relevant item, got none for query {empty[0]}")
+        self.relevant = relevant
+        self.features = features
+        self.buckets = buckets
+        self.batch_size = batch_size
+        self.seed = seed
+        self._order = lru_cache(maxsize=2)(self._order_of)
+
+    def _order_of(self, epoch: int) -> NDArray[np.int64]:
+        return np.random.default_rng([self.seed, epoch]).permutation(len(self.relevant))
+
+    def batch(self, step: int) -> BucketBatch:
+        """The batch of a step."""
+        epoch, place = divmod(step, -(-len(self.relevant) // self.batch_size))
+        chosen = self._order(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
+        queries = self.features.take(torch.from_numpy(chosen))
+        return BucketBatch(queries, positives_of(self.relevant.take(chosen), self.buckets))
+
+
+def positives_of(relevant: ItemLists, buckets: NDArray[np.integer]) -> Positives:
+    """The buckets that hold an item which answers each query, each once.
+
+    Args:
+        buckets: by item row [X].
+    """
+    query = np.repeat(np.arange(len(relevant)), relevant.lengths)
+    pairs = np.unique(np.stack([query, buckets[relevant.rows]]), axis=1)
+    return Positives(torch.from_numpy(pairs[0]), torch.from_numpy(pairs[1].astype(np.int64)))

@@ -1,0 +1,237 @@
+"""SOLAR's query side: K models that never hear of each other, each with a probability for every bucket of its chunk.
+
+    x_k     = hash_k(words of the query)                 another seed for each chunk
+    h_k     = relu(E_k x_k + a_k)                         E_k [H, num_inputs], |x_k| = 1
+    z_k     = W_k h_k + b_k                               a logit for each of the R buckets
+    T_q[k]  = sigmoid(z_k) / K                            what an item scores whose code has that bucket
+
+An item has no encoder: its code, a bucket in each chunk, is drawn at random (`quantizers.random_codes`) and stays.
+
+Source: SOLAR, Sections 3.1 to 3.3 and Figure 1.
+Differs from the source: words that training did not see are left out before hashing, where they would bring in rows
+that other words trained; a query's input has length 1; b_k begins at the logit of a bucket's share of the positives.
+
+Axes: B queries, K chunks, R buckets, H hidden width, D width of a dense input, V tokens that training saw.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_type_hints
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from rails_ray.encoders.bags import WeightedBags, are_known, hashed, known_only, of_length_one, unweighted
+from rails_ray.encoders.character_ngrams import hash_texts
+from rails_ray.similarities.look_up import LookUp, LookUpConfig
+from rails_ray.similarities.states import Tables
+
+NUM_TOKENS = 2**36  # numbers of words: two of 100,000 words have one in common once in fourteen data sets
+INITIAL_STD = 0.5  # of the first layer; figures of this and other choices are in jobs/benches/LOG.md
+MOST_CHUNKS = 1000  # which three digits number
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolarConfig:
+    """Sizes of the chunks.
+
+    Args:
+        num_chunks: K.
+        num_buckets: R, of each chunk.
+        codes: `balanced`, of equal load; or `hashed`, as in the paper.
+        hidden: H, of each chunk's model.
+        input: what a query is: a `text`; `features`, numbers of features with a value each; or a `vector`.
+        num_inputs: places that the words of a text are hashed to in each chunk.
+        ngram_sizes: lengths of the character n-grams beside whole words of a text.
+        width: features that there can be, or D of a vector; 0 for the data set's.
+    """
+
+    num_chunks: int = 16
+    num_buckets: int = 5000
+    codes: Literal["balanced", "hashed"] = "balanced"
+    hidden: int = 512
+    input: Literal["text", "features", "vector"] = "text"
+    num_inputs: int = 2**13
+    ngram_sizes: tuple[int, ...] = ()
+    width: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in {"num_chunks": 1, "num_buckets": 1, "hidden": 1, "num_inputs": 1, "width": 0}.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        for name in ("codes", "input"):
+            known = get_args(get_type_hints(SolarConfig)[name])
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        if self.num_chunks > MOST_CHUNKS:
+            raise ValueError(f"num_chunks must be at most {MOST_CHUNKS}, got {self.num_chunks}")
+        if any(size < 2 for size in self.ngram_sizes):
+            raise ValueError(f"ngram_sizes must be at least 2, got {self.ngram_sizes}")
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Dense queries."""
+
+    values: Float[Tensor, "B D"]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def device(self) -> torch.device:
+        return self.values.device
+
+    def take(self, rows: Int[Tensor, " M"]) -> "Vectors":
+        return Vectors(self.values[rows])
+
+    def to(self, device: torch.device | str) -> "Vectors":
+        return Vectors(self.values.to(device))
+
+
+class Chunk(nn.Module):
+    """One of the K models: queries to logits of its buckets.
+
+    Args:
+        seed: of the hashing of words, which is this chunk's own and is stored with the weights.
+        expected_buckets: positive buckets of a query, on average.
+    """
+
+    def __init__(self, config: SolarConfig, seed: int, expected_buckets: float = 1.0) -> None:
+        super().__init__()
+        self.config = config
+        self.seed = seed
+        self.input: nn.Module
+        if config.input == "vector":
+            self.input = nn.Linear(config.width, config.hidden)
+        else:
+            num_inputs = config.num_inputs if config.input == "text" else config.width
+            self.input = nn.EmbeddingBag(num_inputs, config.hidden, mode="sum")
+            nn.init.normal_(self.input.weight, std=INITIAL_STD)
+        self.hidden_bias = nn.Parameter(torch.zeros(config.hidden))
+        self.output = nn.Linear(config.hidden, config.num_buckets)
+        share = min(expected_buckets / config.num_buckets, 0.5)
+        nn.init.constant_(self.output.bias, torch.logit(torch.tensor(share, dtype=torch.float64)).item())
+        self.known = torch.empty(0, dtype=torch.int64)  # tokens, ascending
+
+    def get_extra_state(self) -> Tensor:  # weights are of no use without the seed and the tokens that they are for
+        return torch.cat([torch.tensor([self.seed]), self.known])
+
+    def set_extra_state(self, state: Tensor) -> None:
+        seed = int(state[0])
+        if seed != self.seed:
+            raise ValueError(
+                f"weights of a chunk must be of seed {self.seed}, got those of seed {seed}: train it again"
+            )
+        self.known = state[1:].cpu()
+
+    def learn(self, inputs: Any) -> None:
+        """Learn which tokens there are from the training queries; once, before training."""
+        if self.config.input != "vector":
+            self.known = tokens_of(self.config, inputs).tokens.unique()
+
+    def features(self, inputs: Any) -> WeightedBags | Vectors:
+        """Queries as the tensors that `forward` reads."""
+        if self.config.input == "vector":
+            return Vectors(torch.as_tensor(inputs, dtype=torch.float32))
+        return of_length_one(known_only(tokens_of(self.config, inputs), self.known))
+
+    def hidden(self, features: WeightedBags | Vectors) -> Float[Tensor, "B H"]:
+        if isinstance(features, Vectors):
+            summed = self.input(features.values)
+        else:
+            places = features.tokens
+            if self.config.input == "text":
+                places = hashed(places, self.seed, self.config.num_inputs)
+            summed = self.input(places, features.starts, per_sample_weights=features.weights)
+        return F.relu(summed + self.hidden_bias)
+
+    def forward(
+        self, features: WeightedBags | Vectors, buckets: Int[Tensor, " C"] | None = None
+    ) -> Float[Tensor, "B C"]:
+        """Logits of all buckets, or of some."""
+        hidden = self.hidden(features)
+        if buckets is None:
+            logits: Tensor = self.output(hidden)
+            return logits
+        return F.linear(hidden, self.output.weight[buckets], self.output.bias[buckets])
+
+
+class Solar(nn.Module):
+    """What is served: the trained chunks. It has the surface of `Model` for queries; its items are codes.
+
+    Args:
+        chunks: by number; those that were not trained are missing, and count nothing.
+    """
+
+    def __init__(self, config: SolarConfig, compared: LookUpConfig, chunks: Mapping[int, Chunk]) -> None:
+        super().__init__()
+        if not chunks:
+            raise ValueError("a model must have at least 1 trained chunk, got none")
+        self.config = config
+        self.values = compared.values
+        self.chunks = nn.ModuleDict({f"{number:03d}": chunks[number] for number in sorted(chunks)})
+        self.similarity: Any = LookUp(config.num_buckets)
+
+    @property
+    def encoder(self) -> "Solar":
+        return self
+
+    @property
+    def reads(self) -> str:
+        return self.config.input
+
+    @property
+    def query_width(self) -> int:
+        """D of a vector."""
+        return self.config.width
+
+    @property
+    def first(self) -> Chunk:
+        """Any of the chunks: all know the same tokens."""
+        return next(iter(self.chunks.values()))  # type: ignore[return-value]
+
+    def query_features(self, inputs: Any) -> WeightedBags | Vectors:
+        return self.first.features(inputs)
+
+    def is_blank(self, query: Any) -> bool:
+        """Never: a query of which no token is known is answered too, by the biases."""
+        return False
+
+    def has_known(self, inputs: Any) -> list[bool]:
+        """Of each query, whether training saw any of its tokens."""
+        if self.config.input == "vector":
+            return [True] * len(inputs)
+        bags = tokens_of(self.config, inputs)
+        places = torch.bucketize(torch.arange(len(bags.tokens)), bags.starts, right=True) - 1
+        counts = torch.zeros(len(bags), dtype=torch.int64)
+        counts.index_add_(0, places, are_known(bags.tokens, self.first.known).long())
+        return (counts > 0).tolist()
+
+    def encode_queries(self, features: Any, precision: torch.dtype = torch.float32) -> Tables:
+        """
+        Args:
+            precision: of the products; tables are float32.
+        """
+        device = self.first.hidden_bias.device
+        tables = torch.zeros(len(features), self.config.num_chunks, self.config.num_buckets, device=device)
+        value_of: Callable[[Tensor], Tensor] = torch.sigmoid if self.values == "probability" else torch.clone
+        with torch.autocast(device.type, precision, enabled=precision != torch.float32):
+            for name, chunk in self.chunks.items():
+                torch.div(value_of(chunk(features).float()), len(self.chunks), out=tables[:, int(name)])
+        return Tables(tables, torch.ones(len(features), device=device))
+
+
+def tokens_of(config: SolarConfig, inputs: Any) -> WeightedBags:
+    """The tokens of queries, known or not."""
+    if config.input == "text":
+        return unweighted(hash_texts(inputs, config.ngram_sizes, NUM_TOKENS))
+    indices, values, starts = (torch.from_numpy(getattr(inputs, name)) for name in ("indices", "values", "starts"))
+    return WeightedBags(indices.long(), values.float(), starts[:-1])
+
+
+def chunk_seed(seed: int, number: int) -> int:
+    """The seed of a chunk of a run, of its hashing, its initial weights and its batches."""
+    return seed * MOST_CHUNKS + number

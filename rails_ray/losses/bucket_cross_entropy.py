@@ -1,0 +1,58 @@
+"""Binary cross entropy of buckets: which of them hold an item that answers the query.
+
+    y(q, b) = OR over items x that answer q of [b is x's bucket]
+    L_q     = sum_b -y log sigmoid(z_b) - (1 - y) log(1 - sigmoid(z_b))        nats
+
+As softplus(z) - z = softplus(-z), it is the sum of softplus(z) over all buckets less that of z over the positive ones.
+Of a sample of the buckets, those of the sample that are not positive stand for all that are not.
+
+Source: SOLAR, Section 3.2. Negative sampling: not in the source.
+
+Axes: B queries, R buckets, C buckets of a sample, M pairs of a query and one of its positive buckets.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+class Positives(NamedTuple):
+    """The positive buckets of queries, each pair of a query and a bucket once: the OR of the items' codes."""
+
+    query: Int[Tensor, " M"]
+    bucket: Int[Tensor, " M"]
+
+
+def bucket_cross_entropy(logits: Float[Tensor, "B R"], positives: Positives) -> Float[Tensor, " B"]:
+    """The loss of each query, summed over all buckets."""
+    own = logits.new_zeros(len(logits)).index_add(0, positives.query, logits[positives])
+    return F.softplus(logits).sum(dim=1) - own
+
+
+def sampled_bucket_cross_entropy(
+    logits: Float[Tensor, "B C"],
+    positives: Positives,
+    is_sampled: Bool[Tensor, " C"],
+    num_buckets: int,
+) -> Float[Tensor, " B"]:
+    """The same, estimated without bias from a uniform sample of the buckets.
+
+    Args:
+        logits: of the buckets of the sample, and of all that are positive to any query.
+        positives: with the column of a bucket in place of its number.
+        is_sampled: which columns are of the sample, drawn without regard to what is positive.
+        num_buckets: R.
+    """
+    num_queries = len(logits)
+    zeros = logits.new_zeros(num_queries)
+    own = logits[positives]
+    is_drawn = is_sampled[positives.bucket].to(logits.dtype)
+    num_positive = zeros.index_add(0, positives.query, torch.ones_like(own))
+    num_drawn = zeros.index_add(0, positives.query, is_drawn)
+    negatives = (F.softplus(logits) * is_sampled).sum(dim=1)
+    negatives = negatives - zeros.index_add(0, positives.query, is_drawn * F.softplus(own))
+    stands_for = (num_buckets - num_positive) / (is_sampled.sum() - num_drawn).clamp(min=1)
+    return zeros.index_add(0, positives.query, F.softplus(-own)) + stands_for * negatives

@@ -1,0 +1,237 @@
+"""Train the K chunks of SOLAR, each on its own: no message goes from one to another, and none waits for one.
+
+Every chunk is a run of its own, <run>/chunk-NNN, with its own checkpoints and restarts. It is trained by Ray Train, in
+a run of one worker, or by a plain task, which starts in a moment and is for many small chunks; as many at once as are
+asked for and as the cluster has room for. What is done is never done again.
+
+Source: SOLAR, Section 3.2.
+"""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import RayError
+from ray.train.torch import TorchConfig
+from ray.train.v2.api.config import ScalingConfig
+from ray.train.v2.api.exceptions import TrainingFailedError
+
+from rails_ray import build, config
+from rails_ray.config import RunConfig
+from rails_ray.encoders.solar import SolarConfig
+from rails_ray.errors import RailsRayError, TrainingError
+from rails_ray.evaluation.report import validate
+from rails_ray.on_ray.cluster import reserved_device
+from rails_ray.on_ray.failures import told_plainly
+from rails_ray.on_ray.fitting import CHECKPOINT_S, MAX_RESTARTS, Every, fit_to_end, reason_of
+from rails_ray.on_ray.placing import Placing
+from rails_ray.on_ray.progress import OnProgress, Reporter, latest_of_all, new_board, watch
+from rails_ray.storage import codes, runs
+from rails_ray.storage.filesystem import Storage, timed_name
+from rails_ray.training import state
+from rails_ray.training.loop import train as train_loop
+
+LAST_STEPS = 20  # whose mean is the loss that a chunk came to
+
+
+def train_chunks(
+    run_config: RunConfig,
+    storage: str,
+    *,
+    run: str | None = None,
+    at_once: int = 2,
+    placing: Placing = Placing(),
+    checkpoint_s: float = CHECKPOINT_S,
+    on_progress: OnProgress | None = None,
+) -> runs.Run:
+    """Train all chunks of a run and leave it in storage. Of a run that was cut off the missing ones are trained.
+
+    A run that has finished is left as it is and returned. One chunk that fails does not stop the others.
+
+    Only one call at a time may train a run.
+
+    Args:
+        storage: root, a local folder or s3://bucket/prefix.
+        run: name of the run, the same again to go on with it; by default the recipe's name and the time.
+        at_once: chunks that are trained side by side; the result does not depend on it.
+        checkpoint_s: seconds between two checkpoints of a chunk, which are the most work that a crash can lose of it.
+        on_progress: called a few times a second, of all chunks together.
+
+    Raises:
+        ValueError: if the data, the run's name or the config cannot be used.
+        StorageError: if storage cannot be written to.
+        TrainingError: if chunks fail; it names them. The others are kept.
+    """
+    if not isinstance(run_config.encoder, SolarConfig):
+        raise ValueError(f"train_chunks is for SOLAR, got recipe {run_config.name}: train trains models of one piece")
+    if at_once < 1:
+        raise ValueError(f"at_once must be at least 1, got {at_once}")
+    if checkpoint_s < 0:
+        raise ValueError(f"checkpoint_s must be at least 0, got {checkpoint_s}")
+    store = Storage(storage)
+    store.check_writable()
+    data = build.data(run_config, store)  # says what is wrong with it before anything starts
+    run_config = build.for_data(run_config, data)
+    drawn = build.codes(run_config, data.item_ids)
+    run = run or timed_name(run_config.name)
+    config_json = config.to_json(run_config)
+    digest = data.digest()
+    runs.begin(store, run, config_json, digest)
+    if runs.is_finished(store, run):
+        return runs.read(store, run)
+    if not codes.exist(store, run):
+        codes.write(store, run, drawn)
+    num_chunks = drawn.codes.shape[1]
+    finished = runs.finished_chunks(store, run)
+    missing = [chunk for chunk in range(num_chunks) if chunk not in finished]
+    for chunk in missing:
+        runs.begin(store, runs.chunk_run(run, chunk), config_json, digest)
+
+    board = new_board() if on_progress else None
+    settings = {"config": config_json, "storage": str(store), "run": run, "checkpoint_s": checkpoint_s, "board": board}
+    fit_all = partial(_fit_all, missing, partial(_fit, settings, placing), at_once)
+    num_steps = run_config.training.num_steps
+    try:
+        if on_progress is None:
+            failed = fit_all()
+        else:
+            failed = watch(fit_all, lambda: _seen(board, num_chunks, num_steps, finished), on_progress)
+    finally:
+        if board is not None:
+            ray.kill(board)
+    if failed:
+        raise TrainingError(
+            f"all {num_chunks} chunks of run {run!r} must be trained, got {num_chunks - len(failed)}; "
+            + "; ".join(f"chunk {chunk}: {reason}" for chunk, reason in sorted(failed.items()))
+            + ": train it again under its name for the missing ones"
+        )
+    with told_plainly():
+        ray.get(_finish.options(num_cpus=1).remote(str(store), run))
+    return runs.read(store, run)
+
+
+def _seen(board: Any, num_chunks: int, num_steps: int, finished: list[int]) -> tuple[int, int, str] | None:
+    """The progress of all chunks as one."""
+    shown = latest_of_all(board)
+    steps = {**dict.fromkeys(finished, num_steps), **{chunk: done for chunk, (done, _, _) in shown.items()}}
+    running = {chunk: note for chunk, (done, total, note) in shown.items() if done < total}
+    num_done = sum(done == num_steps for done in steps.values())
+    notes = ", ".join(f"chunk {chunk} {note}" for chunk, note in sorted(running.items()))
+    return sum(steps.values()), num_chunks * num_steps, f"{num_done} of {num_chunks} chunks{notes and ': ' + notes}"
+
+
+def _fit_all(chunks: list[int], fit: Callable[[int], None], at_once: int) -> dict[int, str]:
+    """Fit all chunks, so many at a time; why those failed that did."""
+    with ThreadPoolExecutor(at_once) as threads:
+        futures: dict[Future[None], int] = {threads.submit(fit, chunk): chunk for chunk in chunks}
+        wait(futures)
+    failed: dict[int, str] = {}
+    for future, chunk in futures.items():
+        error = future.exception()
+        if isinstance(error, RailsRayError | TrainingFailedError | RayError | ValueError | FloatingPointError):
+            failed[chunk] = reason_of(error)
+        elif error is not None:
+            raise error
+    return failed
+
+
+def _fit(settings: dict[str, Any], placing: Placing, chunk: int) -> None:
+    """Train one chunk to its end, in as many tries as its worker's deaths make of it."""
+    own = {**settings, "chunk": chunk}
+    reserved = {"num_cpus": placing.num_cpus, "num_gpus": placing.num_gpus}
+    if placing.backend == "tasks":
+        ray.get(_train_task.options(**reserved, max_retries=MAX_RESTARTS).remote(own))
+        return
+    scaling = ScalingConfig(
+        num_workers=1,
+        use_gpu=placing.num_gpus > 0,
+        resources_per_worker={"CPU": placing.num_cpus, "GPU": placing.num_gpus},
+    )
+    # The backend opens a process group of one, which nothing uses.
+    fit_to_end(_train_chunk, own, scaling, TorchConfig(backend="gloo"), runs.chunk_run(settings["run"], chunk))
+
+
+@ray.remote
+def _train_task(settings: dict[str, Any]) -> None:
+    _train_chunk(settings)
+
+
+def _train_chunk(settings: dict[str, Any]) -> None:
+    """What the worker of a chunk does: train it, with checkpoints, and store it as a run."""
+    run_config = config.from_json(settings["config"])
+    store, number = Storage(settings["storage"]), settings["chunk"]
+    run = runs.chunk_run(settings["run"], number)
+    if runs.is_finished(store, run):
+        return  # it died after all was done
+    data = build.data(run_config, store)
+    item_codes = codes.read(store, settings["run"])
+    relevant = data.queries["train"].relevant
+    chunk = build.chunk(run_config, number, float(relevant.lengths.mean()))
+    chunk.learn(data.queries["train"].inputs)
+    chunk.to(reserved_device())
+    trained = build.chunk_training(chunk, run_config, data, item_codes.codes[:, number])
+    checkpoint = runs.read_checkpoint(store, run)
+    progress = train_loop(
+        trained.step,
+        trained.sampler.batch,
+        run_config.training,
+        seed=[chunk.seed],
+        report=Reporter(
+            settings["board"],
+            run_config.training.num_steps,
+            state.steps_done(checkpoint) if checkpoint else 0,
+            number,
+        ),
+        validate=trained.bucket_recall,
+        checkpoint=checkpoint,
+        save=partial(runs.write_checkpoint, store, run),
+        is_due=Every(settings["checkpoint_s"]),
+    )
+    came_to = {
+        "loss": float(np.mean(progress.losses[-LAST_STEPS:])),
+        "bucket_recall": trained.bucket_recall(),
+        "cutoff_mass": None,
+    }
+    runs.write(
+        store,
+        run,
+        weights=state.to_bytes(chunk),
+        validation=json.dumps(came_to, indent=1).encode(),
+        training={"seconds": progress.seconds, "losses": progress.losses},
+        config=settings["config"],
+    )
+
+
+@ray.remote
+def _finish(storage: str, run: str) -> None:
+    """Validate all chunks together and leave the run as finished."""
+    store = Storage(storage)
+    of_chunks = {chunk: runs.read(store, runs.chunk_run(run, chunk)) for chunk in runs.finished_chunks(store, run)}
+    found = runs.read(store, run)
+    run_config = config.from_json(found.config)
+    data = build.data(run_config, store)
+    model = build.trained_model(run_config, runs.weights(store, found)).to(reserved_device())
+    report = validate(model, codes.read(store, run).state, data.queries["valid"], None)
+    runs.finish(
+        store,
+        run,
+        weights_sha256=found.weights_sha256,
+        validation=json.dumps(report.to_dict(), indent=1).encode(),
+        training={
+            "seconds": found.training["seconds"],
+            "chunks": [
+                {
+                    "chunk": chunk,
+                    "loss": own.validation["loss"],
+                    "bucket_recall": own.validation["bucket_recall"],
+                    "seconds": own.training["seconds"],
+                }
+                for chunk, own in of_chunks.items()
+            ],
+        },
+        config=found.config,
+    )

@@ -1,0 +1,79 @@
+"""What every run of Ray Train has: tries, checkpoints from time to time, and the reason why it failed."""
+
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ray.train.torch import TorchConfig
+from ray.train.v2.api.config import FailureConfig, ScalingConfig
+from ray.train.v2.api.config import RunConfig as RayRunConfig
+from ray.train.v2.api.exceptions import TrainingFailedError
+from ray.train.v2.torch.torch_trainer import TorchTrainer  # what ray.train.torch names, as type checkers cannot see
+
+from rails_ray.errors import LostWorkerError
+from rails_ray.on_ray.failures import own_cause
+
+CHECKPOINT_S = 60.0
+MAX_RESTARTS = 3  # of a run whose workers die
+
+
+def fit_to_end(
+    worker: Callable[[dict[str, Any]], None],
+    settings: dict[str, Any],
+    scaling: ScalingConfig,
+    backend: TorchConfig,
+    name: str = "train",
+) -> None:
+    """Train to the end, in as many tries as workers' deaths make of it. An error of ours would come again: no retry."""
+    for restarts_left in reversed(range(MAX_RESTARTS + 1)):
+        # Ray Train keeps nothing that we read: checkpoints are in our storage, on S3 or not.
+        with tempfile.TemporaryDirectory(prefix="rails-ray-") as bookkeeping:
+            trainer = TorchTrainer(
+                worker,
+                train_loop_config=settings,
+                scaling_config=scaling,
+                torch_config=backend,
+                run_config=RayRunConfig(
+                    name=name,
+                    storage_path=bookkeeping,
+                    # Workers for which there is no room are asked for so often, a minute each, before that is told.
+                    failure_config=FailureConfig(controller_failure_limit=2),
+                ),
+            )
+            try:
+                trainer.fit()
+            except TrainingFailedError as error:
+                failed = getattr(error, "worker_failures", {}).values()
+                causes = [own_cause(failure) for failure in failed]
+                have_died = [cause is None or isinstance(cause, LostWorkerError) for cause in causes]
+                if not restarts_left or not have_died or not all(have_died):
+                    raise
+            else:
+                return
+
+
+class Every:
+    """Says yes once in so many seconds."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._last = clock()
+
+    def __call__(self) -> bool:
+        now = self._clock()
+        is_due = now - self._last >= self._seconds
+        if is_due:
+            self._last = now
+        return is_due
+
+
+def reason_of(error: BaseException) -> str:
+    """What went wrong on a worker, in a line: what it did wrong rather than that others missed it."""
+    failures = (*getattr(error, "worker_failures", {}).values(), error)
+    causes = [cause for cause in map(own_cause, failures) if cause is not None]
+    if causes:
+        return str(min(causes, key=lambda cause: isinstance(cause, LostWorkerError)))
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,34 @@
+"""SOLAR on a data set of one's own, given by --data.folder; sized for half an hour on two cores.
+
+Figures of these and other choices are in jobs/benches/LOG.md.
+"""
+
+from dataclasses import replace
+
+from rails_ray.config import LossConfig, RunConfig
+from rails_ray.encoders.solar import SolarConfig
+from rails_ray.similarities.look_up import LookUpConfig
+from rails_ray.training.loop import TrainingConfig
+
+ENCODER = SolarConfig(num_chunks=16, num_buckets=5000, hidden=512, num_inputs=2**14, ngram_sizes=(3, 4))
+
+
+def text_solar() -> RunConfig:
+    """Texts that find texts, by their words and character n-grams."""
+    return RunConfig(
+        name="text-solar",
+        encoder=ENCODER,
+        similarity=LookUpConfig(),
+        loss=LossConfig(kind="bucket_cross_entropy", num_sampled_buckets=500),
+        training=TrainingConfig(num_steps=1000, batch_size=512, learning_rate=1e-2, warmup_fraction=0.05),
+    )
+
+
+def features_solar() -> RunConfig:
+    """Sparse features that find labels."""
+    return replace(text_solar(), name="features-solar", encoder=replace(ENCODER, input="features", num_buckets=100))
+
+
+def vector_solar() -> RunConfig:
+    """Vectors that find labels."""
+    return replace(features_solar(), name="vector-solar", encoder=replace(ENCODER, input="vector", num_buckets=100))

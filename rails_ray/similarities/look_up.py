@@ -1,0 +1,61 @@
+"""Look-ups: a table per query says what each part of an item's code is worth.
+
+    score(q, x) = sum_k T_q[k, code_k(x)]
+
+SOLAR's score, whose tables are the probabilities of buckets divided by the number of chunks, so that a score lies in
+[0, 1]: the mean probability of an item's buckets.
+
+Source: SOLAR, Section 3.3.
+Differs from the source: the mean where the paper sums; the order is equal.
+
+Axes: B queries, X items, C candidates, K chunks.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args, get_type_hints
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rails_ray.kernels import lookup_scan
+from rails_ray.similarities import Scored
+from rails_ray.similarities.states import Codes, Tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookUpConfig:
+    """A sum of look-ups.
+
+    Args:
+        values: what the tables hold: `probability` of a bucket, or its `logit`, under which a bucket that the model
+            excludes counts against an item; scores are then in no fixed range.
+    """
+
+    values: Literal["probability", "logit"] = "probability"
+
+    def __post_init__(self) -> None:
+        if self.values not in get_args(get_type_hints(LookUpConfig)["values"]):
+            raise ValueError(f"values must be probability or logit, got {self.values!r}")
+
+
+class LookUp(nn.Module):
+    """The sum of look-ups as a similarity of queries with tables and items with codes. It learns nothing.
+
+    Args:
+        num_buckets: entries of a table for each chunk.
+    """
+
+    num_components = (1, 1)
+
+    def __init__(self, num_buckets: int) -> None:
+        super().__init__()
+        self.num_buckets = num_buckets
+
+    def forward(self, query: Tables, items: Codes) -> Scored:
+        return Scored(self.scores(query, items), None)
+
+    @torch.no_grad()
+    def scores(self, query: Tables, items: Codes, floor: Float[Tensor, " B"] | None = None) -> Float[Tensor, "B X"]:
+        """The contract of `Similarity`; no item is passed over, as a look-up costs less than to ask whether."""
+        return lookup_scan.scores(query.tables, items.codes)

@@ -1,0 +1,81 @@
+"""Codes of items, beside the run that was trained for them.
+
+    codes.parquet    item_id, codes: int32 [K] as in the parts of a version
+
+Axes: X items, K chunks.
+"""
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from numpy.typing import NDArray
+
+from rails_ray.errors import DamagedError, NotFoundError
+from rails_ray.similarities.states import Codes
+from rails_ray.storage import parquet
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import Encoded, read_file
+
+
+@dataclass(frozen=True)
+class ItemCodes:
+    """
+    codes: of the items in their order [X, K].
+    """
+
+    item_ids: list[str] | list[int]
+    codes: NDArray[np.int32]
+
+    def or_else(self, others: "ItemCodes") -> "ItemCodes":
+        """These, and those of the others' items that are not among them."""
+        own = set(self.item_ids)
+        rows = [row for row, item_id in enumerate(others.item_ids) if item_id not in own]
+        item_ids: Any = [*self.item_ids, *(others.item_ids[row] for row in rows)]
+        return ItemCodes(item_ids, np.concatenate([self.codes, others.codes[rows]]))
+
+    @property
+    def state(self) -> Codes:
+        """As a search takes them."""
+        return Codes(torch.from_numpy(self.codes))
+
+
+def write(storage: Storage, run: str, item_codes: ItemCodes) -> None:
+    """Leave the codes of a run's items, which do not change from then on."""
+    table = pa.table({"item_id": item_codes.item_ids, "codes": parquet.vectors(item_codes.codes)})
+    storage.write(_path(run), parquet.part_to_bytes(table))
+
+
+def read(storage: Storage, run: str) -> ItemCodes:
+    """Raises:
+    DamagedError: if the run has none, or they cannot be read.
+    """
+    try:
+        return _of(pq.read_table(io.BytesIO(storage.read(_path(run)))))
+    except (NotFoundError, pa.ArrowInvalid, KeyError) as error:
+        raise DamagedError(f"{storage}/{_path(run)} must hold the codes of the items, got: {error}") from None
+
+
+def exist(storage: Storage, run: str) -> bool:
+    """Whether a run has codes."""
+    return storage.exists(_path(run))
+
+
+def of_version(storage: Storage, described: Encoded) -> ItemCodes:
+    """The codes of a version's items, every byte checked against the manifest."""
+    entries = sorted(described.parts, key=lambda entry: entry.first_row)
+    columns = ["item_id", "codes"]
+    parts = [io.BytesIO(read_file(storage, described.version, entry)) for entry in entries]
+    return _of(pa.concat_tables(pq.read_table(part, columns=columns) for part in parts))
+
+
+def _of(table: pa.Table) -> ItemCodes:
+    return ItemCodes(table["item_id"].to_pylist(), parquet.rows_in(table["codes"]))
+
+
+def _path(run: str) -> str:
+    return f"runs/{run}/codes.parquet"

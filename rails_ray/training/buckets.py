@@ -1,0 +1,77 @@
+"""One training step of a chunk of SOLAR, and how good a chunk is.
+
+    L = mean_q L_q          binary cross entropy, summed over buckets
+
+Source: SOLAR, Section 3.2.
+
+Axes: B queries, R buckets, C buckets of a sample, Q queries of a split, m buckets that a search looks up.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rails_ray.data.batch import FeatureRows
+from rails_ray.data.buckets import BucketBatch
+from rails_ray.encoders.solar import Chunk
+from rails_ray.losses.bucket_cross_entropy import Positives, bucket_cross_entropy, sampled_bucket_cross_entropy
+
+NUM_PROBES = 100  # m, buckets of each chunk that a search looks up where nothing else is said, as in the paper
+BATCH_SIZE = 512  # queries of a look at the validation split
+
+
+class BucketStep(nn.Module):
+    """Loss of a chunk on a batch.
+
+    Args:
+        num_sampled: buckets drawn as negatives, the same for the whole batch; 0 for all.
+        precision: of the chunk's products; the loss is float32.
+    """
+
+    def __init__(self, chunk: Chunk, *, num_sampled: int = 0, precision: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.chunk = chunk
+        self.num_sampled = num_sampled
+        self.precision = precision
+
+    def forward(self, batch: BucketBatch) -> Float[Tensor, ""]:
+        """The mean over queries, in nats."""
+        device = batch.positives.query.device
+        num_buckets = self.chunk.config.num_buckets
+        with torch.autocast(device.type, self.precision, enabled=self.precision != torch.float32):
+            if not 0 < self.num_sampled < num_buckets:
+                logits = self.chunk(batch.queries)
+            else:
+                drawn = torch.randperm(num_buckets)[: self.num_sampled].to(device)
+                columns = torch.cat([drawn, batch.positives.bucket]).unique()
+                logits = self.chunk(batch.queries, columns)
+        if logits.shape[1] == num_buckets:
+            return bucket_cross_entropy(logits.float(), batch.positives).mean()
+        positives = Positives(batch.positives.query, torch.searchsorted(columns, batch.positives.bucket))
+        is_sampled = torch.isin(columns, drawn)
+        return sampled_bucket_cross_entropy(logits.float(), positives, is_sampled, num_buckets).mean()
+
+
+def measured_probes(num_buckets: int) -> int:
+    """The m of a bucket recall: NUM_PROBES, or 2% of fewer buckets, among which all would soon be found."""
+    return min(NUM_PROBES, -(-num_buckets // 50))
+
+
+@torch.no_grad()
+def bucket_recall(chunk: Chunk, features: FeatureRows, positives: Positives, num_probes: int) -> float:
+    """The share of a query's positive buckets that are among its m most probable ones, mean over queries.
+
+    Args:
+        num_probes: m.
+    """
+    device = next(chunk.parameters()).device
+    is_found = torch.zeros(len(positives.query))
+    for first in range(0, len(features), BATCH_SIZE):
+        rows = torch.arange(first, min(first + BATCH_SIZE, len(features)))
+        best = chunk(features.take(rows).to(device)).topk(num_probes, dim=1).indices.cpu()
+        here = (positives.query >= first) & (positives.query < first + len(rows))
+        asked, bucket = positives.query[here] - first, positives.bucket[here]
+        is_found[here] = (best[asked] == bucket.unsqueeze(1)).any(dim=1).float()
+    counts = torch.bincount(positives.query, minlength=len(features))
+    found = torch.zeros(len(features)).index_add(0, positives.query, is_found)
+    return float((found / counts).mean())
