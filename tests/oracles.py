@@ -393,3 +393,37 @@ def shares_of_lists(is_relevant: Sequence[Sequence[bool]], num_relevant: Sequenc
         "attainable precision": sum(hit / min(count, k) for hit, count in pairs) / len(pairs),
         "recall of relevant": sum(hit / count for hit, count in pairs) / len(pairs),
     }
+
+
+def look_up(tables: Matrix, code: Sequence[int]) -> float:
+    """SOLAR's score, and a product quantizer's: what each part of a code is worth, added up."""
+    return sum(table[entry] for table, entry in zip(tables, code, strict=True))
+
+
+def postings(codes: Sequence[Sequence[int]], num_chunks: int, num_buckets: int) -> list[list[list[int]]]:
+    """The items of each bucket of each chunk; SOLAR, Figure 2."""
+    return [
+        [[row for row, code in enumerate(codes) if code[chunk] == bucket] for bucket in range(num_buckets)]
+        for chunk in range(num_chunks)
+    ]
+
+
+def posted_sums(
+    codes: Sequence[Sequence[int]],
+    buckets: Sequence[Sequence[int]],
+    weights: Matrix,
+    excluded: Sequence[int] = (),
+) -> dict[int, float]:
+    """Of each item that stands in one of these buckets: the weights of those in which it does, added up."""
+    sums = {}
+    for row, code in enumerate(codes):
+        for own, posted, weight in zip(code, buckets, weights, strict=True):
+            if own in posted and row not in excluded:
+                sums[row] = sums.get(row, 0.0) + weight[list(posted).index(own)]
+    return sums
+
+
+def upper_bound(tables: Matrix, buckets: Sequence[Sequence[int]], code: Sequence[int]) -> float:
+    """U(q, x): an item's score if no entry counted less than the least of those that are posted."""
+    least = [min(table[bucket] for bucket in posted) for table, posted in zip(tables, buckets, strict=True)]
+    return sum(max(table[own], t) for table, own, t in zip(tables, code, least, strict=True))
