@@ -225,7 +225,8 @@ FLOATS = pa.list_(pa.float64())
             "sparse",
             "feature_values",
             pa.array(changed(VALUES, 6, [-1e300, 0.0]), FLOATS),
-            r"'feature_values' of .*queries\.parquet must hold numbers that are finite in float32, got -1e\+300 in",
+            r"'feature_values' of .*queries\.parquet must hold numbers that are finite in float32, "
+            r"got -1e\+300 in row 6",
         ),
         (
             "dense",

@@ -6,7 +6,7 @@ from pathlib import Path
 import mmh3
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import oracles
@@ -167,7 +167,12 @@ def test_what_was_added_and_removed_leaves_the_loads_as_they_were() -> None:
     assert (loads(grown[:200], 30) == loads(codes, 30)).all()
 
 
-@given(CODES, st.lists(st.lists(st.integers(0, 4), min_size=6, max_size=6), max_size=12), st.floats(1, 4))
+@example([[0, 0], *[[2, 2]] * 8], [[0, 1, 1, 0, 1, 1]], 1.0)  # just light enough
+@given(
+    CODES,
+    st.lists(st.lists(st.integers(0, 4), min_size=6, max_size=6), max_size=12),
+    st.sampled_from([1.0, 1.25, 1.5, 2.5]),
+)
 def test_a_predicted_code_is_the_first_that_is_light_enough(
     codes: list[list[int]], predicted: list[list[int]], max_load_ratio: float
 ) -> None:
