@@ -427,3 +427,37 @@ def upper_bound(tables: Matrix, buckets: Sequence[Sequence[int]], code: Sequence
     """U(q, x): an item's score if no entry counted less than the least of those that are posted."""
     least = [min(table[bucket] for bucket in posted) for table, posted in zip(tables, buckets, strict=True)]
     return sum(max(table[own], t) for table, own, t in zip(tables, code, least, strict=True))
+
+
+def hashed_place(token: int, seed: int, num_inputs: int) -> int:
+    """Where a token of a chunk falls: MurmurHash3's 64-bit finaliser in plain integers, less its topmost bit."""
+    mask = 2**64 - 1
+    value = (token + seed * 0x9E3779B97F4A7C15) & mask
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        value = ((value ^ (value >> 33)) * factor) & mask
+    return ((value ^ (value >> 33)) & (2**63 - 1)) % num_inputs
+
+
+def chunk_logits(bag: Sequence[tuple[int, float]], of: Mapping[str, Any]) -> list[float]:
+    """SOLAR, Section 3.2: a bag of (place, weight), made of length 1. `of`: weights by their names in the module."""
+    length = math.sqrt(sum(weight * weight for _, weight in bag))
+    hidden = of["hidden_bias"]
+    for place, weight in bag:
+        hidden = add(hidden, [weight / length * value for value in of["input.weight"][place]])
+    return linear(of["output.weight"], of["output.bias"], [max(value, 0.0) for value in hidden])
+
+
+def bucket_targets(relevant: Sequence[Sequence[int]], buckets: Sequence[int], num_buckets: int) -> list[list[int]]:
+    """The OR of the codes of the items that answer each query, in one chunk."""
+    return [[int(any(buckets[row] == b for row in rows)) for b in range(num_buckets)] for rows in relevant]
+
+
+def binary_cross_entropy(logits: Vector, targets: Sequence[int]) -> float:
+    """SOLAR, Section 3.2: the loss of a query, over all buckets."""
+    return -sum(math.log(sigmoid(z if y else -z)) for z, y in zip(logits, targets, strict=True))
+
+
+def bucket_recall(logits: Matrix, targets: Sequence[Sequence[int]], m: int) -> float:
+    """The share of a query's positive buckets among the m with the largest logits, mean over queries."""
+    shares = [sum(line[b] for b in top_k(z, m)) / sum(line) for z, line in zip(logits, targets, strict=True)]
+    return sum(shares) / len(shares)

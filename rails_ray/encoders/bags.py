@@ -41,8 +41,10 @@ class WeightedBags:
 def of_length_one(bags: WeightedBags) -> WeightedBags:
     """The same tokens, weighted so that the squares of a query's weights sum to 1."""
     query = _query_of(bags.starts, len(bags.tokens))
-    squares = torch.zeros(len(bags)).index_add(0, query, bags.weights.square())
-    return WeightedBags(bags.tokens, bags.weights * squares.clamp(min=torch.finfo().tiny).rsqrt()[query], bags.starts)
+    weights = bags.weights.double()  # whose squares neither vanish nor overflow
+    lengths = torch.zeros(len(bags), dtype=torch.float64).index_add(0, query, weights.square()).sqrt()
+    divisors = lengths.clamp(min=torch.finfo(torch.float64).tiny)[query]
+    return WeightedBags(bags.tokens, (weights / divisors).float(), bags.starts)
 
 
 def known_only(bags: WeightedBags, known: Int[Tensor, " V"]) -> WeightedBags:

@@ -210,6 +210,7 @@ class Solar(nn.Module):
         counts.index_add_(0, places, are_known(bags.tokens, self.first.known).long())
         return (counts > 0).tolist()
 
+    @torch.no_grad()
     def encode_queries(self, features: Any, precision: torch.dtype = torch.float32) -> Tables:
         """
         Args:

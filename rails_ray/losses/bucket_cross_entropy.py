@@ -38,7 +38,9 @@ def sampled_bucket_cross_entropy(
     is_sampled: Bool[Tensor, " C"],
     num_buckets: int,
 ) -> Float[Tensor, " B"]:
-    """The same, estimated without bias from a uniform sample of the buckets.
+    """The same, estimated from a uniform sample of the buckets.
+
+    Without bias where the sample is of more buckets than a query has positive ones: a sample may else hold those alone.
 
     Args:
         logits: of the buckets of the sample, and of all that are positive to any query.
