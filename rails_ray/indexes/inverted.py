@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
 from rails_ray.indexes.lookup import check_codes
@@ -30,7 +30,7 @@ LARGEST_LOAD_SHOWN = 5  # times the mean; the last place of a histogram holds al
 class TopBuckets(NamedTuple):
     """The m largest entries of each chunk, descending, equal ones by the lower bucket."""
 
-    buckets: Int[Tensor, "B K m"]
+    buckets: Integer[Tensor, "B K m"]
     values: Float[Tensor, "B K m"]
 
 
@@ -69,7 +69,7 @@ class InvertedIndex:
         ValueError: if a code is not the number of a bucket.
     """
 
-    def __init__(self, codes: Int[Tensor, "X K"], num_buckets: int) -> None:
+    def __init__(self, codes: Integer[Tensor, "X K"], num_buckets: int) -> None:
         largest = check_codes(codes)
         if largest >= num_buckets:
             raise ValueError(f"codes must be below the {num_buckets} buckets, got {largest}")
@@ -84,7 +84,7 @@ class InvertedIndex:
 
     def candidates(
         self,
-        buckets: Int[Tensor, "B K m"],
+        buckets: Integer[Tensor, "B K m"],
         weights: Float[Tensor, "B K m"],
         num: int,
         exclude: Exclusions | None = None,
@@ -104,7 +104,7 @@ class InvertedIndex:
         self._check(buckets)
         return postings.best_sums(self.postings, buckets, weights, num, exclude)
 
-    def num_postings(self, buckets: Int[Tensor, "B K m"]) -> Int[Tensor, " B"]:
+    def num_postings(self, buckets: Integer[Tensor, "B K m"]) -> Int[Tensor, " B"]:
         """How many items stand in a query's buckets, those that stand in several counted again: what a search visits,
         and at least as many as it touches."""
         self._check(buckets)
@@ -116,7 +116,7 @@ class InvertedIndex:
         """Of each chunk."""
         return [_load(starts.diff()) for starts in self.postings.starts]
 
-    def _check(self, buckets: Int[Tensor, "B K m"]) -> None:
+    def _check(self, buckets: Integer[Tensor, "B K m"]) -> None:
         if buckets.shape[1] != self.num_chunks:
             raise ValueError(f"buckets must be those of the {self.num_chunks} chunks, got {buckets.shape[1]}")
         if not buckets.numel():

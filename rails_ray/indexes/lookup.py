@@ -7,7 +7,7 @@ Axes: B queries, X items, M parts of a code, L entries of a table.
 
 from collections.abc import Iterator
 
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 from rails_ray.above import Above, ScanAbove, check_above
@@ -26,7 +26,7 @@ class LookupIndex:
 
     is_exact = True
 
-    def __init__(self, codes: Int[Tensor, "X M"]) -> None:
+    def __init__(self, codes: Integer[Tensor, "X M"]) -> None:
         self.codes = codes
         self.largest_code = check_codes(codes)
 
@@ -79,7 +79,7 @@ class LookupIndex:
             raise ValueError(f"codes must be below the {num_entries} entries of a table, got {self.largest_code}")
 
 
-def check_codes(codes: Int[Tensor, "X M"]) -> int:
+def check_codes(codes: Integer[Tensor, "X M"]) -> int:
     """The largest code; -1 where there is none.
 
     Raises:

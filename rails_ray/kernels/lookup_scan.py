@@ -13,7 +13,7 @@ Axes: B queries, X items, C candidates of a query, M parts of a code, L entries 
 """
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 from rails_ray.kernels.compiled import in_threads, loops_for
@@ -21,7 +21,7 @@ from rails_ray.kernels.compiled import in_threads, loops_for
 BLOCK_SUMS = 2**20  # of the version in torch: sums and numbers of entries of a block take 16 MB
 
 
-def plain_scores(tables: Float[Tensor, "B M L"], codes: Int[Tensor, "X M"]) -> Float[Tensor, "B X"]:
+def plain_scores(tables: Float[Tensor, "B M L"], codes: Integer[Tensor, "X M"]) -> Float[Tensor, "B X"]:
     """The equation, all at once: what `scores` must equal."""
     parts = torch.arange(tables.shape[1], device=tables.device)
     return tables.float().double()[:, parts, codes.long()].sum(dim=2).float()
@@ -29,7 +29,7 @@ def plain_scores(tables: Float[Tensor, "B M L"], codes: Int[Tensor, "X M"]) -> F
 
 def scores(
     tables: Float[Tensor, "B M L"],
-    codes: Int[Tensor, "X M"] | Int[Tensor, "B C M"],
+    codes: Integer[Tensor, "X M"] | Integer[Tensor, "B C M"],
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "B _"]:
     """Scores of all items for each query, or of its own candidates.
@@ -52,7 +52,7 @@ def scores(
 
 
 def gathered_scores(
-    tables: Float[Tensor, "B M L"], codes: Int[Tensor, "X M"], dtype: torch.dtype
+    tables: Float[Tensor, "B M L"], codes: Integer[Tensor, "X M"], dtype: torch.dtype
 ) -> Float[Tensor, "B X"]:
     """`scores` in torch: on a GPU, and where numba is not installed."""
     found = torch.empty(len(tables), len(codes), dtype=dtype, device=tables.device)
@@ -67,7 +67,7 @@ def gathered_scores(
 
 
 def gathered_candidate_scores(
-    tables: Float[Tensor, "B M L"], codes: Int[Tensor, "B C M"], dtype: torch.dtype
+    tables: Float[Tensor, "B M L"], codes: Integer[Tensor, "B C M"], dtype: torch.dtype
 ) -> Float[Tensor, "B C"]:
     """The same, of each query's own candidates."""
     total = torch.zeros(codes.shape[:2], dtype=torch.float64, device=tables.device)

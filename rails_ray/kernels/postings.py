@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -51,7 +51,7 @@ class Summed(NamedTuple):
     num_touched: Int[Tensor, " B"]
 
 
-def plain_sort_by_bucket(codes: Int[Tensor, "X K"], num_buckets: int) -> Postings:
+def plain_sort_by_bucket(codes: Integer[Tensor, "X K"], num_buckets: int) -> Postings:
     """By a stable sort of each chunk."""
     num_items, num_chunks = codes.shape
     starts = torch.zeros(num_chunks, num_buckets + 1, dtype=torch.int64, device=codes.device)
@@ -63,7 +63,7 @@ def plain_sort_by_bucket(codes: Int[Tensor, "X K"], num_buckets: int) -> Posting
     return Postings(starts, rows)
 
 
-def sort_by_bucket(codes: Int[Tensor, "X K"], num_buckets: int) -> Postings:
+def sort_by_bucket(codes: Integer[Tensor, "X K"], num_buckets: int) -> Postings:
     """The postings of all chunks, by a counting sort.
 
     Args:
@@ -108,7 +108,7 @@ def top_entries(values: Float[Tensor, "N L"], num: int) -> TopK:
 
 def plain_best_sums(
     postings: Postings,
-    buckets: Int[Tensor, "B K m"],
+    buckets: Integer[Tensor, "B K m"],
     weights: Float[Tensor, "B K m"],
     num: int,
     exclude: Exclusions | None = None,
@@ -131,7 +131,7 @@ def plain_best_sums(
 
 def best_sums(
     postings: Postings,
-    buckets: Int[Tensor, "B K m"],
+    buckets: Integer[Tensor, "B K m"],
     weights: Float[Tensor, "B K m"],
     num: int,
     exclude: Exclusions | None = None,
@@ -206,7 +206,9 @@ def _decoded(keys: NDArray[np.uint64]) -> TopK:
     return TopK(torch.from_numpy(scores), torch.from_numpy(numbers))
 
 
-def _sums(postings: Postings, buckets: Int[Tensor, "B K m"], weights: Float[Tensor, "B K m"]) -> Float[Tensor, "B X"]:
+def _sums(
+    postings: Postings, buckets: Integer[Tensor, "B K m"], weights: Float[Tensor, "B K m"]
+) -> Float[Tensor, "B X"]:
     """The sum of every item, -inf at those that no posting touches."""
     num_queries, num_items = len(buckets), postings.rows.shape[1]
     sums = torch.zeros(num_queries * num_items, device=buckets.device)
