@@ -4,6 +4,8 @@
 |-------------|-------------------------------------------------------------------------------------|
 | `dataset`   | what a run reads of any data set: corpus, queries by split                          |
 | `text`      | the contract of a text data set: three Parquet tables, read and checked             |
+| `features`  | the same of queries that are numbers: sparse features, or vectors                   |
+| `relevance` | what these two share: splits, and which items answer a query                        |
 | `sequences` | the contract of histories: interactions, items, users; leave-one-out                |
 | `emoji`     | a text data set without any file: emoji and their names in 14 languages             |
 | `batch`     | training batches, drawn from the step's number alone; uniform negatives             |

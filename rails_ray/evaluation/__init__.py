@@ -3,7 +3,7 @@
 | member      | what it measures                                                              |
 |-------------|-------------------------------------------------------------------------------|
 | `ranking`   | every query's answer in full: the rank of its best relevant item, its best list |
-| `metrics`   | hit rate and mean reciprocal rank, precision and recall of a cut list         |
+| `metrics`   | hit rate, mean reciprocal rank, precision and recall at k or of a cut list    |
 | `agreement` | recall of a method against brute force                                        |
 | `report`    | all of these for one model on one split                                       |
 """
