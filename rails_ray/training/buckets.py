@@ -8,12 +8,13 @@ Axes: B queries, R buckets, C buckets of a sample, Q queries of a split, m bucke
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from rails_ray.data.batch import FeatureRows
 from rails_ray.data.buckets import BucketBatch
-from rails_ray.encoders.solar import Chunk
+from rails_ray.encoders.bags import WeightedBags
+from rails_ray.encoders.solar import Chunk, Vectors
 from rails_ray.losses.bucket_cross_entropy import Positives, bucket_cross_entropy, sampled_bucket_cross_entropy
 
 NUM_PROBES = 100  # m, buckets of each chunk that a search looks up where nothing else is said, as in the paper
@@ -36,20 +37,21 @@ class BucketStep(nn.Module):
 
     def forward(self, batch: BucketBatch) -> Float[Tensor, ""]:
         """The mean over queries, in nats."""
-        device = batch.positives.query.device
         num_buckets = self.chunk.config.num_buckets
-        with torch.autocast(device.type, self.precision, enabled=self.precision != torch.float32):
-            if not 0 < self.num_sampled < num_buckets:
-                logits = self.chunk(batch.queries)
-            else:
-                drawn = torch.randperm(num_buckets)[: self.num_sampled].to(device)
-                columns = torch.cat([drawn, batch.positives.bucket]).unique()
-                logits = self.chunk(batch.queries, columns)
-        if logits.shape[1] == num_buckets:
-            return bucket_cross_entropy(logits.float(), batch.positives).mean()
+        if not 0 < self.num_sampled < num_buckets:
+            return bucket_cross_entropy(self._logits(batch.queries), batch.positives).mean()
+        drawn = torch.randperm(num_buckets)[: self.num_sampled].to(batch.positives.bucket.device)
+        columns = torch.cat([drawn, batch.positives.bucket]).unique()
         positives = Positives(batch.positives.query, torch.searchsorted(columns, batch.positives.bucket))
-        is_sampled = torch.isin(columns, drawn)
-        return sampled_bucket_cross_entropy(logits.float(), positives, is_sampled, num_buckets).mean()
+        logits = self._logits(batch.queries, columns)
+        return sampled_bucket_cross_entropy(logits, positives, torch.isin(columns, drawn), num_buckets).mean()
+
+    def _logits(
+        self, queries: WeightedBags | Vectors, buckets: Int[Tensor, " C"] | None = None
+    ) -> Float[Tensor, "B _"]:
+        with torch.autocast(queries.device.type, self.precision, enabled=self.precision != torch.float32):
+            logits: Tensor = self.chunk(queries, buckets)
+        return logits.float()
 
 
 def measured_probes(num_buckets: int) -> int:

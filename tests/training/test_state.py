@@ -11,7 +11,7 @@ def test_weights_come_back_as_they_were() -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1)
-    back = build.trained_model(small_config(), state.to_bytes(model))
+    back = build.trained_model(small_config(), [("model.safetensors", state.to_bytes(model))])
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), back.state_dict().values(), strict=True))
     assert not back.training
 
@@ -43,9 +43,9 @@ def test_a_checkpoint_comes_back_as_it_was(has_best: bool) -> None:
 def test_weights_of_another_model() -> None:
     weights = state.to_bytes(build.model(small_config("dot product")))
     with pytest.raises(ValueError, match="weights must be those of a model of this config, got: Error"):
-        build.trained_model(small_config(), weights)
+        build.trained_model(small_config(), [("model.safetensors", weights)])
 
 
 def test_weights_that_are_none() -> None:
     with pytest.raises(ValueError, match="weights must be safetensors, got: "):
-        build.trained_model(small_config(), b"PK\x03\x04 a pickle, perhaps")
+        build.trained_model(small_config(), [("model.safetensors", b"PK\x03\x04 a pickle, perhaps")])
