@@ -7,13 +7,15 @@ import torch
 
 import oracles
 from examples import random_states, small_mixture
+from of_codes import look_ups, of_codes, random_codes
 from rails_ray import build
 from rails_ray.retrieval import Retriever
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
-from rails_ray.similarities.states import ItemState, QueryState
+from rails_ray.similarities.states import AnyQuery, ItemState, QueryState, take
 from rails_ray.top_k import Exclusions
 
 NUM_QUERIES, NUM_ITEMS = 3, 40
+OF_CODES = ("look_up", "inverted")
 
 
 def made(
@@ -23,58 +25,70 @@ def made(
     return build.retriever(method, small_mixture(), items, num_candidates, num_per_embedding), query, items
 
 
+def case(
+    method: str, seed: int = 0, num_candidates: int = NUM_ITEMS, num_per_embedding: int = NUM_ITEMS
+) -> tuple[Retriever, AnyQuery, list[list[float]]]:
+    """A retriever of components or of codes, queries, and their scores of all items."""
+    if method not in OF_CODES:
+        retriever, query, items = made(method, seed, num_candidates, num_per_embedding)
+        return retriever, query, small_mixture()(query, items).scores.tolist()
+    query, items = random_codes(NUM_QUERIES, NUM_ITEMS, seed=seed)
+    return of_codes(method, items, num_candidates), query, look_ups(query, items)
+
+
 @pytest.fixture(params=build.METHODS)
 def method(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.fixture(params=(*build.METHODS, *OF_CODES))
+def any_method(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.mark.parametrize("k", [1, 5, NUM_ITEMS])
-def test_exactly_k_distinct_items_scores_descending(method: str, k: int) -> None:
-    retriever, query, items = made(method)
+def test_exactly_k_distinct_items_scores_descending(any_method: str, k: int) -> None:
+    retriever, query, scores = case(any_method)
     found = retriever.search(query, k).top_k
     assert isinstance(retriever, Retriever)
     assert found.scores.shape == found.item_rows.shape == (NUM_QUERIES, k)
     assert (found.scores.diff(dim=1) <= 0).all()
     assert all(len(set(rows)) == k for rows in found.item_rows.tolist())
-    true = small_mixture()(query, items).scores.detach().gather(1, found.item_rows)
-    assert torch.allclose(found.scores, true, atol=1e-6)
+    assert torch.allclose(found.scores, torch.tensor(scores).gather(1, found.item_rows), atol=1e-6)
 
 
-def test_with_all_items_as_candidates_it_equals_the_oracle(method: str) -> None:
-    retriever, query, items = made(method)
-    scores = small_mixture()(query, items).scores.tolist()
+def test_with_all_items_as_candidates_it_equals_the_oracle(any_method: str) -> None:
+    retriever, query, scores = case(any_method)
     expected = [oracles.top_k(line, 7) for line in scores]
     found = retriever.search(query, 7)
     assert found.top_k.item_rows.tolist() == expected
     assert found.certificate.gap(found.top_k.scores[:, -1]).tolist() == [0] * NUM_QUERIES  # nothing was left out
 
 
-def test_excluded_items_are_searched_around(method: str) -> None:
+def test_excluded_items_are_searched_around(any_method: str) -> None:
     """Not filtered afterwards: with the best items excluded there are still k results."""
-    retriever, query, items = made(method)
+    retriever, query, scores = case(any_method)
     best = retriever.search(query, 10).top_k.item_rows
     excluded = [best[0].tolist(), best[1, :3].tolist(), []]
     found = retriever.search(query, 10, Exclusions.of(excluded)).top_k
-    scores = small_mixture()(query, items).scores.tolist()
     expected = [oracles.top_k(line, 10, out) for line, out in zip(scores, excluded, strict=True)]
     assert found.item_rows.tolist() == expected
 
 
-def test_no_query(method: str) -> None:
-    retriever, _, _ = made(method)
-    none, _ = random_states(0, 1)
-    assert retriever.search(none, 3).top_k.item_rows.shape == (0, 3)
+def test_no_query(any_method: str) -> None:
+    retriever, query, _ = case(any_method)
+    assert retriever.search(take(query, slice(0, 0)), 3).top_k.item_rows.shape == (0, 3)
 
 
 @pytest.mark.parametrize(("k", "message"), [(0, "at least 1, got 0"), (41, "at most the 40 indexed items, got 41")])
-def test_k_outside_the_corpus(method: str, k: int, message: str) -> None:
-    retriever, query, _ = made(method)
+def test_k_outside_the_corpus(any_method: str, k: int, message: str) -> None:
+    retriever, query, _ = case(any_method)
     with pytest.raises(ValueError, match=f"k must be {message}"):
         retriever.search(query, k)
 
 
-def test_k_above_what_exclusion_leaves(method: str) -> None:
-    retriever, query, _ = made(method)
+def test_k_above_what_exclusion_leaves(any_method: str) -> None:
+    retriever, query, _ = case(any_method)
     with pytest.raises(ValueError, match="k must be at most the 39 items left after exclusion, got 40"):
         retriever.search(query, 40, Exclusions.of([[], [5], []]))
 
@@ -87,15 +101,14 @@ def test_unknown_method() -> None:
 @pytest.mark.parametrize(("num_candidates", "num_per_embedding"), [(3, 1), (7, 2), (20, 6)])
 @pytest.mark.parametrize("seed", range(5))
 def test_narrow_lists_give_k_items_and_a_certificate_that_holds(
-    method: str, seed: int, num_candidates: int, num_per_embedding: int
+    any_method: str, seed: int, num_candidates: int, num_per_embedding: int
 ) -> None:
     """What is said of the gap is true, with items excluded too, and what is called exact is brute force's answer."""
     k = 3
-    retriever, query, items = made(method, seed, num_candidates, num_per_embedding)
+    retriever, query, scores = case(any_method, seed, num_candidates, num_per_embedding)
     excluded = [[0, 5, 7], [], [31]]
     found = retriever.search(query, k, Exclusions.of(excluded))
     assert all(len(set(rows)) == k for rows in found.top_k.item_rows.tolist())
-    scores = small_mixture()(query, items).scores.tolist()
     gaps = found.certificate.gap(found.top_k.scores[:, -1])
     for line, (all_scores, out) in enumerate(zip(scores, excluded, strict=True)):
         expected = oracles.top_k(all_scores, k, out)
@@ -118,8 +131,8 @@ def test_methods_that_cannot_know_what_they_missed_say_why() -> None:
     assert "any cosine" in found.certificate.reason
 
 
-def test_everything_excluded(method: str) -> None:
-    retriever, query, _ = made(method)
+def test_everything_excluded(any_method: str) -> None:
+    retriever, query, _ = case(any_method)
     with pytest.raises(ValueError, match="k must be at most the 0 items left after exclusion, got 1"):
         retriever.search(query, 1, Exclusions.of([[], list(range(NUM_ITEMS)), []]))
 

@@ -1,6 +1,6 @@
 """What every retrieval method must hold when asked for all items above a threshold."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from unittest.mock import patch
 
 import pytest
@@ -10,17 +10,20 @@ from hypothesis import strategies as st
 
 import oracles
 from examples import random_states, sharp_mixture, small_mixture
+from of_codes import look_ups, of_codes, random_codes
 from rails_ray import build
 from rails_ray.retrieval import FoundAbove, Retriever
 from rails_ray.retrieval.sharded import merge_shards_above, search_shard_above
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits
-from rails_ray.similarities.states import ItemState, QueryState, map_tensors, take
+from rails_ray.similarities.states import AnyQuery, ItemState, QueryState, Tables, map_tensors, take
 from rails_ray.top_k import Exclusions
 
 INFINITY = float("inf")
-EXACT = ("brute_force", "two_pass")
+OF_CODES = ("look_up", "inverted")
+EXACT = ("brute_force", "two_pass", "look_up")
 every_method = pytest.mark.parametrize("method", build.METHODS)
+any_method = pytest.mark.parametrize("method", [*build.METHODS, *OF_CODES])
 a_shape = st.tuples(st.integers(0, 3), st.integers(1, 25), st.integers(0, 50))  # B, X, seed
 
 
@@ -39,6 +42,21 @@ def exact_states(num_queries: int, num_items: int, seed: int) -> tuple[QueryStat
     return QueryState(query.components.round(), torch.zeros_like(query.gate), query.temperature), map_tensors(
         lambda tensor: tensor.mul(2).round().div(2), items
     )
+
+
+def exact_case(
+    method: str, num_queries: int, num_items: int, seed: int, width: int | None = None
+) -> tuple[Callable[[slice], Retriever], AnyQuery, list[list[float]]]:
+    """A retriever, of components or of codes, of any slice of items of which many are equal; queries, and their exact
+    scores of all items."""
+    if method in OF_CODES:
+        query, items = random_codes(num_queries, num_items, seed)
+        query = Tables(query.tables.mul(2).round().div(2), query.temperature)
+        items = take(items, torch.arange(num_items) // 2)
+        return lambda own: of_codes(method, take(items, own), width or num_items), query, look_ups(query, items)
+    query, items = exact_states(num_queries, num_items, seed)
+    scores = scores_of(exact_mixture(), query, items)
+    return lambda own: made(method, exact_mixture(), take(items, own), width), query, scores
 
 
 def made(method: str, mixture: MixtureOfLogits, items: ItemState, width: int | None = None) -> Retriever:
@@ -76,32 +94,34 @@ def drawn(data: st.DataObject, scores: list[list[float]]) -> tuple[list[float], 
     return threshold, cap, data.draw(st.integers(0, cap)), [data.draw(st.lists(row, max_size=9)) for _ in scores]
 
 
-@every_method
+@any_method
 @settings(deadline=None, max_examples=40)
 @given(a_shape, st.data(), st.sampled_from([3, 3 * 7, 2**19]))
 def test_it_equals_the_oracle(method: str, shape: tuple[int, int, int], data: st.DataObject, block: int) -> None:
     """Ties, thresholds equal to a score and exclusions included, however the corpus is cut into blocks."""
-    query, items = exact_states(*shape)
-    scores = scores_of(exact_mixture(), query, items)
+    retriever_of, query, scores = exact_case(method, *shape)
     threshold, cap, at_least, excluded = drawn(data, scores)
-    retriever = made(method, exact_mixture(), items)
+    retriever = retriever_of(slice(None))
     assert isinstance(retriever, Retriever)
-    with patch("rails_ray.retrieval.brute_force.BLOCK_SCORES", block):
+    with (
+        patch("rails_ray.retrieval.brute_force.BLOCK_SCORES", block),
+        patch("rails_ray.indexes.lookup.BLOCK_SCORES", block),
+        patch("rails_ray.retrieval.look_up.BLOCK_TOUCHED", block),
+    ):
         found = retriever.search_above(query, torch.tensor(threshold), cap, Exclusions.of(excluded), at_least)
     assert_oracle(found, scores, threshold, cap, at_least, excluded)
     assert found.gap(torch.tensor(threshold)).tolist() == [0] * len(query)  # nothing was left out
 
 
-@every_method
+@any_method
 @settings(deadline=None, max_examples=30)
 @given(a_shape, st.data())
 def test_narrow_lists_give_items_that_belong_and_a_certificate_that_holds(
     method: str, shape: tuple[int, int, int], data: st.DataObject
 ) -> None:
-    query, items = exact_states(*shape)
-    scores = scores_of(exact_mixture(), query, items)
+    retriever_of, query, scores = exact_case(method, *shape, width=1)
     threshold, cap, at_least, excluded = drawn(data, scores)
-    retriever = made(method, exact_mixture(), items, width=1)
+    retriever = retriever_of(slice(None))
     found = retriever.search_above(query, torch.tensor(threshold), cap, Exclusions.of(excluded), at_least)
     gaps = found.gap(torch.tensor(threshold))
     for line, own in enumerate(scores):
@@ -109,7 +129,8 @@ def test_narrow_lists_give_items_that_belong_and_a_certificate_that_holds(
         rows = found.above.top_k.item_rows[line, :num].tolist()
         assert len(set(rows)) == num <= cap
         assert not set(rows) & set(excluded[line])
-        assert num >= min(at_least, len(own) - len(set(excluded[line])))
+        if method != "inverted":  # of which fewer may stand in the posted buckets
+            assert num >= min(at_least, len(own) - len(set(excluded[line])))
         assert num <= at_least or min(own[row] for row in rows) >= threshold[line]
         assert found.above.top_k.scores[line, :num].tolist() == pytest.approx([own[row] for row in rows], abs=1e-6)
         expected, is_truncated = oracles.items_above(own, threshold[line], cap, at_least, excluded[line])
@@ -137,17 +158,16 @@ def test_scores_that_are_rounded(method: str, mixture: MixtureOfLogits, num_abov
         assert (found.num_scored <= len(items)).all()
 
 
-@pytest.mark.parametrize("method", EXACT)
+@pytest.mark.parametrize("method", [*EXACT, "inverted"])
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(0, 50), st.data())
 def test_shards_give_the_answer_of_one(method: str, sizes: list[int], seed: int, data: st.DataObject) -> None:
-    query, items = exact_states(3, sum(sizes), seed)
-    scores = scores_of(exact_mixture(), query, items)
+    retriever_of, query, scores = exact_case(method, 3, sum(sizes), seed)
     threshold, cap, at_least, excluded = drawn(data, scores)
     answers, first = [], 0
     for size in sizes:
         own = [[row - first for row in rows if first <= row < first + size] for rows in excluded]
-        retriever = made(method, exact_mixture(), take(items, slice(first, first + size)))
+        retriever = retriever_of(slice(first, first + size))
         answers.append(search_shard_above(retriever, first, query, torch.tensor(threshold), cap, at_least, own))
         first += size
     merged = merge_shards_above(answers, torch.tensor(threshold), cap, at_least)

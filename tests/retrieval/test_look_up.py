@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
@@ -38,6 +38,7 @@ def recall(found: Found, best: Found) -> float:
     return (hits & (found.top_k.scores > -torch.inf)).double().mean().item()
 
 
+@settings(deadline=None, max_examples=60)
 @given(a_shape, st.booleans(), st.data())
 def test_what_is_found_is_right_and_what_is_proved_is_true(
     shape: tuple[int, int, int, int, int], is_exact: bool, data: st.DataObject
@@ -89,6 +90,7 @@ def test_what_is_found_is_right_and_what_is_proved_is_true(
         assert gaps == [0] * len(query)
 
 
+@settings(deadline=None, max_examples=60)
 @given(a_shape, st.booleans())
 def test_the_bound_is_above_every_score(shape: tuple[int, int, int, int, int], is_exact: bool) -> None:
     """U, rounding included, of items in any number of posted buckets; and hardly above it."""

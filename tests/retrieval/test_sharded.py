@@ -6,11 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from examples import random_states, small_mixture
+from rails_ray.indexes.inverted import InvertedIndex
 from rails_ray.retrieval import Found, Retriever
 from rails_ray.retrieval.approximate import Approximate, Widths
 from rails_ray.retrieval.brute_force import BruteForce
+from rails_ray.retrieval.look_up import Inverted, LookUp
 from rails_ray.retrieval.sharded import merge_shards, merge_shards_above, search_shard, search_shard_above
-from rails_ray.similarities.states import ItemState, QueryState, map_tensors
+from rails_ray.similarities.states import AnyItems, AnyQuery, Codes, ItemState, Tables, map_tensors
 from rails_ray.top_k import Exclusions
 
 
@@ -19,12 +21,12 @@ def exact(items: ItemState) -> Retriever:
 
 
 def answers_of(
-    query: QueryState,
-    items: ItemState,
+    query: AnyQuery,
+    items: AnyItems,
     sizes: list[int],
     k: int,
     excluded: list[list[int]],
-    retriever_of: Callable[[ItemState], Retriever] = exact,
+    retriever_of: Callable[..., Retriever] = exact,
 ) -> list[list[Found]]:
     answers = []
     first = 0
@@ -126,3 +128,47 @@ def test_merging_keeps_what_is_certified_of_items_above() -> None:
     assert [found.certificate.bound for found in merged] == [found.certificate.bound for found in narrow_part]
     unknown = merge_shards_above([exact_part, unknown_part], threshold, 9, 0)
     assert [found.gap(threshold[:1]) for found in unknown] == [None, None]
+
+
+def random_codes(num_items: int, seed: int) -> tuple[Tables, Codes]:
+    """Tables of halves, so that scores are exact and often equal."""
+    generator = torch.Generator().manual_seed(seed)
+    tables = Tables(torch.randint(-4, 5, (3, 2, 9), generator=generator) / 2, torch.ones(3))
+    return tables, Codes(torch.randint(9, (num_items, 2), generator=generator))
+
+
+@pytest.mark.parametrize("method", ["full", "inverted"])
+@settings(deadline=None, max_examples=30)
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4), seed=st.integers(0, 99), data=st.data())
+def test_shards_of_codes_give_the_answer_of_one(method: str, sizes: list[int], seed: int, data: st.DataObject) -> None:
+    """Ties included. An inverted search of a shard finds what that of the corpus finds there: also fewer than k."""
+    num_items = sum(sizes)
+    query, items = random_codes(num_items, seed)
+    k = data.draw(st.integers(1, num_items))
+    excluded = [data.draw(st.lists(st.integers(0, num_items - 1), max_size=num_items - k)) for _ in range(3)]
+    num_probes = data.draw(st.integers(1, 9))
+
+    def retriever_of(part: Codes) -> Retriever:
+        if method == "full":
+            return LookUp(part)
+        return Inverted(part, InvertedIndex(part.codes, 9), num_probes, num_items)
+
+    whole = retriever_of(items).search(query, k, Exclusions.of(excluded))
+    merged = merge_shards(answers_of(query, items, sizes, k, excluded, retriever_of), k, may_be_short=True)
+    for line, found in enumerate(merged):
+        num_found = int(whole.top_k.num_found()[line])
+        assert found.top_k.item_rows[0].tolist() == whole.top_k.item_rows[line, :num_found].tolist()
+        assert found.top_k.scores[0].tolist() == whole.top_k.scores[line, :num_found].tolist()
+        assert found.certificate.bound == whole.certificate.bound[line]
+        assert method == "full" or found.num_scored == whole.num_scored[line]
+        assert method == "inverted" or num_found == k
+
+
+def test_a_short_list_is_an_error_unless_it_may_be() -> None:
+    items = Codes(torch.tensor([[0], [1], [1], [2]]))
+    query = Tables(torch.tensor([[[0.1, 0.9, 0.2]]]), torch.ones(1))
+    answers = [search_shard(Inverted(items, InvertedIndex(items.codes, 3), 1, 4), 4, 10, query, 3, [[]])]
+    assert answers[0][0].top_k.item_rows.tolist() == [[11, 12]]
+    with pytest.raises(ValueError, match="k must be at most the 2 items searched and not excluded, got 3"):
+        merge_shards(answers, 3)
+    assert merge_shards(answers, 3, may_be_short=True)[0].top_k.item_rows.tolist() == [[11, 12]]
