@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rails_ray.config import RunConfig, from_json
+from rails_ray.config import DataConfig, RunConfig, from_json
 from rails_ray.cutoffs.calibration import Calibration
 from rails_ray.cutoffs.distributions import UNIFORM, Background, BetaDistribution, ExpDistribution, sphere
 from rails_ray.data import emoji, features, sequences, text
@@ -431,10 +431,10 @@ def data(config: RunConfig, storage: Storage) -> DataSet:
     """The data set of a run: a folder's tables, or the emoji, which are written to storage the first time.
 
     Raises:
-        NotFoundError, ValueError: as `text.read` and `sequences.read`.
+        NotFoundError, ValueError: as `text.read`, `sequences.read` and `features.read`.
     """
     match config.encoder:
-        case TwoTowerConfig() | TransformerConfig():
+        case TwoTowerConfig() | TransformerConfig() | SolarConfig(input="text"):
             return text.read(_text_folder(config, storage))
         case SasrecConfig():
             if config.data.folder is None:
@@ -443,16 +443,18 @@ def data(config: RunConfig, storage: Storage) -> DataSet:
                 )
             return sequences.read(Storage(config.data.folder))
         case SolarConfig():
-            if config.encoder.input == "text":
-                return text.read(_text_folder(config, storage))
-            if config.data.folder is None:
-                raise ValueError(
-                    f"recipe {config.name} needs --data.folder, with items.parquet, queries.parquet and "
-                    "relevance.parquet, got none"
-                )
-            return features.read(Storage(config.data.folder))
+            return features.read(_numbers_folder(config))
         case _:
             assert_never(config.encoder)
+
+
+def _numbers_folder(config: RunConfig) -> Storage:
+    if config.data.folder is None:
+        raise ValueError(
+            f"recipe {config.name} needs --data.folder, with items.parquet, queries.parquet and relevance.parquet, got "
+            "none"
+        )
+    return Storage(config.data.folder)
 
 
 def _text_folder(config: RunConfig, storage: Storage) -> Storage:
@@ -496,7 +498,7 @@ def corpus(config: RunConfig, storage: Storage) -> Corpus:
         NotFoundError, ValueError: as `data`.
     """
     match config.encoder:
-        case TwoTowerConfig() | TransformerConfig():
+        case TwoTowerConfig() | TransformerConfig() | SolarConfig(input="text"):
             table = text.read_items(_text_folder(config, storage))
             items = pa.table({"item_id": table["item_id"], "input": text.item_texts(table)})
             query, files = {"text": "string"}, {}
@@ -511,10 +513,10 @@ def corpus(config: RunConfig, storage: Storage) -> Corpus:
             files = {ITEMS: parquet.to_bytes(items.select(["item_id"])), HISTORIES: parquet.to_bytes(histories)}
             titles = None if read.titles is None else pa.array(read.titles)
         case SolarConfig():
-            read = data(config, storage)
-            items = pa.table({"item_id": pa.array(read.item_ids), "input": pa.array(read.item_inputs)})
+            table = features.read_items(_numbers_folder(config))
+            items = pa.table({"item_id": table["item_id"], "input": pa.array(np.arange(table.num_rows))})
             query, files = {QUERY_FIELD[config.encoder.input]: QUERY_TYPE[config.encoder.input]}, {}
-            titles = None if read.titles is None else pa.array(read.titles)
+            titles = table["title"] if "title" in table.column_names else None
         case _:
             assert_never(config.encoder)
     return Corpus(items if titles is None else items.append_column("title", titles), query, files)
@@ -527,15 +529,20 @@ def item_inputs(items: pa.Table) -> list[str] | NDArray[np.int64]:
     return inputs
 
 
+def with_data(config: RunConfig, data: DataConfig) -> RunConfig:
+    """The config of a run with these data, wherever it is read: workers run in folders of their own."""
+    if data.folder is not None and "://" not in data.folder:
+        data = replace(data, folder=str(Path(data.folder).expanduser().resolve()))
+    return replace(config, data=data)
+
+
 def for_data(config: RunConfig, read: DataSet) -> RunConfig:
     """The config of a run with what it leaves to its data set filled in, so that it says all by itself.
 
     Raises:
         ValueError: if it names another number of items, or was filled in from other items.
     """
-    if config.data.folder is not None and "://" not in config.data.folder:  # workers run in folders of their own
-        folder = str(Path(config.data.folder).expanduser().resolve())
-        config = replace(config, data=replace(config.data, folder=folder))
+    config = with_data(config, config.data)
     if isinstance(config.encoder, SasrecConfig):
         num_items = len(read.item_ids)
         if config.encoder.num_items not in (0, num_items):

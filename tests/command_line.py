@@ -1,10 +1,12 @@
 """The installed command, and what the README says of it."""
 
+import dataclasses
 import re
 import subprocess
 from pathlib import Path
 
 import processes
+from rails_ray.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
 
@@ -25,3 +27,14 @@ def readme_commands(heading: str) -> list[str]:
     code = "".join(re.findall(r"```sh\n(.*?)```", section, re.DOTALL))
     lines = [re.split(" #| > ", line)[0].strip() for line in code.splitlines()]
     return [line for line in lines if line.startswith("rails-ray ")]
+
+
+def options_of(config: RunConfig) -> list[str]:
+    """The numbers and words of a config as options, lists aside."""
+    sections = dataclasses.asdict(config)
+    options = ["--data.folder", str(config.data.folder)]
+    for section in ("encoder", "components", "similarity", "loss", "training"):
+        for name, value in sections[section].items():
+            if not isinstance(value, tuple):
+                options += [f"--{section}.{name.replace('_', '-')}", str(value)]
+    return options

@@ -13,17 +13,19 @@ import torch
 import torch.nn.functional as F
 
 from rails_ray import build
-from rails_ray.config import DataConfig, RunConfig, to_json
+from rails_ray.config import DataConfig, LossConfig, RunConfig, to_json
 from rails_ray.data.batch import PairSampler, WindowSampler
 from rails_ray.data.dataset import ItemLists, Queries
 from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.encoders.model import Model
 from rails_ray.encoders.sasrec import SasrecConfig
+from rails_ray.encoders.solar import SolarConfig
 from rails_ray.encoders.two_tower import TwoTowerConfig
 from rails_ray.similarities.dot_product import DotProductConfig
+from rails_ray.similarities.look_up import LookUpConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.similarities.states import ItemState, QueryState
-from rails_ray.storage import manifest, parts, runs
+from rails_ray.storage import codes, manifest, parts, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded
 from rails_ray.storage.parquet import item_part
@@ -98,6 +100,19 @@ def small_config(similarity: str = "mixture") -> RunConfig:
             num_query_components=2, num_item_components=2, gate_hidden=5, logit_dropout=0.0, gate_dropout=0.0
         ),
         training=TrainingConfig(num_steps=60, batch_size=16, num_items=16, learning_rate=1e-2),
+    )
+
+
+def small_solar_config(num_chunks: int = 4, num_buckets: int = 20) -> RunConfig:
+    """The same for SOLAR."""
+    return RunConfig(
+        name="small-solar",
+        encoder=SolarConfig(
+            num_chunks=num_chunks, num_buckets=num_buckets, hidden=16, num_inputs=200, ngram_sizes=(3, 4)
+        ),
+        similarity=LookUpConfig(),
+        loss=LossConfig(kind="bucket_cross_entropy"),
+        training=TrainingConfig(num_steps=60, batch_size=16, learning_rate=1e-2),
     )
 
 
@@ -218,6 +233,31 @@ def publish_untrained(root: Path, data_folder: Path, *, version: str = "v1", num
     write_untrained_run(Storage(str(root)), f"of-{version}", config, cutoff_mass=0.999)
     on_ray.encode(str(root), f"of-{version}", version=version, num_shards=num_shards)
     return on_ray.publish(str(root), version)
+
+
+def publish_solar(root: Path, data_folder: Path, chunks: list[int], num_shards: int = 2) -> manifest.Manifest:
+    """A version of four chunks of SOLAR with random weights, of which only some are there."""
+    from rails_ray import on_ray  # imports Ray
+
+    store = Storage(str(root))
+    config = replace(small_solar_config(), data=DataConfig(folder=str(data_folder)))
+    data = build.data(config, store)
+    codes.write(store, "solar", build.codes(config, data.item_ids))
+    for number in chunks:
+        chunk = build.chunk(config, number)
+        chunk.learn(data.queries["train"].inputs)
+        torch.nn.init.normal_(chunk.output.bias, generator=torch.Generator().manual_seed(number))
+        validation, training = b'{"cutoff_mass": null}', {"seconds": 0, "losses": []}
+        runs.write(
+            store,
+            runs.chunk_run("solar", number),
+            weights=state.to_bytes(chunk),
+            validation=validation,
+            training=training,
+            config=to_json(config),
+        )
+    on_ray.encode(str(root), "solar", version="v1", num_shards=num_shards, min_chunks=len(chunks))
+    return on_ray.publish(str(root), "v1")
 
 
 def times_of(folder: Path) -> dict[Path, int]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -61,3 +62,24 @@ def wait_for(what: Callable[[], bool], timeout_s: float = 90) -> None:
     while not what():
         assert time.monotonic() < deadline, "it must come to be in time"
         time.sleep(0.02)  # a file or a process of another program gives no event to wait for
+
+
+def killed(arguments: list[str], when: Path) -> None:
+    """The command, killed as soon as a file is there; nothing of its cluster is left."""
+    token = secrets.token_hex(32)
+    process = command(*arguments, more_environment={"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token})
+    try:
+        wait_for(lambda: when.exists() or process.poll() is not None)
+        assert process.poll() is None, process.stderr and process.stderr.read()
+    finally:
+        process.kill()
+        process.communicate()
+    wait_for(lambda: not with_token(token))
+
+
+def finished(arguments: list[str]) -> str:
+    process = command(*arguments)
+    out, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
+    return out

@@ -106,7 +106,8 @@ def loop(folder: Path, run: str) -> dict[str, Any]:
     store = Storage(str(folder))
     found = runs.read(store, run)
     run_config = config.from_json(found.config)
-    model, items = build.trained_model(run_config, found.weights), build.corpus(run_config, store).items
+    model = build.trained_model(run_config, runs.weights(store, found))
+    items = build.corpus(run_config, store).items
     items = items.append_column("item_row", pa.array(np.arange(items.num_rows)))
     target = folder / "loop"
     target.mkdir(exist_ok=True)

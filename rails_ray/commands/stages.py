@@ -131,6 +131,8 @@ class Encode(Stored):
     """A GPU for each worker; by default if the cluster has enough when this begins, which one that grows has not."""
     part_items: int = 16_384
     """Items of a part, at most: the work that a crash can lose of each encoder."""
+    folder: str | None = None
+    """Data whose items to encode, newer ones say; by default those of the run."""
     new_codes: Literal["least_loaded", "predicted"] = "least_loaded"
     """Of items that SOLAR was not trained for: buckets that are not full, or those that it predicts for their text."""
     min_chunks: int | None = None
@@ -152,6 +154,7 @@ class Encode(Stored):
                 num_workers=self.workers,
                 use_gpu=self.use_gpu,
                 part_items=self.part_items,
+                data=_data(self.folder),
                 new_codes=self.new_codes,
                 min_chunks=self.min_chunks,
                 on_progress=on_progress,

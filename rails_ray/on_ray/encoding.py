@@ -17,7 +17,7 @@ from ray.data import Datasink
 from ray.data.block import Block, BlockAccessor
 
 from rails_ray import build, config
-from rails_ray.config import RunConfig
+from rails_ray.config import DataConfig, RunConfig
 from rails_ray.encoders.model import Model
 from rails_ray.encoders.solar import Solar, SolarConfig
 from rails_ray.errors import DamagedError
@@ -46,6 +46,7 @@ def encode(
     num_workers: int = 1,
     part_items: int = PART_ITEMS,
     use_gpu: bool | None = None,
+    data: DataConfig | None = None,
     new_codes: NewCodes = "least_loaded",
     min_chunks: int | None = None,
     on_progress: OnProgress | None = None,
@@ -65,6 +66,7 @@ def encode(
         num_workers: encoding tasks at a time.
         part_items: items of a part, at most; what is lost when encoding is cut off.
         use_gpu: one GPU per task; by default where the cluster has enough of them.
+        data: whose items to encode, newer ones say; by default those of the run's config.
         new_codes: of items that SOLAR's codes lack: the least loaded of a few hashed buckets, or those `predicted` for
             the item's text, which is then found before the next training.
         min_chunks: of SOLAR, go on with so many trained chunks or more where not all are; by default all must be.
@@ -82,6 +84,7 @@ def encode(
     store.check_writable()
     found = runs.read(store, run, min_chunks)
     run_config = config.from_json(found.config)
+    run_config = build.with_data(run_config, data or run_config.data)
     corpus = build.corpus(run_config, store)
     items = corpus.items
     if isinstance(run_config.encoder, SolarConfig):
@@ -133,7 +136,7 @@ def encode(
         planned,
         run=run,
         query=corpus.query,
-        files=chain([(manifest.CONFIG, found.config)], runs.weights(store, found), corpus.files.items()),
+        files=chain([(manifest.CONFIG, config.to_json(run_config))], runs.weights(store, found), corpus.files.items()),
         cutoff_mass=found.cutoff_mass,
     )
 

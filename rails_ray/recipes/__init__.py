@@ -9,7 +9,7 @@ from rails_ray.config import RunConfig
 from rails_ray.recipes.emoji import emoji_dot, emoji_mol
 from rails_ray.recipes.ml1m import ml1m_sasrec, ml1m_sasrec_mol
 from rails_ray.recipes.solar import features_solar, text_solar, vector_solar
-from rails_ray.recipes.text import text_dot, text_mol, text_transformer_dot, text_transformer_mol
+from rails_ray.recipes.text import text_dot, text_dot_glas, text_mol, text_transformer_dot, text_transformer_mol
 
 RECIPES: tuple[Callable[[], RunConfig], ...] = (
     emoji_mol,
@@ -18,6 +18,7 @@ RECIPES: tuple[Callable[[], RunConfig], ...] = (
     text_dot,
     text_transformer_mol,
     text_transformer_dot,
+    text_dot_glas,
     ml1m_sasrec,
     ml1m_sasrec_mol,
     text_solar,

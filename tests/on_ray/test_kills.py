@@ -2,7 +2,6 @@
 
 import json
 import os
-import secrets
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +9,10 @@ import pytest
 import safetensors.torch
 from safetensors import safe_open
 
+from command_line import options_of
 from examples import small_config, write_text_data, write_untrained_run
-from processes import command, kill_one, stop_one, wait_for, with_token
-from rails_ray import build, config, on_ray
+from processes import finished, kill_one, killed, stop_one
+from rails_ray import build, on_ray
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.storage import manifest, runs
 from rails_ray.storage.filesystem import Storage
@@ -46,19 +46,6 @@ def curve_of(run_config: RunConfig, storage: Path) -> list[float]:
     return train(step, sampler.batch, run_config.training, seed=[0, 0], report=lambda *_: None).losses
 
 
-def killed(arguments: list[str], when: Path) -> None:
-    """The command, killed as soon as a file is there; nothing of its cluster is left."""
-    token = secrets.token_hex(32)
-    process = command(*arguments, more_environment={"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token})
-    try:
-        wait_for(lambda: when.exists() or process.poll() is not None)
-        assert process.poll() is None, process.stderr and process.stderr.read()
-    finally:
-        process.kill()
-        process.communicate()
-    wait_for(lambda: not with_token(token))
-
-
 def mark(checkpoint: Path) -> None:
     """Let a checkpoint say that training took much longer, which a run that begins anew would not know."""
     data = checkpoint.read_bytes()
@@ -67,25 +54,13 @@ def mark(checkpoint: Path) -> None:
     checkpoint.write_bytes(safetensors.torch.save(safetensors.torch.load(data), {"facts": json.dumps(facts)}))
 
 
-def finished(arguments: list[str]) -> str:
-    process = command(*arguments)
-    out, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
-    assert "Traceback" not in errors
-    return out
-
-
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_killed_driver_of_training_and_of_encoding(
     run_config: RunConfig, undisturbed: list[float], tmp_path: Path
 ) -> None:
     root, sizes = tmp_path / "storage", run_config.training
     training = ["train", "text-mol", "--run", "r", "--storage", str(root), "--workers", "1", "--checkpoint-s", "0"]
-    training += ["--data.folder", str(run_config.data.folder), "--encoder.ngram-sizes", "3", "4"]
-    for section in ("encoder", "components", "similarity", "training"):
-        for name, value in json.loads(config.to_json(run_config))[section].items():
-            if not isinstance(value, list):
-                training += [f"--{section}.{name.replace('_', '-')}", str(value)]
+    training += ["--encoder.ngram-sizes", "3", "4", *options_of(run_config)]
     killed(training, root / "runs" / "r" / "checkpoint.safetensors")
     assert not (root / "runs" / "r" / "config.json").exists()  # no half run is to be seen
     mark(root / "runs" / "r" / "checkpoint.safetensors")

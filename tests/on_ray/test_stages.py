@@ -65,7 +65,8 @@ def test_one_worker_gives_the_same_losses_as_two(root: Path, run: Run, run_confi
         run_config, str(root), run="alone", num_workers=1, on_progress=lambda *args: reported.append(args)
     )
     assert alone.training["losses"] == pytest.approx(run.training["losses"], rel=1e-2, abs=1e-3)
-    model, other = (build.trained_model(run_config, one.weights) for one in (alone, run))
+    store = Storage(str(root))
+    model, other = (build.trained_model(run_config, runs.weights(store, one)) for one in (alone, run))
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.allclose(a, b, atol=2e-2)
     assert reported[-1][:2] == (run_config.training.num_steps, run_config.training.num_steps)
@@ -81,7 +82,7 @@ def test_encoded_items_are_those_of_the_model(root: Path, run: Run, run_config: 
     published = on_ray.publish(str(root), "v1")
     stored = shards.read_shards(Storage(str(root)), published, range(3))
     data = build.data(run_config, Storage(str(root)))
-    model = build.trained_model(run_config, run.weights)
+    model = build.trained_model(run_config, runs.weights(Storage(str(root)), run))
     expected = encode_items(model, model.item_features(data.item_inputs))
     assert stored.item_ids == data.item_ids
     assert torch.allclose(stored.state.components, expected.components, atol=1e-5)
@@ -120,7 +121,8 @@ def test_an_earlier_version_is_evaluated_on_later_data_by_what_it_would_find(
     root: Path, run: Run, run_config: RunConfig, encoded: manifest.Encoded, grown: DataConfig
 ) -> None:
     store = Storage(str(root))
-    data, model = build.data(replace(run_config, data=grown), store), build.trained_model(run_config, run.weights)
+    data = build.data(replace(run_config, data=grown), store)
+    model = build.trained_model(run_config, runs.weights(store, run))
     stored = shards.read_shards(store, encoded, range(3))
     expected = naive_hit_rates(model, stored.state, stored.item_ids, data)
     measured = on_ray.evaluate(str(root), version="v1", data=grown)
@@ -179,7 +181,7 @@ def test_a_version_is_calibrated_published_or_not_and_evaluation_measures_it(
     stored = calibrations.read_current(store, "calibrated")
     assert stored is not None
     assert (stored.split, stored.background_name, len(stored.edges)) == ("train", "uniform", 1)
-    data, model = build.data(run_config, store), build.trained_model(run_config, run.weights)
+    data, model = build.data(run_config, store), build.trained_model(run_config, runs.weights(store, run))
     items = encode_items(model, model.item_features(data.item_inputs))
     distribution = build.score_distribution(run_config)
     before, after = (positives_of(rank_all(model, items, data.queries[s], 60), distribution) for s in ("train", "test"))

@@ -1,0 +1,207 @@
+"""SOLAR's chunks on a cluster: each is what it would be alone, and none is lost with another."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import safetensors.torch
+import torch
+
+from command_line import options_of
+from examples import small_solar_config, write_text_data
+from processes import finished, kill_one, killed
+from rails_ray import build, config, on_ray
+from rails_ray.config import DataConfig, RunConfig
+from rails_ray.errors import TrainingError
+from rails_ray.on_ray.placing import Placing
+from rails_ray.storage import codes, runs, versions
+from rails_ray.storage.filesystem import Storage
+from rails_ray.training import state
+from rails_ray.training.loop import train
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
+
+TASKS = Placing(backend="tasks")
+NUM_CHUNKS = 3
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_text_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def run_config(folder: Path) -> RunConfig:
+    return replace(small_solar_config(num_chunks=NUM_CHUNKS), data=DataConfig(folder=str(folder)))
+
+
+@pytest.fixture(scope="module")
+def trained(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, runs.Run]:
+    """The root of a storage, and the run `r` in it."""
+    root = str(tmp_path_factory.mktemp("storage"))
+    seen: list[tuple[int, int, str]] = []
+    run = on_ray.train(
+        run_config,
+        root,
+        run="r",
+        num_workers=2,
+        placing=TASKS,
+        on_progress=lambda done, total, note: seen.append((done, total, note)),
+    )
+    assert seen[-1] == (NUM_CHUNKS * 60, NUM_CHUNKS * 60, f"{NUM_CHUNKS} of {NUM_CHUNKS} chunks")
+    return root, run
+
+
+def alone(run_config: RunConfig, number: int) -> dict[str, torch.Tensor]:
+    """The weights of a chunk that is trained in this process."""
+    data = build.data(run_config, Storage("."))
+    chunk = build.chunk(run_config, number, float(data.queries["train"].relevant.lengths.mean()))
+    chunk.learn(data.queries["train"].inputs)
+    own = build.chunk_training(chunk, run_config, data, build.codes(run_config, data.item_ids).codes[:, number])
+    train(own.step, own.sampler.batch, run_config.training, seed=[chunk.seed], report=lambda *_: None)
+    return state.copy(chunk)
+
+
+def weights_of(store: Storage, run: str, number: int) -> dict[str, torch.Tensor]:
+    return safetensors.torch.load(store.read(f"runs/{runs.chunk_run(run, number)}/model.safetensors"))
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
+
+
+def test_each_chunk_is_what_it_would_be_alone(run_config: RunConfig, trained: tuple[str, runs.Run]) -> None:
+    root, run = trained
+    for number in range(NUM_CHUNKS):
+        assert equal(weights_of(Storage(root), "r", number), alone(run_config, number))
+    told = run.training["chunks"]
+    assert [chunk["chunk"] for chunk in told] == [0, 1, 2]
+    assert all(0 < chunk["bucket_recall"] <= 1 and chunk["seconds"] > 0 for chunk in told)
+
+
+def test_ray_train_gives_the_same_as_tasks(
+    run_config: RunConfig, trained: tuple[str, runs.Run], tmp_path: Path
+) -> None:
+    own = replace(run_config, encoder=replace(run_config.encoder, num_chunks=2))
+    run = on_ray.train(own, str(tmp_path), run="r", num_workers=2)
+    assert list(run.weights_sha256) == ["chunk-000/model.safetensors", "chunk-001/model.safetensors"]
+    for number in range(2):
+        ours, theirs = (weights_of(Storage(root), "r", number) for root in (str(tmp_path), trained[0]))
+        assert equal(ours, theirs)
+
+
+def test_a_finished_run_is_left_as_it_is(run_config: RunConfig, trained: tuple[str, runs.Run]) -> None:
+    assert on_ray.train(run_config, trained[0], run="r", placing=TASKS) == trained[1]
+
+
+@pytest.mark.parametrize("backend", ["tasks", "ray_train"])
+def test_a_worker_that_dies_takes_its_own_chunk_back_to_its_checkpoint(
+    run_config: RunConfig, backend: str, tmp_path: Path
+) -> None:
+    slow = replace(
+        run_config,
+        encoder=replace(run_config.encoder, num_chunks=2),
+        training=replace(run_config.training, num_steps=1500),
+    )
+    title = "_train_task" if backend == "tasks" else "RayTrainWorker"
+    kills: list[bool] = []
+    notes: set[str] = set()
+
+    def disturb(done: int, total: int, note: str) -> None:
+        notes.add(note)
+        if not kills and done > 600:
+            kills.append(kill_one(title, os.environ["RAY_AUTH_TOKEN"]))
+
+    placing = Placing(backend=backend)  # type: ignore[arg-type]
+    on_ray.train(slow, str(tmp_path), run="r", num_workers=2, placing=placing, checkpoint_s=0, on_progress=disturb)
+    assert kills == [True]
+    assert any("going on from step" in note for note in notes), "a chunk must go on from its checkpoint"
+    for number in range(2):
+        assert equal(weights_of(Storage(str(tmp_path)), "r", number), alone(slow, number))
+
+
+def test_a_killed_driver_loses_no_chunk_that_was_done(run_config: RunConfig, tmp_path: Path) -> None:
+    root = tmp_path / "storage"
+    training = ["train", "text-solar", "--run", "r", "--storage", str(root), "--workers", "1"]
+    training += ["--chunks.backend", "tasks", "--checkpoint-s", "0", *options_of(run_config)]
+    killed(training, root / "runs" / "r" / "chunk-001" / "checkpoint.safetensors")
+    first = root / "runs" / "r" / "chunk-000" / "model.safetensors"
+    before = first.stat().st_mtime_ns
+    assert not (root / "runs" / "r" / "config.json").exists()
+    told = finished([*training, "--resume"])
+    assert first.stat().st_mtime_ns == before, "what was trained must not be trained again"
+    assert "3 of 3 chunks" in told
+    assert "bucket recall" in told
+    for number in range(NUM_CHUNKS):
+        assert equal(weights_of(Storage(str(root)), "r", number), alone(run_config, number))
+
+
+def test_chunks_that_fail_are_named_and_the_others_can_be_served_if_asked(
+    run_config: RunConfig, tmp_path: Path
+) -> None:
+    root, store = str(tmp_path), Storage(str(tmp_path))
+    data = build.data(run_config, store)
+    own = build.for_data(run_config, data)
+    runs.begin(store, "r", config.to_json(own), data.digest())
+    # A checkpoint of another seed, as if folders had been mixed up.
+    other = build.chunk(replace(own, seed=1), 1)
+    step = torch.nn.ModuleDict({"chunk": other})
+    optimizer = torch.optim.AdamW(step.parameters())
+    facts = {"losses": [1.0], "validations": [], "seconds": 1.0}
+    runs.write_checkpoint(store, runs.chunk_run("r", 1), state.checkpoint_to_bytes(step, optimizer, facts, None))
+
+    message = "all 3 chunks of run 'r' must be trained, got 2; chunk 1: weights of a chunk must be of seed 1, got those"
+    with pytest.raises(TrainingError, match=f"{message} of seed 1001"):
+        on_ray.train(run_config, root, run="r", placing=TASKS)
+    assert runs.finished_chunks(store, "r") == [0, 2]
+
+    with pytest.raises(ValueError, match="run 'r' must have all 3 trained chunks, got 2: train it again"):
+        on_ray.encode(root, "r", version="v")
+    with pytest.raises(ValueError, match="run 'r' must have 3 trained chunks, got 2"):
+        on_ray.encode(root, "r", version="v", min_chunks=3)
+    encoded = on_ray.encode(root, "r", version="v", min_chunks=2)
+    assert [entry.path for entry in encoded.weights] == ["chunk-000/model.safetensors", "chunk-002/model.safetensors"]
+    assert build.chunk_counts(own, encoded) == {"chunks_trained": 2, "num_chunks": 3}
+    assert on_ray.evaluate(root, version="v").hit_rate[50] > 0.5
+
+    store.delete("runs/r/chunk-001/checkpoint.safetensors")
+    on_ray.train(run_config, root, run="r", placing=TASKS)
+    assert equal(weights_of(store, "r", 1), alone(run_config, 1))
+
+
+def test_items_come_and_go_by_versions_alone(
+    run_config: RunConfig, trained: tuple[str, runs.Run], tmp_path: Path
+) -> None:
+    root, store = trained[0], Storage(trained[0])
+    first = on_ray.encode(root, "r", version="first")
+    on_ray.publish(root, "first")
+    own = codes.of_version(store, first)
+    assert np.array_equal(own.codes, codes.read(store, "r").codes)
+    assert first.columns["codes"] == "fixed_size_list<item: int32>[3]"
+
+    def corpus(name: str, rows: range) -> DataConfig:
+        """The items of some rows of a larger data set."""
+        folder = write_text_data(tmp_path / name, num_items=80)
+        items = pq.read_table(folder / "items.parquet")
+        pq.write_table(items.slice(rows.start, len(rows)), folder / "items.parquet")
+        return DataConfig(folder=str(folder))
+
+    grown = on_ray.encode(root, "r", version="grown", data=corpus("grown", range(5, 75)))
+    on_ray.publish(root, "grown")
+    of_grown = codes.of_version(store, grown)
+    assert of_grown.item_ids == [f"item-{row}" for row in range(5, 75)]
+    assert np.array_equal(of_grown.codes[:55], own.codes[5:]), "items that stay keep their codes"
+
+    again = on_ray.encode(root, "r", version="again", data=corpus("again", range(80)))
+    of_again = codes.of_version(store, again)
+    assert np.array_equal(of_again.codes[5:75], of_grown.codes), "new items keep theirs in the next version"
+    assert np.array_equal(of_again.codes[:5], own.codes[:5]), "and those that come back have what was trained for them"
+
+    predicted = on_ray.encode(root, "r", version="predicted", data=corpus("again", range(80)), new_codes="predicted")
+    of_predicted = codes.of_version(store, predicted)
+    assert np.array_equal(of_predicted.codes[:75], of_again.codes[:75])
+    assert not np.array_equal(of_predicted.codes[75:], of_again.codes[75:])
+    assert versions.current_version(store) == "grown"
