@@ -56,7 +56,7 @@ def read(storage: Storage, run: str) -> ItemCodes:
     """
     try:
         return _of(pq.read_table(io.BytesIO(storage.read(_path(run)))))
-    except (NotFoundError, pa.ArrowInvalid, KeyError) as error:
+    except (NotFoundError, pa.ArrowInvalid, OSError, KeyError) as error:
         raise DamagedError(f"{storage}/{_path(run)} must hold the codes of the items, got: {error}") from None
 
 

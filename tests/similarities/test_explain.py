@@ -1,8 +1,11 @@
+import pytest
 import torch
 
 from examples import random_states, small_mixture
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.explain import explain
+from rails_ray.similarities.look_up import LookUp
+from rails_ray.similarities.states import Codes, Tables
 
 
 def test_the_parts_make_the_score() -> None:
@@ -22,3 +25,24 @@ def test_a_dot_product_has_one_cosine() -> None:
     explained = explain(DotProduct(DotProductConfig()), query, items)
     assert explained.gates.flatten().tolist() == [1] * 6
     assert torch.allclose(explained.cosines[:, :, 0, 0], explained.scores)
+
+
+@pytest.mark.parametrize("missing", [[], [1]])
+def test_a_sum_of_look_ups_is_what_its_chunks_say(missing: list[int]) -> None:
+    """A chunk that is missing says 0, the others so much more that the mean is theirs."""
+    torch.manual_seed(0)
+    probabilities = torch.rand(2, 3, 5)
+    probabilities[:, missing] = 0
+    query = Tables(probabilities / (3 - len(missing)), torch.ones(2))
+    codes = torch.tensor([[4, 0, 1], [2, 2, 2], [0, 3, 4], [1, 1, 0]], dtype=torch.int32)
+    explained = explain(LookUp(5), query, Codes(codes))
+    assert explained.cosines.shape == explained.gates.shape == (2, 4, 1, 3)
+    assert torch.allclose(explained.gates, torch.full((2, 4, 1, 3), 1 / 3))
+    assert torch.allclose((explained.gates * explained.cosines).sum(dim=(2, 3)), explained.scores)
+    assert torch.equal(explained.scores, LookUp(5).scores(query, Codes(codes)))
+    for asked in range(2):
+        for row, code in enumerate(codes.tolist()):
+            said = [
+                probabilities[asked, chunk, bucket].item() * 3 / (3 - len(missing)) for chunk, bucket in enumerate(code)
+            ]
+            assert explained.cosines[asked, row, 0].tolist() == pytest.approx(said)

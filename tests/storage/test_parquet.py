@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from examples import part_of, random_states
 from rails_ray.errors import DamagedError
-from rails_ray.similarities.states import ItemState
+from rails_ray.similarities.states import Codes, ItemState
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import (
     INTEGER,
@@ -35,6 +35,21 @@ def test_items_come_back_as_they_were(has_gate: bool) -> None:
     assert torch.equal(back.average, items.average)
     assert (back.gate is None) != has_gate
     assert str(part.schema.field("components").type).startswith("fixed_size_list<")
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (1, 1), (4, 16)])
+def test_codes_come_back_as_they_were(shape: tuple[int, int]) -> None:
+    codes = torch.randint(5000, shape, dtype=torch.int32)
+    items = pa.table({"item_row": range(7, 7 + shape[0]), "item_id": [f"i{row}" for row in range(shape[0])]})
+    part = pq.read_table(io.BytesIO(part_to_bytes(item_part(items, Codes(codes)))))
+    assert part.column_names == ["item_row", "item_id", "codes"]
+    assert str(part.schema.field("codes").type).startswith("fixed_size_list<")
+    assert part.schema.field("codes").type.value_type == pa.int32()
+    back = item_state(part)
+    assert isinstance(back, Codes)
+    assert back.codes.dtype == torch.int32
+    assert torch.equal(back.codes, codes)
+    assert torch.equal(item_state(part.slice(1, 2)).codes, codes[1:3])
 
 
 def test_a_slice_holds_its_own_items() -> None:

@@ -95,7 +95,8 @@ def test_a_finished_run_comes_back_and_its_checkpoint_is_gone(storage: Storage) 
     finish(storage)
     assert runs.read_checkpoint(storage, "r") is None
     run = runs.read(storage, "r")
-    assert (run.name, run.weights, run.cutoff_mass, run.training["seconds"]) == ("r", b"w", 0.9, 2.5)
+    assert (run.name, run.cutoff_mass, run.training["seconds"]) == ("r", 0.9, 2.5)
+    assert list(runs.weights(storage, run)) == [("model.safetensors", b"w")]
     assert json.loads(run.config) == CONFIG
 
 
@@ -130,8 +131,129 @@ def test_a_damaged_checkpoint(storage: Storage) -> None:
         runs.read_checkpoint(storage, "r")
 
 
-def test_weights_that_are_not_those_of_training(storage: Storage) -> None:
+@pytest.mark.parametrize("data", [b"v", None])
+def test_weights_that_are_not_those_of_training(data: bytes | None, storage: Storage) -> None:
     finish(storage)
-    storage.write("runs/r/model.safetensors", b"v")
-    with pytest.raises(DamagedError, match=r"the weights of run 'r' in .* must be as training left them: train again"):
+    path = "runs/r/model.safetensors"
+    storage.delete(path) if data is None else storage.write(path, data)
+    run = runs.read(storage, "r")  # which reads no weights
+    message = r"the weights model\.safetensors of run 'r' in .* must be as training left them: train again"
+    with pytest.raises(DamagedError, match=message):
+        list(runs.weights(storage, run))
+
+
+IN_CHUNKS = {"name": "small", "encoder": {"num_chunks": 3}}
+
+
+def finish_chunk(storage: Storage, chunk: int, run: str = "r") -> None:
+    runs.write(
+        storage,
+        runs.chunk_run(run, chunk),
+        weights=f"w{chunk}".encode(),
+        validation=to_json({"cutoff_mass": None, "loss": 0.5}),
+        training={"losses": [1.0], "seconds": 2.0 + chunk},
+        config=to_json(IN_CHUNKS),
+    )
+
+
+@pytest.mark.parametrize(("chunk", "name"), [(0, "r/chunk-000"), (7, "r/chunk-007"), (999, "r/chunk-999")])
+def test_a_chunk_is_a_run_of_its_own(chunk: int, name: str, storage: Storage) -> None:
+    assert runs.chunk_run("r", chunk) == name
+    assert runs.chunk_of(f"{name.removeprefix('r/')}/model.safetensors") == chunk
+    runs.begin(storage, name, to_json(IN_CHUNKS), DATA)
+    assert runs.is_begun(storage, name)
+    assert not runs.is_begun(storage, "r")
+    assert not runs.is_finished(storage, name)
+    runs.write_checkpoint(storage, name, FIRST)
+    assert runs.read_checkpoint(storage, name) == FIRST
+    with pytest.raises(ValueError, match=f"run '{name}' must go on with .* got another name: 'big' instead of 'small'"):
+        runs.begin(storage, name, to_json(IN_CHUNKS | {"name": "big"}), DATA)
+    finish_chunk(storage, chunk)
+    assert runs.read_checkpoint(storage, name) is None
+    assert runs.read(storage, name).validation["loss"] == 0.5
+
+
+@pytest.mark.parametrize("name", ["r/chunk-01", "r/chunk-0001", "r/chunk-abc", "r/chunk-001/x", "../chunk-001", "r/"])
+def test_names_that_no_chunk_can_have(storage: Storage, name: str) -> None:
+    assert not runs.is_begun(storage, name)
+    with pytest.raises(ValueError, match=f"run must be made of letters, digits, .*, got '{name}'"):
+        runs.begin(storage, name, to_json(IN_CHUNKS), DATA)
+
+
+def test_chunks_that_have_finished(storage: Storage) -> None:
+    assert runs.finished_chunks(storage, "r") == []
+    runs.begin(storage, "r", to_json(IN_CHUNKS), DATA)
+    runs.begin(storage, runs.chunk_run("r", 1), to_json(IN_CHUNKS), DATA)
+    for chunk in (2, 0, 10):
+        finish_chunk(storage, chunk)
+    finish_chunk(storage, 1, run="other")
+    storage.write("runs/r/chunk-3/config.json", b"{}")
+    assert runs.finished_chunks(storage, "r") == [0, 2, 10]
+
+
+def test_a_run_all_of_whose_chunks_have_finished(storage: Storage) -> None:
+    """It can be read before the run itself has finished, which needs it to validate."""
+    for chunk in (1, 0, 2):
+        finish_chunk(storage, chunk)
+    run = runs.read(storage, "r")
+    assert run.name == "r"
+    assert json.loads(run.config) == IN_CHUNKS
+    assert (run.cutoff_mass, run.training) == (None, {"seconds": 9.0})
+    expected = [(f"chunk-00{chunk}/model.safetensors", f"w{chunk}".encode()) for chunk in range(3)]
+    assert list(runs.weights(storage, run)) == expected
+
+
+def test_a_run_of_which_some_chunks_have_finished(storage: Storage) -> None:
+    for chunk in (2, 1):
+        finish_chunk(storage, chunk)
+    for enough in (0, 1, 2):
+        run = runs.read(storage, "r", min_chunks=enough)
+        assert [runs.chunk_of(path) for path, _ in runs.weights(storage, run)] == [1, 2]
+        assert run.training == {"seconds": 7.0}
+    message = (
+        "run 'r' must have {} trained chunks, got 2: train it again under its name, or go on without the others by"
+    )
+    with pytest.raises(ValueError, match=message.format("all 3") + " min_chunks 2"):
         runs.read(storage, "r")
+    with pytest.raises(ValueError, match=message.format("3")):
+        runs.read(storage, "r", min_chunks=3)
+
+
+def test_a_run_of_which_no_chunk_has_finished_is_none(storage: Storage) -> None:
+    runs.begin(storage, "r", to_json(IN_CHUNKS), DATA)
+    runs.begin(storage, runs.chunk_run("r", 1), to_json(IN_CHUNKS), DATA)
+    for name in ("r", "r/chunk-001"):
+        with pytest.raises(NotFoundError, match=f"run must be one of none trained yet, got '{name}'"):
+            runs.read(storage, name, min_chunks=1)
+
+
+def test_a_finished_run_in_chunks_has_the_chunks_that_it_was_finished_with(storage: Storage) -> None:
+    for chunk in range(3):
+        finish_chunk(storage, chunk)
+    found = runs.read(storage, "r")
+    runs.write_checkpoint(storage, "r", FIRST)
+    runs.finish(
+        storage,
+        "r",
+        weights_sha256=found.weights_sha256,
+        validation=to_json({"cutoff_mass": None, "mrr": 0.5}),
+        training={"seconds": 9.0, "chunks": []},
+        config=found.config,
+    )
+    assert runs.read_checkpoint(storage, "r") is None
+    back = runs.read(storage, "r", min_chunks=99)
+    assert back.weights_sha256 == found.weights_sha256
+    assert back.validation["mrr"] == 0.5
+    assert [data for _, data in runs.weights(storage, back)] == [b"w0", b"w1", b"w2"]
+
+
+def test_weights_of_a_chunk_that_are_not_those_of_training(storage: Storage) -> None:
+    for chunk in range(3):
+        finish_chunk(storage, chunk)
+    run = runs.read(storage, "r")
+    storage.write("runs/r/chunk-001/model.safetensors", b"w0")
+    weights = runs.weights(storage, run)
+    assert next(weights)[1] == b"w0"
+    message = r"the weights chunk-001/model\.safetensors of run 'r' in .* must be as training left them: train again"
+    with pytest.raises(DamagedError, match=message):
+        next(weights)
