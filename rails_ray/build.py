@@ -30,6 +30,7 @@ from rails_ray.encoders.text import TextTransformer, TransformerConfig
 from rails_ray.encoders.two_tower import TwoTower, TwoTowerConfig
 from rails_ray.errors import UnsupportedError
 from rails_ray.indexes.inverted import InvertedIndex
+from rails_ray.indexes.lookup import LookupIndex
 from rails_ray.losses import ScoreLogit
 from rails_ray.losses.beta_nce import beta_logit
 from rails_ray.losses.exp_nce import exp_logit
@@ -46,7 +47,7 @@ from rails_ray.similarities import Similarity
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.look_up import LookUp, LookUpConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
-from rails_ray.similarities.states import AnyItems, Codes
+from rails_ray.similarities.states import AnyItems, Codes, Tables
 from rails_ray.storage import parquet
 from rails_ray.storage.calibrations import StoredCalibration
 from rails_ray.storage.codes import ItemCodes
@@ -366,12 +367,29 @@ def calibration(config: RunConfig, stored: StoredCalibration) -> Calibration:
     return Calibration(stored.positives, score_distribution(config, stored.background), stored.edges)
 
 
-def inverted_index(compared_by: AnySimilarity, items: AnyItems) -> InvertedIndex | None:
-    """What `inverted` searches, made once; None for items that have no codes."""
+@dataclass(frozen=True)
+class CodeIndexes:
+    """What searches of codes read."""
+
+    full: LookupIndex
+    inverted: InvertedIndex
+
+
+def code_indexes(compared_by: AnySimilarity, items: AnyItems) -> CodeIndexes | None:
+    """The indexes of items, made once and ready; None for items that have no codes.
+
+    Raises:
+        ValueError: if a code is no bucket.
+    """
     if not isinstance(items, Codes):
         return None
     assert isinstance(compared_by, LookUp)
-    return InvertedIndex(items.codes, compared_by.num_buckets)
+    made = CodeIndexes(LookupIndex(items.codes), InvertedIndex(items.codes, compared_by.num_buckets))
+    nothing = torch.zeros(1, items.codes.shape[1], compared_by.num_buckets, device=items.codes.device)
+    query = Tables(nothing, torch.ones(1, device=nothing.device))
+    for search in (FullLookUp(items, made.full), Inverted(items, made.inverted, 1, 1)):
+        search.search(query, 1)  # or the first query would wait for loops to be compiled
+    return made
 
 
 def retriever(
@@ -381,14 +399,14 @@ def retriever(
     num_candidates: int,
     num_per_embedding: int,
     num_probes: int | None = None,
-    index: InvertedIndex | None = None,
+    indexes: CodeIndexes | None = None,
 ) -> Retriever[Any]:
     """
     Args:
         num_candidates: items by the average component, of `average` and `combined`; by posted buckets, of `inverted`.
         num_per_embedding: items by each pair of components, of `per_embedding`, `combined` and `two_pass`.
         num_probes: buckets of each chunk, of `inverted`; by default NUM_PROBES, or all if that is fewer.
-        index: of the items' codes, which `inverted` searches; else it is made anew.
+        indexes: of the items' codes; else they are made anew.
 
     Raises:
         ValueError: if the method is not one of `METHODS`, or of `METHODS_OF_CODES` for items that are found by codes,
@@ -398,9 +416,9 @@ def retriever(
         assert isinstance(compared_by, LookUp)
         match method:
             case "brute_force":
-                return FullLookUp(items)
+                return FullLookUp(items, indexes.full if indexes else LookupIndex(items.codes))
             case "inverted":
-                index = index or InvertedIndex(items.codes, compared_by.num_buckets)
+                index = indexes.inverted if indexes else InvertedIndex(items.codes, compared_by.num_buckets)
                 probes = min(NUM_PROBES, compared_by.num_buckets) if num_probes is None else num_probes
                 return Inverted(items, index, probes, num_candidates)
             case _:

@@ -4,6 +4,7 @@ import torch
 
 import oracles
 from rails_ray.indexes.inverted import InvertedIndex
+from rails_ray.indexes.lookup import LookupIndex
 from rails_ray.retrieval import Retriever
 from rails_ray.retrieval.look_up import Inverted, LookUp
 from rails_ray.similarities.states import Codes, Tables
@@ -23,9 +24,14 @@ def look_ups(query: Tables, items: Codes) -> list[list[float]]:
     return [[oracles.look_up(own, code) for code in items.codes.tolist()] for own in query.tables.tolist()]
 
 
+def full_search(items: Codes) -> LookUp:
+    """Every item."""
+    return LookUp(items, LookupIndex(items.codes))
+
+
 def of_codes(method: str, items: Codes, num_candidates: int) -> Retriever[Tables]:
     """By every item, or by those in posted buckets: in all of them where all items are candidates, else in a few."""
     if method == "look_up":
-        return LookUp(items)
+        return full_search(items)
     num_probes = NUM_BUCKETS if num_candidates >= len(items) else FEW_PROBES
     return Inverted(items, InvertedIndex(items.codes, NUM_BUCKETS), num_probes, num_candidates)

@@ -107,8 +107,15 @@ def tables_of(model: Solar, queries: Queries) -> Tables:
 def by_method(trained: Trained, codes: ItemCodes, method: str, num_probes: int = K) -> Search:
     """A search of the product."""
     num_items = len(codes.item_ids)
+    indexes = build.code_indexes(trained.model.similarity, codes.state)
     made = build.retriever(
-        method, trained.model.similarity, codes.state, max(1000, K), K, num_probes, index_of(trained, codes)
+        method,
+        trained.model.similarity,
+        codes.state,
+        max(1000, K),
+        K,
+        num_probes,
+        indexes,
     )
 
     def search(queries: Queries) -> Tensor:
@@ -118,14 +125,9 @@ def by_method(trained: Trained, codes: ItemCodes, method: str, num_probes: int =
     return search
 
 
-def index_of(trained: Trained, codes: ItemCodes) -> InvertedIndex:
-    assert isinstance(trained.config.encoder, SolarConfig)
-    return InvertedIndex(codes.state.codes, trained.config.encoder.num_buckets)
-
-
 def as_printed(trained: Trained, num_probes: int) -> Search:
     """The paper's own sum, in which chunks that do not post an item count as 0."""
-    index = index_of(trained, trained.codes)
+    index = InvertedIndex(trained.codes.state.codes, trained.model.config.num_buckets)
 
     def search(queries: Queries) -> Tensor:
         buckets, values = top_buckets(tables_of(trained.model, queries).tables, num_probes)

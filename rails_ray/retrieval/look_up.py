@@ -40,15 +40,17 @@ BLOCK_TOUCHED = 2**22  # queries * items of a block, of which postings touch a p
 
 
 class LookUp:
-    """Exact search that scores every item."""
+    """Exact search that scores every item.
+
+    Args:
+        index: of the items' codes.
+    """
 
     is_exact = True
 
-    def __init__(self, items: Codes) -> None:
+    def __init__(self, items: Codes, index: LookupIndex) -> None:
         self.items = items
-        self.index = LookupIndex(items.codes)
-        if len(items):  # or the first query would wait for loops to be compiled
-            self.search(_nothing(items, self.index.largest_code + 1), 1)
+        self.index = index
 
     def scores(self, query: Tables) -> Float[Tensor, "B X"]:
         """The scores of all items; for evaluation, where a batch of queries is small."""
@@ -98,8 +100,6 @@ class Inverted:
         self.index = index
         self.num_probes = num_probes
         self.num_candidates = num_candidates
-        if len(items):  # or the first query would wait for loops to be compiled
-            self.search(_nothing(items, index.num_buckets), 1)
 
     @property
     def is_exact(self) -> bool:
@@ -253,13 +253,6 @@ def check_tables(query: Tables, num_parts: int) -> None:
         if not is_finite.all():
             line = int((~is_finite).nonzero()[0])
             raise ValueError(f"query tables must be finite, got NaN or infinity in query {line}")
-
-
-def _nothing(items: Codes, num_entries: int) -> Tables:
-    """A query whose entries are all 0."""
-    codes = items.codes
-    tables = torch.zeros(1, codes.shape[1], num_entries, device=codes.device)
-    return Tables(tables, torch.ones(1, device=codes.device))
 
 
 def num_left_of(query: Tables, num_items: int, exclude: Exclusions | None) -> Int[Tensor, " B"]:

@@ -4,10 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from by_chunk_worker import CASE, NUM_BUCKETS, NUM_CANDIDATES, NUM_PROBES, K, parts_of, random_case, work
+from of_codes import full_search
 from rails_ray.collectives.processes import in_processes
 from rails_ray.indexes.inverted import InvertedIndex
 from rails_ray.retrieval import by_chunk
-from rails_ray.retrieval.look_up import Inverted, LookUp
+from rails_ray.retrieval.look_up import Inverted
 from rails_ray.similarities.states import Codes, Tables
 from rails_ray.top_k import Exclusions
 
@@ -29,7 +30,7 @@ def drawn(
 def test_every_item(case: tuple[int, int, int, int], is_exact: bool, data: st.DataObject) -> None:
     query, items = random_case(*case, is_exact=is_exact)
     parts, k, exclude = drawn(data, query, items)
-    whole = LookUp(items).search(query, k, exclude)
+    whole = full_search(items).search(query, k, exclude)
     size = data.draw(st.integers(1, 41))
     merged = by_chunk.merge_scores([by_chunk.partial_scores(*part, size) for part in parts], k, exclude)
     assert torch.equal(merged.top_k.item_rows, whole.top_k.item_rows)
@@ -59,7 +60,7 @@ def test_inverted(case: tuple[int, int, int, int], is_exact: bool, data: st.Data
     assert torch.allclose(merged.top_k.scores, whole.top_k.scores, rtol=2**-23, atol=1e-7)
     assert torch.equal(merged.num_scored, whole.num_scored)
     assert torch.allclose(merged.certificate.bound, whole.certificate.bound, atol=1e-5)
-    full = LookUp(items).search(query, k, exclude).top_k
+    full = full_search(items).search(query, k, exclude).top_k
     is_proved = merged.certificate.gap(merged.top_k.scores[:, -1]) == 0
     assert torch.equal(merged.top_k.item_rows[is_proved], full.item_rows[is_proved])
 
@@ -82,7 +83,7 @@ def test_more_than_exclusion_leaves() -> None:
 def test_in_two_processes() -> None:
     """Each of which sees its own chunks alone, and answers for all."""
     query, items = random_case(*CASE)
-    full = LookUp(items).search(query, K)
+    full = full_search(items).search(query, K)
     inverted = Inverted(items, InvertedIndex(items.codes, NUM_BUCKETS), NUM_PROBES, NUM_CANDIDATES).search(query, K)
     assert (inverted.num_scored < len(items)).any()
     for of_rank in in_processes(work, 2):

@@ -4,9 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
+from of_codes import full_search
 from rails_ray.indexes.inverted import InvertedIndex
 from rails_ray.retrieval import Found, Retriever, look_up
-from rails_ray.retrieval.look_up import Inverted, LookUp, Posted
+from rails_ray.retrieval.look_up import Inverted, Posted
 from rails_ray.similarities.states import Codes, Tables, take
 from rails_ray.top_k import Exclusions
 
@@ -99,7 +100,7 @@ def test_the_bound_is_above_every_score(shape: tuple[int, int, int, int, int], i
         posted = Posted(query, num_probes)
         found = InvertedIndex(items.codes, shape[3]).candidates(posted.buckets, posted.weights, len(items)).top_k
         bounds = posted.bounds(found.scores)
-        scores = LookUp(items).scores(query).gather(1, found.item_rows)
+        scores = full_search(items).scores(query).gather(1, found.item_rows)
         assert (scores < bounds)[found.scores > -torch.inf].all()
         for line, buckets in enumerate(posted.buckets.tolist()):
             for row, bound in zip(
@@ -116,13 +117,13 @@ def test_bounds_of_tables_of_any_size(scale: float) -> None:
     for num_probes in (1, 4, 19):
         posted = Posted(query, num_probes)
         found = InvertedIndex(items.codes, 20).candidates(posted.buckets, posted.weights, 2000).top_k
-        scores = LookUp(items).scores(query).gather(1, found.item_rows)
+        scores = full_search(items).scores(query).gather(1, found.item_rows)
         assert (scores < posted.bounds(found.scores))[found.scores > -torch.inf].all()
 
 
 def test_more_probes_and_more_candidates_never_lower_the_recall() -> None:
     query, items = random_case(b=5, x=500)
-    best = LookUp(items).search(query, 20)
+    best = full_search(items).search(query, 20)
     last = 0.0
     for num_probes in range(1, 21):
         now = recall(inverted(items, num_probes, 500).search(query, 20), best)
@@ -170,7 +171,7 @@ def test_a_threshold_above_what_is_not_posted_is_searched_exactly() -> None:
         least = Posted(query, num_probes).bounds.least
         threshold = (least + 0.1).float()
         found = inverted(items, num_probes, 1).search_above(query, threshold, 3000)
-        best = LookUp(items).search_above(query, threshold, 3000)
+        best = full_search(items).search_above(query, threshold, 3000)
         assert torch.equal(found.above.top_k.item_rows, best.above.top_k.item_rows)
         assert torch.equal(found.above.top_k.scores, best.above.top_k.scores)
         assert found.gap(threshold).tolist() == [0] * 3
@@ -198,12 +199,15 @@ def test_blocks_of_queries_give_one_answer(monkeypatch: pytest.MonkeyPatch) -> N
 def test_codes_of_any_integer_dtype(dtype: torch.dtype) -> None:
     query, items = random_case()
     narrow = Codes(items.codes.to(dtype))
-    for made, expected in ((LookUp(narrow), LookUp(items)), (inverted(narrow, 3, 30), inverted(items, 3, 30))):
+    for made, expected in (
+        (full_search(narrow), full_search(items)),
+        (inverted(narrow, 3, 30), inverted(items, 3, 30)),
+    ):
         assert torch.equal(made.search(query, 9).top_k.item_rows, expected.search(query, 9).top_k.item_rows)
 
 
 def made(kind: str, items: Codes) -> Retriever[Tables]:
-    return LookUp(items) if kind == "full" else inverted(items, 20, 200)
+    return full_search(items) if kind == "full" else inverted(items, 20, 200)
 
 
 either = pytest.mark.parametrize("kind", ["full", "inverted"])
@@ -287,7 +291,10 @@ def test_on_a_gpu() -> None:
     query, items = random_case(x=3000)
     on_gpu = Tables(query.tables.cuda(), query.temperature.cuda()), Codes(items.codes.cuda())
     exclude = Exclusions.of([[1, 2], [], [5]])
-    for here, there in ((LookUp(items), LookUp(on_gpu[1])), (inverted(items, 4, 99), inverted(on_gpu[1], 4, 99))):
+    for here, there in (
+        (full_search(items), full_search(on_gpu[1])),
+        (inverted(items, 4, 99), inverted(on_gpu[1], 4, 99)),
+    ):
         found, expected = there.search(on_gpu[0], 20, exclude), here.search(query, 20, exclude)
         assert torch.equal(found.top_k.item_rows.cpu(), expected.top_k.item_rows)
         assert torch.equal(found.top_k.scores.cpu(), expected.top_k.scores)

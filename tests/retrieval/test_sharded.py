@@ -6,11 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from examples import random_states, small_mixture
+from of_codes import full_search
 from rails_ray.indexes.inverted import InvertedIndex
 from rails_ray.retrieval import Found, Retriever
 from rails_ray.retrieval.approximate import Approximate, Widths
 from rails_ray.retrieval.brute_force import BruteForce
-from rails_ray.retrieval.look_up import Inverted, LookUp
+from rails_ray.retrieval.look_up import Inverted
 from rails_ray.retrieval.sharded import merge_shards, merge_shards_above, search_shard, search_shard_above
 from rails_ray.similarities.states import AnyItems, AnyQuery, Codes, ItemState, Tables, map_tensors
 from rails_ray.top_k import Exclusions
@@ -150,7 +151,7 @@ def test_shards_of_codes_give_the_answer_of_one(method: str, sizes: list[int], s
 
     def retriever_of(part: Codes) -> Retriever:
         if method == "full":
-            return LookUp(part)
+            return full_search(part)
         return Inverted(part, InvertedIndex(part.codes, 9), num_probes, num_items)
 
     whole = retriever_of(items).search(query, k, Exclusions.of(excluded))

@@ -95,7 +95,7 @@ class Shard:
         self.items = read_shards(store, manifest, [shard], self.similarity.num_components[1])
         self.rows = {item_id: row for row, item_id in enumerate(self.items.item_ids)}
         self.state = map_tensors(lambda tensor: tensor.to(device), self.items.state)
-        self.index = build.inverted_index(self.similarity, self.state)
+        self.indexes = build.code_indexes(self.similarity, self.state)
         self.device = device
 
     async def search(self, query: AnyQuery, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
@@ -110,7 +110,7 @@ class Shard:
             asked.num_candidates,
             asked.num_per_embedding,
             asked.num_probes,
-            self.index,
+            self.indexes,
         )
         rows = self._rows_of(exclude)
         query, first_row = map_tensors(lambda tensor: tensor.to(self.device), query), self.items.first_row
