@@ -3,6 +3,7 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -10,12 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from examples import small_config, small_history_config, write_sequence_data, write_text_data
+from examples import small_config, small_history_config, small_solar_config, write_sequence_data, write_text_data
 from rails_ray import build, config, recipes
 from rails_ray.config import DataConfig, LossConfig, RunConfig
 from rails_ray.data import sequences
 from rails_ray.data.batch import PairSampler, WindowSampler
+from rails_ray.encoders.solar import SolarConfig
 from rails_ray.encoders.text import TransformerConfig
+from rails_ray.similarities.dot_product import DotProductConfig
+from rails_ray.similarities.look_up import LookUpConfig
 from rails_ray.storage import manifest
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.contrast import Gathered, Streamed, WithinBatch
@@ -24,6 +28,19 @@ from rails_ray.training.contrast import Gathered, Streamed, WithinBatch
 @pytest.mark.parametrize("recipe", recipes.RECIPES)
 def test_a_config_comes_back_from_its_json(recipe) -> None:
     assert config.from_json(config.to_json(recipe())) == recipe()
+
+
+def test_every_field_of_solar_comes_back() -> None:
+    made = small_solar_config()
+    other = SolarConfig(
+        num_chunks=3, num_buckets=7, codes="hashed", hidden=5, input="vector", num_inputs=9, ngram_sizes=(2,), width=11
+    )
+    loss = LossConfig(kind="bucket_cross_entropy", num_sampled_buckets=4)
+    made = replace(made, encoder=other, similarity=LookUpConfig(values="logit"), loss=loss)
+    back = config.from_json(config.to_json(made))
+    assert back == made
+    assert type(back.encoder) is SolarConfig
+    assert type(back.similarity) is LookUpConfig
 
 
 @pytest.mark.parametrize("recipe", recipes.RECIPES)
@@ -43,6 +60,8 @@ def test_an_unknown_recipe() -> None:
         (lambda value: {key: v for key, v in value.items() if key != "loss"}, "'loss'"),
         (lambda value: value | {"training": {"num_steps": 0}}, "num_steps must be at least 1, got 0"),
         (lambda value: value | {"encoder": {"ngram_sizes": [1]}}, "ngram_sizes must be at least 2"),
+        (lambda value: value | {"encoder": {"num_chunks": 3}}, "must have the fields of RunConfig, got: 'ngram_sizes'"),
+        (lambda value: value | {"encoder": {"num_chunks": 0, "ngram_sizes": []}}, "num_chunks must be at least 1, got"),
         (lambda value: value | {"encoder": {"num_heads": 3}}, "width must be a multiple of the 3 heads, got 64"),
         (lambda value: [value], "must have the fields of RunConfig"),
     ],
@@ -189,6 +208,7 @@ def test_the_corpus_of_histories(histories: RunConfig, storage: Storage) -> None
 
 TEXTS = small_config()
 HISTORIES = small_history_config()
+SOLAR = small_solar_config()
 
 
 @pytest.mark.parametrize(
@@ -198,6 +218,8 @@ HISTORIES = small_history_config()
         (HISTORIES, {"encode_size": 8}, r"training\.encode_size must be 0 for a model of histories, got 8"),
         (TEXTS, {"block_size": 8}, "block_size needs negatives cross_device, got 8 and uniform"),
         (TEXTS, {"encode_size": -1}, "encode_size must be at least 0, got -1"),
+        (SOLAR, {"negatives": "in_batch"}, r"for SOLAR, whose negatives are buckets, got in_batch and 0"),
+        (SOLAR, {"encode_size": 8}, r"training\.encode_size 0 for SOLAR, whose .* are buckets, got uniform and 8"),
     ],
 )
 def test_training_that_cannot_be(made: RunConfig, fields: dict[str, object], message: str) -> None:
@@ -233,6 +255,9 @@ def test_negatives_choose_what_queries_are_compared_with(fields: dict[str, objec
         (TEXTS.training, "negatives", "negatives must be one of uniform, in_batch, cross_device, got 'other'"),
         (TEXTS.training, "precision", "precision must be one of float32, bfloat16, got 'other'"),
         (TransformerConfig(), "pooling", "pooling must be mean or aggregation, got 'other'"),
+        (SOLAR.similarity, "values", "values must be probability or logit, got 'other'"),
+        (SOLAR.encoder, "codes", "codes must be one of balanced, hashed, got 'other'"),
+        (SOLAR.encoder, "input", "input must be one of text, features, vector, got 'other'"),
     ],
 )
 def test_a_word_that_is_none_of_a_fields(made: object, name: str, message: str) -> None:
@@ -248,3 +273,45 @@ def test_a_config_that_was_stored_before_there_were_other_negatives() -> None:
     for name in ("negatives", "encode_size", "block_size", "precision"):
         del stored["training"][name]
     assert config.from_json(json.dumps(stored).encode()) == TEXTS
+
+
+LOSS = LossConfig(kind="bucket_cross_entropy")
+OTHER_LOSSES = [kind for kind in get_args(get_type_hints(LossConfig)["kind"]) if kind != LOSS.kind]
+
+
+@pytest.mark.parametrize(
+    ("made", "fields", "message"),
+    [
+        (SOLAR, {"similarity": DotProductConfig()}, "similarity must be a sum of look-ups .*, got one of another"),
+        (TEXTS, {"similarity": LookUpConfig()}, "similarity must be a sum of look-ups .*, got it for another encoder"),
+        (HISTORIES, {"similarity": LookUpConfig()}, "similarity must be a sum of .*, got it for another encoder"),
+        (TEXTS, {"loss": LOSS}, r"loss\.kind must be bucket_cross_entropy .*, got it for another encoder"),
+        (
+            TEXTS,
+            {"similarity": LookUpConfig(), "loss": LOSS},
+            "similarity must be a sum of look-ups for SOLAR and only",
+        ),
+        (TEXTS, {"encoder": SolarConfig()}, "similarity must be a sum of look-ups for SOLAR and only for it, got one"),
+        *[
+            (
+                SOLAR,
+                {"loss": LossConfig(kind=kind)},
+                r"loss\.kind must be bucket_cross_entropy for .* got one of another",
+            )
+            for kind in OTHER_LOSSES
+        ],
+        (
+            SOLAR,
+            {"loss": replace(LOSS, glas_weight=0.5)},
+            r"loss\.glas_weight must be 0 without a dot product, got 0.5",
+        ),
+    ],
+)
+def test_parts_that_are_solars_and_parts_that_are_not(made: RunConfig, fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(made, **fields)
+
+
+def test_fewer_than_no_sampled_buckets() -> None:
+    with pytest.raises(ValueError, match="num_sampled_buckets must be at least 0, got -1"):
+        LossConfig(num_sampled_buckets=-1)

@@ -1,12 +1,10 @@
-import copy
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
-from rails_ray.similarities.look_up import LookUp, LookUpConfig
+from rails_ray.similarities.look_up import LookUp
 from rails_ray.similarities.states import Codes, Tables
 
 
@@ -51,11 +49,3 @@ def test_it_learns_nothing() -> None:
     assert not similarity(
         Tables(tables, torch.ones(1)), Codes(torch.zeros(3, 2, dtype=torch.int64))
     ).scores.requires_grad
-
-
-def test_values_that_are_none() -> None:
-    """As a stored config may hold them: in tests alone, types are checked before."""
-    other = copy.copy(LookUpConfig())
-    object.__setattr__(other, "values", "odds")
-    with pytest.raises(ValueError, match="values must be probability or logit, got 'odds'"):
-        other.__post_init__()

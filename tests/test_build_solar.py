@@ -1,0 +1,360 @@
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from examples import small_config, small_solar_config, write_text_data
+from rails_ray import build
+from rails_ray.config import DataConfig, LossConfig, RunConfig, to_json
+from rails_ray.data.dataset import DataSet, ItemLists, Queries, SparseRows
+from rails_ray.encoders.bags import WeightedBags
+from rails_ray.encoders.solar import Chunk, Solar
+from rails_ray.errors import DamagedError, UnsupportedError
+from rails_ray.quantizers import random_codes
+from rails_ray.similarities.look_up import LookUp, LookUpConfig
+from rails_ray.similarities.states import Codes, Tables
+from rails_ray.storage import manifest, parquet, parts
+from rails_ray.storage.filesystem import Storage
+from rails_ray.training import state
+
+CONFIG = small_solar_config()
+ITEM_IDS = [f"item-{row}" for row in range(60)]
+TEXTS = ["red car", "blue hat"]
+
+
+def with_encoder(**fields: Any) -> RunConfig:
+    return replace(CONFIG, encoder=replace(CONFIG.encoder, **fields))
+
+
+def weights_of(numbers: list[int], config: RunConfig = CONFIG) -> list[tuple[str, bytes]]:
+    """Those of chunks that have learnt the words of two texts."""
+    found = []
+    for number in numbers:
+        chunk = build.chunk(config, number)
+        chunk.learn(TEXTS)
+        found.append((f"chunk-{number:03d}/model.safetensors", state.to_bytes(chunk)))
+    return found
+
+
+def test_a_chunks_initial_weights_are_the_runs_seed_and_its_number() -> None:
+    before = torch.get_rng_state()
+    first, again, other, of_another_run = (
+        state.copy(build.chunk(replace(CONFIG, seed=seed), number)) for seed, number in ((5, 1), (5, 1), (5, 2), (6, 1))
+    )
+    assert torch.equal(torch.get_rng_state(), before)
+    assert first["_extra_state"].tolist() == [5001]
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    for name in ("input.weight", "output.weight", "_extra_state"):
+        assert not torch.equal(first[name], other[name])
+        assert not torch.equal(first[name], of_another_run[name])
+
+
+@pytest.mark.parametrize("numbers", [[0, 1, 2, 3], [2], [3, 1]])
+def test_a_trained_model_has_the_chunks_whose_weights_there_are(numbers: list[int]) -> None:
+    model = build.trained_model(CONFIG, iter(weights_of(numbers)))
+    assert isinstance(model, Solar)
+    assert not model.training
+    assert sorted(map(int, model.chunks)) == sorted(numbers)
+    tables = model.encode_queries(model.query_features(TEXTS)).tables
+    for number in range(4):
+        if number not in numbers:
+            assert not tables[:, number].any()
+            continue
+        chunk = build.chunk(CONFIG, number)
+        chunk.learn(TEXTS)
+        expected = chunk(chunk.features(TEXTS)).sigmoid() / len(numbers)
+        assert torch.allclose(tables[:, number], expected, atol=1e-7)
+
+
+def test_weights_of_another_chunk_or_none() -> None:
+    [(_, weights)] = weights_of([1])
+    with pytest.raises(ValueError, match="weights of a chunk must be of seed 2, got those of seed 1: train it again"):
+        build.trained_model(CONFIG, [("chunk-002/model.safetensors", weights)])
+    with pytest.raises(ValueError, match="a model must have at least 1 trained chunk, got none"):
+        build.trained_model(CONFIG, [])
+
+
+@pytest.mark.parametrize("item_ids", [ITEM_IDS, list(range(100, 160))], ids=["text", "integer"])
+def test_codes_are_those_of_the_config(item_ids: list[str] | list[int]) -> None:
+    balanced = build.codes(CONFIG, item_ids)
+    assert balanced.item_ids == item_ids
+    assert balanced.codes.dtype == np.int32
+    assert (balanced.codes == random_codes.balanced(60, 4, 20, 0)).all()
+    assert (random_codes.loads(balanced.codes, 20) == 3).all()
+    hashed = build.codes(with_encoder(codes="hashed"), item_ids)
+    assert (hashed.codes == random_codes.hashed(item_ids, 4, 20, 0)).all()
+    other = build.codes(replace(CONFIG, seed=1), item_ids)
+    assert (other.codes != balanced.codes).any()
+
+
+@pytest.mark.parametrize("kind", ["balanced", "hashed"])
+def test_there_are_no_more_buckets_than_items(kind: str) -> None:
+    with pytest.raises(ValueError, match=r"encoder\.num_buckets must be at most the 60 items, got 100"):
+        build.codes(with_encoder(num_buckets=100, codes=kind), ITEM_IDS)
+    assert build.codes(with_encoder(num_buckets=60, codes=kind), ITEM_IDS).codes.max() < 60
+
+
+def test_items_that_are_known_keep_their_codes() -> None:
+    """Some went, some came, and the order is another."""
+    known = build.codes(CONFIG, ITEM_IDS)
+    item_ids = ["new", *reversed(ITEM_IDS[10:]), "newer"]
+    found, is_new = build.codes_of(CONFIG, known, item_ids)
+    assert found.item_ids == item_ids
+    assert is_new.tolist() == [True, *[False] * 50, True]
+    assert (found.codes[1:-1] == known.codes[:9:-1]).all()
+    assert (found.codes[is_new] == random_codes.add(known.codes[10:], ["new", "newer"], num_buckets=20, seed=0)).all()
+    again, is_new = build.codes_of(CONFIG, found, item_ids)
+    assert not is_new.any()
+    assert (again.codes == found.codes).all()
+
+
+def test_codes_of_new_items_are_chosen_among_what_is_predicted() -> None:
+    known = build.codes(CONFIG, ITEM_IDS)
+    own, is_new = build.codes_of(CONFIG, known, ["new", *ITEM_IDS, "newer"])
+    predicted = np.stack([np.tile([7, 3], (4, 1)), np.tile([7, 3], (4, 1))]).astype(np.int64)  # [N, K, C]
+    before = own.codes.copy()
+    found = build.with_predicted(CONFIG, own, is_new, predicted)
+    assert (own.codes == before).all()
+    assert found.item_ids == own.item_ids
+    assert (found.codes[~is_new] == known.codes).all()
+    # Of 61 items 4.6 may stand in a bucket, 1.5 times the mean: 3 do, so that one may come, and then another.
+    assert found.codes[is_new].tolist() == [[7] * 4, [3] * 4]
+
+
+def test_cutoffs_of_a_softmax_over_items_are_none_of_solars() -> None:
+    with pytest.raises(
+        UnsupportedError, match=r"cut-offs nucleus and probability need a model that .* got SOLAR: take"
+    ):
+        build.logit(CONFIG)
+    assert not build.has_trained_temperature(CONFIG)
+
+
+def data_of(inputs: Callable[[int, int], Any]) -> DataSet:
+    """Three queries of each split on ten items; `inputs` of a number of queries by the seed of a split."""
+    queries = {
+        split: Queries(inputs(3, seed), ItemLists.of([[seed], [seed, 4], [9]]))
+        for seed, split in enumerate(("train", "valid", "test"))
+    }
+    return DataSet([f"i{row}" for row in range(10)], np.arange(10), queries)
+
+
+def vectors(count: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((count, 7)).astype(np.float32)
+
+
+def sparse(count: int, seed: int) -> SparseRows:
+    indices = np.arange(2 * count, dtype=np.int64) + seed
+    return SparseRows(2 * np.arange(count + 1), indices, np.ones(2 * count, dtype=np.float32), 8)
+
+
+def texts(count: int, seed: int) -> list[str]:
+    return [f"word{number} split{seed}" for number in range(count)]
+
+
+INPUTS = [("text", texts, 0), ("features", sparse, 8), ("vector", vectors, 7)]
+
+
+@pytest.mark.parametrize(("kind", "inputs", "width"), INPUTS)
+def test_a_config_is_completed_by_the_width_of_its_queries(kind: str, inputs: Any, width: int) -> None:
+    made = build.for_data(with_encoder(input=kind), data_of(inputs))
+    assert made == with_encoder(input=kind, width=width)
+    assert build.for_data(made, data_of(inputs)) == made
+
+
+def test_more_features_may_come_than_there_are() -> None:
+    made = with_encoder(input="features", width=100)
+    assert build.for_data(made, data_of(sparse)) == made
+
+
+@pytest.mark.parametrize(
+    ("kind", "width", "inputs", "message"),
+    [
+        ("features", 7, sparse, r"encoder\.width must be the 8 of the queries of None, or 0, got 7"),
+        ("vector", 6, vectors, r"encoder\.width must be the 7 of the queries of None, or 0, got 6"),
+        ("vector", 8, vectors, r"encoder\.width must be the 7 of the queries of None, or 0, got 8"),
+        ("vector", 0, sparse, r"queries of None must be of encoder\.input vector, got features"),
+        ("features", 0, vectors, r"queries of None must be of encoder\.input features, got vectors"),
+    ],
+)
+def test_queries_that_the_encoder_does_not_read(kind: str, width: int, inputs: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build.for_data(with_encoder(input=kind, width=width), data_of(inputs))
+
+
+@pytest.mark.parametrize(("kind", "inputs", "width"), INPUTS)
+def test_a_chunk_is_trained_by_what_its_config_says(kind: str, inputs: Any, width: int) -> None:
+    read = data_of(inputs)
+    config = replace(
+        with_encoder(input=kind, width=width, num_buckets=10),
+        seed=2,
+        loss=LossConfig(kind="bucket_cross_entropy", num_sampled_buckets=3),
+        training=replace(CONFIG.training, batch_size=2, precision="bfloat16"),
+    )
+    chunk = build.chunk(config, 3, expected_buckets=1.3)
+    assert torch.allclose(chunk.output.bias.sigmoid(), torch.full((10,), 0.13))
+    chunk.learn(read.queries["train"].inputs)
+    buckets = build.codes(config, read.item_ids).codes[:, 3]
+    training = build.chunk_training(chunk, config, read, buckets)
+    assert (training.step.num_sampled, training.step.precision) == (3, torch.bfloat16)
+    assert training.sampler.seed == chunk.seed == 2003
+    batches = [training.sampler.batch(step) for step in range(2)]
+    assert [len(batch.queries) for batch in batches] == [2, 1]
+    assert {bucket for batch in batches for bucket in batch.positives.bucket.tolist()} == set(
+        buckets[[0, 4, 9]].tolist()
+    )
+    assert training.step(batches[0]).isfinite()
+
+    valid = chunk.features(read.queries["valid"].inputs)
+    best = chunk(valid).argmax(dim=1).tolist()  # one bucket of ten is probed
+    found = [
+        sum(buckets[row] == own for row in rows) / len(rows) for rows, own in zip([[1], [1, 4], [9]], best, strict=True)
+    ]
+    assert training.bucket_recall() == pytest.approx(sum(found) / 3)
+
+
+def test_held_out_words_are_unknown() -> None:
+    chunk = build.chunk(CONFIG, 0)
+    chunk.learn(data_of(texts).queries["train"].inputs)
+    features = chunk.features(["word1 split1 word7"])
+    assert isinstance(features, WeightedBags)
+    assert 1 < len(features.tokens) < len(chunk.known)
+    assert features.weights.square().sum().item() == pytest.approx(1)
+
+
+def test_a_text_data_set_is_read_as_for_other_models(tmp_path: Path) -> None:
+    folder = str(write_text_data(tmp_path / "mine"))
+    solar, towers = (replace(made, data=DataConfig(folder=folder)) for made in (CONFIG, small_config()))
+    storage = Storage(str(tmp_path / "storage"))
+    read = build.data(solar, storage)
+    assert read.digest() == build.data(towers, storage).digest()
+    assert build.for_data(solar, read) == solar
+    corpus = build.corpus(solar, storage)
+    assert corpus.items["item_id"].to_pylist() == read.item_ids
+    assert build.item_inputs(corpus.items) == read.item_inputs
+    assert (corpus.query, corpus.files) == ({"text": "string"}, {})
+
+
+NUMBERS = {
+    "features": {"feature_indices": [[0, 3], [5], [2]], "feature_values": [[1.0, 2.0], [1.0], [0.5]]},
+    "vector": {"vector": [[1.0, 2.0], [0.0, 1.0], [3.0, 4.0]]},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "width", "query"),
+    [("features", 6, {"features": "map<int64, float>"}), ("vector", 2, {"embedding": "list<float>"})],
+)
+def test_a_data_set_of_numbers(kind: str, width: int, query: dict[str, str], tmp_path: Path) -> None:
+    tables = {
+        "items": {"item_id": [f"i{row}" for row in range(20)], "title": [f"T{row}" for row in range(20)]},
+        "queries": {"query_id": [1, 2, 3], "split": ["train", "valid", "test"]} | NUMBERS[kind],
+        "relevance": {"query_id": [1, 2, 3], "item_id": ["i0", "i1", "i2"]},
+    }
+    for name, columns in tables.items():
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    config = replace(with_encoder(input=kind), data=DataConfig(folder=str(tmp_path)))
+    read = build.data(config, Storage("unused"))
+    made = build.for_data(config, read)
+    assert made.encoder.width == width
+    corpus = build.corpus(made, Storage("unused"))
+    assert corpus.items["item_id"].to_pylist() == read.item_ids == tables["items"]["item_id"]
+    assert corpus.items["title"].to_pylist() == tables["items"]["title"]
+    assert (corpus.query, corpus.files) == (query, {})
+    with pytest.raises(ValueError, match=rf"queries of {tmp_path} must be of encoder\.input "):
+        build.for_data(
+            replace(config, encoder=replace(config.encoder, input="vector" if width == 6 else "features")), read
+        )
+
+
+@pytest.mark.parametrize("kind", ["features", "vector"])
+def test_numbers_need_a_folder(kind: str) -> None:
+    message = r"recipe small-solar needs --data\.folder, with items\.parquet, queries\.parquet and .*, got none"
+    with pytest.raises(ValueError, match=message):
+        build.data(with_encoder(input=kind), Storage("unused"))
+
+
+def states(num_items: int = 200) -> tuple[LookUp, Tables, Codes]:
+    torch.manual_seed(0)
+    codes = random_codes.balanced(num_items, 4, 20, 0)
+    return LookUp(20), Tables(torch.rand(3, 4, 20), torch.ones(3)), Codes(torch.from_numpy(codes))
+
+
+@pytest.mark.parametrize(
+    ("method", "num_probes"), [("brute_force", None), ("inverted", None), ("inverted", 20), ("inverted", 3)]
+)
+def test_items_with_codes_are_searched_by_them(method: str, num_probes: int | None) -> None:
+    """`inverted` probes all buckets where there are no more than would be probed."""
+    similarity, query, items = states()
+    searched = build.retriever(method, similarity, items, 200, 1, num_probes).search(query, 5).top_k
+    scores = similarity.scores(query, items)
+    best = scores.topk(5, dim=1)
+    if num_probes != 3:
+        assert torch.equal(searched.item_rows, best.indices)
+    assert torch.equal(searched.scores, scores.gather(1, searched.item_rows))
+
+
+@pytest.mark.parametrize("method", ["two_pass", "combined", "exact"])
+def test_other_ways_to_search_are_not_for_codes(method: str) -> None:
+    similarity, _, items = states()
+    message = f"method must be one of brute_force, inverted for items that are found by their codes, got '{method}'"
+    with pytest.raises(ValueError, match=message):
+        build.retriever(method, similarity, items, 200, 1)
+
+
+def test_inverted_is_for_codes_alone() -> None:
+    model = build.model(small_config("dot product")).eval()
+    items = model.encode_items(model.item_features(TEXTS))
+    message = "method must be one of brute_force, .*, combined for items that have components, got 'inverted'"
+    with pytest.raises(ValueError, match=message):
+        build.retriever("inverted", model.similarity, items, 2, 2)
+
+
+@pytest.fixture
+def version(tmp_path: Path) -> tuple[Storage, manifest.Encoded]:
+    """A version of 60 items by two of four chunks."""
+    storage = Storage(str(tmp_path))
+    made = build.codes(CONFIG, ITEM_IDS)
+    [planned] = parts.plan([60], 60)
+    items = pa.table({"item_row": np.arange(60), "item_id": ITEM_IDS})
+    parts.write_part(storage, "v", planned, parquet.item_part(items, made.state))
+    files = [(manifest.CONFIG, to_json(CONFIG)), *weights_of([0, 2])]
+    return storage, parts.finish(
+        storage, "v", [planned], run="r", query={"text": "string"}, files=files, cutoff_mass=None
+    )
+
+
+def test_the_model_of_a_version(version: tuple[Storage, manifest.Encoded]) -> None:
+    storage, encoded = version
+    assert build.version_config(storage, encoded) == CONFIG
+    model = build.version_model(storage, encoded)
+    expected = build.trained_model(CONFIG, weights_of([0, 2]))
+    features = model.query_features(TEXTS)
+    assert torch.equal(model.encode_queries(features).tables, expected.encode_queries(features).tables)
+    assert build.chunk_counts(CONFIG, encoded) == {"chunks_trained": 2, "num_chunks": 4}
+    assert build.chunk_counts(small_config(), encoded) == {}
+
+
+def test_the_similarity_of_a_version_needs_no_weights(version: tuple[Storage, manifest.Encoded]) -> None:
+    storage, encoded = version
+    for entry in encoded.weights:
+        storage.delete(f"versions/v/{entry.path}")
+    similarity = build.version_similarity(storage, encoded)
+    assert isinstance(similarity, LookUp)
+    assert similarity.num_buckets == 20
+    with pytest.raises(DamagedError, match=r"version v must hold chunk-000/model\.safetensors, got no such file"):
+        build.version_model(storage, encoded)
+
+
+def test_values_are_those_of_the_config() -> None:
+    config = replace(CONFIG, similarity=LookUpConfig(values="logit"))
+    model = build.trained_model(config, weights_of([1]))
+    [chunk] = model.chunks.values()
+    assert isinstance(chunk, Chunk)
+    features = model.query_features(TEXTS)
+    assert torch.equal(model.encode_queries(features).tables[:, 1], chunk(features))
