@@ -299,6 +299,22 @@ def test_items_with_codes_are_searched_by_them(method: str, num_probes: int | No
     assert torch.equal(searched.scores, scores.gather(1, searched.item_rows))
 
 
+@pytest.mark.parametrize("method", ["brute_force", "inverted"])
+def test_indexes_that_were_made_once_answer_alike(method: str) -> None:
+    similarity, query, items = states()
+    indexes = build.code_indexes(similarity, items)
+    assert indexes is not None
+    found = [build.retriever(method, similarity, items, 50, 1, 3, of).search(query, 5).top_k for of in (indexes, None)]
+    assert torch.equal(found[0].item_rows, found[1].item_rows)
+    assert torch.equal(found[0].scores, found[1].scores)
+
+
+def test_a_code_that_is_no_bucket() -> None:
+    _, _, items = states()
+    with pytest.raises(ValueError, match="codes must be below the 19 buckets, got 19"):
+        build.code_indexes(LookUp(19), items)
+
+
 @pytest.mark.parametrize("method", ["two_pass", "combined", "exact"])
 def test_other_ways_to_search_are_not_for_codes(method: str) -> None:
     similarity, _, items = states()
@@ -313,6 +329,7 @@ def test_inverted_is_for_codes_alone() -> None:
     message = "method must be one of brute_force, .*, combined for items that have components, got 'inverted'"
     with pytest.raises(ValueError, match=message):
         build.retriever("inverted", model.similarity, items, 2, 2)
+    assert build.code_indexes(model.similarity, items) is None
 
 
 @pytest.fixture
