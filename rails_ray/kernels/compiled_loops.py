@@ -9,6 +9,7 @@ the lower number. The smallest keys are therefore the best items under the tie r
 Axes: B queries, X items, M parts of a code, L entries of a table, K chunks, R buckets, m buckets of a chunk.
 """
 
+import os
 from typing import Any
 
 import numba
@@ -22,7 +23,7 @@ DEPTH = 32  # values of a group
 TILE = LANES * DEPTH
 LOW_HALF = np.uint64(0xFFFFFFFF)
 
-compiled = numba.njit(nogil=True)
+compiled = numba.njit(nogil=True, cache="NUMBA_CACHE_DIR" in os.environ)
 
 
 @compiled

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -198,6 +199,19 @@ for retriever in (LookUp(items, LookupIndex(items.codes)), Inverted(items, Inver
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_is_compiled_is_kept_where_a_folder_is_named(tmp_path: Path) -> None:
+    code = """
+import torch
+from rails_ray.kernels import lookup_scan
+lookup_scan.scores(torch.ones(1, 1, 1), torch.zeros(1, 1, dtype=torch.int32))
+"""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", code], env=environment, cwd=root, check=True)
+    assert list(tmp_path.rglob("*look_up*"))
+    assert not list((root / "rails_ray" / "kernels").rglob("*.nb[ic]"))  # and nowhere else
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
