@@ -9,7 +9,8 @@ Axes, the same letters in every signature and comment:
     C    candidates of one query            H    hidden width of a small network
     N    negatives                          k    results
     P_Q  query components                   P_X  item components;  P = P_Q * P_X
-    R    n-gram buckets                     E    excluded (query, item) pairs
+    R    buckets: of n-grams, of a chunk    E    excluded (query, item) pairs
+    K    SOLAR's chunks                     M, L parts of a code, entries of a table for each
 """
 
 __version__ = "0.1.0"

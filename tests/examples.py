@@ -66,7 +66,8 @@ def encode(storage: Storage, version: str, shard_items: list[int]) -> Encoded:
         items = random_states(1, part.num_items, seed=part.shard)[1]
         parts.write_part(storage, version, part, part_of(items, part.first_row))
     files = {manifest.CONFIG: b"{}", manifest.WEIGHTS: b"{}"}
-    return parts.finish(storage, version, planned, run="r", query={"text": "string"}, files=files, cutoff_mass=0.9)
+    query = {"text": "string"}
+    return parts.finish(storage, version, planned, run="r", query=query, files=files.items(), cutoff_mass=0.9)
 
 
 def small_mixture(p_q: int = 2, p_x: int = 3, seed: int = 0) -> MixtureOfLogits:

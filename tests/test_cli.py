@@ -124,6 +124,11 @@ def test_an_argument_that_cannot_be_is_told_and_exits_with_2(
             "profile local must listen on loopback, got --host 0.0.0.0: take --profile production",
         ),
         (["train", "ml1m-sasrec", "--storage", "EMPTY"], 2, "recipe ml1m-sasrec needs --data.folder"),
+        (
+            ["train", "text-solar", "--run", "typo", "--resume", "--storage", "EMPTY"],
+            2,
+            "--resume needs the --run of one that was begun in",
+        ),
         (["index", "show", "v9", "--storage", "EMPTY"], 1, "version must be one of none published yet, got 'v9'"),
         (["index", "rollback", "--storage", "EMPTY"], 1, "a version must have been current before to roll back to it"),
         (["index", "verify", "--storage", "EMPTY"], 1, "storage must hold a published version, got none"),

@@ -132,7 +132,10 @@ class Query:
     """mass, coverage, nucleus, probability, score or top_k, and its value; by default the
     server's own."""
     method: str = "brute_force"
-    """brute_force and two_pass are exact; per_embedding, average and combined say how far from it an answer can be."""
+    """brute_force and two_pass are exact; per_embedding, average, combined and, of SOLAR, inverted say how far from it an
+    answer can be."""
+    num_probes: int | None = None
+    """Buckets that inverted looks up in each chunk."""
     url: str = DEFAULT_URL
     """Of the server. Its API key, where it asks for one, is read from RAILS_RAY_API_KEY."""
 
@@ -147,13 +150,20 @@ class Query:
         if self.history:
             queries.append({"history": [_typed(item, facts["query"].get("history")) for item in self.history]})
         cutoff = None if self.cutoff is None else dict([self.cutoff])
-        best = client.search(self.url, queries, self.show, method=self.method, cutoff={"top_k": self.show})
+        how = {"method": self.method, "num_probes": self.num_probes}
+        best = client.search(self.url, queries, self.show, **how, cutoff={"top_k": self.show})
         k = min(self.k, *(result["num_searched"] for result in best["results"]))
-        cut = client.search(self.url, queries, k, method=self.method, cutoff=cutoff)
+        cut = client.search(self.url, queries, k, **how, cutoff=cutoff)
         names = [*self.texts, *(f"user {user}" for user in self.user_id)]
         names += [f"after {' '.join(self.history)}"] if self.history else []
         certified = _certified([result["certificate"] for result in cut["results"]])
         out.print(rendering.answers(names, cut, best, f"version {cut['version']}, {self.method}: {certified}"))
+        coverage = cut["coverage"]
+        if coverage["num_chunks"] != coverage["chunks_trained"]:
+            out.print(f"{coverage['chunks_trained']} of {coverage['num_chunks']} chunks of the model are trained")
+        for name, result in zip(names, cut["results"], strict=True):
+            if not result["is_known"]:
+                out.print(f"nothing of {name!r} was seen in training: the answer is that to an empty query")
 
 
 def _cutoff(given: tuple[str, float] | None) -> Any:

@@ -10,4 +10,5 @@
 | `emoji`     | a text data set without any file: emoji and their names in 14 languages             |
 | `batch`     | training batches, drawn from the step's number alone; uniform negatives             |
 | `in_batch`  | batches whose queries have each other's positives for negatives                     |
+| `buckets`   | SOLAR's batches: queries, and the buckets of the items that answer them             |
 """

@@ -7,6 +7,8 @@
 | `tokenizer`        | text to tokens, the input of `text`                                             |
 | `transformer`      | the blocks of `text` and `sasrec`                                               |
 | `sasrec`           | RAILS, Section 5.1: a history of items asks for the next one                    |
+| `solar`            | SOLAR, Section 3: K models, each with a probability for every bucket of its own |
+| `bags`             | tokens with weights, hashed anew for each chunk: the input of `solar`           |
 | `character_ngrams` | text to n-gram buckets, the input of `two_tower`                                |
 | `components`       | RAILS, Section 2: representation -> P_Q / P_X components and gate vectors       |
 | `temperature`      | pEBR, Section 2.4: the head that gives each query its tau_q                     |

@@ -1,8 +1,7 @@
 """Where compiled loops run: on the CPU, where numba is installed, in as many threads as torch has.
 
 The loops let go of Python's lock, and ordinary threads run them, each on lines of its own. numba's own parallel loops
-bring a thread pool that two Python threads must not enter at once, as those of a server do, that does not survive a
-fork, and that doubles the time to compile.
+bring a thread pool which, as it comes, two Python threads must not enter at once, as those of a server do.
 
 Compiling takes some 4 seconds once per process and dtype of codes, at the first search. Nothing compiled is kept on
 disk, as a search must not fail because a folder is read-only or a disk is full, unless NUMBA_CACHE_DIR names a folder

@@ -8,6 +8,7 @@
 | `pointwise`             | pEBR, Section 2.2.1: which level of score is enough            |
 | `maximum_likelihood`    | pEBR, Section 2.3: a density of relevant scores, and of others |
 | `mutual_information`    | RAILS, Equation 3: every pair of components used, few by each  |
+| `bucket_cross_entropy`  | SOLAR, Section 3.2: which buckets hold an item that answers    |
 | `glas`                  | SOLAR, Appendix D, Equation 2: items of other queries apart    |
 | `negatives`             | what each item of a batch is to each query                     |
 | `streaming_log_sum_exp` | MoPQ, Section 3.2: the softmax of more items than fit          |

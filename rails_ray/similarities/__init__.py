@@ -1,9 +1,10 @@
-"""Similarities: how well an item answers a query, a number in [-1, 1].
+"""Similarities: how well an item answers a query, a number in [-1, 1] (of logits looked up: any number).
 
 | member        | paper                                     |
 |---------------|-------------------------------------------|
 | `dot_product` | the two-tower baseline of all five papers |
 | `mol`         | RAILS, Section 2: Mixture of Logits       |
+| `look_up`     | SOLAR, Section 3.3: a sum of look-ups     |
 
 `explain` takes a score apart. `states` holds what a similarity compares: the tensors that encoding a query or an item
 leaves behind.

@@ -5,6 +5,7 @@
 | `step`       | encode, score, loss: one number from one batch                          |
 | `contrast`   | which items a query is compared with, on one worker or over all of them |
 | `objectives` | the losses, with what they have to learn beside them                    |
+| `buckets`    | the step of a chunk of SOLAR, and its bucket recall                     |
 | `loop`       | batches -> gradients -> weights, reporting by a callable                |
 | `state`      | weights and checkpoints as safetensors bytes                            |
 """

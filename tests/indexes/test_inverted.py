@@ -1,3 +1,5 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from hypothesis import given
@@ -73,6 +75,20 @@ def test_codes_and_buckets_of_any_integer_dtype(dtype: torch.dtype) -> None:
     found = InvertedIndex(codes.to(dtype), 20).candidates(posted.buckets.to(dtype), posted.values, 9).top_k
     assert torch.equal(found.item_rows, expected.item_rows)
     assert InvertedIndex(codes.to(dtype), 20).num_postings(posted.buckets.to(dtype)).tolist()
+
+
+def test_many_threads_may_search_at_once() -> None:
+    """As those of a server do, each in threads of its own."""
+    _, tables, index = random_case(b=8, x=5000)
+    posted = top_buckets(tables, 5)
+    expected = index.candidates(posted.buckets, posted.values, 50).top_k
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: index.candidates(posted.buckets, posted.values, 50).top_k, range(40)))
+    torch.set_num_threads(before)
+    assert all(torch.equal(one.item_rows, expected.item_rows) for one in found)
+    assert all(torch.equal(one.scores, expected.scores) for one in found)
 
 
 def test_the_papers_sum_counts_other_chunks_as_nothing() -> None:

@@ -44,7 +44,7 @@ def publish_without(folder: Path, column: str, p_x: int = 2, shard_items: tuple[
     for part in planned:
         own = take(items, slice(part.first_row, part.first_row + part.num_items))
         parts.write_part(store, "v1", part, part_of(own, part.first_row))
-    files = {manifest.CONFIG: to_json(CONFIG), manifest.WEIGHTS: state.to_bytes(build.model(CONFIG))}
+    files = [(manifest.CONFIG, to_json(CONFIG)), (manifest.WEIGHTS, state.to_bytes(build.model(CONFIG)))]
     encoded = parts.finish(store, "v1", planned, run="r", query={"text": "string"}, files=files, cutoff_mass=None)
     versions.publish(store, encoded, "2026-01-01T00:00:00Z")
 
@@ -104,7 +104,8 @@ def router_of(folder: Path, failing: str | None) -> SimpleNamespace:
         shard_items=published.shard_items,
         cutoffs=Cutoffs.read(store, published, args),
         index_facts=manifest.summary(published),
-        encoder=lambda queries: EncodedQueries(QUERY, [[] for _ in queries]),
+        encoder=lambda queries: EncodedQueries(QUERY, [[] for _ in queries], [True] * len(queries)),
+        chunks={},
         args=args,
     )
     router._ask = partial(Router.func_or_class._ask, router)

@@ -162,7 +162,7 @@ def encode_to_tables(model: Solar, queries: Sequence[dict[str, Any]], device: st
     for number, query in enumerate(queries):
         where, value = f"queries[{number}]", query.get(field)
         if value is None:
-            came = next(name for name in ("text", "embedding", "features", "history", "user_id") if query.get(name))
+            came = next(name for name, given in query.items() if name != "exclude_seen" and given not in (None, []))
             raise ValueError(f"{where} must be given by {field} for this index, got {came}")
         if field == "embedding":
             _checked(value, model.query_width, where)

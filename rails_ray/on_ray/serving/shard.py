@@ -30,18 +30,19 @@ class Asked:
     """What all shards are asked for a batch of queries.
 
     k: at most so many items of each query.
-    method: of the search, with the widths of its first stage; without probes, as many as are usual.
+    method: of the search, with the widths of its first stage.
     threshold: the lowest score that is wanted of each query [B]; None for the k best whatever their scores.
     min_items: wanted at least, whatever their scores.
+    num_probes: buckets of each chunk, of `inverted`; None for as many as are usual.
     """
 
     k: int
     method: str
     num_candidates: int
     num_per_embedding: int
-    num_probes: int | None = None
     threshold: NDArray[np.float32] | None = None
     min_items: int = 0
+    num_probes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,73 @@
+"""Queries of SOLAR as a request gives them, without a server."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rails_ray.data.dataset import SparseRows
+from rails_ray.encoders.solar import Chunk, Solar, SolarConfig
+from rails_ray.on_ray.serving.encoder import encode_to_tables
+from rails_ray.similarities.look_up import LookUpConfig
+
+SPARSE = SparseRows(np.array([0, 2, 3]), np.array([0, 4, 2]), np.array([1.0, 0.5, 2.0], dtype=np.float32), 6)
+
+
+def solar_of(kind: Any, width: int) -> Solar:
+    config = SolarConfig(num_chunks=2, num_buckets=5, hidden=4, input=kind, num_inputs=50, width=width)
+    torch.manual_seed(0)
+    chunks = {number: Chunk(config, number) for number in range(2)}
+    for chunk in chunks.values():
+        chunk.learn(["red car", "hat"] if kind == "text" else SPARSE)
+    return Solar(config, LookUpConfig(), chunks)
+
+
+def test_features() -> None:
+    model = solar_of("features", 6)
+    queries = [
+        {"features": {0: 1.0, 4: 0.5}},
+        {"features": {5: 1.0, 900: 2.0}},
+        {"features": {}},
+        {"features": {2: 7.0}},
+    ]
+    encoded = encode_to_tables(model, queries)
+    expected = model.encode_queries(model.query_features(SPARSE)).tables
+    assert torch.allclose(encoded.state.tables[[0, 3]], expected)
+    assert encoded.is_known == [True, False, False, True]
+    assert torch.equal(encoded.state.tables[1], encoded.state.tables[2]), "what training did not see says nothing"
+
+
+def test_vectors() -> None:
+    model = solar_of("vector", 3)
+    vectors = [[1.0, 0.0, -2.0], [0.0, 0.0, 0.0]]
+    encoded = encode_to_tables(model, [{"embedding": vector} for vector in vectors])
+    assert torch.allclose(encoded.state.tables, model.encode_queries(model.query_features(np.array(vectors))).tables)
+    assert encoded.is_known == [True, True]
+
+
+def test_texts() -> None:
+    encoded = encode_to_tables(solar_of("text", 0), [{"text": "a RED boat"}, {"text": "boat"}])
+    assert encoded.is_known == [True, False]
+    assert encoded.seen == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("kind", "query", "message"),
+    [
+        ("text", {"embedding": [1.0]}, r"queries\[0\] must be given by text for this index, got embedding"),
+        ("text", {"user_id": 0}, r"queries\[0\] must be given by text for this index, got user_id"),
+        ("features", {"text": "x"}, r"queries\[0\] must be given by features for this index, got text"),
+        ("features", {"features": {-1: 1.0}}, r"queries\[0\].features must be numbered from 0 to 2147483647, got -1"),
+        ("vector", {"embedding": [1.0, 2.0]}, r"queries\[0\].embedding must have 3 numbers, got 2"),
+        (
+            "vector",
+            {"embedding": [1e30, 2.0, 0.0]},
+            r"queries\[0\].embedding must hold numbers up to 1e\+06, got 1e\+30",
+        ),
+    ],
+)
+def test_what_the_index_does_not_read(kind: str, query: dict[str, Any], message: str) -> None:
+    model = solar_of(kind, {"text": 0, "features": 6, "vector": 3}[kind])
+    with pytest.raises(ValueError, match=message):
+        encode_to_tables(model, [query])
