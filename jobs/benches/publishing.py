@@ -159,7 +159,13 @@ def encode(store: Storage, version: str, seed: int) -> Encoded:
         state = ItemState(vectors, None, vectors[:, 0])
         parts.write_part(store, version, part, parquet.item_part(pa.table({"item_row": rows, "item_id": rows}), state))
     return parts.finish(
-        store, version, planned, run="none", query={"text": "string"}, files=[(manifest.CONFIG, b"{}")], cutoff_mass=None
+        store,
+        version,
+        planned,
+        run="none",
+        query={"text": "string"},
+        files=[(manifest.CONFIG, b"{}")],
+        cutoff_mass=None,
     )
 
 

@@ -132,8 +132,8 @@ class Query:
     """mass, coverage, nucleus, probability, score or top_k, and its value; by default the
     server's own."""
     method: str = "brute_force"
-    """brute_force and two_pass are exact; per_embedding, average, combined and, of SOLAR, inverted say how far from it an
-    answer can be."""
+    """brute_force and two_pass are exact; per_embedding, average, combined and, of SOLAR, inverted say how far from it
+    an answer can be."""
     num_probes: int | None = None
     """Buckets that inverted looks up in each chunk."""
     url: str = DEFAULT_URL
@@ -150,7 +150,7 @@ class Query:
         if self.history:
             queries.append({"history": [_typed(item, facts["query"].get("history")) for item in self.history]})
         cutoff = None if self.cutoff is None else dict([self.cutoff])
-        how = {"method": self.method, "num_probes": self.num_probes}
+        how: dict[str, Any] = {"method": self.method, "num_probes": self.num_probes}
         best = client.search(self.url, queries, self.show, **how, cutoff={"top_k": self.show})
         k = min(self.k, *(result["num_searched"] for result in best["results"]))
         cut = client.search(self.url, queries, k, **how, cutoff=cutoff)

@@ -1,0 +1,79 @@
+"""The rows of jobs.benches.solar: quality against time, buckets and chunks, and how full the buckets are."""
+
+import json
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+from jobs.benches.record import RESULTS
+
+NAMES = {"tldr": "TLDR", "wordnet": "WordNet"}
+WHEN = {"at first": "-", "after 20% churn": "--"}
+COLOURS = {"balanced": "C0", "hashed": "C1"}
+
+
+def main() -> None:
+    rows = [json.loads(line) for line in (RESULTS / "solar.jsonl").read_text().splitlines()]
+    figure, axes = plt.subplots(1, 4, figsize=(18, 4.2), layout="constrained")
+    for axis, name in zip(axes[:2], NAMES, strict=True):
+        quality(axis, name, latest([row for row in rows if row.get("question") == "quality" and row["data"] == name]))
+    ablation(axes[2], latest([row for row in rows if row.get("question") == "ablation"]))
+    load(axes[3], latest([row for row in rows if row.get("question") == "load" and row["data"] == "wordnet"]))
+    environment = next(row for row in rows if row.get("kind") == "environment")
+    figure.suptitle(f"SOLAR; {environment['cores']} cores of {environment['processor']}", fontsize=10)
+    figure.savefig(RESULTS / "solar.png", dpi=110)
+
+
+def latest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of the last execution."""
+    return [row for row in rows if row["execution"] == rows[-1]["execution"]]
+
+
+def quality(axis: Axes, name: str, rows: list[dict[str, Any]]) -> None:
+    """P@1 of queries whose items training saw, against milliseconds per query."""
+    methods = dict.fromkeys(row["method"] for row in rows)
+    for number, method in enumerate(methods):
+        own = [row for row in rows if row["method"] == method]
+        time = np.mean([row["ms_per_query"] for row in own])
+        axis.scatter(time, np.mean([row["seen"]["P@1"] for row in own]), color=f"C{number}", marker="o", s=30)
+        axis.annotate(method, (time, np.mean([row["seen"]["P@1"] for row in own])), fontsize=7, xytext=(4, 3),
+                      textcoords="offset points")  # fmt: skip
+    axis.set(xscale="log", xlabel="ms per query, encoder included", ylabel="P@1 on seen items")
+    axis.set_title(f"{NAMES[name]}, {rows[0]['items']:,} items")
+    axis.margins(x=0.35)
+
+
+def ablation(axis: Axes, rows: list[dict[str, Any]]) -> None:
+    for number, num_buckets in enumerate(sorted({row["num_buckets"] for row in rows})):
+        for method, line in (("full", "-"), ("m=25", "--")):
+            own = [row for row in rows if row["num_buckets"] == num_buckets and row["method"] == method]
+            chunks, found = [row["num_chunks"] for row in own], [row["seen"]["P@1"] for row in own]
+            axis.plot(chunks, found, line, color=f"C{number}", marker="o", ms=3, label=f"R={num_buckets:,}, {method}")
+    axis.set(xscale="log", xlabel="chunks K", ylabel="P@1 on seen items", title="TLDR: buckets and chunks")
+    axis.set_xticks([4, 8, 16], ["4", "8", "16"])
+    axis.legend(fontsize=7)
+
+
+def load(axis: Axes, rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        label = f"{row['codes']}, {row['when']}: max/mean {row['max_over_mean']:.2f}"
+        axis.step(
+            range(len(row["histogram"])),
+            np.maximum(row["histogram"], 0.5),
+            WHEN[row["when"]],
+            where="mid",
+            color=COLOURS[row["codes"]],
+            label=label,
+        )
+    axis.set(yscale="log", xlabel="items in a bucket", ylabel="buckets, of all chunks")
+    axis.set_title(f"WordNet: load of {rows[0]['num_buckets']:,} buckets")
+    axis.legend(fontsize=7)
+
+
+if __name__ == "__main__":
+    main()
