@@ -299,6 +299,12 @@ def test_items_with_codes_are_searched_by_them(method: str, num_probes: int | No
     assert torch.equal(searched.scores, scores.gather(1, searched.item_rows))
 
 
+@pytest.mark.parametrize(("num_buckets", "probes"), [(20, 20), (150, 100)])
+def test_a_hundred_buckets_are_probed_where_nothing_is_said(num_buckets: int, probes: int) -> None:
+    items = Codes(torch.zeros(3, 4, dtype=torch.int32))
+    assert build.retriever("inverted", LookUp(num_buckets), items, 3, 1).num_probes == probes
+
+
 @pytest.mark.parametrize("method", ["brute_force", "inverted"])
 def test_indexes_that_were_made_once_answer_alike(method: str) -> None:
     similarity, query, items = states()

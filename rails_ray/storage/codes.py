@@ -41,7 +41,7 @@ class ItemCodes:
     @property
     def state(self) -> Codes:
         """As a search takes them."""
-        return Codes(torch.from_numpy(self.codes))
+        return Codes(torch.tensor(self.codes))  # a copy, as Arrow's arrays cannot be written to
 
 
 def write(storage: Storage, run: str, item_codes: ItemCodes) -> None:

@@ -145,7 +145,7 @@ def test_probes_of_a_recall_are_few_of_all_buckets(num_buckets: int, probes: int
 
 
 NUM_ITEMS, NUM_QUERIES = 32, 40
-TRAINING = TrainingConfig(num_steps=120, batch_size=16, learning_rate=3e-2)
+TRAINING = TrainingConfig(num_steps=120, batch_size=16, learning_rate=3e-2, validate_every=20)
 
 
 def answers() -> ItemLists:
@@ -201,6 +201,7 @@ class ChunkRun:
             TRAINING,
             seed=[self.chunk.seed],
             report=report,
+            validate=self.validate,
             checkpoint=checkpoint,
             save=self.checkpoints.append,
             is_due=lambda: done % 15 == 0,
@@ -235,6 +236,7 @@ def test_a_chunk_that_was_cut_off_ends_as_if_nothing_had_happened(num_sampled: i
     assert state.steps_done(first.checkpoints[-1]) == 45
     second.chunk.known = torch.empty(0, dtype=torch.int64)  # they are in the checkpoint
     assert second.train(first.checkpoints[-1]) == expected
+    assert len(expected.validations) == 6
     ends = [state.copy(run.chunk) for run in (second, undisturbed)]
     assert ends[0].keys() == ends[1].keys()
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
