@@ -20,7 +20,7 @@ from rails_ray.cutoffs.distributions import UNIFORM, Background, BetaDistributio
 from rails_ray.data import emoji, features, sequences, text
 from rails_ray.data.batch import PairSampler, Sampler, WindowSampler, relevance_of
 from rails_ray.data.buckets import BucketSampler, positives_of
-from rails_ray.data.dataset import SPLITS, DataSet, ItemLists, SparseRows
+from rails_ray.data.dataset import SPLITS, DataSet, ItemLists, Queries, SparseRows
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.encoders.components import ItemComponents, QueryComponents
 from rails_ray.encoders.model import AnyModel, Model
@@ -29,6 +29,7 @@ from rails_ray.encoders.solar import Chunk, Solar, SolarConfig, chunk_seed
 from rails_ray.encoders.text import TextTransformer, TransformerConfig
 from rails_ray.encoders.two_tower import TwoTower, TwoTowerConfig
 from rails_ray.errors import UnsupportedError
+from rails_ray.evaluation.ranking import Predicted
 from rails_ray.indexes.inverted import InvertedIndex
 from rails_ray.indexes.lookup import LookupIndex
 from rails_ray.losses import ScoreLogit
@@ -197,18 +198,17 @@ def codes_of(
     return ItemCodes(item_ids, found), is_new
 
 
-def with_predicted(
-    config: RunConfig, own: ItemCodes, is_new: NDArray[np.bool_], predicted: NDArray[np.int64]
-) -> ItemCodes:
-    """The same codes, those of new items chosen among what a model predicts for them.
+def with_predicted(config: RunConfig, own: ItemCodes, rows: NDArray[np.integer], predicted: Predicted) -> ItemCodes:
+    """The same codes, those of some new items chosen among what a model predicts for them, in the chunks that it has.
 
     Args:
-        predicted: the most probable buckets of each new item in each chunk, best first [N, K, C].
+        rows: of the new items for which something is predicted.
     """
     assert isinstance(config.encoder, SolarConfig)
     found = own.codes.copy()
-    found[is_new] = random_codes.nearest_predicted(
-        own.codes[~is_new], predicted, num_buckets=config.encoder.num_buckets
+    others = np.delete(own.codes, rows, axis=0)[:, predicted.chunks]
+    found[rows[:, None], np.array(predicted.chunks)] = random_codes.nearest_predicted(
+        others, predicted.buckets, num_buckets=config.encoder.num_buckets
     )
     return ItemCodes(own.item_ids, found)
 
@@ -647,6 +647,20 @@ def sampler(config: RunConfig, trained: Model, read: DataSet, rank: int = 0, num
             assert_never(config.encoder)
 
 
+def training_queries(config: RunConfig, read: DataSet) -> Queries:
+    """What the chunks of SOLAR are trained on."""
+    assert isinstance(config.encoder, SolarConfig)
+    queries = read.queries["train"]
+    if not config.encoder.reads_items:
+        return queries
+    assert isinstance(queries.inputs, list)
+    assert isinstance(read.item_inputs, list)
+    rows = np.arange(len(read.item_ids))
+    starts = np.concatenate([queries.relevant.starts, queries.relevant.starts[-1] + rows + 1])
+    relevant = ItemLists(starts, np.concatenate([queries.relevant.rows, rows]))
+    return Queries([*queries.inputs, *read.item_inputs], relevant)
+
+
 def chunk_training(trained: Chunk, config: RunConfig, read: DataSet, buckets: NDArray[np.integer]) -> ChunkTraining:
     """What trains a chunk that has learnt its tokens.
 
@@ -654,7 +668,7 @@ def chunk_training(trained: Chunk, config: RunConfig, read: DataSet, buckets: ND
         buckets: of the chunk, by item row.
     """
     assert isinstance(config.encoder, SolarConfig)
-    queries, held_out = read.queries["train"], read.queries["valid"]
+    queries, held_out = training_queries(config, read), read.queries["valid"]
     precision = PRECISIONS[config.training.precision]
     return ChunkTraining(
         BucketStep(trained, num_sampled=config.loss.num_sampled_buckets, precision=precision),

@@ -16,6 +16,7 @@ from rails_ray.data.dataset import DataSet, ItemLists, Queries, SparseRows
 from rails_ray.encoders.bags import WeightedBags
 from rails_ray.encoders.solar import Chunk, Solar
 from rails_ray.errors import DamagedError, UnsupportedError
+from rails_ray.evaluation.ranking import Predicted, predicted_buckets
 from rails_ray.quantizers import random_codes
 from rails_ray.similarities.look_up import LookUp, LookUpConfig
 from rails_ray.similarities.states import Codes, Tables
@@ -117,14 +118,16 @@ def test_items_that_are_known_keep_their_codes() -> None:
 def test_codes_of_new_items_are_chosen_among_what_is_predicted() -> None:
     known = build.codes(CONFIG, ITEM_IDS)
     own, is_new = build.codes_of(CONFIG, known, ["new", *ITEM_IDS, "newer"])
-    predicted = np.stack([np.tile([7, 3], (4, 1)), np.tile([7, 3], (4, 1))]).astype(np.int64)  # [N, K, C]
+    buckets = np.stack([np.tile([7, 3], (3, 1)), np.tile([7, 3], (3, 1))]).astype(np.int64)  # [N, K', C]
     before = own.codes.copy()
-    found = build.with_predicted(CONFIG, own, is_new, predicted)
+    predicted = Predicted(np.array([True, True]), [0, 2, 3], buckets)
+    found = build.with_predicted(CONFIG, own, np.flatnonzero(is_new), predicted)
     assert (own.codes == before).all()
     assert found.item_ids == own.item_ids
     assert (found.codes[~is_new] == known.codes).all()
     # Of 61 items 4.6 may stand in a bucket, 1.5 times the mean: 3 do, so that one may come, and then another.
-    assert found.codes[is_new].tolist() == [[7] * 4, [3] * 4]
+    assert found.codes[is_new][:, [0, 2, 3]].tolist() == [[7] * 3, [3] * 3]
+    assert (found.codes[:, 1] == before[:, 1]).all(), "a chunk that is not trained predicts nothing"
 
 
 def test_cutoffs_of_a_softmax_over_items_are_none_of_solars() -> None:
@@ -381,3 +384,32 @@ def test_values_are_those_of_the_config() -> None:
     assert isinstance(chunk, Chunk)
     features = model.query_features(TEXTS)
     assert torch.equal(model.encode_queries(features).tables[:, 1], chunk(features))
+
+
+def test_buckets_are_predicted_for_texts_with_a_known_word() -> None:
+    config = with_encoder(num_buckets=5)
+    torch.manual_seed(0)
+    chunks = {}
+    for number in (0, 2):
+        chunks[number] = build.chunk(config, number)
+        chunks[number].learn(["red car", "hat"])
+    model = Solar(config.encoder, LookUpConfig(), chunks)
+    predicted = predicted_buckets(model, ["a red boat", "qqqq", "hat"])
+    assert (predicted.is_known.tolist(), predicted.chunks) == ([True, False, True], [0, 2])
+    tables = model.encode_queries(model.query_features(["a red boat", "hat"])).tables[:, [0, 2]]
+    assert predicted.buckets.tolist() == tables.argsort(dim=2, descending=True).tolist()
+    assert predicted_buckets(model, ["qqqq"]).buckets.shape == (0, 2, 5)
+
+
+def test_items_texts_are_training_queries_if_asked(tmp_path: Path) -> None:
+    folder = write_text_data(tmp_path)
+    data = build.data(replace(CONFIG, data=DataConfig(folder=str(folder))), Storage("."))
+    assert build.training_queries(CONFIG, data) is data.queries["train"]
+    queries, own = build.training_queries(with_encoder(reads_items=True), data), data.queries["train"]
+    assert queries.inputs == [*own.inputs, *data.item_inputs]
+    assert [rows.tolist() for rows in queries.relevant] == [
+        *(rows.tolist() for rows in own.relevant),
+        *([row] for row in range(60)),
+    ]
+    with pytest.raises(ValueError, match="reads_items needs input text, got vector"):
+        with_encoder(reads_items=True, input="vector")

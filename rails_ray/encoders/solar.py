@@ -1,7 +1,7 @@
 """SOLAR's query side: K models that never hear of each other, each with a probability for every bucket of its chunk.
 
-    x_k     = hash_k(words of the query)                 another seed for each chunk
-    h_k     = relu(E_k x_k + a_k)                         E_k [H, num_inputs], |x_k| = 1
+    x_k     = hash_k(words of the query)                  another seed for each chunk; features and vectors as they are
+    h_k     = relu(E_k x_k + a_k)                         E_k [H, num_inputs]; |x_k| = 1, of a vector any length
     z_k     = W_k h_k + b_k                               a logit for each of the R buckets
     T_q[k]  = sigmoid(z_k) / K                            what an item scores whose code has that bucket
 
@@ -9,7 +9,7 @@ An item has no encoder: its code, a bucket in each chunk, is drawn at random (`q
 
 Source: SOLAR, Sections 3.1 to 3.3 and Figure 1.
 Differs from the source: words that training did not see are left out before hashing, where they would bring in rows
-that other words trained; a query's input has length 1; b_k begins at the logit of a bucket's share of the positives.
+that other words trained; bags have length 1; b_k begins at the logit of a bucket's share of the positives.
 
 Axes: B queries, K chunks, R buckets, H hidden width, D width of a dense input, V tokens that training saw.
 """
@@ -40,11 +40,12 @@ class SolarConfig:
     Args:
         num_chunks: K.
         num_buckets: R, of each chunk.
-        codes: `balanced`, of equal load; or `hashed`, as in the paper.
+        codes: `balanced`, of equal load; or `hashed`, as in the paper. Items that come later take what is not full.
         hidden: H, of each chunk's model.
         input: what a query is: a `text`; `features`, numbers of features with a value each; or a `vector`.
         num_inputs: places that the words of a text are hashed to in each chunk.
         ngram_sizes: lengths of the character n-grams beside whole words of a text.
+        reads_items: whether each item's own text is a training query too, which it answers; of texts alone.
         width: features that there can be, or D of a vector; 0 for the data set's.
     """
 
@@ -55,6 +56,7 @@ class SolarConfig:
     input: Literal["text", "features", "vector"] = "text"
     num_inputs: int = 2**13
     ngram_sizes: tuple[int, ...] = ()
+    reads_items: bool = False
     width: int = 0
 
     def __post_init__(self) -> None:
@@ -67,6 +69,8 @@ class SolarConfig:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
         if self.num_chunks > MOST_CHUNKS:
             raise ValueError(f"num_chunks must be at most {MOST_CHUNKS}, got {self.num_chunks}")
+        if self.reads_items and self.input != "text":
+            raise ValueError(f"reads_items needs input text, got {self.input}")
         if any(size < 2 for size in self.ngram_sizes):
             raise ValueError(f"ngram_sizes must be at least 2, got {self.ngram_sizes}")
 
@@ -105,7 +109,7 @@ class Chunk(nn.Module):
         self.seed = seed
         self.input: nn.Module
         if config.input == "vector":
-            self.input = nn.Linear(config.width, config.hidden)
+            self.input = nn.Linear(config.width, config.hidden, bias=False)
         else:
             num_inputs = config.num_inputs if config.input == "text" else config.width
             self.input = nn.EmbeddingBag(num_inputs, config.hidden, mode="sum")
@@ -201,9 +205,9 @@ class Solar(nn.Module):
         return False
 
     def has_known(self, inputs: Any) -> list[bool]:
-        """Of each query, whether training saw any of its tokens."""
+        """Of each query, whether training saw any of its tokens; of a vector, whether it is not 0."""
         if self.config.input == "vector":
-            return [True] * len(inputs)
+            return torch.as_tensor(inputs).any(dim=1).tolist()
         bags = tokens_of(self.config, inputs)
         places = torch.bucketize(torch.arange(len(bags.tokens)), bags.starts, right=True) - 1
         counts = torch.zeros(len(bags), dtype=torch.int64)

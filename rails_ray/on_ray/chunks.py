@@ -169,9 +169,9 @@ def _train_chunk(settings: dict[str, Any]) -> None:
         return  # it died after all was done
     data = build.data(run_config, store)
     item_codes = codes.read(store, settings["run"])
-    relevant = data.queries["train"].relevant
-    chunk = build.chunk(run_config, number, float(relevant.lengths.mean()))
-    chunk.learn(data.queries["train"].inputs)
+    queries = build.training_queries(run_config, data)
+    chunk = build.chunk(run_config, number, float(queries.relevant.lengths.mean()))
+    chunk.learn(queries.inputs)
     chunk.to(reserved_device())
     trained = build.chunk_training(chunk, run_config, data, item_codes.codes[:, number])
     checkpoint = runs.read_checkpoint(store, run)

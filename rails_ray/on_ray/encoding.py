@@ -12,7 +12,6 @@ import pyarrow as pa
 import ray
 import ray.data
 import torch
-from numpy.typing import NDArray
 from ray.data import Datasink
 from ray.data.block import Block, BlockAccessor
 
@@ -21,7 +20,7 @@ from rails_ray.config import DataConfig, RunConfig
 from rails_ray.encoders.model import Model
 from rails_ray.encoders.solar import Solar, SolarConfig
 from rails_ray.errors import DamagedError
-from rails_ray.evaluation.ranking import encode_items, in_batches
+from rails_ray.evaluation.ranking import Predicted, encode_items, predicted_buckets
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.failures import told_plainly
 from rails_ray.on_ray.progress import OnProgress, watch
@@ -33,7 +32,6 @@ from rails_ray.storage.manifest import Encoded
 from rails_ray.storage.parts import PlannedPart
 
 NewCodes = Literal["least_loaded", "predicted"]
-NUM_PREDICTED = 10  # buckets of a chunk among which a new item's is chosen by their loads
 PART_ITEMS = 16_384  # of a part: some seconds of work for a CPU, some tens of megabytes for a mixture
 
 
@@ -218,18 +216,13 @@ def _codes(store: Storage, found: runs.Run, run_config: RunConfig, items: pa.Tab
     texts = items["input"].filter(pa.array(is_new)).to_pylist()
     with told_plainly():
         predicted = ray.get(_predicted.remote(str(store), found.name, texts, len(found.weights_sha256)))
-    return build.with_predicted(run_config, own, is_new, predicted)
+    return build.with_predicted(run_config, own, np.flatnonzero(is_new)[predicted.is_known], predicted)
 
 
 @ray.remote(num_cpus=1)
-def _predicted(storage: str, run: str, texts: list[str], min_chunks: int) -> NDArray[np.int64]:
-    """The most probable buckets of each text in each chunk, best first [N, K, C]."""
+def _predicted(storage: str, run: str, texts: list[str], min_chunks: int) -> Predicted:
     store = Storage(storage)
     found = runs.read(store, run, min_chunks)
     model = build.trained_model(config.from_json(found.config), runs.weights(store, found))
     assert isinstance(model, Solar)
-    features = model.query_features(texts)
-    with torch.no_grad():
-        tables = [model.encode_queries(batch).tables for _, batch in in_batches(features, model.to(reserved_device()))]
-    best = [table.topk(min(NUM_PREDICTED, table.shape[2]), dim=2).indices.cpu() for table in tables]
-    return torch.cat(best).numpy()
+    return predicted_buckets(model.to(reserved_device()), texts)

@@ -14,19 +14,26 @@ ENCODER = SolarConfig(num_chunks=16, num_buckets=5000, hidden=512, num_inputs=2*
 
 
 def text_solar() -> RunConfig:
-    """Texts that find texts, by their words and character n-grams."""
+    """Texts that find texts, by their words and character n-grams, and by those of the items' own texts."""
     return RunConfig(
         name="text-solar",
-        encoder=ENCODER,
+        encoder=replace(ENCODER, reads_items=True),
         similarity=LookUpConfig(),
         loss=LossConfig(kind="bucket_cross_entropy", num_sampled_buckets=500),
-        training=TrainingConfig(num_steps=1000, batch_size=512, learning_rate=1e-2, warmup_fraction=0.05),
+        training=TrainingConfig(num_steps=700, batch_size=512, learning_rate=1e-2, warmup_fraction=0.05),
     )
 
 
 def features_solar() -> RunConfig:
     """Sparse features that find labels."""
-    return replace(text_solar(), name="features-solar", encoder=replace(ENCODER, input="features", num_buckets=100))
+    config = text_solar()
+    return replace(
+        config,
+        name="features-solar",
+        encoder=replace(ENCODER, input="features", num_buckets=100),
+        loss=replace(config.loss, num_sampled_buckets=0),
+        training=replace(config.training, num_steps=300, learning_rate=5e-3),
+    )
 
 
 def vector_solar() -> RunConfig:

@@ -2,7 +2,7 @@
 
     score(q, x) = sum_pq,px gates[p_q, p_x] * cosines[p_q, p_x]
 
-A sum of look-ups is such a mixture too: of what the K chunks say, all of the same weight 1 / K.
+A sum of look-ups is such a mixture too: of what the trained chunks say, all of the same weight.
 
 Axes: B queries, X items, P_Q / P_X components, K chunks.
 """
@@ -35,8 +35,9 @@ def explain(similarity: Any, query: AnyQuery, items: AnyItems) -> Explained:
         assert isinstance(items, Codes)
         chunks = torch.arange(items.codes.shape[1], device=items.codes.device)
         of_chunks = query.tables[:, chunks, items.codes.long()].unsqueeze(2)  # [B, X, 1, K]
-        gates = torch.full_like(of_chunks, 1 / len(chunks))
-        return Explained(similarity.scores(query, items), of_chunks * len(chunks), gates)
+        is_trained = query.tables.any(dim=2)[:, None, None, :].expand_as(of_chunks)  # those that are not say 0
+        num_trained = is_trained.sum(dim=3, keepdim=True).clamp(min=1)
+        return Explained(similarity.scores(query, items), of_chunks * num_trained, is_trained / num_trained)
     assert not isinstance(items, Codes)
     cosines = torch.einsum("bqd,xpd->bxqp", query.components, items.components)
     scored = similarity(query, items)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -85,7 +85,7 @@ class Tables:
 class Codes:
     """Items by their codes, integers of any width in 0 .. L - 1."""
 
-    codes: Int[Tensor, "*X M"]
+    codes: Integer[Tensor, "*X M"]
 
     def __len__(self) -> int:
         return self.codes.shape[0]

@@ -47,7 +47,9 @@ class ItemCodes:
 def write(storage: Storage, run: str, item_codes: ItemCodes) -> None:
     """Leave the codes of a run's items, which do not change from then on."""
     table = pa.table({"item_id": item_codes.item_ids, "codes": parquet.vectors(item_codes.codes)})
-    storage.write(_path(run), parquet.part_to_bytes(table))
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd", use_dictionary=False, write_page_checksum=True)
+    storage.write(_path(run), sink.getvalue())
 
 
 def read(storage: Storage, run: str) -> ItemCodes:
@@ -55,7 +57,7 @@ def read(storage: Storage, run: str) -> ItemCodes:
     DamagedError: if the run has none, or they cannot be read.
     """
     try:
-        return _of(pq.read_table(io.BytesIO(storage.read(_path(run)))))
+        return _of(pq.read_table(io.BytesIO(storage.read(_path(run))), page_checksum_verification=True))
     except (NotFoundError, pa.ArrowInvalid, OSError, KeyError) as error:
         raise DamagedError(f"{storage}/{_path(run)} must hold the codes of the items, got: {error}") from None
 

@@ -187,10 +187,12 @@ def _of_chunks(storage: Storage, run: str, min_chunks: int | None) -> Run | None
     of_chunks = {chunk: read(storage, chunk_run(run, chunk)) for chunk in finished}
     config = next(iter(of_chunks.values())).config
     num_chunks = json.loads(config)["encoder"]["num_chunks"]
-    if len(finished) < (num_chunks if min_chunks is None else min_chunks):
+    least = num_chunks if min_chunks is None else min(min_chunks, num_chunks)
+    if len(finished) < least:
+        wanted = f"all {least}" if least == num_chunks else str(least)
         raise ValueError(
-            f"run {run!r} must have {min_chunks or f'all {num_chunks}'} trained chunks, got {len(finished)}: train "
-            f"it again under its name, or go on without the others by min_chunks {len(finished)}"
+            f"run {run!r} must have {wanted} trained chunks, got {len(finished)}: "
+            f"train it again under its name, or go on without the others by min_chunks {len(finished)}"
         )
     return Run(
         name=run,

@@ -160,8 +160,6 @@ def test_chunks_that_fail_are_named_and_the_others_can_be_served_if_asked(
 
     with pytest.raises(ValueError, match="run 'r' must have all 3 trained chunks, got 2: train it again"):
         on_ray.encode(root, "r", version="v")
-    with pytest.raises(ValueError, match="run 'r' must have 3 trained chunks, got 2"):
-        on_ray.encode(root, "r", version="v", min_chunks=3)
     encoded = on_ray.encode(root, "r", version="v", min_chunks=2)
     assert [entry.path for entry in encoded.weights] == ["chunk-000/model.safetensors", "chunk-002/model.safetensors"]
     assert build.chunk_counts(own, encoded) == {"chunks_trained": 2, "num_chunks": 3}

@@ -29,7 +29,7 @@ def test_a_dot_product_has_one_cosine() -> None:
 
 @pytest.mark.parametrize("missing", [[], [1]])
 def test_a_sum_of_look_ups_is_what_its_chunks_say(missing: list[int]) -> None:
-    """A chunk that is missing says 0, the others so much more that the mean is theirs."""
+    """What each chunk says is a probability; one that is missing has no weight in their mean."""
     torch.manual_seed(0)
     probabilities = torch.rand(2, 3, 5)
     probabilities[:, missing] = 0
@@ -37,12 +37,11 @@ def test_a_sum_of_look_ups_is_what_its_chunks_say(missing: list[int]) -> None:
     codes = torch.tensor([[4, 0, 1], [2, 2, 2], [0, 3, 4], [1, 1, 0]], dtype=torch.int32)
     explained = explain(LookUp(5), query, Codes(codes))
     assert explained.cosines.shape == explained.gates.shape == (2, 4, 1, 3)
-    assert torch.allclose(explained.gates, torch.full((2, 4, 1, 3), 1 / 3))
+    expected = [0.0 if chunk in missing else 1 / (3 - len(missing)) for chunk in range(3)]
+    assert torch.allclose(explained.gates, torch.tensor(expected).expand(2, 4, 1, 3))
     assert torch.allclose((explained.gates * explained.cosines).sum(dim=(2, 3)), explained.scores)
     assert torch.equal(explained.scores, LookUp(5).scores(query, Codes(codes)))
     for asked in range(2):
         for row, code in enumerate(codes.tolist()):
-            said = [
-                probabilities[asked, chunk, bucket].item() * 3 / (3 - len(missing)) for chunk, bucket in enumerate(code)
-            ]
+            said = [probabilities[asked, chunk, bucket].item() for chunk, bucket in enumerate(code)]
             assert explained.cosines[asked, row, 0].tolist() == pytest.approx(said)

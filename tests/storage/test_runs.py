@@ -215,8 +215,8 @@ def test_a_run_of_which_some_chunks_have_finished(storage: Storage) -> None:
     )
     with pytest.raises(ValueError, match=message.format("all 3") + " min_chunks 2"):
         runs.read(storage, "r")
-    with pytest.raises(ValueError, match=message.format("3")):
-        runs.read(storage, "r", min_chunks=3)
+    with pytest.raises(ValueError, match=message.format("all 3")):
+        runs.read(storage, "r", min_chunks=99)
 
 
 def test_a_run_of_which_no_chunk_has_finished_is_none(storage: Storage) -> None:

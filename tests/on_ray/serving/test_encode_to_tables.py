@@ -43,7 +43,7 @@ def test_vectors() -> None:
     vectors = [[1.0, 0.0, -2.0], [0.0, 0.0, 0.0]]
     encoded = encode_to_tables(model, [{"embedding": vector} for vector in vectors])
     assert torch.allclose(encoded.state.tables, model.encode_queries(model.query_features(np.array(vectors))).tables)
-    assert encoded.is_known == [True, True]
+    assert encoded.is_known == [True, False]
 
 
 def test_texts() -> None:
