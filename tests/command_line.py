@@ -35,6 +35,8 @@ def options_of(config: RunConfig) -> list[str]:
     options = ["--data.folder", str(config.data.folder)]
     for section in ("encoder", "components", "similarity", "loss", "training"):
         for name, value in sections[section].items():
-            if not isinstance(value, tuple):
+            if isinstance(value, bool):
+                options.append(f"--{section}.{'' if value else 'no-'}{name.replace('_', '-')}")
+            elif not isinstance(value, tuple):
                 options += [f"--{section}.{name.replace('_', '-')}", str(value)]
     return options
