@@ -201,7 +201,7 @@ def test_ids_are_asked_for_as_the_index_has_them() -> None:
 
 def test_every_command_in_the_readme_can_be_parsed() -> None:
     headings = ("Quickstart", "The stages as commands", "On a cluster", "Your own data", "Object storage", "HTTP")
-    headings += ("Negatives from all workers",)
+    headings += ("Negatives from all workers", "Random codes (SOLAR)")
     parsed = [shlex.split(line)[1:] for heading in headings for line in readme_commands(heading)]
     assert len(parsed) > 12
     for command in parsed:

@@ -5,7 +5,7 @@
     python -m jobs.benches.solar ablation --folder DATA
     python -m jobs.benches.solar workers --folder DATA
     python -m jobs.benches.solar load --folder DATA
-    python -m jobs.benches.solar_search
+    python -m jobs.benches.solar search
 
 Held fixed: the recipes' models, the test queries, all cores; training time is that of all chunks one after the other.
 
@@ -19,6 +19,7 @@ with a bucket for each label). A yes: at least as good as the classifier.
 `ablation`: buckets and chunks (the paper's Table 4, m = 25). A yes: more of both help.
 `workers`: all chunks of a small run against one chunk alone, start-up included, one and two at once. A yes: within 15%
 of K times one alone, and faster by two.
+`search`: what a search costs at 1.67 million items; `jobs.benches.solar_search`, which has options of its own.
 `load`: items of a bucket when codes are drawn and after 20% of the items were replaced. A yes: at most 1 apart at
 first, and max/mean at most 1.15 after.
 """
@@ -38,6 +39,7 @@ from numpy.typing import NDArray
 from rich.progress import track
 from torch import Tensor
 
+from jobs.benches import solar_search
 from jobs.benches.record import Record
 from rails_ray import build, on_ray
 from rails_ray.config import DataConfig, RunConfig
@@ -411,12 +413,17 @@ def main() -> None:
         "workers": main_workers,
         "load": main_load,
     }
-    parser.add_argument("question", choices=questions)
-    parser.add_argument("--folder", type=Path, required=True, help="holds tldr, wordnet, delicious, bibtex")
+    parser.add_argument("question", choices=[*questions, "search"])
+    parser.add_argument("--folder", type=Path, help="holds tldr, wordnet, delicious, bibtex; of all but search")
     parser.add_argument("--data", choices=("tldr", "wordnet"), default="tldr")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--steps", type=int, help="of a chunk; by default the recipe's")
     arguments = parser.parse_args()
+    if arguments.question == "search":
+        solar_search.main(solar_search.Arguments())
+        return
+    if arguments.folder is None:
+        parser.error("--folder must be given, the one that holds the data sets, got none")
     questions[arguments.question](Record("solar"), arguments)
 
 
