@@ -669,7 +669,7 @@ def chunk_training(trained: Chunk, config: RunConfig, read: DataSet, buckets: ND
     """
     assert isinstance(config.encoder, SolarConfig)
     queries, held_out = training_queries(config, read), read.queries["valid"]
-    precision = PRECISIONS[config.training.precision]
+    precision = PRECISIONS.get(config.training.precision)
     return ChunkTraining(
         BucketStep(trained, num_sampled=config.loss.num_sampled_buckets, precision=precision),
         BucketSampler(

@@ -129,6 +129,8 @@ def _check_solar(config: RunConfig) -> None:
         if is_its != is_solar:
             came = "one of another" if is_solar else "it for another encoder"
             raise ValueError(f"{name} must be {its} for SOLAR and only for it, got {came}")
+    if not is_solar and config.training.precision == "auto":
+        raise ValueError("training.precision must be float32 or bfloat16 for a model that is not SOLAR, got auto")
     if is_solar and (config.training.negatives != "uniform" or config.training.encode_size):
         raise ValueError(
             "training.negatives must be uniform and training.encode_size 0 for SOLAR, whose negatives are buckets, got "

@@ -253,7 +253,7 @@ def test_negatives_choose_what_queries_are_compared_with(fields: dict[str, objec
     ("made", "name", "message"),
     [
         (TEXTS.training, "negatives", "negatives must be one of uniform, in_batch, cross_device, got 'other'"),
-        (TEXTS.training, "precision", "precision must be one of float32, bfloat16, got 'other'"),
+        (TEXTS.training, "precision", "precision must be one of float32, bfloat16, auto, got 'other'"),
         (TransformerConfig(), "pooling", "pooling must be mean or aggregation, got 'other'"),
         (SOLAR.similarity, "values", "values must be probability or logit, got 'other'"),
         (SOLAR.encoder, "codes", "codes must be one of balanced, hashed, got 'other'"),

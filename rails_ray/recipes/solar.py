@@ -20,7 +20,7 @@ def text_solar() -> RunConfig:
         encoder=replace(ENCODER, reads_items=True),
         similarity=LookUpConfig(),
         loss=LossConfig(kind="bucket_cross_entropy", num_sampled_buckets=500),
-        training=TrainingConfig(num_steps=700, batch_size=512, learning_rate=1e-2, warmup_fraction=0.05),
+        training=TrainingConfig(num_steps=700, batch_size=512, learning_rate=1e-2, precision="auto"),
     )
 
 

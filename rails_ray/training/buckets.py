@@ -26,10 +26,10 @@ class BucketStep(nn.Module):
 
     Args:
         num_sampled: buckets drawn as negatives, the same for the whole batch; 0 for all.
-        precision: of the chunk's products; the loss is float32.
+        precision: of the chunk's products, None for bfloat16 on GPUs and float32 elsewhere; the loss is float32.
     """
 
-    def __init__(self, chunk: Chunk, *, num_sampled: int = 0, precision: torch.dtype = torch.float32) -> None:
+    def __init__(self, chunk: Chunk, *, num_sampled: int = 0, precision: torch.dtype | None = None) -> None:
         super().__init__()
         self.chunk = chunk
         self.num_sampled = num_sampled
@@ -49,7 +49,9 @@ class BucketStep(nn.Module):
     def _logits(
         self, queries: WeightedBags | Vectors, buckets: Int[Tensor, " C"] | None = None
     ) -> Float[Tensor, "B _"]:
-        with torch.autocast(queries.device.type, self.precision, enabled=self.precision != torch.float32):
+        device = queries.device.type
+        precision = self.precision or (torch.bfloat16 if device == "cuda" else torch.float32)
+        with torch.autocast(device, precision, enabled=precision != torch.float32):
             logits: Tensor = self.chunk(queries, buckets)
         return logits.float()
 

@@ -47,7 +47,7 @@ class TrainingConfig:
         encode_size: queries or items that a worker encodes at once (gradient caching); 0 for all.
         block_size: items that a worker scores at once with `cross_device`, where blocks of embeddings then travel from
             worker to worker; 0 to gather them all.
-        precision: of the encoder's products in training.
+        precision: of the encoder's products in training; `auto`, of SOLAR alone, is bfloat16 on GPUs.
         learning_rate: its peak, after the warm-up; from there it falls linearly to 0.
         warmup_fraction: share of the steps over which the learning rate rises from 0, in [0, 1).
         weight_decay: of AdamW.
@@ -62,7 +62,7 @@ class TrainingConfig:
     num_items: int = 512
     encode_size: int = 0
     block_size: int = 0
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["float32", "bfloat16", "auto"] = "float32"
     learning_rate: float = 1e-3
     warmup_fraction: float = 0.05
     weight_decay: float = 1e-3

@@ -252,3 +252,15 @@ def test_a_checkpoint_of_another_chunk_is_refused() -> None:
     optimizer = torch.optim.AdamW(step.parameters())
     with pytest.raises(ValueError, match="weights of a chunk must be of seed 2, got those of seed 1: train it again"):
         state.load_checkpoint(step, optimizer, run.checkpoints[-1])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("num_sampled", [0, 2])
+def test_on_a_gpu_products_are_in_bfloat16(num_sampled: int) -> None:
+    losses = []
+    for precision in (None, torch.bfloat16, torch.float32):
+        torch.manual_seed(0)
+        step = BucketStep(chunk_of(), num_sampled=num_sampled, precision=precision).cuda()
+        losses.append(step(batch_of().to("cuda")).item())
+    assert losses[0] == losses[1] == pytest.approx(losses[2], rel=2e-2)
+    assert losses[0] != losses[2]
