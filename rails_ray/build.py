@@ -14,22 +14,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rails_ray import build_chunks
 from rails_ray.config import DataConfig, RunConfig, from_json
 from rails_ray.cutoffs.calibration import Calibration
 from rails_ray.cutoffs.distributions import UNIFORM, Background, BetaDistribution, ExpDistribution, sphere
 from rails_ray.data import emoji, features, sequences, text
 from rails_ray.data.batch import PairSampler, Sampler, WindowSampler, relevance_of
-from rails_ray.data.buckets import BucketSampler, positives_of
-from rails_ray.data.dataset import SPLITS, DataSet, ItemLists, Queries, SparseRows
+from rails_ray.data.dataset import SPLITS, DataSet, ItemLists, SparseRows
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.encoders.components import ItemComponents, QueryComponents
 from rails_ray.encoders.model import AnyModel, Model
 from rails_ray.encoders.sasrec import Sasrec, SasrecConfig
-from rails_ray.encoders.solar import Chunk, Solar, SolarConfig, chunk_seed
+from rails_ray.encoders.solar import Solar, SolarConfig
 from rails_ray.encoders.text import TextTransformer, TransformerConfig
 from rails_ray.encoders.two_tower import TwoTower, TwoTowerConfig
 from rails_ray.errors import UnsupportedError
-from rails_ray.evaluation.ranking import Predicted
 from rails_ray.indexes.inverted import InvertedIndex
 from rails_ray.indexes.lookup import LookupIndex
 from rails_ray.losses import ScoreLogit
@@ -37,7 +36,6 @@ from rails_ray.losses.beta_nce import beta_logit
 from rails_ray.losses.exp_nce import exp_logit
 from rails_ray.losses.glas import CoOccurrence
 from rails_ray.losses.sampled_softmax import scaled_logit
-from rails_ray.quantizers import random_codes
 from rails_ray.retrieval import Retriever
 from rails_ray.retrieval.approximate import Approximate, Widths
 from rails_ray.retrieval.brute_force import BruteForce
@@ -51,12 +49,11 @@ from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.similarities.states import AnyItems, Codes, Tables
 from rails_ray.storage import parquet
 from rails_ray.storage.calibrations import StoredCalibration
-from rails_ray.storage.codes import ItemCodes
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import CONFIG, HISTORIES, ITEMS, Encoded, read_file
 from rails_ray.storage.runs import chunk_of
 from rails_ray.training import state
-from rails_ray.training.buckets import NUM_PROBES, BucketStep, bucket_recall, measured_probes
+from rails_ray.training.buckets import NUM_PROBES
 from rails_ray.training.contrast import Contrast, Gathered, Streamed, WithinBatch
 from rails_ray.training.objectives import Contrastive, MaximumLikelihood, Pointwise
 from rails_ray.training.step import TrainingStep
@@ -139,7 +136,7 @@ def trained_model(config: RunConfig, weights: Iterable[tuple[str, bytes]]) -> An
         chunks = {}
         for path, data in weights:
             number = chunk_of(path)
-            chunks[number] = chunk(config, number)
+            chunks[number] = build_chunks.chunk(config, number)
             state.load(chunks[number], data)
         assert isinstance(config.similarity, LookUpConfig)
         return Solar(config.encoder, config.similarity, chunks).eval()
@@ -149,68 +146,9 @@ def trained_model(config: RunConfig, weights: Iterable[tuple[str, bytes]]) -> An
     return stored
 
 
-def chunk(config: RunConfig, number: int, expected_buckets: float = 1.0) -> Chunk:
-    """An untrained chunk of SOLAR; its initial weights depend on the run's seed and its number alone.
-
-    Args:
-        expected_buckets: positive buckets of a query, on average.
-    """
-    assert isinstance(config.encoder, SolarConfig)
-    seed = chunk_seed(config.seed, number)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return Chunk(config.encoder, seed, expected_buckets)
-
-
-def codes(config: RunConfig, item_ids: list[str] | list[int]) -> ItemCodes:
-    """The codes of a run's items.
-
-    Raises:
-        ValueError: if there are more buckets than items.
-    """
-    encoder = config.encoder
-    assert isinstance(encoder, SolarConfig)
-    if encoder.num_buckets > len(item_ids):
-        raise ValueError(f"encoder.num_buckets must be at most the {len(item_ids)} items, got {encoder.num_buckets}")
-    sizes = encoder.num_chunks, encoder.num_buckets, config.seed
-    drawn = random_codes.balanced(len(item_ids), *sizes)
-    return ItemCodes(item_ids, drawn if encoder.codes == "balanced" else random_codes.hashed(item_ids, *sizes))
-
-
 def version_config(storage: Storage, described: Encoded) -> RunConfig:
     """The config of the run that a version comes from."""
     return from_json(read_file(storage, described.version, described.file(CONFIG)))
-
-
-def codes_of(
-    config: RunConfig, known: ItemCodes, item_ids: list[str] | list[int]
-) -> tuple[ItemCodes, NDArray[np.bool_]]:
-    """The codes of a corpus, and which of its items are new: those that are known keep theirs.
-
-    Args:
-        known: of a run, or of a former version.
-    """
-    encoder = config.encoder
-    assert isinstance(encoder, SolarConfig)
-    found, is_new = random_codes.inherit(
-        item_ids, known.item_ids, known.codes, num_buckets=encoder.num_buckets, seed=config.seed
-    )
-    return ItemCodes(item_ids, found), is_new
-
-
-def with_predicted(config: RunConfig, own: ItemCodes, rows: NDArray[np.integer], predicted: Predicted) -> ItemCodes:
-    """The same codes, those of some new items chosen among what a model predicts for them, in the chunks that it has.
-
-    Args:
-        rows: of the new items for which something is predicted.
-    """
-    assert isinstance(config.encoder, SolarConfig)
-    found = own.codes.copy()
-    others = np.delete(own.codes, rows, axis=0)[:, predicted.chunks]
-    found[rows[:, None], np.array(predicted.chunks)] = random_codes.nearest_predicted(
-        others, predicted.buckets, num_buckets=config.encoder.num_buckets
-    )
-    return ItemCodes(own.item_ids, found)
 
 
 def version_model(storage: Storage, described: Encoded) -> AnyModel:
@@ -221,13 +159,6 @@ def version_model(storage: Storage, described: Encoded) -> AnyModel:
     """
     weights = ((entry.path, read_file(storage, described.version, entry)) for entry in described.weights)
     return trained_model(version_config(storage, described), weights)
-
-
-def chunk_counts(config: RunConfig, described: Encoded) -> dict[str, int]:
-    """How many chunks a version's model has and should have; nothing of a model of one piece."""
-    if not isinstance(config.encoder, SolarConfig):
-        return {}
-    return {"chunks_trained": len(described.weights), "num_chunks": config.encoder.num_chunks}
 
 
 def version_similarity(storage: Storage, described: Encoded) -> Any:
@@ -488,15 +419,6 @@ def _text_folder(config: RunConfig, storage: Storage) -> Storage:
 
 
 @dataclass(frozen=True)
-class ChunkTraining:
-    """What a chunk is trained by, on which batches, and how good it is: its bucket recall on held-out queries."""
-
-    step: BucketStep
-    sampler: BucketSampler
-    bucket_recall: Callable[[], float]
-
-
-@dataclass(frozen=True)
 class Corpus:
     """
     items: item_id, input (what the item encoder reads) and, if the data set has them, title, by item row.
@@ -645,45 +567,3 @@ def sampler(config: RunConfig, trained: Model, read: DataSet, rank: int = 0, num
             raise AssertionError("SOLAR's batches are those of a chunk")
         case _:
             assert_never(config.encoder)
-
-
-def training_queries(config: RunConfig, read: DataSet) -> Queries:
-    """What the chunks of SOLAR are trained on."""
-    assert isinstance(config.encoder, SolarConfig)
-    queries = read.queries["train"]
-    if not config.encoder.reads_items:
-        return queries
-    assert isinstance(queries.inputs, list)
-    assert isinstance(read.item_inputs, list)
-    rows = np.arange(len(read.item_ids))
-    starts = np.concatenate([queries.relevant.starts, queries.relevant.starts[-1] + rows + 1])
-    relevant = ItemLists(starts, np.concatenate([queries.relevant.rows, rows]))
-    return Queries([*queries.inputs, *read.item_inputs], relevant)
-
-
-def chunk_training(trained: Chunk, config: RunConfig, read: DataSet, buckets: NDArray[np.integer]) -> ChunkTraining:
-    """What trains a chunk that has learnt its tokens.
-
-    Args:
-        buckets: of the chunk, by item row.
-    """
-    assert isinstance(config.encoder, SolarConfig)
-    queries, held_out = training_queries(config, read), read.queries["valid"]
-    precision = PRECISIONS.get(config.training.precision)
-    return ChunkTraining(
-        BucketStep(trained, num_sampled=config.loss.num_sampled_buckets, precision=precision),
-        BucketSampler(
-            queries.relevant,
-            trained.features(queries.inputs),
-            buckets,
-            batch_size=config.training.batch_size,
-            seed=trained.seed,
-        ),
-        partial(
-            bucket_recall,
-            trained,
-            trained.features(held_out.inputs),
-            positives_of(held_out.relevant, buckets),
-            measured_probes(config.encoder.num_buckets),
-        ),
-    )

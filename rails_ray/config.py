@@ -122,13 +122,14 @@ def _check_solar(config: RunConfig) -> None:
     """
     is_solar = isinstance(config.encoder, SolarConfig)
     others = {
-        "similarity": (isinstance(config.similarity, LookUpConfig), "a sum of look-ups"),
-        "loss.kind": (config.loss.kind == "bucket_cross_entropy", "bucket_cross_entropy"),
+        "similarity": (type(config.similarity).__name__, LookUpConfig.__name__),
+        "loss.kind": (config.loss.kind, "bucket_cross_entropy"),
     }
-    for name, (is_its, its) in others.items():
-        if is_its != is_solar:
-            came = "one of another" if is_solar else "it for another encoder"
-            raise ValueError(f"{name} must be {its} for SOLAR and only for it, got {came}")
+    for name, (came, its) in others.items():
+        if (came == its) != is_solar:
+            raise ValueError(
+                f"{name} must be {its} for SOLAR and for nothing else, got {came} with {type(config.encoder).__name__}"
+            )
     if not is_solar and config.training.precision == "auto":
         raise ValueError("training.precision must be float32 or bfloat16 for a model that is not SOLAR, got auto")
     if is_solar and (config.training.negatives != "uniform" or config.training.encode_size):

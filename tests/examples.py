@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rails_ray import build
+from rails_ray import build, build_chunks
 from rails_ray.config import DataConfig, LossConfig, RunConfig, to_json
 from rails_ray.data.batch import PairSampler, WindowSampler
 from rails_ray.data.dataset import ItemLists, Queries
@@ -243,9 +243,9 @@ def publish_solar(root: Path, data_folder: Path, chunks: list[int], num_shards: 
     store = Storage(str(root))
     config = replace(small_solar_config(), data=DataConfig(folder=str(data_folder)))
     data = build.data(config, store)
-    codes.write(store, "solar", build.codes(config, data.item_ids))
+    codes.write(store, "solar", build_chunks.codes(config, data.item_ids))
     for number in chunks:
-        chunk = build.chunk(config, number)
+        chunk = build_chunks.chunk(config, number)
         chunk.learn(data.queries["train"].inputs)
         torch.nn.init.normal_(chunk.output.bias, generator=torch.Generator().manual_seed(number))
         validation, training = b'{"cutoff_mass": null}', {"seconds": 0, "losses": []}

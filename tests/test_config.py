@@ -218,6 +218,7 @@ SOLAR = small_solar_config()
         (HISTORIES, {"encode_size": 8}, r"training\.encode_size must be 0 for a model of histories, got 8"),
         (TEXTS, {"block_size": 8}, "block_size needs negatives cross_device, got 8 and uniform"),
         (TEXTS, {"encode_size": -1}, "encode_size must be at least 0, got -1"),
+        (TEXTS, {"precision": "auto"}, "must be float32 or bfloat16 for a model that is not SOLAR, got auto"),
         (SOLAR, {"negatives": "in_batch"}, r"for SOLAR, whose negatives are buckets, got in_batch and 0"),
         (SOLAR, {"encode_size": 8}, r"training\.encode_size 0 for SOLAR, whose .* are buckets, got uniform and 8"),
     ],
@@ -282,21 +283,29 @@ OTHER_LOSSES = [kind for kind in get_args(get_type_hints(LossConfig)["kind"]) if
 @pytest.mark.parametrize(
     ("made", "fields", "message"),
     [
-        (SOLAR, {"similarity": DotProductConfig()}, "similarity must be a sum of look-ups .*, got one of another"),
-        (TEXTS, {"similarity": LookUpConfig()}, "similarity must be a sum of look-ups .*, got it for another encoder"),
-        (HISTORIES, {"similarity": LookUpConfig()}, "similarity must be a sum of .*, got it for another encoder"),
-        (TEXTS, {"loss": LOSS}, r"loss\.kind must be bucket_cross_entropy .*, got it for another encoder"),
+        (
+            SOLAR,
+            {"similarity": DotProductConfig()},
+            "similarity must be LookUpConfig for SOLAR and for nothing else, got Dot",
+        ),
+        (
+            TEXTS,
+            {"similarity": LookUpConfig()},
+            "similarity must be LookUpConfig .*, got LookUpConfig with TwoTowerConfig",
+        ),
+        (HISTORIES, {"similarity": LookUpConfig()}, "got LookUpConfig with SasrecConfig"),
+        (TEXTS, {"loss": LOSS}, r"loss\.kind must be bucket_cross_entropy .* with TwoTowerConfig"),
         (
             TEXTS,
             {"similarity": LookUpConfig(), "loss": LOSS},
-            "similarity must be a sum of look-ups for SOLAR and only",
+            "similarity must be LookUpConfig for SOLAR and for nothing else",
         ),
-        (TEXTS, {"encoder": SolarConfig()}, "similarity must be a sum of look-ups for SOLAR and only for it, got one"),
+        (TEXTS, {"encoder": SolarConfig()}, "similarity must be LookUpConfig .*, got Mixture.* with SolarConfig"),
         *[
             (
                 SOLAR,
                 {"loss": LossConfig(kind=kind)},
-                r"loss\.kind must be bucket_cross_entropy for .* got one of another",
+                rf"loss\.kind must be bucket_cross_entropy .*, got {kind} with SolarConfig",
             )
             for kind in OTHER_LOSSES
         ],

@@ -41,7 +41,7 @@ from torch import Tensor
 
 from jobs.benches import solar_search
 from jobs.benches.record import Record
-from rails_ray import build, on_ray
+from rails_ray import build, build_chunks, on_ray
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.dataset import DataSet, Queries
 from rails_ray.encoders.solar import Solar, SolarConfig
@@ -84,13 +84,13 @@ def train_solar(config: RunConfig) -> Trained:
     data = build.data(config, Storage("."))
     config = build.for_data(config, data)
     assert isinstance(config.encoder, SolarConfig)
-    codes = build.codes(config, data.item_ids)
+    codes = build_chunks.codes(config, data.item_ids)
     chunks, recalls, started = {}, [], time.perf_counter()
     for number in track(range(config.encoder.num_chunks), f"{config.name} on {Path(config.data.folder or '').name}"):
-        queries = build.training_queries(config, data)
-        chunk = build.chunk(config, number, float(queries.relevant.lengths.mean()))
+        queries = build_chunks.training_queries(config, data)
+        chunk = build_chunks.chunk(config, number, float(queries.relevant.lengths.mean()))
         chunk.learn(queries.inputs)
-        own = build.chunk_training(chunk, config, data, codes.codes[:, number])
+        own = build_chunks.chunk_training(chunk, config, data, codes.codes[:, number])
         train(own.step, own.sampler.batch, config.training, seed=[chunk.seed], report=QUIET)
         chunks[number] = chunk
         recalls.append(own.bucket_recall())
@@ -142,7 +142,7 @@ def zero_shot(trained: Trained, is_seen: NDArray[np.bool_]) -> ItemCodes:
     """The codes, those of items that training did not see chosen by what is predicted for their texts."""
     rows = np.flatnonzero(~is_seen)
     predicted = predicted_buckets(trained.model, [str(trained.data.item_inputs[row]) for row in rows])
-    return build.with_predicted(trained.config, trained.codes, rows[predicted.is_known], predicted)
+    return build_chunks.with_predicted(trained.config, trained.codes, rows[predicted.is_known], predicted)
 
 
 def dual_encoder(recipe: str, config: DataConfig, seed: int, seconds: float) -> tuple[Search, int, float, int]:
@@ -381,14 +381,14 @@ def main_load(record: Record, arguments: argparse.Namespace) -> None:
         num_new = len(item_ids) // 5
         for kind in ("balanced", "hashed"):
             config = replace(base, encoder=replace(encoder, codes=kind))
-            known = build.codes(config, item_ids)
+            known = build_chunks.codes(config, item_ids)
             kept = sorted(generator.permutation(len(item_ids))[num_new:].tolist())
             new_ids = [f"new-{number}" for number in range(num_new)]
             churned: Any = [*(item_ids[row] for row in kept), *new_ids]
             if kind == "balanced":
-                after = build.codes_of(config, known, churned)[0].codes
+                after = build_chunks.codes_of(config, known, churned)[0].codes
             else:
-                after = build.codes(config, churned).codes
+                after = build_chunks.codes(config, churned).codes
             for when, codes in (("at first", known.codes), ("after 20% churn", after)):
                 loads = random_codes.loads(codes, encoder.num_buckets)
                 record.row(

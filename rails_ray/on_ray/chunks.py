@@ -20,7 +20,7 @@ from ray.train.torch import TorchConfig
 from ray.train.v2.api.config import ScalingConfig
 from ray.train.v2.api.exceptions import TrainingFailedError
 
-from rails_ray import build, config
+from rails_ray import build, build_chunks, config
 from rails_ray.config import RunConfig
 from rails_ray.encoders.solar import SolarConfig
 from rails_ray.errors import RailsRayError, TrainingError
@@ -76,7 +76,7 @@ def train_chunks(
     store.check_writable()
     data = build.data(run_config, store)  # says what is wrong with it before anything starts
     run_config = build.for_data(run_config, data)
-    drawn = build.codes(run_config, data.item_ids)
+    drawn = build_chunks.codes(run_config, data.item_ids)
     run = run or timed_name(run_config.name)
     config_json = config.to_json(run_config)
     digest = data.digest()
@@ -169,11 +169,11 @@ def _train_chunk(settings: dict[str, Any]) -> None:
         return  # it died after all was done
     data = build.data(run_config, store)
     item_codes = codes.read(store, settings["run"])
-    queries = build.training_queries(run_config, data)
-    chunk = build.chunk(run_config, number, float(queries.relevant.lengths.mean()))
+    queries = build_chunks.training_queries(run_config, data)
+    chunk = build_chunks.chunk(run_config, number, float(queries.relevant.lengths.mean()))
     chunk.learn(queries.inputs)
     chunk.to(reserved_device())
-    trained = build.chunk_training(chunk, run_config, data, item_codes.codes[:, number])
+    trained = build_chunks.chunk_training(chunk, run_config, data, item_codes.codes[:, number])
     checkpoint = runs.read_checkpoint(store, run)
     progress = train_loop(
         trained.step,

@@ -15,7 +15,7 @@ import torch
 from ray.data import Datasink
 from ray.data.block import Block, BlockAccessor
 
-from rails_ray import build, config
+from rails_ray import build, build_chunks, config
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.encoders.model import Model
 from rails_ray.encoders.solar import Solar, SolarConfig
@@ -206,7 +206,7 @@ def _codes(store: Storage, found: runs.Run, run_config: RunConfig, items: pa.Tab
     if current is not None and current.run == found.name:
         known = codes.of_version(store, current).or_else(known)
     item_ids = items["item_id"].to_pylist()
-    own, is_new = build.codes_of(run_config, known, item_ids)
+    own, is_new = build_chunks.codes_of(run_config, known, item_ids)
     if new_codes == "least_loaded" or not is_new.any():
         return own
     if pa.types.is_integer(items["input"].type):
@@ -216,7 +216,7 @@ def _codes(store: Storage, found: runs.Run, run_config: RunConfig, items: pa.Tab
     texts = items["input"].filter(pa.array(is_new)).to_pylist()
     with told_plainly():
         predicted = ray.get(_predicted.remote(str(store), found.name, texts, len(found.weights_sha256)))
-    return build.with_predicted(run_config, own, np.flatnonzero(is_new)[predicted.is_known], predicted)
+    return build_chunks.with_predicted(run_config, own, np.flatnonzero(is_new)[predicted.is_known], predicted)
 
 
 @ray.remote(num_cpus=1)

@@ -13,7 +13,7 @@ import torch
 from command_line import options_of
 from examples import small_solar_config, write_text_data
 from processes import finished, kill_one, killed
-from rails_ray import build, config, on_ray
+from rails_ray import build, build_chunks, config, on_ray
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.errors import TrainingError
 from rails_ray.on_ray.placing import Placing
@@ -58,9 +58,11 @@ def trained(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> 
 def alone(run_config: RunConfig, number: int) -> dict[str, torch.Tensor]:
     """The weights of a chunk that is trained in this process."""
     data = build.data(run_config, Storage("."))
-    chunk = build.chunk(run_config, number, float(data.queries["train"].relevant.lengths.mean()))
+    chunk = build_chunks.chunk(run_config, number, float(data.queries["train"].relevant.lengths.mean()))
     chunk.learn(data.queries["train"].inputs)
-    own = build.chunk_training(chunk, run_config, data, build.codes(run_config, data.item_ids).codes[:, number])
+    own = build_chunks.chunk_training(
+        chunk, run_config, data, build_chunks.codes(run_config, data.item_ids).codes[:, number]
+    )
     train(own.step, own.sampler.batch, run_config.training, seed=[chunk.seed], report=lambda *_: None)
     return state.copy(chunk)
 
@@ -139,7 +141,7 @@ def test_chunks_that_fail_are_named_and_the_others_can_be_served_if_asked(
     own = build.for_data(run_config, data)
     runs.begin(store, "r", config.to_json(own), data.digest())
     # A checkpoint of another seed, as if folders had been mixed up.
-    other = build.chunk(replace(own, seed=1), 1)
+    other = build_chunks.chunk(replace(own, seed=1), 1)
     step = torch.nn.ModuleDict({"chunk": other})
     optimizer = torch.optim.AdamW(step.parameters())
     facts = {"losses": [1.0], "validations": [], "seconds": 1.0}
@@ -154,7 +156,7 @@ def test_chunks_that_fail_are_named_and_the_others_can_be_served_if_asked(
         on_ray.encode(root, "r", version="v")
     encoded = on_ray.encode(root, "r", version="v", min_chunks=2)
     assert [entry.path for entry in encoded.weights] == ["chunk-000/model.safetensors", "chunk-002/model.safetensors"]
-    assert build.chunk_counts(own, encoded) == {"chunks_trained": 2, "num_chunks": 3}
+    assert build_chunks.chunk_counts(own, encoded) == {"chunks_trained": 2, "num_chunks": 3}
     assert on_ray.evaluate(root, version="v").hit_rate[50] > 0.5
 
     store.delete("runs/r/chunk-001/checkpoint.safetensors")

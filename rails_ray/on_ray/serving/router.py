@@ -21,7 +21,7 @@ from ray.serve.exceptions import ReplicaUnavailableError
 from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
 
-from rails_ray import build
+from rails_ray import build_chunks
 from rails_ray.errors import UnavailableError, UnsupportedError
 from rails_ray.on_ray.serving.access import Access, Guard, Keys
 from rails_ray.on_ray.serving.answers import coverage_of, explained, log_normaliser_of, results_of
@@ -133,7 +133,7 @@ class Router:
         self.cutoffs = Cutoffs.read(store, manifest, args)
         self.index_facts = {**summary(manifest), **self.cutoffs.summary()}
         self.encoder = QueryEncoder(store, manifest)
-        self.chunks = build.chunk_counts(self.cutoffs.config, manifest)
+        self.chunks = build_chunks.chunk_counts(self.cutoffs.config, manifest)
         self.args = args
         self.access = self._read_access()
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from examples import small_config, small_solar_config, write_text_data
-from rails_ray import build
+from rails_ray import build, build_chunks
 from rails_ray.config import DataConfig, LossConfig, RunConfig, to_json
 from rails_ray.data.dataset import DataSet, ItemLists, Queries, SparseRows
 from rails_ray.encoders.bags import WeightedBags
@@ -37,7 +37,7 @@ def weights_of(numbers: list[int], config: RunConfig = CONFIG) -> list[tuple[str
     """Those of chunks that have learnt the words of two texts."""
     found = []
     for number in numbers:
-        chunk = build.chunk(config, number)
+        chunk = build_chunks.chunk(config, number)
         chunk.learn(TEXTS)
         found.append((f"chunk-{number:03d}/model.safetensors", state.to_bytes(chunk)))
     return found
@@ -46,7 +46,8 @@ def weights_of(numbers: list[int], config: RunConfig = CONFIG) -> list[tuple[str
 def test_a_chunks_initial_weights_are_the_runs_seed_and_its_number() -> None:
     before = torch.get_rng_state()
     first, again, other, of_another_run = (
-        state.copy(build.chunk(replace(CONFIG, seed=seed), number)) for seed, number in ((5, 1), (5, 1), (5, 2), (6, 1))
+        state.copy(build_chunks.chunk(replace(CONFIG, seed=seed), number))
+        for seed, number in ((5, 1), (5, 1), (5, 2), (6, 1))
     )
     assert torch.equal(torch.get_rng_state(), before)
     assert first["_extra_state"].tolist() == [5001]
@@ -67,7 +68,7 @@ def test_a_trained_model_has_the_chunks_whose_weights_there_are(numbers: list[in
         if number not in numbers:
             assert not tables[:, number].any()
             continue
-        chunk = build.chunk(CONFIG, number)
+        chunk = build_chunks.chunk(CONFIG, number)
         chunk.learn(TEXTS)
         expected = chunk(chunk.features(TEXTS)).sigmoid() / len(numbers)
         assert torch.allclose(tables[:, number], expected, atol=1e-7)
@@ -83,45 +84,45 @@ def test_weights_of_another_chunk_or_none() -> None:
 
 @pytest.mark.parametrize("item_ids", [ITEM_IDS, list(range(100, 160))], ids=["text", "integer"])
 def test_codes_are_those_of_the_config(item_ids: list[str] | list[int]) -> None:
-    balanced = build.codes(CONFIG, item_ids)
+    balanced = build_chunks.codes(CONFIG, item_ids)
     assert balanced.item_ids == item_ids
     assert balanced.codes.dtype == np.int32
     assert (balanced.codes == random_codes.balanced(60, 4, 20, 0)).all()
     assert (random_codes.loads(balanced.codes, 20) == 3).all()
-    hashed = build.codes(with_encoder(codes="hashed"), item_ids)
+    hashed = build_chunks.codes(with_encoder(codes="hashed"), item_ids)
     assert (hashed.codes == random_codes.hashed(item_ids, 4, 20, 0)).all()
-    other = build.codes(replace(CONFIG, seed=1), item_ids)
+    other = build_chunks.codes(replace(CONFIG, seed=1), item_ids)
     assert (other.codes != balanced.codes).any()
 
 
 @pytest.mark.parametrize("kind", ["balanced", "hashed"])
 def test_there_are_no_more_buckets_than_items(kind: str) -> None:
     with pytest.raises(ValueError, match=r"encoder\.num_buckets must be at most the 60 items, got 100"):
-        build.codes(with_encoder(num_buckets=100, codes=kind), ITEM_IDS)
-    assert build.codes(with_encoder(num_buckets=60, codes=kind), ITEM_IDS).codes.max() < 60
+        build_chunks.codes(with_encoder(num_buckets=100, codes=kind), ITEM_IDS)
+    assert build_chunks.codes(with_encoder(num_buckets=60, codes=kind), ITEM_IDS).codes.max() < 60
 
 
 def test_items_that_are_known_keep_their_codes() -> None:
     """Some went, some came, and the order is another."""
-    known = build.codes(CONFIG, ITEM_IDS)
+    known = build_chunks.codes(CONFIG, ITEM_IDS)
     item_ids = ["new", *reversed(ITEM_IDS[10:]), "newer"]
-    found, is_new = build.codes_of(CONFIG, known, item_ids)
+    found, is_new = build_chunks.codes_of(CONFIG, known, item_ids)
     assert found.item_ids == item_ids
     assert is_new.tolist() == [True, *[False] * 50, True]
     assert (found.codes[1:-1] == known.codes[:9:-1]).all()
     assert (found.codes[is_new] == random_codes.add(known.codes[10:], ["new", "newer"], num_buckets=20, seed=0)).all()
-    again, is_new = build.codes_of(CONFIG, found, item_ids)
+    again, is_new = build_chunks.codes_of(CONFIG, found, item_ids)
     assert not is_new.any()
     assert (again.codes == found.codes).all()
 
 
 def test_codes_of_new_items_are_chosen_among_what_is_predicted() -> None:
-    known = build.codes(CONFIG, ITEM_IDS)
-    own, is_new = build.codes_of(CONFIG, known, ["new", *ITEM_IDS, "newer"])
+    known = build_chunks.codes(CONFIG, ITEM_IDS)
+    own, is_new = build_chunks.codes_of(CONFIG, known, ["new", *ITEM_IDS, "newer"])
     buckets = np.stack([np.tile([7, 3], (3, 1)), np.tile([7, 3], (3, 1))]).astype(np.int64)  # [N, K', C]
     before = own.codes.copy()
     predicted = Predicted(np.array([True, True]), [0, 2, 3], buckets)
-    found = build.with_predicted(CONFIG, own, np.flatnonzero(is_new), predicted)
+    found = build_chunks.with_predicted(CONFIG, own, np.flatnonzero(is_new), predicted)
     assert (own.codes == before).all()
     assert found.item_ids == own.item_ids
     assert (found.codes[~is_new] == known.codes).all()
@@ -199,11 +200,11 @@ def test_a_chunk_is_trained_by_what_its_config_says(kind: str, inputs: Any, widt
         loss=LossConfig(kind="bucket_cross_entropy", num_sampled_buckets=3),
         training=replace(CONFIG.training, batch_size=2, precision="bfloat16"),
     )
-    chunk = build.chunk(config, 3, expected_buckets=1.3)
+    chunk = build_chunks.chunk(config, 3, expected_buckets=1.3)
     assert torch.allclose(chunk.output.bias.sigmoid(), torch.full((10,), 0.13))
     chunk.learn(read.queries["train"].inputs)
-    buckets = build.codes(config, read.item_ids).codes[:, 3]
-    training = build.chunk_training(chunk, config, read, buckets)
+    buckets = build_chunks.codes(config, read.item_ids).codes[:, 3]
+    training = build_chunks.chunk_training(chunk, config, read, buckets)
     assert (training.step.num_sampled, training.step.precision) == (3, torch.bfloat16)
     assert training.sampler.seed == chunk.seed == 2003
     batches = [training.sampler.batch(step) for step in range(2)]
@@ -222,7 +223,7 @@ def test_a_chunk_is_trained_by_what_its_config_says(kind: str, inputs: Any, widt
 
 
 def test_held_out_words_are_unknown() -> None:
-    chunk = build.chunk(CONFIG, 0)
+    chunk = build_chunks.chunk(CONFIG, 0)
     chunk.learn(data_of(texts).queries["train"].inputs)
     features = chunk.features(["word1 split1 word7"])
     assert isinstance(features, WeightedBags)
@@ -345,7 +346,7 @@ def test_inverted_is_for_codes_alone() -> None:
 def version(tmp_path: Path) -> tuple[Storage, manifest.Encoded]:
     """A version of 60 items by two of four chunks."""
     storage = Storage(str(tmp_path))
-    made = build.codes(CONFIG, ITEM_IDS)
+    made = build_chunks.codes(CONFIG, ITEM_IDS)
     [planned] = parts.plan([60], 60)
     items = pa.table({"item_row": np.arange(60), "item_id": ITEM_IDS})
     parts.write_part(storage, "v", planned, parquet.item_part(items, made.state))
@@ -362,8 +363,8 @@ def test_the_model_of_a_version(version: tuple[Storage, manifest.Encoded]) -> No
     expected = build.trained_model(CONFIG, weights_of([0, 2]))
     features = model.query_features(TEXTS)
     assert torch.equal(model.encode_queries(features).tables, expected.encode_queries(features).tables)
-    assert build.chunk_counts(CONFIG, encoded) == {"chunks_trained": 2, "num_chunks": 4}
-    assert build.chunk_counts(small_config(), encoded) == {}
+    assert build_chunks.chunk_counts(CONFIG, encoded) == {"chunks_trained": 2, "num_chunks": 4}
+    assert build_chunks.chunk_counts(small_config(), encoded) == {}
 
 
 def test_the_similarity_of_a_version_needs_no_weights(version: tuple[Storage, manifest.Encoded]) -> None:
@@ -391,7 +392,7 @@ def test_buckets_are_predicted_for_texts_with_a_known_word() -> None:
     torch.manual_seed(0)
     chunks = {}
     for number in (0, 2):
-        chunks[number] = build.chunk(config, number)
+        chunks[number] = build_chunks.chunk(config, number)
         chunks[number].learn(["red car", "hat"])
     model = Solar(config.encoder, LookUpConfig(), chunks)
     predicted = predicted_buckets(model, ["a red boat", "qqqq", "hat"])
@@ -404,8 +405,8 @@ def test_buckets_are_predicted_for_texts_with_a_known_word() -> None:
 def test_items_texts_are_training_queries_if_asked(tmp_path: Path) -> None:
     folder = write_text_data(tmp_path)
     data = build.data(replace(CONFIG, data=DataConfig(folder=str(folder))), Storage("."))
-    assert build.training_queries(CONFIG, data) is data.queries["train"]
-    queries, own = build.training_queries(with_encoder(reads_items=True), data), data.queries["train"]
+    assert build_chunks.training_queries(CONFIG, data) is data.queries["train"]
+    queries, own = build_chunks.training_queries(with_encoder(reads_items=True), data), data.queries["train"]
     assert queries.inputs == [*own.inputs, *data.item_inputs]
     assert [rows.tolist() for rows in queries.relevant] == [
         *(rows.tolist() for rows in own.relevant),
