@@ -25,7 +25,7 @@ from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.encoders.components import ItemComponents, QueryComponents
 from rails_ray.encoders.model import AnyModel, Model
 from rails_ray.encoders.sasrec import Sasrec, SasrecConfig
-from rails_ray.encoders.solar import Solar, SolarConfig
+from rails_ray.encoders.solar import USUAL_BUCKETS, Solar, SolarConfig
 from rails_ray.encoders.text import TextTransformer, TransformerConfig
 from rails_ray.encoders.two_tower import TwoTower, TwoTowerConfig
 from rails_ray.errors import UnsupportedError
@@ -39,8 +39,7 @@ from rails_ray.losses.sampled_softmax import scaled_logit
 from rails_ray.retrieval import Retriever
 from rails_ray.retrieval.approximate import Approximate, Widths
 from rails_ray.retrieval.brute_force import BruteForce
-from rails_ray.retrieval.look_up import Inverted
-from rails_ray.retrieval.look_up import LookUp as FullLookUp
+from rails_ray.retrieval.look_up import FullLookUp, Inverted
 from rails_ray.retrieval.two_pass import TwoPass
 from rails_ray.similarities import Similarity
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
@@ -272,6 +271,11 @@ def score_distribution(config: RunConfig, background: Background = UNIFORM) -> B
     return ExpDistribution(background) if config.loss.kind == "exp_nce" else BetaDistribution(background)
 
 
+def has_bounded_scores(config: RunConfig) -> bool:
+    """Whether scores are in [-1, 1], where distributions of them are."""
+    return not isinstance(config.similarity, LookUpConfig) or config.similarity.values == "probability"
+
+
 def background(config: RunConfig, name: str, fitted: Background | None) -> Background:
     """The scores of any item, by name.
 
@@ -498,7 +502,9 @@ def for_data(config: RunConfig, read: DataSet) -> RunConfig:
             )
         config = replace(config, encoder=replace(config.encoder, num_items=num_items, corpus=corpus))
     if isinstance(config.encoder, SolarConfig):
-        config = replace(config, encoder=_of_width(config.encoder, read, config.data.folder))
+        num_buckets = config.encoder.num_buckets or min(USUAL_BUCKETS, len(read.item_ids))
+        encoder = replace(config.encoder, num_buckets=num_buckets)
+        config = replace(config, encoder=_of_width(encoder, read, config.data.folder))
     return config
 
 

@@ -23,8 +23,9 @@ class DataConfig:
 
     Args:
         folder: a local one or s3://bucket/prefix, with items.parquet, queries.parquet and relevance.parquet, as
-            `rails_ray.data.text` says, or for a model of histories items.parquet and interactions.parquet, as
-            `rails_ray.data.sequences` says; by default the packaged emoji.
+            `rails_ray.data.text` says, or `rails_ray.data.features` for queries that are numbers; or for a model of
+            histories items.parquet and interactions.parquet, as `rails_ray.data.sequences` says; by default the
+            packaged emoji.
         num_valid: held-out queries of the emoji for validation; a folder's tables name their own.
         num_test: held-out queries of the emoji for the last measurement.
         split_seed: of the emoji's split.

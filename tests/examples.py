@@ -4,13 +4,16 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import safetensors.torch
 import torch
 import torch.nn.functional as F
+from safetensors import safe_open
 
 from rails_ray import build, build_chunks
 from rails_ray.config import DataConfig, LossConfig, RunConfig, to_json
@@ -243,7 +246,7 @@ def publish_solar(root: Path, data_folder: Path, chunks: list[int], num_shards: 
     store = Storage(str(root))
     config = replace(small_solar_config(), data=DataConfig(folder=str(data_folder)))
     data = build.data(config, store)
-    codes.write(store, "solar", build_chunks.codes(config, data.item_ids))
+    codes.write(store, "runs/solar", build_chunks.codes(config, data.item_ids))
     for number in chunks:
         chunk = build_chunks.chunk(config, number)
         chunk.learn(data.queries["train"].inputs)
@@ -264,3 +267,31 @@ def publish_solar(root: Path, data_folder: Path, chunks: list[int], num_shards: 
 def times_of(folder: Path) -> dict[Path, int]:
     """When each file of a folder was last written."""
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def mark(checkpoint: Path, seconds: float) -> None:
+    """Let a checkpoint say that training took so much longer, which a run that begins anew would not know."""
+    data = checkpoint.read_bytes()
+    facts = json.loads(safe_open(checkpoint, "pt").metadata()["facts"])
+    facts["seconds"] += seconds
+    checkpoint.write_bytes(safetensors.torch.save(safetensors.torch.load(data), {"facts": json.dumps(facts)}))
+
+
+def write_number_data(folder: Path, kind: str, num_items: int = 24) -> Path:
+    """Queries of which feature i stands for item i: sparse `features`, or a `vector` of them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    generator = np.random.default_rng(0)
+    splits = ["train"] * 8 + ["valid", "test"]
+    answers = [item for item in range(num_items) for _ in splits]
+    noise = generator.integers(num_items, size=len(answers))
+    queries: dict[str, Any] = {"query_id": range(len(answers)), "split": splits * num_items}
+    if kind == "features":
+        distinct = [sorted({item, num_items + int(other)}) for item, other in zip(answers, noise, strict=True)]
+        queries |= {"feature_indices": distinct, "feature_values": [[1.0] * len(line) for line in distinct]}
+    else:
+        vectors = np.eye(num_items)[answers] + 0.1 * generator.standard_normal((len(answers), num_items))
+        queries["vector"] = vectors.tolist()
+    pq.write_table(pa.table({"item_id": range(num_items)}), folder / "items.parquet")
+    pq.write_table(pa.table({name: list(column) for name, column in queries.items()}), folder / "queries.parquet")
+    pq.write_table(pa.table({"query_id": range(len(answers)), "item_id": answers}), folder / "relevance.parquet")
+    return folder

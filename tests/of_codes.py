@@ -6,7 +6,7 @@ import oracles
 from rails_ray.indexes.inverted import InvertedIndex
 from rails_ray.indexes.lookup import LookupIndex
 from rails_ray.retrieval import Retriever
-from rails_ray.retrieval.look_up import Inverted, LookUp
+from rails_ray.retrieval.look_up import FullLookUp, Inverted
 from rails_ray.similarities.states import Codes, Tables
 
 NUM_CHUNKS, NUM_BUCKETS, FEW_PROBES = 3, 7, 3
@@ -24,9 +24,9 @@ def look_ups(query: Tables, items: Codes) -> list[list[float]]:
     return [[oracles.look_up(own, code) for code in items.codes.tolist()] for own in query.tables.tolist()]
 
 
-def full_search(items: Codes) -> LookUp:
+def full_search(items: Codes) -> FullLookUp:
     """Every item."""
-    return LookUp(items, LookupIndex(items.codes))
+    return FullLookUp(items, LookupIndex(items.codes))
 
 
 def of_codes(method: str, items: Codes, num_candidates: int) -> Retriever[Tables]:

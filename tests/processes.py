@@ -83,3 +83,18 @@ def finished(arguments: list[str]) -> str:
     assert process.returncode == 0, errors
     assert "Traceback" not in errors
     return out
+
+
+def interrupted(arguments: list[str], when: Path) -> None:
+    """The command, interrupted as by Ctrl-C when a file is there; it ends soon, and its cluster with it."""
+    token = secrets.token_hex(32)
+    process = command(*arguments, more_environment={"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token})
+    try:
+        wait_for(lambda: when.exists() or process.poll() is not None)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    wait_for(lambda: not with_token(token))

@@ -40,7 +40,7 @@ from rails_ray.indexes.flat import FlatIndex
 from rails_ray.indexes.inverted import InvertedIndex, top_buckets
 from rails_ray.indexes.lookup import LookupIndex
 from rails_ray.kernels.compiled import loops
-from rails_ray.retrieval.look_up import Inverted, LookUp
+from rails_ray.retrieval.look_up import FullLookUp, Inverted
 from rails_ray.similarities.states import Codes, Tables
 from rails_ray.top_k import TopK
 
@@ -101,7 +101,7 @@ def look_ups(arguments: Arguments) -> list[dict[str, object]]:
     compile_s = timed(lambda: compile_all(codes.codes.dtype))
     built: list[InvertedIndex] = []
     build_s = timed(lambda: built.append(InvertedIndex(codes.codes, arguments.num_buckets)))
-    index, full = built[0], LookUp(codes, LookupIndex(codes.codes))
+    index, full = built[0], FullLookUp(codes, LookupIndex(codes.codes))
     inverted = Inverted(codes, index, arguments.num_probes, arguments.num_candidates)
     posted = top_buckets(query.tables, arguments.num_probes)
     weights = posted.values - posted.values[:, :, -1:]
@@ -184,7 +184,7 @@ def compile_all(dtype: torch.dtype) -> None:
     """Everything that a search compiles, on a corpus of one item."""
     loops()
     codes, query = Codes(torch.zeros(1, 1, dtype=dtype)), Tables(torch.zeros(1, 1, 1), torch.ones(1))
-    LookUp(codes, LookupIndex(codes.codes)).search(query, 1)
+    FullLookUp(codes, LookupIndex(codes.codes)).search(query, 1)
     Inverted(codes, InvertedIndex(codes.codes, 1), 1, 1).search(query, 1)
 
 

@@ -156,13 +156,15 @@ class Query:
         cut = client.search(self.url, queries, k, **how, cutoff=cutoff)
         names = [*self.texts, *(f"user {user}" for user in self.user_id)]
         names += [f"after {' '.join(self.history)}"] if self.history else []
-        certified = _certified([result["certificate"] for result in cut["results"]])
+        certified = _certified([result["certificate"] for result in best["results"]])
         out.print(rendering.answers(names, cut, best, f"version {cut['version']}, {self.method}: {certified}"))
         coverage = cut["coverage"]
         if coverage["num_chunks"] != coverage["chunks_trained"]:
             out.print(f"{coverage['chunks_trained']} of {coverage['num_chunks']} chunks of the model are trained")
-        for name, result in zip(names, cut["results"], strict=True):
-            if not result["is_known"]:
+        for name, result in zip(names, best["results"], strict=True):
+            if result["is_short"]:
+                out.print(f"{name!r}: the buckets looked up hold no more items; --num-probes looks up more of them")
+            if result["is_known"] is False:
                 out.print(f"nothing of {name!r} was seen in training: the answer is that to an empty query")
 
 

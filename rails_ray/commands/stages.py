@@ -48,7 +48,8 @@ class OfRecipe(Stored):
     workers: int = 2
     """Data-parallel workers; of SOLAR, chunks that are trained side by side."""
     use_gpu: bool | None = None
-    """A GPU for each worker; by default if the cluster has enough when this begins, which one that grows has not."""
+    """A GPU for each worker; by default if the cluster has enough when this begins, which one that grows has not. Of
+    SOLAR, by default if it has any; how many or what part of one for each chunk, --chunks.num-gpus says."""
     checkpoint_s: float = 60.0
     """Seconds between two checkpoints: the most work that a crash can lose."""
     timeout_s: float = 600.0

@@ -30,6 +30,7 @@ from rails_ray.similarities.states import Tables
 
 NUM_TOKENS = 2**36  # numbers of words: two of 100,000 words have one in common once in fourteen data sets
 INITIAL_STD = 0.5  # of the first layer; figures of this and other choices are in jobs/benches/LOG.md
+USUAL_BUCKETS = 5000  # .3% of which a search of 100,000 items or more looks up; fewer make chunks that train faster
 MOST_CHUNKS = 1000  # which three digits number
 
 
@@ -39,7 +40,7 @@ class SolarConfig:
 
     Args:
         num_chunks: K.
-        num_buckets: R, of each chunk.
+        num_buckets: R, of each chunk; 0 for `USUAL_BUCKETS`, or all items where there are fewer.
         codes: `balanced`, of equal load; or `hashed`, as in the paper. Items that come later take what is not full.
         hidden: H, of each chunk's model.
         input: what a query is: a `text`; `features`, numbers of features with a value each; or a `vector`.
@@ -50,7 +51,7 @@ class SolarConfig:
     """
 
     num_chunks: int = 16
-    num_buckets: int = 5000
+    num_buckets: int = 0
     codes: Literal["balanced", "hashed"] = "balanced"
     hidden: int = 512
     input: Literal["text", "features", "vector"] = "text"
@@ -60,7 +61,7 @@ class SolarConfig:
     width: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in {"num_chunks": 1, "num_buckets": 1, "hidden": 1, "num_inputs": 1, "width": 0}.items():
+        for name, least in {"num_chunks": 1, "num_buckets": 0, "hidden": 1, "num_inputs": 1, "width": 0}.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         for name in ("codes", "input"):

@@ -8,6 +8,7 @@ import ray
 from rails_ray import build
 from rails_ray.config import DataConfig
 from rails_ray.cutoffs.calibration import NUM_SEGMENTS, Calibration
+from rails_ray.errors import UnsupportedError
 from rails_ray.evaluation.calibrating import CalibrationReport, fitted_background, positives_of, report_on
 from rails_ray.evaluation.ranking import Ranking, rank_all
 from rails_ray.evaluation.report import LONGEST_LIST
@@ -72,6 +73,11 @@ def _calibrate(
 ) -> CalibrationReport:
     store = Storage(storage)
     found = VersionQueries.read(store, version, data)
+    if not build.has_bounded_scores(found.config):
+        raise UnsupportedError(
+            "calibration needs scores in [-1, 1], got a model whose similarity.values are logits: train one with "
+            "probability, or cut by top_k"
+        )
 
     def ranked(split: str) -> Ranking:
         return rank_all(found.model, found.items, found.queries(split), min(LONGEST_LIST, len(found.items)))

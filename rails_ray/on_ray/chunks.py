@@ -1,22 +1,24 @@
 """Train the K chunks of SOLAR, each on its own: no message goes from one to another, and none waits for one.
 
 Every chunk is a run of its own, <run>/chunk-NNN, with its own checkpoints and restarts. It is trained by Ray Train, in
-a run of one worker, or by a plain task, which starts in a moment and is for many small chunks; as many at once as are
-asked for and as the cluster has room for. What is done is never done again.
+a run of one worker without a process group, or by a plain task, which starts in a moment and is for many small chunks;
+as many at once as are asked for and as the cluster has room for. What is done is never done again.
 
 Source: SOLAR, Section 3.2.
 """
 
 import json
+import threading
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import numpy as np
 import ray
+import torch
 from ray.exceptions import RayError
-from ray.train.torch import TorchConfig
 from ray.train.v2.api.config import ScalingConfig
 from ray.train.v2.api.exceptions import TrainingFailedError
 
@@ -35,6 +37,7 @@ from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.training import state
 from rails_ray.training.loop import train as train_loop
 
+DONE = "done"  # of a chunk on the board, when it is stored
 LAST_STEPS = 20  # whose mean is the loss that a chunk came to
 
 
@@ -45,6 +48,7 @@ def train_chunks(
     run: str | None = None,
     at_once: int = 2,
     placing: Placing = Placing(),
+    use_gpu: bool | None = None,
     checkpoint_s: float = CHECKPOINT_S,
     on_progress: OnProgress | None = None,
 ) -> runs.Run:
@@ -57,102 +61,144 @@ def train_chunks(
     Args:
         storage: root, a local folder or s3://bucket/prefix.
         run: name of the run, the same again to go on with it; by default the recipe's name and the time.
-        at_once: chunks that are trained side by side; the result does not depend on it.
+        at_once: chunks that are trained side by side, fewer where there is no room; the result does not depend on it.
+        use_gpu: whether chunks reserve GPUs; by default where the cluster has any.
         checkpoint_s: seconds between two checkpoints of a chunk, which are the most work that a crash can lose of it.
         on_progress: called a few times a second, of all chunks together.
 
     Raises:
-        ValueError: if the data, the run's name or the config cannot be used.
+        ValueError: if the data, the run's name or the config cannot be used, or there is no room for a chunk.
         StorageError: if storage cannot be written to.
         TrainingError: if chunks fail; it names them. The others are kept.
     """
     if not isinstance(run_config.encoder, SolarConfig):
         raise ValueError(f"train_chunks is for SOLAR, got recipe {run_config.name}: train trains models of one piece")
     if at_once < 1:
-        raise ValueError(f"at_once must be at least 1, got {at_once}")
+        raise ValueError(f"workers must be at least 1, got {at_once}")
     if checkpoint_s < 0:
         raise ValueError(f"checkpoint_s must be at least 0, got {checkpoint_s}")
+    resources = ray.cluster_resources()
+    placing = placing.on(resources, use_gpu)
+    at_once = min(at_once, placing.room(resources))
     store = Storage(storage)
     store.check_writable()
-    data = build.data(run_config, store)  # says what is wrong with it before anything starts
-    run_config = build.for_data(run_config, data)
-    drawn = build_chunks.codes(run_config, data.item_ids)
     run = run or timed_name(run_config.name)
-    config_json = config.to_json(run_config)
-    digest = data.digest()
-    runs.begin(store, run, config_json, digest)
+    run_config, missing = _begin(store, run, run_config)
     if runs.is_finished(store, run):
         return runs.read(store, run)
-    if not codes.exist(store, run):
-        codes.write(store, run, drawn)
-    num_chunks = drawn.codes.shape[1]
-    finished = runs.finished_chunks(store, run)
-    missing = [chunk for chunk in range(num_chunks) if chunk not in finished]
-    for chunk in missing:
-        runs.begin(store, runs.chunk_run(run, chunk), config_json, digest)
-
-    board = new_board() if on_progress else None
-    settings = {"config": config_json, "storage": str(store), "run": run, "checkpoint_s": checkpoint_s, "board": board}
-    fit_all = partial(_fit_all, missing, partial(_fit, settings, placing), at_once)
-    num_steps = run_config.training.num_steps
-    try:
-        if on_progress is None:
-            failed = fit_all()
-        else:
-            failed = watch(fit_all, lambda: _seen(board, num_chunks, num_steps, finished), on_progress)
-    finally:
-        if board is not None:
-            ray.kill(board)
-    if failed:
-        raise TrainingError(
-            f"all {num_chunks} chunks of run {run!r} must be trained, got {num_chunks - len(failed)}; "
-            + "; ".join(f"chunk {chunk}: {reason}" for chunk, reason in sorted(failed.items()))
-            + ": train it again under its name for the missing ones"
-        )
+    _fit_missing(store, run, run_config, missing, at_once, placing, checkpoint_s, on_progress)
     with told_plainly():
         ray.get(_finish.options(num_cpus=1).remote(str(store), run))
     return runs.read(store, run)
 
 
+def _begin(store: Storage, run: str, run_config: RunConfig) -> tuple[RunConfig, list[int]]:
+    """Reserve the run's name and draw its codes; its whole config, and which chunks are to be trained."""
+    data = build.data(run_config, store)  # says what is wrong with it before anything starts
+    run_config = build.for_data(run_config, data)
+    drawn = build_chunks.codes(run_config, data.item_ids)
+    config_json, digest = config.to_json(run_config), data.digest()
+    runs.begin(store, run, config_json, digest)
+    if not codes.exist(store, f"runs/{run}"):
+        codes.write(store, f"runs/{run}", drawn)
+    finished = runs.finished_chunks(store, run)
+    missing = [chunk for chunk in range(drawn.codes.shape[1]) if chunk not in finished]
+    for chunk in missing:
+        runs.begin_chunk(store, run, chunk, config_json, digest)
+    return run_config, missing
+
+
+def _fit_missing(
+    store: Storage,
+    run: str,
+    run_config: RunConfig,
+    missing: list[int],
+    at_once: int,
+    placing: Placing,
+    checkpoint_s: float,
+    on_progress: OnProgress | None,
+) -> None:
+    """Raises:
+    TrainingError: if chunks fail.
+    """
+    assert isinstance(run_config.encoder, SolarConfig)
+    num_chunks, num_steps = run_config.encoder.num_chunks, run_config.training.num_steps
+    board = new_board() if on_progress else None
+    settings = {
+        "config": config.to_json(run_config),
+        "storage": str(store),
+        "run": run,
+        "checkpoint_s": checkpoint_s,
+        "board": board,
+    }
+    stop = threading.Event()
+    fit_all = partial(_fit_all, missing, partial(_fit, settings, placing), at_once, stop)
+    try:
+        if on_progress is None:
+            failed = fit_all()
+        else:
+            done = [chunk for chunk in range(num_chunks) if chunk not in missing]
+            failed = watch(fit_all, lambda: _seen(board, num_chunks, num_steps, done), on_progress)
+    finally:
+        stop.set()
+        if board is not None:
+            ray.kill(board)
+    if failed:
+        chunks_of: dict[str, list[str]] = {}
+        for chunk, reason in sorted(failed.items()):
+            chunks_of.setdefault(reason, []).append(str(chunk))
+        reasons = "; ".join(f"chunk {', '.join(chunks)}: {reason}" for reason, chunks in chunks_of.items())
+        raise TrainingError(
+            f"all {num_chunks} chunks of run {run!r} must be trained, got {num_chunks - len(failed)}; {reasons}: "
+            "train it again under its name for the missing ones"
+        )
+
+
 def _seen(board: Any, num_chunks: int, num_steps: int, finished: list[int]) -> tuple[int, int, str] | None:
     """The progress of all chunks as one."""
     shown = latest_of_all(board)
-    steps = {**dict.fromkeys(finished, num_steps), **{chunk: done for chunk, (done, _, _) in shown.items()}}
-    running = {chunk: note for chunk, (done, total, note) in shown.items() if done < total}
-    num_done = sum(done == num_steps for done in steps.values())
-    notes = ", ".join(f"chunk {chunk} {note}" for chunk, note in sorted(running.items()))
-    return sum(steps.values()), num_chunks * num_steps, f"{num_done} of {num_chunks} chunks{notes and ': ' + notes}"
+    done = {*finished, *(chunk for chunk, (_, _, note) in shown.items() if note == DONE)}
+    steps = sum(steps for chunk, (steps, _, _) in shown.items() if chunk not in done) + num_steps * len(done)
+    running = [f"chunk {chunk} {note}" for chunk, (_, _, note) in sorted(shown.items()) if chunk not in done]
+    note = f"{len(done)} of {num_chunks} chunks" + (f": {', '.join(running)}" if running else "")
+    return steps, num_chunks * num_steps, note
 
 
-def _fit_all(chunks: list[int], fit: Callable[[int], None], at_once: int) -> dict[int, str]:
-    """Fit all chunks, so many at a time; why those failed that did."""
-    with ThreadPoolExecutor(at_once) as threads:
-        futures: dict[Future[None], int] = {threads.submit(fit, chunk): chunk for chunk in chunks}
-        wait(futures)
-    failed: dict[int, str] = {}
-    for future, chunk in futures.items():
-        error = future.exception()
-        if isinstance(error, RailsRayError | TrainingFailedError | RayError | ValueError | FloatingPointError):
-            failed[chunk] = reason_of(error)
-        elif error is not None:
+def _fit_all(chunks: list[int], fit: Callable[[int], None], at_once: int, stop: threading.Event) -> dict[int, str]:
+    """Fit all chunks, so many at a time, and begin none after `stop`; why those failed that did."""
+    waiting, errors = deque(chunks), dict[int, Exception]()
+
+    def work() -> None:
+        while waiting and not stop.is_set():
+            with suppress(IndexError):  # another thread took the last
+                chunk = waiting.popleft()
+                try:
+                    fit(chunk)
+                except Exception as error:
+                    errors[chunk] = error
+
+    # Daemons: Ctrl-C must not wait for them, nor may they begin another chunk, which would start a cluster of its own.
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(at_once)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for error in errors.values():
+        if not isinstance(error, RailsRayError | TrainingFailedError | RayError | ValueError | FloatingPointError):
             raise error
-    return failed
+    return {chunk: reason_of(error) for chunk, error in errors.items()}
 
 
 def _fit(settings: dict[str, Any], placing: Placing, chunk: int) -> None:
     """Train one chunk to its end, in as many tries as its worker's deaths make of it."""
-    own = {**settings, "chunk": chunk}
-    reserved = {"num_cpus": placing.num_cpus, "num_gpus": placing.num_gpus}
+    own = {**settings, "chunk": chunk, "num_threads": max(round(placing.num_cpus), 1)}
     if placing.backend == "tasks":
+        reserved = {"num_cpus": placing.num_cpus, "num_gpus": placing.num_gpus}
         ray.get(_train_task.options(**reserved, max_retries=MAX_RESTARTS).remote(own))
         return
-    scaling = ScalingConfig(
-        num_workers=1,
-        use_gpu=placing.num_gpus > 0,
-        resources_per_worker={"CPU": placing.num_cpus, "GPU": placing.num_gpus},
-    )
-    # The backend opens a process group of one, which nothing uses.
-    fit_to_end(_train_chunk, own, scaling, TorchConfig(backend="gloo"), runs.chunk_run(settings["run"], chunk))
+    reserved = {"CPU": placing.num_cpus, "GPU": placing.num_gpus}
+    scaling = ScalingConfig(num_workers=1, use_gpu=bool(placing.num_gpus), resources_per_worker=reserved)
+    fit_to_end(_train_chunk, own, scaling, None, runs.chunk_run(settings["run"], chunk))
 
 
 @ray.remote
@@ -162,13 +208,14 @@ def _train_task(settings: dict[str, Any]) -> None:
 
 def _train_chunk(settings: dict[str, Any]) -> None:
     """What the worker of a chunk does: train it, with checkpoints, and store it as a run."""
+    torch.set_num_threads(settings["num_threads"])
     run_config = config.from_json(settings["config"])
     store, number = Storage(settings["storage"]), settings["chunk"]
     run = runs.chunk_run(settings["run"], number)
     if runs.is_finished(store, run):
         return  # it died after all was done
     data = build.data(run_config, store)
-    item_codes = codes.read(store, settings["run"])
+    item_codes = codes.read(store, f"runs/{settings['run']}")
     queries = build_chunks.training_queries(run_config, data)
     chunk = build_chunks.chunk(run_config, number, float(queries.relevant.lengths.mean()))
     chunk.learn(queries.inputs)
@@ -204,18 +251,21 @@ def _train_chunk(settings: dict[str, Any]) -> None:
         training={"seconds": progress.seconds, "losses": progress.losses},
         config=settings["config"],
     )
+    if settings["board"] is not None:
+        num_steps = run_config.training.num_steps
+        settings["board"].write.remote(num_steps, num_steps, DONE, number)
 
 
 @ray.remote
 def _finish(storage: str, run: str) -> None:
     """Validate all chunks together and leave the run as finished."""
     store = Storage(storage)
-    of_chunks = {chunk: runs.read(store, runs.chunk_run(run, chunk)) for chunk in runs.finished_chunks(store, run)}
+    of_chunks = {chunk: runs.read_chunk(store, run, chunk) for chunk in runs.finished_chunks(store, run)}
     found = runs.read(store, run)
     run_config = config.from_json(found.config)
     data = build.data(run_config, store)
     model = build.trained_model(run_config, runs.weights(store, found)).to(reserved_device())
-    report = validate(model, codes.read(store, run).state, data.queries["valid"], None)
+    report = validate(model, codes.read(store, f"runs/{run}").state, data.queries["valid"], None)
     runs.finish(
         store,
         run,

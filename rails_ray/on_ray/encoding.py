@@ -78,6 +78,8 @@ def encode(
     for name, number in (("num_workers", num_workers), ("part_items", part_items)):
         if number < 1:
             raise ValueError(f"{name} must be at least 1, got {number}")
+    if min_chunks is not None and min_chunks < 1:
+        raise ValueError(f"min_chunks must be at least 1, got {min_chunks}")
     store = Storage(storage)
     store.check_writable()
     found = runs.read(store, run, min_chunks)
@@ -85,12 +87,13 @@ def encode(
     run_config = build.with_data(run_config, data or run_config.data)
     corpus = build.corpus(run_config, store)
     items = corpus.items
-    if isinstance(run_config.encoder, SolarConfig):
-        items = items.append_column("codes", parquet.vectors(_codes(store, found, run_config, items, new_codes).codes))
+    has_codes = isinstance(run_config.encoder, SolarConfig)
     if not 1 <= num_shards <= items.num_rows:
         raise ValueError(f"num_shards must be at least 1 and at most the {items.num_rows} items, got {num_shards}")
     version = version or timed_name(run_config.name)
-    if use_gpu is None:
+    if has_codes:
+        use_gpu = False  # nothing is left to compute
+    elif use_gpu is None:
         use_gpu = ray.cluster_resources().get("GPU", 0) >= num_workers
 
     weights_sha256 = _digest_of(found)
@@ -104,10 +107,14 @@ def encode(
             "items": _digest(items),
             "num_shards": num_shards,
             "part_items": part_items,
+            **({"new_codes": new_codes} if has_codes else {}),
         },
     )
     if parts.is_finished(store, version):
         return manifest.read_encoded(store, version)
+    if has_codes:
+        chosen = _codes(store, version, found, run_config, items, new_codes)
+        items = items.append_column("codes", parquet.vectors(chosen.codes)).drop_columns(["input"])
     written = parts.rows_written(store, version)
     missing = [part for part in planned if part.first_row not in written]
 
@@ -199,9 +206,19 @@ def _digest_of(run: runs.Run) -> str:
     return hashlib.sha256(json.dumps(run.weights_sha256).encode()).hexdigest()
 
 
-def _codes(store: Storage, found: runs.Run, run_config: RunConfig, items: pa.Table, new_codes: NewCodes) -> ItemCodes:
+def _codes(
+    store: Storage, version: str, found: runs.Run, run_config: RunConfig, items: pa.Table, new_codes: NewCodes
+) -> ItemCodes:
+    """The codes of a version's items, chosen when its encoding first began."""
+    folder = manifest.folder_of(version)
+    if not codes.exist(store, folder):
+        codes.write(store, folder, _chosen(store, found, run_config, items, new_codes))
+    return codes.read(store, folder)
+
+
+def _chosen(store: Storage, found: runs.Run, run_config: RunConfig, items: pa.Table, new_codes: NewCodes) -> ItemCodes:
     """The codes of a corpus: of each item the current version's, or else the run's, or else new ones."""
-    known = codes.read(store, found.name)
+    known = codes.read(store, f"runs/{found.name}")
     current = versions.current(store)
     if current is not None and current.run == found.name:
         known = codes.of_version(store, current).or_else(known)

@@ -93,7 +93,7 @@ class VersionQueries:
 def run_items(store: Storage, found: runs.Run, run_config: RunConfig, model: AnyModel, data: DataSet) -> AnyItems:
     """All items of a data set as a run's model has them."""
     if isinstance(model, Solar):
-        own, _ = build_chunks.codes_of(run_config, codes.read(store, found.name), data.item_ids)
+        own, _ = build_chunks.codes_of(run_config, codes.read(store, f"runs/{found.name}"), data.item_ids)
         return own.state
     return encode_items(model, model.item_features(data.item_inputs))
 

@@ -8,6 +8,7 @@ from typing import Any
 from ray.train.torch import TorchConfig
 from ray.train.v2.api.config import FailureConfig, ScalingConfig
 from ray.train.v2.api.config import RunConfig as RayRunConfig
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 from ray.train.v2.torch.torch_trainer import TorchTrainer  # what ray.train.torch names, as type checkers cannot see
 
@@ -22,25 +23,32 @@ def fit_to_end(
     worker: Callable[[dict[str, Any]], None],
     settings: dict[str, Any],
     scaling: ScalingConfig,
-    backend: TorchConfig,
+    backend: TorchConfig | None,
     name: str = "train",
 ) -> None:
-    """Train to the end, in as many tries as workers' deaths make of it. An error of ours would come again: no retry."""
+    """Train to the end, in as many tries as workers' deaths make of it. An error of ours would come again: no retry.
+
+    Args:
+        backend: of the process group that the workers form; None for workers that form none.
+    """
     for restarts_left in reversed(range(MAX_RESTARTS + 1)):
         # Ray Train keeps nothing that we read: checkpoints are in our storage, on S3 or not.
         with tempfile.TemporaryDirectory(prefix="rails-ray-") as bookkeeping:
-            trainer = TorchTrainer(
-                worker,
-                train_loop_config=settings,
-                scaling_config=scaling,
-                torch_config=backend,
-                run_config=RayRunConfig(
-                    name=name,
-                    storage_path=bookkeeping,
-                    # Workers for which there is no room are asked for so often, a minute each, before that is told.
-                    failure_config=FailureConfig(controller_failure_limit=2),
-                ),
+            run_config = RayRunConfig(
+                name=name,
+                storage_path=bookkeeping,
+                # Workers for which there is no room are asked for so often, a minute each, before that is told.
+                failure_config=FailureConfig(controller_failure_limit=2),
             )
+            of_run: dict[str, Any] = {
+                "train_loop_config": settings,
+                "scaling_config": scaling,
+                "run_config": run_config,
+            }
+            if backend is None:
+                trainer = DataParallelTrainer(worker, **of_run)
+            else:
+                trainer = TorchTrainer(worker, torch_config=backend, **of_run)
             try:
                 trainer.fit()
             except TrainingFailedError as error:

@@ -61,7 +61,8 @@ def train(
         run: name of the run, the same again to go on with it; by default the recipe's name and the time.
         num_workers: data-parallel workers; the result depends on it by rounding only, dropout and in-batch negatives
             aside. Of SOLAR, chunks that are trained side by side.
-        use_gpu: one GPU per worker; by default where the cluster has enough of them.
+        use_gpu: one GPU per worker; by default where the cluster has enough of them. Of SOLAR, by default where it has
+            any, and as many for each chunk as `placing` says.
         checkpoint_s: seconds between two checkpoints, which are the most work that a crash can lose.
         timeout_s: that workers wait for one another before all start again from the last checkpoint.
         placing: of the chunks of SOLAR; `chunks.train_chunks` trains them.
@@ -72,6 +73,17 @@ def train(
         StorageError: if storage cannot be written to.
         TrainingError: if training fails.
     """
+    if isinstance(run_config.encoder, SolarConfig):
+        return train_chunks(
+            run_config,
+            storage,
+            run=run,
+            at_once=num_workers,
+            placing=placing,
+            use_gpu=use_gpu,
+            checkpoint_s=checkpoint_s,
+            on_progress=on_progress,
+        )
     if num_workers < 1:
         raise ValueError(f"num_workers must be at least 1, got {num_workers}")
     sizes = run_config.training
@@ -81,16 +93,6 @@ def train(
         raise ValueError(f"checkpoint_s must be at least 0, got {checkpoint_s}")
     if timeout_s <= 0:
         raise ValueError(f"timeout_s must be above 0, got {timeout_s}")
-    if isinstance(run_config.encoder, SolarConfig):
-        return train_chunks(
-            run_config,
-            storage,
-            run=run,
-            at_once=num_workers,
-            placing=placing,
-            checkpoint_s=checkpoint_s,
-            on_progress=on_progress,
-        )
     store = Storage(storage)
     store.check_writable()
     data = build.data(run_config, store)  # says what is wrong with it before anything starts

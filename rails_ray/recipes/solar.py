@@ -10,7 +10,7 @@ from rails_ray.encoders.solar import SolarConfig
 from rails_ray.similarities.look_up import LookUpConfig
 from rails_ray.training.loop import TrainingConfig
 
-ENCODER = SolarConfig(num_chunks=16, num_buckets=5000, hidden=512, num_inputs=2**14, ngram_sizes=(3, 4))
+ENCODER = SolarConfig(num_chunks=16, hidden=512, num_inputs=2**14, ngram_sizes=(3, 4))
 
 
 def text_solar() -> RunConfig:

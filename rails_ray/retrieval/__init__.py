@@ -7,8 +7,8 @@ threshold.
 | `two_pass`      | RAILS, Algorithm 1                             | always                                 |
 | `approximate`   | RAILS, Section 3.2: top-k per embedding, top-k | where its certificate says so          |
 |                 | average, combined top-k                        |                                        |
-| `look_up`       | SOLAR, Section 4, and product quantization:    | `LookUp` always, `Inverted` where its  |
-|                 | every item, or those in a query's buckets      | certificate says so                    |
+| `look_up`       | SOLAR, Section 4, and product quantization:    | `FullLookUp` always, `Inverted` where  |
+|                 | every item, or those in a query's buckets      | its certificate says so                |
 | `sharded`       | one corpus, several parts: by items            | as its parts are                       |
 | `by_chunk`      | SOLAR, Section 3: by chunks of the codes       | as `look_up` is                        |
 

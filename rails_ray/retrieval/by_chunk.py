@@ -4,11 +4,12 @@
     inverted:       partial sums of each part over its postings  ->  candidates
                     partial scores of the candidates             ->  their sum  ->  top-k
 
-As parts share no chunk, each is made and searched without any other (SOLAR, Section 3: no communication). The
-answer is that of one machine but for rounding: partial scores are added in float64, so that a score is off by at most
-one float32 from what one machine finds, and seldom is; partial sums over postings are those of float32, so that which
-of two items with nearly equal sums is the last candidate may differ. Where tables hold numbers whose sums float32
-holds exactly, nothing differs, ties included.
+A library, for batches of queries on several machines; what is served is cut by items. As parts share no chunk, each is
+made and searched without any other (SOLAR, Section 3: no communication). The answer is that of one machine but for
+rounding: partial scores are added in float64, so that a score is off by at most one float32 from what one machine
+finds, and seldom is; partial sums over postings are those of float32, so that which of two items with nearly equal sums
+is the last candidate may differ. Where tables hold numbers whose sums float32 holds exactly, nothing differs, ties
+included.
 
 What a part sends of a query is what its postings touch, some K' m X / R rows and sums, or a number for every item.
 

@@ -39,7 +39,7 @@ BLOCK_CODES = 2**20  # parts of candidates' codes that are gathered at once: wit
 BLOCK_TOUCHED = 2**22  # queries * items of a block, of which postings touch a part: at most some 100 MB
 
 
-class LookUp:
+class FullLookUp:
     """Exact search that scores every item.
 
     Args:

@@ -57,5 +57,19 @@ class LookUp(nn.Module):
 
     @torch.no_grad()
     def scores(self, query: Tables, items: Codes, floor: Float[Tensor, " B"] | None = None) -> Float[Tensor, "B X"]:
-        """The contract of `Similarity`; no item is passed over, as a look-up costs less than to ask whether."""
+        """The contract of `Similarity`; no item is passed over, as a look-up costs less than to ask whether.
+
+        Raises:
+            ValueError: if a code is none of the tables' entries, or has not a part for each table.
+        """
+        num_parts, num_entries = query.tables.shape[1:]
+        if items.codes.shape[-1] != num_parts:
+            raise ValueError(f"codes must have the {num_parts} parts of the tables, got {items.codes.shape[-1]}")
+        if items.codes.numel():
+            least, most = (int(end) for end in items.codes.aminmax())
+            if least < 0 or most >= num_entries:
+                wrong = least if least < 0 else most
+                raise ValueError(
+                    f"codes must be at least 0 and below the {num_entries} entries of a table, got {wrong}"
+                )
         return lookup_scan.scores(query.tables, items.codes)

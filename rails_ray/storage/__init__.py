@@ -7,6 +7,7 @@
     runs/<run>/codes.parquet                of SOLAR: the code of each item
     runs/<run>/chunk-000/                   of SOLAR: a run for each chunk, whose models are that of the run
     versions/<version>/begun.json           what the version is being encoded from; its name is taken
+    versions/<version>/codes.parquet        of SOLAR: as they were chosen when encoding began
     versions/<version>/shard-000/*.parquet  items of one shard
     versions/<version>/parts/*.json         a record of each part that was written, from which encoding goes on
     versions/<version>/config.json, model.safetensors (of SOLAR one for each chunk, in its folder)

@@ -1,4 +1,4 @@
-"""Codes of items, beside the run that was trained for them.
+"""Codes of items, beside the run that was trained for them, and beside a version while it is encoded.
 
     codes.parquet    item_id, codes: int32 [K] as in the parts of a version
 
@@ -44,27 +44,27 @@ class ItemCodes:
         return Codes(torch.tensor(self.codes))  # a copy, as Arrow's arrays cannot be written to
 
 
-def write(storage: Storage, run: str, item_codes: ItemCodes) -> None:
-    """Leave the codes of a run's items, which do not change from then on."""
+def write(storage: Storage, folder: str, item_codes: ItemCodes) -> None:
+    """Leave codes in the folder of a run or a version, where they do not change from then on."""
     table = pa.table({"item_id": item_codes.item_ids, "codes": parquet.vectors(item_codes.codes)})
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="zstd", use_dictionary=False, write_page_checksum=True)
-    storage.write(_path(run), sink.getvalue())
+    storage.write(_path(folder), sink.getvalue())
 
 
-def read(storage: Storage, run: str) -> ItemCodes:
+def read(storage: Storage, folder: str) -> ItemCodes:
     """Raises:
-    DamagedError: if the run has none, or they cannot be read.
+    DamagedError: if the folder has none, or they cannot be read.
     """
     try:
-        return _of(pq.read_table(io.BytesIO(storage.read(_path(run))), page_checksum_verification=True))
+        return _of(pq.read_table(io.BytesIO(storage.read(_path(folder))), page_checksum_verification=True))
     except (NotFoundError, pa.ArrowInvalid, OSError, KeyError) as error:
-        raise DamagedError(f"{storage}/{_path(run)} must hold the codes of the items, got: {error}") from None
+        raise DamagedError(f"{storage}/{_path(folder)} must hold the codes of the items, got: {error}") from None
 
 
-def exist(storage: Storage, run: str) -> bool:
-    """Whether a run has codes."""
-    return storage.exists(_path(run))
+def exist(storage: Storage, folder: str) -> bool:
+    """Whether a folder has codes."""
+    return storage.exists(_path(folder))
 
 
 def of_version(storage: Storage, described: Encoded) -> ItemCodes:
@@ -79,5 +79,5 @@ def _of(table: pa.Table) -> ItemCodes:
     return ItemCodes(table["item_id"].to_pylist(), parquet.rows_in(table["codes"]))
 
 
-def _path(run: str) -> str:
-    return f"runs/{run}/codes.parquet"
+def _path(folder: str) -> str:
+    return f"{folder}/codes.parquet"

@@ -18,8 +18,6 @@ from rails_ray.errors import ConflictError, DamagedError, NotFoundError
 from rails_ray.storage.filesystem import NAME, Storage
 from rails_ray.storage.manifest import WEIGHTS, read_json
 
-CHUNKED = re.compile(rf"{NAME.pattern}(/chunk-\d{{3}})?")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
@@ -60,8 +58,17 @@ def begin(storage: Storage, run: str, config: bytes, data_sha256: str) -> None:
     Raises:
         ValueError: if the name cannot be that of a folder, or a run of another config or data has it.
     """
-    if not CHUNKED.fullmatch(run):
+    if not NAME.fullmatch(run):
         raise ValueError(f"run must be made of letters, digits, '.', '_' and '-', got {run!r}")
+    _begin(storage, run, config, data_sha256)
+
+
+def begin_chunk(storage: Storage, run: str, chunk: int, config: bytes, data_sha256: str) -> None:
+    """The same of a chunk of a run."""
+    _begin(storage, chunk_run(run, chunk), config, data_sha256)
+
+
+def _begin(storage: Storage, run: str, config: bytes, data_sha256: str) -> None:
     begun = {**json.loads(config), "data_sha256": data_sha256}
     try:
         storage.create(f"runs/{run}/begun.json", json.dumps(begun, indent=1).encode())
@@ -75,7 +82,7 @@ def begin(storage: Storage, run: str, config: bytes, data_sha256: str) -> None:
 
 
 def is_begun(storage: Storage, run: str) -> bool:
-    return CHUNKED.fullmatch(run) is not None and storage.exists(f"runs/{run}/begun.json")
+    return NAME.fullmatch(run) is not None and storage.exists(f"runs/{run}/begun.json")
 
 
 def is_finished(storage: Storage, run: str) -> bool:
@@ -154,8 +161,7 @@ def read(storage: Storage, run: str, min_chunks: int | None = None) -> Run:
         ValueError: if it is in chunks of which too few have finished.
         DamagedError: if its reports cannot be read.
     """
-    folder = f"runs/{run}"
-    is_name = CHUNKED.fullmatch(run) is not None
+    is_name = NAME.fullmatch(run) is not None
     if is_name and not is_finished(storage, run):
         of_chunks = _of_chunks(storage, run, min_chunks)
         if of_chunks is not None:
@@ -163,6 +169,16 @@ def read(storage: Storage, run: str, min_chunks: int | None = None) -> Run:
     if not is_name or not is_finished(storage, run):
         finished = [name for name in storage.list("runs") if is_finished(storage, name)]
         raise NotFoundError(f"run must be one of {', '.join(finished) or 'none trained yet'}, got {run!r}")
+    return _read(storage, run)
+
+
+def read_chunk(storage: Storage, run: str, chunk: int) -> Run:
+    """The finished run of a chunk; raises what `read` does."""
+    return _read(storage, chunk_run(run, chunk))
+
+
+def _read(storage: Storage, run: str) -> Run:
+    folder = f"runs/{run}"
     try:
         validation = json.loads(storage.read(f"{folder}/validation.json"))
         training = json.loads(storage.read(f"{folder}/training.json"))
@@ -184,7 +200,7 @@ def _of_chunks(storage: Storage, run: str, min_chunks: int | None) -> Run | None
     finished = finished_chunks(storage, run)
     if not finished:
         return None
-    of_chunks = {chunk: read(storage, chunk_run(run, chunk)) for chunk in finished}
+    of_chunks = {chunk: read_chunk(storage, run, chunk) for chunk in finished}
     config = next(iter(of_chunks.values())).config
     num_chunks = json.loads(config)["encoder"]["num_chunks"]
     least = num_chunks if min_chunks is None else min(min_chunks, num_chunks)
@@ -192,7 +208,7 @@ def _of_chunks(storage: Storage, run: str, min_chunks: int | None) -> Run | None
         wanted = f"all {least}" if least == num_chunks else str(least)
         raise ValueError(
             f"run {run!r} must have {wanted} trained chunks, got {len(finished)}: "
-            f"train it again under its name, or go on without the others by min_chunks {len(finished)}"
+            f"train it again under its name, or encode it without the others by --min-chunks {len(finished)}"
         )
     return Run(
         name=run,

@@ -251,7 +251,7 @@ def test_no_chunk_is_no_model() -> None:
     [
         ("num_chunks", 0, "num_chunks must be at least 1, got 0"),
         ("num_chunks", 1001, "num_chunks must be at most 1000, got 1001"),
-        ("num_buckets", 0, "num_buckets must be at least 1, got 0"),
+        ("num_buckets", -1, "num_buckets must be at least 0, got -1"),
         ("hidden", 0, "hidden must be at least 1, got 0"),
         ("num_inputs", 0, "num_inputs must be at least 1, got 0"),
         ("width", -1, "width must be at least 0, got -1"),

@@ -189,11 +189,11 @@ sys.modules["numba"] = None
 import torch
 from rails_ray.indexes.inverted import InvertedIndex
 from rails_ray.indexes.lookup import LookupIndex
-from rails_ray.retrieval.look_up import Inverted, LookUp
+from rails_ray.retrieval.look_up import Inverted, FullLookUp
 from rails_ray.similarities.states import Codes, Tables
 items = Codes(torch.tensor([[0, 1], [1, 0]]))
 query = Tables(torch.eye(2)[None], torch.ones(1))
-for retriever in (LookUp(items, LookupIndex(items.codes)), Inverted(items, InvertedIndex(items.codes, 2), 2, 2)):
+for retriever in (FullLookUp(items, LookupIndex(items.codes)), Inverted(items, InvertedIndex(items.codes, 2), 2, 2)):
     assert retriever.search(query, 1).top_k.item_rows.tolist() == [[0]]
 """
     root = Path(__file__).parents[2]

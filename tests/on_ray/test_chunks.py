@@ -11,19 +11,23 @@ import safetensors.torch
 import torch
 
 from command_line import options_of
-from examples import small_solar_config, write_text_data
-from processes import finished, kill_one, killed
+from examples import mark, small_solar_config, write_number_data, write_text_data
+from processes import finished, interrupted, kill_one, killed
 from rails_ray import build, build_chunks, config, on_ray
 from rails_ray.config import DataConfig, RunConfig
+from rails_ray.encoders.solar import Solar
 from rails_ray.errors import TrainingError
+from rails_ray.evaluation.ranking import predicted_buckets
+from rails_ray.on_ray.pipelining import pipeline
 from rails_ray.on_ray.placing import Placing
-from rails_ray.storage import codes, runs, versions
+from rails_ray.storage import codes, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
 from rails_ray.training.loop import train
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
+MARK_S = 1e6
 TASKS = Placing(backend="tasks")
 NUM_CHUNKS = 3
 
@@ -47,7 +51,7 @@ def trained(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> 
         run_config,
         root,
         run="r",
-        num_workers=2,
+        num_workers=3,  # of which a batch is no multiple
         placing=TASKS,
         on_progress=lambda done, total, note: seen.append((done, total, note)),
     )
@@ -121,14 +125,19 @@ def test_a_killed_driver_loses_no_chunk_that_was_done(run_config: RunConfig, tmp
     root = tmp_path / "storage"
     training = ["train", "text-solar", "--run", "r", "--storage", str(root), "--workers", "1"]
     training += ["--chunks.backend", "tasks", "--checkpoint-s", "0", *options_of(run_config)]
-    killed(training, root / "runs" / "r" / "chunk-001" / "checkpoint.safetensors")
-    first = root / "runs" / "r" / "chunk-000" / "model.safetensors"
+    folder = root / "runs" / "r"
+    interrupted(training, folder / "chunk-000" / "checkpoint.safetensors")
+    assert not (folder / "chunk-001" / "checkpoint.safetensors").exists(), "no other chunk may begin"
+    killed(training, folder / "chunk-001" / "checkpoint.safetensors")
+    mark(folder / "chunk-001" / "checkpoint.safetensors", MARK_S)
+    first = folder / "chunk-000" / "model.safetensors"
     before = first.stat().st_mtime_ns
-    assert not (root / "runs" / "r" / "config.json").exists()
+    assert not (folder / "config.json").exists()
     told = finished([*training, "--resume"])
     assert first.stat().st_mtime_ns == before, "what was trained must not be trained again"
     assert "3 of 3 chunks" in told
     assert "bucket recall" in told
+    assert runs.read_chunk(Storage(str(root)), "r", 1).training["seconds"] > MARK_S, "it must go on from its checkpoint"
     for number in range(NUM_CHUNKS):
         assert equal(weights_of(Storage(str(root)), "r", number), alone(run_config, number))
 
@@ -171,7 +180,7 @@ def test_items_come_and_go_by_versions_alone(
     first = on_ray.encode(root, "r", version="first")
     on_ray.publish(root, "first")
     own = codes.of_version(store, first)
-    assert np.array_equal(own.codes, codes.read(store, "r").codes)
+    assert np.array_equal(own.codes, codes.read(store, "runs/r").codes)
     assert first.columns["codes"] == "fixed_size_list<item: int32>[3]"
 
     def corpus(name: str, rows: range) -> DataConfig:
@@ -192,8 +201,33 @@ def test_items_come_and_go_by_versions_alone(
     assert np.array_equal(of_again.codes[5:75], of_grown.codes), "new items keep theirs in the next version"
     assert np.array_equal(of_again.codes[:5], own.codes[:5]), "and those that come back have what was trained for them"
 
-    predicted = on_ray.encode(root, "r", version="predicted", data=corpus("again", range(80)), new_codes="predicted")
-    of_predicted = codes.of_version(store, predicted)
+    on_ray.publish(root, "again")
+    same = on_ray.encode(root, "r", version="again", data=corpus("again", range(80)))
+    assert same.parts == again.parts, "what is current now does not matter to a version that was begun before"
+    on_ray.publish(root, "grown")
+
+    newest = corpus("again", range(80))
+    predicted = on_ray.encode(root, "r", version="predicted", data=newest, new_codes="predicted")
+    of_predicted, model = codes.of_version(store, predicted), build.version_model(store, predicted)
     assert np.array_equal(of_predicted.codes[:75], of_again.codes[:75])
-    assert not np.array_equal(of_predicted.codes[75:], of_again.codes[75:])
-    assert versions.current_version(store) == "grown"
+    assert isinstance(model, Solar)
+    texts = pq.read_table(Path(str(newest.folder)) / "items.parquet")["text"].to_pylist()[75:]
+    best = predicted_buckets(model, texts)
+    assert best.is_known.all()
+    assert (of_predicted.codes[75:, :, None] == best.buckets).any(axis=2).all(), "new items stand in predicted buckets"
+
+
+@pytest.mark.parametrize("kind", ["features", "vector"])
+def test_queries_that_are_numbers_from_data_to_a_current_version(kind: str, tmp_path: Path) -> None:
+    """Each label has a feature of its own, so that a model that has learnt finds it first."""
+    folder = write_number_data(tmp_path / "data", kind)
+    small = small_solar_config(num_chunks=2)
+    encoder = replace(small.encoder, input=kind, ngram_sizes=())  # type: ignore[arg-type]
+    training = replace(small.training, num_steps=150)
+    own = replace(small, encoder=encoder, training=training, data=DataConfig(folder=str(folder)))
+    done = pipeline(own, str(tmp_path), run="r", placing=TASKS)
+    assert done.report.hit_rate[1] == 1
+    assert done.manifest.query == (
+        {"features": "map<int64, float>"} if kind == "features" else {"embedding": "list<float>"}
+    )
+    assert build_chunks.chunk_counts(own, done.manifest) == {"chunks_trained": 2, "num_chunks": 2}

@@ -1,16 +1,13 @@
 """kill -9 of a driver and of a worker, in training and in encoding: what was done stays done, and the work goes on."""
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import safetensors.torch
-from safetensors import safe_open
 
 from command_line import options_of
-from examples import small_config, write_text_data, write_untrained_run
+from examples import mark, small_config, write_text_data, write_untrained_run
 from processes import finished, kill_one, killed, stop_one
 from rails_ray import build, on_ray
 from rails_ray.config import DataConfig, RunConfig
@@ -46,14 +43,6 @@ def curve_of(run_config: RunConfig, storage: Path) -> list[float]:
     return train(step, sampler.batch, run_config.training, seed=[0, 0], report=lambda *_: None).losses
 
 
-def mark(checkpoint: Path) -> None:
-    """Let a checkpoint say that training took much longer, which a run that begins anew would not know."""
-    data = checkpoint.read_bytes()
-    facts = json.loads(safe_open(checkpoint, "pt").metadata()["facts"])
-    facts["seconds"] += MARK_S
-    checkpoint.write_bytes(safetensors.torch.save(safetensors.torch.load(data), {"facts": json.dumps(facts)}))
-
-
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_killed_driver_of_training_and_of_encoding(
     run_config: RunConfig, undisturbed: list[float], tmp_path: Path
@@ -63,7 +52,7 @@ def test_a_killed_driver_of_training_and_of_encoding(
     training += ["--encoder.ngram-sizes", "3", "4", *options_of(run_config)]
     killed(training, root / "runs" / "r" / "checkpoint.safetensors")
     assert not (root / "runs" / "r" / "config.json").exists()  # no half run is to be seen
-    mark(root / "runs" / "r" / "checkpoint.safetensors")
+    mark(root / "runs" / "r" / "checkpoint.safetensors", MARK_S)
     finished(training)
     run = runs.read(Storage(str(root)), "r")
     assert len(run.training["losses"]) == sizes.num_steps

@@ -2,21 +2,55 @@ import pytest
 
 from rails_ray.on_ray.placing import Placing
 
+CPUS, TWO_GPUS = {"CPU": 4.0}, {"CPU": 4.0, "GPU": 2.0}
 
-@pytest.mark.parametrize(("num_cpus", "num_gpus"), [(1, 0), (0, 0.25), (0.5, 1)])
-def test_a_chunk_has_a_cpu_or_a_gpu_or_parts_of_them(num_cpus: float, num_gpus: float) -> None:
-    for backend in ("ray_train", "tasks"):
-        placing = Placing(backend=backend, num_cpus=num_cpus, num_gpus=num_gpus)  # type: ignore[arg-type]
-        assert (placing.num_cpus, placing.num_gpus) == (num_cpus, num_gpus)
+
+@pytest.mark.parametrize(
+    ("placing", "resources", "use_gpu", "num_gpus", "room"),
+    [
+        (Placing(), CPUS, None, 0, 4),
+        (Placing(num_cpus=2), CPUS, None, 0, 2),
+        (Placing(num_cpus=0.5), CPUS, None, 0, 8),
+        (Placing(num_cpus=3), CPUS, None, 0, 1),
+        (Placing(), TWO_GPUS, None, 1, 2),
+        (Placing(), TWO_GPUS, False, 0, 4),
+        (Placing(num_gpus=0.25, num_cpus=0.5), TWO_GPUS, None, 0.25, 8),
+        (Placing(num_gpus=0.4), TWO_GPUS, None, 0.4, 4),
+        (Placing(num_gpus=0.6), TWO_GPUS, True, 0.6, 2),  # two of them do not fit on one GPU
+        (Placing(num_gpus=2), TWO_GPUS, None, 2, 1),
+        (Placing(num_gpus=1), CPUS, None, 0, 4),
+        (Placing(num_gpus=0), TWO_GPUS, True, 0, 4),
+    ],
+)
+def test_room(placing: Placing, resources: dict[str, float], use_gpu: bool | None, num_gpus: float, room: int) -> None:
+    found = placing.on(resources, use_gpu)
+    assert found.num_gpus == num_gpus
+    assert found.room(resources) == room
+
+
+@pytest.mark.parametrize(
+    ("placing", "resources", "came"),
+    [
+        (Placing(num_cpus=5), CPUS, "5 CPUs and 0 GPUs that a chunk reserves, got 4 and 0"),
+        (Placing(num_gpus=1), CPUS, "1 CPUs and 1 GPUs that a chunk reserves, got 4 and 0"),
+        (Placing(), CPUS, "1 CPUs and 1 GPUs that a chunk reserves, got 4 and 0"),
+        (Placing(num_gpus=3), TWO_GPUS, "1 CPUs and 3 GPUs that a chunk reserves, got 4 and 2"),
+    ],
+)
+def test_no_room_for_a_single_chunk(placing: Placing, resources: dict[str, float], came: str) -> None:
+    asked = placing.on(resources, True if placing.num_cpus < 5 else None)
+    with pytest.raises(
+        ValueError, match=f"the cluster must have the {came}: set --chunks.num-cpus and --chunks.num-gp"
+    ):
+        asked.room(resources)
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"backend": "threads"}, "backend must be one of ray_train, tasks, got 'threads'"),
-        ({"num_cpus": 0}, "num_cpus and num_gpus must be at least 0, and one above, got 0 and 0"),
-        ({"num_cpus": -1, "num_gpus": 2}, "num_cpus and num_gpus must be at least 0, and one above, got -1 and 2"),
-        ({"num_gpus": -0.5}, "num_cpus and num_gpus must be at least 0, and one above, got 1 and -0.5"),
+        ({"num_cpus": 0}, "num_cpus must be above 0, got 0"),
+        ({"num_gpus": -0.5}, "num_gpus must be at least 0, got -0.5"),
     ],
 )
 def test_places_that_there_are_not(fields: dict[str, object], message: str) -> None:

@@ -26,12 +26,12 @@ def item_codes(item_ids: list[str] | list[int], num_chunks: int = 3, seed: int =
 
 @pytest.mark.parametrize("item_ids", [["b", "a", "ü"], [7, 3, 2**60], ["only"]])
 def test_codes_come_back_as_they_were(item_ids: list[str] | list[int], storage: Storage) -> None:
-    assert not codes.exist(storage, "r")
+    assert not codes.exist(storage, "runs/r")
     written = item_codes(item_ids)
-    codes.write(storage, "r", written)
-    assert codes.exist(storage, "r")
-    assert not codes.exist(storage, "other")
-    back = codes.read(storage, "r")
+    codes.write(storage, "runs/r", written)
+    assert codes.exist(storage, "runs/r")
+    assert not codes.exist(storage, "runs/other")
+    back = codes.read(storage, "runs/r")
     assert back.item_ids == item_ids
     assert back.codes.dtype == np.int32
     assert (back.codes == written.codes).all()
@@ -39,13 +39,13 @@ def test_codes_come_back_as_they_were(item_ids: list[str] | list[int], storage: 
 
 def test_codes_are_the_same_bytes_each_time(storage: Storage) -> None:
     for run in ("r", "s"):
-        codes.write(storage, run, item_codes(["a", "b"]))
+        codes.write(storage, f"runs/{run}", item_codes(["a", "b"]))
     assert storage.read("runs/r/codes.parquet") == storage.read("runs/s/codes.parquet")
 
 
 def test_a_search_takes_them_as_they_are(storage: Storage) -> None:
-    codes.write(storage, "r", item_codes(["a", "b"]))
-    made = codes.read(storage, "r")
+    codes.write(storage, "runs/r", item_codes(["a", "b"]))
+    made = codes.read(storage, "runs/r")
     state = made.state  # of arrays that Arrow lets nobody write to
     assert isinstance(state, Codes)
     assert torch.equal(state.codes, torch.tensor(made.codes))
@@ -83,11 +83,11 @@ def damage(data: bytes) -> bytes:
 )
 def test_codes_that_are_none(change, storage: Storage) -> None:
     path = "runs/r/codes.parquet"
-    codes.write(storage, "r", item_codes(["a", "b"]))
+    codes.write(storage, "runs/r", item_codes(["a", "b"]))
     changed = change(storage.read(path))
     storage.delete(path) if changed is None else storage.write(path, changed)
     with pytest.raises(DamagedError, match=r"/runs/r/codes\.parquet must hold the codes of the items, got: "):
-        codes.read(storage, "r")
+        codes.read(storage, "runs/r")
 
 
 def encode(storage: Storage, made: ItemCodes, shard_items: list[int]) -> manifest.Encoded:

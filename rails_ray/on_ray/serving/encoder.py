@@ -29,12 +29,12 @@ class EncodedQueries:
     """
     state: of the queries in their order.
     seen: items of each query's history.
-    is_known: of each query, whether the model knows any part of it.
+    is_known: of each query, whether the model knows any part of it; None where it cannot tell.
     """
 
     state: AnyQuery
     seen: list[list[ItemId]]
-    is_known: list[bool]
+    is_known: Sequence[bool | None]
 
 
 class Histories:
@@ -148,7 +148,7 @@ def encode(
         state = map_tensors(lambda tensor: tensor.cpu(), concatenate(states) if len(states) > 1 else states[0])
         if len(states) > 1:
             state = take(state, torch.tensor([*order[False], *order[True]]).argsort())
-        return EncodedQueries(state, seen, [True] * len(queries))
+        return EncodedQueries(state, seen, [None] * len(queries))
 
 
 def encode_to_tables(model: Solar, queries: Sequence[dict[str, Any]], device: str = "cpu") -> EncodedQueries:
@@ -170,6 +170,9 @@ def encode_to_tables(model: Solar, queries: Sequence[dict[str, Any]], device: st
             outside = [feature for feature in value if not 0 <= feature < 2**31]
             if outside:
                 raise ValueError(f"{where}.features must be numbered from 0 to {2**31 - 1}, got {outside[0]}")
+            largest = max(value.values(), key=abs, default=0.0)
+            if abs(largest) > LARGEST_NUMBER:
+                raise ValueError(f"{where}.features must hold numbers up to {LARGEST_NUMBER:g}, got {largest:g}")
         inputs.append(value)
     read: Any = _sparse(inputs) if field == "features" else inputs
     with torch.no_grad():

@@ -143,7 +143,8 @@ class QueryResult(BaseModel):
     num_scored: items whose score was computed.
     is_truncated: whether k or max_items ended the list before the scores fell below the threshold.
     is_short: whether `inverted` found fewer items than were asked for, although there are more.
-    is_known: whether the model knows any word or feature of the query; if not, the answer is that to an empty one.
+    is_known: whether the model knows any word or feature of the query; if not, the answer is that to an empty one. Null
+        where the model cannot tell.
     """
 
     items: list[ItemId]
@@ -156,7 +157,7 @@ class QueryResult(BaseModel):
     certificate: CertificateResult
     is_truncated: bool
     is_short: bool = False
-    is_known: bool = True
+    is_known: bool | None = None
 
 
 class Coverage(BaseModel):
