@@ -65,7 +65,7 @@ def wait_for(what: Callable[[], bool], timeout_s: float = 90) -> None:
 
 
 def killed(arguments: list[str], when: Path) -> None:
-    """The command, killed as soon as a file is there; nothing of its cluster is left."""
+    """The command and its whole cluster, killed as soon as a file is there, as when a machine is lost."""
     token = secrets.token_hex(32)
     process = command(*arguments, more_environment={"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token})
     try:
@@ -74,6 +74,9 @@ def killed(arguments: list[str], when: Path) -> None:
     finally:
         process.kill()
         process.communicate()
+    for left in with_token(token):  # which ends by itself too, but may take a minute
+        with contextlib.suppress(psutil.Error):
+            left.kill()
     wait_for(lambda: not with_token(token))
 
 

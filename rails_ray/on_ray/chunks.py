@@ -31,13 +31,14 @@ from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.failures import told_plainly
 from rails_ray.on_ray.fitting import CHECKPOINT_S, MAX_RESTARTS, Every, fit_to_end, reason_of
 from rails_ray.on_ray.placing import Placing
-from rails_ray.on_ray.progress import OnProgress, Reporter, latest_of_all, new_board, watch
+from rails_ray.on_ray.progress import POLL_S, OnProgress, Reporter, latest_of_all, new_board, watch
 from rails_ray.storage import codes, runs
 from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.training import state
 from rails_ray.training.loop import train as train_loop
 
 DONE = "done"  # of a chunk on the board, when it is stored
+STOP_S = 10.0  # that threads have to end when a command is interrupted
 LAST_STEPS = 20  # whose mean is the loss that a chunk came to
 
 
@@ -131,8 +132,8 @@ def _fit_missing(
         "checkpoint_s": checkpoint_s,
         "board": board,
     }
-    stop = threading.Event()
-    fit_all = partial(_fit_all, missing, partial(_fit, settings, placing), at_once, stop)
+    stop, is_over = threading.Event(), threading.Event()
+    fit_all = partial(_fit_all, missing, partial(_fit, settings, placing, stop), at_once, stop, is_over)
     try:
         if on_progress is None:
             failed = fit_all()
@@ -141,6 +142,8 @@ def _fit_missing(
             failed = watch(fit_all, lambda: _seen(board, num_chunks, num_steps, done), on_progress)
     finally:
         stop.set()
+        if placing.backend == "tasks":  # whose threads end then; one that asks Ray after its end would end the process
+            is_over.wait(STOP_S)
         if board is not None:
             ray.kill(board)
     if failed:
@@ -164,7 +167,9 @@ def _seen(board: Any, num_chunks: int, num_steps: int, finished: list[int]) -> t
     return steps, num_chunks * num_steps, note
 
 
-def _fit_all(chunks: list[int], fit: Callable[[int], None], at_once: int, stop: threading.Event) -> dict[int, str]:
+def _fit_all(
+    chunks: list[int], fit: Callable[[int], None], at_once: int, stop: threading.Event, is_over: threading.Event
+) -> dict[int, str]:
     """Fit all chunks, so many at a time, and begin none after `stop`; why those failed that did."""
     waiting, errors = deque(chunks), dict[int, Exception]()
 
@@ -183,18 +188,24 @@ def _fit_all(chunks: list[int], fit: Callable[[int], None], at_once: int, stop: 
         thread.start()
     for thread in threads:
         thread.join()
+    is_over.set()
     for error in errors.values():
         if not isinstance(error, RailsRayError | TrainingFailedError | RayError | ValueError | FloatingPointError):
             raise error
     return {chunk: reason_of(error) for chunk, error in errors.items()}
 
 
-def _fit(settings: dict[str, Any], placing: Placing, chunk: int) -> None:
-    """Train one chunk to its end, in as many tries as its worker's deaths make of it."""
+def _fit(settings: dict[str, Any], placing: Placing, stop: threading.Event, chunk: int) -> None:
+    """Train one chunk to its end, in as many tries as its worker's deaths make of it; of tasks, until `stop`."""
     own = {**settings, "chunk": chunk, "num_threads": max(round(placing.num_cpus), 1)}
     if placing.backend == "tasks":
         reserved = {"num_cpus": placing.num_cpus, "num_gpus": placing.num_gpus}
-        ray.get(_train_task.options(**reserved, max_retries=MAX_RESTARTS).remote(own))
+        task = _train_task.options(**reserved, max_retries=MAX_RESTARTS).remote(own)
+        while not ray.wait([task], timeout=POLL_S)[0]:
+            if stop.is_set():
+                ray.cancel(task, force=True)
+                return
+        ray.get(task)
         return
     reserved = {"CPU": placing.num_cpus, "GPU": placing.num_gpus}
     scaling = ScalingConfig(num_workers=1, use_gpu=bool(placing.num_gpus), resources_per_worker=reserved)

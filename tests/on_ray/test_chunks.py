@@ -123,8 +123,14 @@ def test_a_worker_that_dies_takes_its_own_chunk_back_to_its_checkpoint(
 
 def test_a_killed_driver_loses_no_chunk_that_was_done(run_config: RunConfig, tmp_path: Path) -> None:
     root = tmp_path / "storage"
+    # So many steps that a worker cannot end them before it notices that its driver is gone.
+    run_config = replace(
+        run_config,
+        encoder=replace(run_config.encoder, num_chunks=2),
+        training=replace(run_config.training, num_steps=2000),
+    )
     training = ["train", "text-solar", "--run", "r", "--storage", str(root), "--workers", "1"]
-    training += ["--chunks.backend", "tasks", "--checkpoint-s", "0", *options_of(run_config)]
+    training += ["--chunks.backend", "tasks", "--checkpoint-s", "0.2", *options_of(run_config)]
     folder = root / "runs" / "r"
     interrupted(training, folder / "chunk-000" / "checkpoint.safetensors")
     assert not (folder / "chunk-001" / "checkpoint.safetensors").exists(), "no other chunk may begin"
@@ -135,11 +141,10 @@ def test_a_killed_driver_loses_no_chunk_that_was_done(run_config: RunConfig, tmp
     assert not (folder / "config.json").exists()
     told = finished([*training, "--resume"])
     assert first.stat().st_mtime_ns == before, "what was trained must not be trained again"
-    assert "3 of 3 chunks" in told
+    assert "2 of 2 chunks" in told
     assert "bucket recall" in told
     assert runs.read_chunk(Storage(str(root)), "r", 1).training["seconds"] > MARK_S, "it must go on from its checkpoint"
-    for number in range(NUM_CHUNKS):
-        assert equal(weights_of(Storage(str(root)), "r", number), alone(run_config, number))
+    assert equal(weights_of(Storage(str(root)), "r", 1), alone(run_config, 1))
 
 
 def test_chunks_that_fail_are_named_and_the_others_can_be_served_if_asked(
