@@ -29,7 +29,7 @@ from rails_ray.encoders.solar import USUAL_BUCKETS, Solar, SolarConfig
 from rails_ray.encoders.text import TextTransformer, TransformerConfig
 from rails_ray.encoders.two_tower import TwoTower, TwoTowerConfig
 from rails_ray.errors import UnsupportedError
-from rails_ray.indexes.inverted import InvertedIndex
+from rails_ray.indexes.inverted import NUM_PROBES, InvertedIndex
 from rails_ray.indexes.lookup import LookupIndex
 from rails_ray.losses import ScoreLogit
 from rails_ray.losses.beta_nce import beta_logit
@@ -52,7 +52,6 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import CONFIG, HISTORIES, ITEMS, Encoded, read_file
 from rails_ray.storage.runs import chunk_of
 from rails_ray.training import state
-from rails_ray.training.buckets import NUM_PROBES
 from rails_ray.training.contrast import Contrast, Gathered, Streamed, WithinBatch
 from rails_ray.training.objectives import Contrastive, MaximumLikelihood, Pointwise
 from rails_ray.training.step import TrainingStep

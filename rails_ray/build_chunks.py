@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from rails_ray.config import RunConfig
 from rails_ray.data.buckets import BucketSampler, positives_of
 from rails_ray.data.dataset import DataSet, ItemLists, Queries
-from rails_ray.encoders.solar import Chunk, SolarConfig, chunk_seed
-from rails_ray.evaluation.ranking import Predicted
+from rails_ray.encoders.solar import Chunk, Predicted, SolarConfig, chunk_seed
 from rails_ray.quantizers import random_codes
 from rails_ray.storage.codes import ItemCodes
 from rails_ray.storage.manifest import Encoded
@@ -45,8 +44,9 @@ def codes(config: RunConfig, item_ids: list[str] | list[int]) -> ItemCodes:
     if encoder.num_buckets > len(item_ids):
         raise ValueError(f"encoder.num_buckets must be at most the {len(item_ids)} items, got {encoder.num_buckets}")
     sizes = encoder.num_chunks, encoder.num_buckets, config.seed
-    drawn = random_codes.balanced(len(item_ids), *sizes)
-    return ItemCodes(item_ids, drawn if encoder.codes == "balanced" else random_codes.hashed(item_ids, *sizes))
+    if encoder.codes == "balanced":
+        return ItemCodes(item_ids, random_codes.balanced(len(item_ids), *sizes))
+    return ItemCodes(item_ids, random_codes.hashed(item_ids, *sizes))
 
 
 def codes_of(

@@ -13,6 +13,7 @@ from rails_ray.storage.manifest import Manifest
 from rails_ray.top_k import Exclusions
 
 TEXTS = ["red", "blue hat", "tree", "gold ring", "car"]
+NO_CHUNKS = {"chunks_trained": None, "num_chunks": None}  # in the coverage of a model of one piece
 ASKED = [{"text": text} for text in TEXTS]
 
 

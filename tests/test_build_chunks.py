@@ -14,9 +14,8 @@ from rails_ray import build, build_chunks
 from rails_ray.config import DataConfig, LossConfig, RunConfig, to_json
 from rails_ray.data.dataset import DataSet, ItemLists, Queries, SparseRows
 from rails_ray.encoders.bags import WeightedBags
-from rails_ray.encoders.solar import Chunk, Solar
+from rails_ray.encoders.solar import Chunk, Predicted, Solar, predicted_buckets
 from rails_ray.errors import DamagedError, UnsupportedError
-from rails_ray.evaluation.ranking import Predicted, predicted_buckets
 from rails_ray.quantizers import random_codes
 from rails_ray.similarities.look_up import LookUp, LookUpConfig
 from rails_ray.similarities.states import Codes, Tables

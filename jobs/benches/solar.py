@@ -7,6 +7,8 @@
     python -m jobs.benches.solar load --folder DATA
     python -m jobs.benches.solar search
 
+TF-IDF needs scikit-learn: `pip install -e '.[bench]'`.
+
 Held fixed: the recipes' models, the test queries, all cores; training time is that of all chunks one after the other.
 
 `quality`: SOLAR against a dual encoder of the same inputs (words and n-grams), with and without GLaS, each trained for
@@ -44,9 +46,9 @@ from jobs.benches.record import Record
 from rails_ray import build, build_chunks, on_ray
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.dataset import DataSet, Queries
-from rails_ray.encoders.solar import Solar, SolarConfig
+from rails_ray.encoders.solar import Solar, SolarConfig, predicted_buckets
 from rails_ray.evaluation.metrics import attainable_precision, precision, recall_of_relevant
-from rails_ray.evaluation.ranking import encode_items, predicted_buckets
+from rails_ray.evaluation.ranking import encode_items
 from rails_ray.indexes.inverted import InvertedIndex, top_buckets
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.placing import Placing

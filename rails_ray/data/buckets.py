@@ -80,5 +80,6 @@ def positives_of(relevant: ItemLists, buckets: NDArray[np.integer]) -> Positives
         buckets: by item row [X].
     """
     query = np.repeat(np.arange(len(relevant)), relevant.lengths)
-    pairs = np.unique(np.stack([query, buckets[relevant.rows]]), axis=1)
-    return Positives(torch.from_numpy(pairs[0]), torch.from_numpy(pairs[1].astype(np.int64)))
+    width = int(buckets.max(initial=0)) + 1
+    pairs = np.unique(query * width + buckets[relevant.rows])  # by query, then by bucket
+    return Positives(torch.from_numpy(pairs // width), torch.from_numpy(pairs % width))

@@ -18,9 +18,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rails_ray.encoders.bags import WeightedBags, are_known, hashed, known_only, of_length_one, unweighted
@@ -30,6 +32,8 @@ from rails_ray.similarities.states import Tables
 
 NUM_TOKENS = 2**36  # numbers of words: two of 100,000 words have one in common once in fourteen data sets
 INITIAL_STD = 0.5  # of the first layer; figures of this and other choices are in jobs/benches/LOG.md
+NUM_PREDICTED = 10  # buckets of a chunk, among which a new item's is chosen by their loads
+BATCH_SIZE = 128  # texts at a time for which buckets are predicted
 USUAL_BUCKETS = 5000  # .3% of which a search of 100,000 items or more looks up; fewer make chunks that train faster
 MOST_CHUNKS = 1000  # which three digits number
 
@@ -228,6 +232,34 @@ class Solar(nn.Module):
             for name, chunk in self.chunks.items():
                 torch.div(value_of(chunk(features).float()), len(self.chunks), out=tables[:, int(name)])
         return Tables(tables, torch.ones(len(features), device=device))
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The buckets that SOLAR predicts for texts of which it knows a word.
+
+    is_known: whether it does, of all texts [N].
+    chunks: those that are trained, K' of K.
+    buckets: of the others in each of these, best first [N', K', C].
+    """
+
+    is_known: NDArray[np.bool_]
+    chunks: list[int]
+    buckets: NDArray[np.int64]
+
+
+def predicted_buckets(model: Solar, texts: list[str]) -> Predicted:
+    """What codes of new items can be chosen from."""
+    is_known = np.array(model.has_known(texts), dtype=bool)
+    known = [text for text, own in zip(texts, is_known, strict=True) if own]
+    chunks = [int(name) for name in model.chunks]
+    num = min(NUM_PREDICTED, model.config.num_buckets)
+    best = [torch.empty(0, len(chunks), num, dtype=torch.int64)]
+    features, device = model.query_features(known), model.first.hidden_bias.device
+    for rows in torch.arange(len(known)).split(BATCH_SIZE):
+        tables = model.encode_queries(features.take(rows).to(device)).tables
+        best.append(tables[:, chunks].topk(num, dim=2).indices.cpu())
+    return Predicted(is_known, chunks, torch.cat(best).numpy())
 
 
 def tokens_of(config: SolarConfig, inputs: Any) -> WeightedBags:

@@ -16,14 +16,12 @@ from torch import Tensor
 from rails_ray.data.batch import FeatureRows
 from rails_ray.data.dataset import Queries
 from rails_ray.encoders.model import AnyModel, Model
-from rails_ray.encoders.solar import Solar
 from rails_ray.losses import ScoreLogit
 from rails_ray.similarities.states import AnyItems, AnyQuery, ItemState, concatenate
 from rails_ray.top_k import select
 
 BATCH_SIZE = 128  # queries or items encoded at a time
 NOT_FOUND = 2**62  # a rank beyond all k, whose reciprocal is as good as 0
-NUM_PREDICTED = 10  # buckets of a chunk, among which a new item's is chosen by their loads
 NUM_SAMPLED = 32  # items of the corpus per query: 64,000 scores of 2,000 queries give a Beta's parameters to a percent
 
 
@@ -63,32 +61,6 @@ def in_batches(features: FeatureRows, model: AnyModel) -> Iterator[tuple[int, Fe
     for first in range(0, len(features), BATCH_SIZE):
         rows = torch.arange(first, min(first + BATCH_SIZE, len(features)))
         yield first, features.take(rows).to(device)
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """The buckets that SOLAR predicts for texts of which it knows a word.
-
-    is_known: whether it does, of all texts [N].
-    chunks: those that are trained, K' of K.
-    buckets: of the others in each of these, best first [N', K', C].
-    """
-
-    is_known: NDArray[np.bool_]
-    chunks: list[int]
-    buckets: NDArray[np.int64]
-
-
-def predicted_buckets(model: Solar, texts: list[str]) -> Predicted:
-    """What codes of new items can be chosen from."""
-    is_known = np.array(model.has_known(texts), dtype=bool)
-    known = [text for text, own in zip(texts, is_known, strict=True) if own]
-    chunks = [int(name) for name in model.chunks]
-    num = min(NUM_PREDICTED, model.config.num_buckets)
-    best = [torch.empty(0, len(chunks), num, dtype=torch.int64)]
-    for _, batch in in_batches(model.query_features(known), model):
-        best.append(model.encode_queries(batch).tables[:, chunks].topk(num, dim=2).indices.cpu())
-    return Predicted(is_known, chunks, torch.cat(best).numpy())
 
 
 def query_batches(model: AnyModel, inputs: Any) -> Iterator[tuple[int, AnyQuery]]:

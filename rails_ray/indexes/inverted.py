@@ -24,6 +24,7 @@ from rails_ray.kernels import postings
 from rails_ray.kernels.postings import Summed
 from rails_ray.top_k import Exclusions
 
+NUM_PROBES = 100  # m, buckets of each chunk that a search looks up where nothing else is said, as in the paper
 LARGEST_LOAD_SHOWN = 5  # times the mean; the last place of a histogram holds all above
 
 

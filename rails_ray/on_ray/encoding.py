@@ -18,9 +18,9 @@ from ray.data.block import Block, BlockAccessor
 from rails_ray import build, build_chunks, config
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.encoders.model import Model
-from rails_ray.encoders.solar import Solar, SolarConfig
+from rails_ray.encoders.solar import Predicted, Solar, SolarConfig, predicted_buckets
 from rails_ray.errors import DamagedError
-from rails_ray.evaluation.ranking import Predicted, encode_items, predicted_buckets
+from rails_ray.evaluation.ranking import encode_items
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.failures import told_plainly
 from rails_ray.on_ray.progress import OnProgress, watch

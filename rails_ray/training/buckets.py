@@ -15,9 +15,9 @@ from rails_ray.data.batch import FeatureRows
 from rails_ray.data.buckets import BucketBatch
 from rails_ray.encoders.bags import WeightedBags
 from rails_ray.encoders.solar import Chunk, Vectors
+from rails_ray.indexes.inverted import NUM_PROBES
 from rails_ray.losses.bucket_cross_entropy import Positives, bucket_cross_entropy, sampled_bucket_cross_entropy
 
-NUM_PROBES = 100  # m, buckets of each chunk that a search looks up where nothing else is said, as in the paper
 BATCH_SIZE = 512  # queries of a look at the validation split
 
 

@@ -15,9 +15,8 @@ from examples import mark, small_solar_config, write_number_data, write_text_dat
 from processes import finished, interrupted, kill_one, killed
 from rails_ray import build, build_chunks, config, on_ray
 from rails_ray.config import DataConfig, RunConfig
-from rails_ray.encoders.solar import Solar
+from rails_ray.encoders.solar import Solar, predicted_buckets
 from rails_ray.errors import TrainingError
-from rails_ray.evaluation.ranking import predicted_buckets
 from rails_ray.on_ray.pipelining import pipeline
 from rails_ray.on_ray.placing import Placing
 from rails_ray.storage import codes, runs

@@ -28,7 +28,7 @@ from rails_ray.retrieval.sharded import merge_shards, merge_shards_above
 from rails_ray.top_k import TopK
 
 Value = TypeVar("Value")
-SHORT = CertificateResult(is_exact=False, gap=None, reason="the buckets looked up hold fewer items than were asked for")
+SHORT = CertificateResult(is_exact=False, gap=None, reason="the search found fewer items than were asked for")
 
 
 def log_normaliser_of(answers: Sequence[NDArray[np.float64] | BaseException]) -> NDArray[np.float64]:
@@ -89,6 +89,9 @@ def results_of(
         ValueError: if the k best were asked for, and fewer than k items were searched and not excluded.
     """
     num_searched = np.sum([answer.num_searched for answer in answered], axis=0)
+    fewest = int(num_searched.min(initial=asked.k))
+    if asked.threshold is None and fewest < asked.k:
+        raise ValueError(f"k must be at most the {fewest} items searched and not excluded, got {asked.k}")
     merged = _merged(answered, asked)
     num_found = np.array([found.items.k for found in merged])
     wanted = asked.k if asked.threshold is None else asked.min_items
@@ -137,8 +140,7 @@ class _Merged:
 
 def _merged(answered: Sequence[ShardAnswer], asked: Asked) -> list[_Merged]:
     if asked.threshold is None:
-        may_be_short = asked.method == "inverted"
-        best = merge_shards([_found(answer) for answer in answered], asked.k, may_be_short=may_be_short)
+        best = merge_shards([_found(answer) for answer in answered], asked.k, may_be_short=True)
         return [_Merged(one.top_k, False, one.certificate, int(one.num_scored)) for one in best]
     threshold = torch.from_numpy(asked.threshold)
     reached = merge_shards_above([_found_above(answer) for answer in answered], threshold, asked.k, asked.min_items)

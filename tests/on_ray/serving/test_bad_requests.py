@@ -22,10 +22,13 @@ pytestmark = pytest.mark.cluster
         ({"queries": [{"text": "a"}], "speed": 9}, "speed must not be given, it is no field of this request, got 9"),
         ({"queries": [{"texts": "a"}]}, "queries[0].texts must not be given, it is no field of this request, got 'a'"),
         ({"queries": [{"text": ""}]}, "queries[0].text must have a length of at least 1, got ''"),
-        ({"queries": [{}]}, "queries[0] must have exactly one of text, embedding, history, user_id, got none"),
+        (
+            {"queries": [{}]},
+            "queries[0] must have exactly one of text, embedding, features, history, user_id, got none",
+        ),
         (
             {"queries": [{"text": "a", "embedding": [1.0]}]},
-            "queries[0] must have exactly one of text, embedding, history, user_id, got text and embedding",
+            "queries[0] must have exactly one of text, embedding, features, history, user_id, got text and embedding",
         ),
         ({"queries": [{"embedding": [1.0]}]}, "queries[0].embedding must have 8 numbers, got 1"),
         (
@@ -39,7 +42,8 @@ pytestmark = pytest.mark.cluster
         ),
         (
             {"queries": [{"text": "a"}], "method": "magic"},
-            "method must be 'brute_force', 'two_pass', 'per_embedding', 'average' or 'combined', got 'magic'",
+            "method must be 'brute_force', 'two_pass', 'per_embedding', 'average', 'combined' or 'inverted', "
+            "got 'magic'",
         ),
         (
             {"queries": [{"text": "a"}], "cutoff": {"top_k": 10}, "method": "average", "num_candidates": 9},
