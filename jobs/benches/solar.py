@@ -378,8 +378,9 @@ def main_load(record: Record, arguments: argparse.Namespace) -> None:
     generator = np.random.default_rng(0)
     for name in ("tldr", "wordnet"):
         base = replace(by_name("text-solar"), data=DataConfig(folder=str(arguments.folder / name)))
-        encoder: Any = base.encoder
-        item_ids: Any = build.data(base, Storage(".")).item_ids
+        data = build.data(base, Storage("."))
+        encoder: Any = build.for_data(base, data).encoder
+        item_ids: Any = data.item_ids
         num_new = len(item_ids) // 5
         for kind in ("balanced", "hashed"):
             config = replace(base, encoder=replace(encoder, codes=kind))
