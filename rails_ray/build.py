@@ -25,7 +25,7 @@ from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.encoders.components import ItemComponents, QueryComponents
 from rails_ray.encoders.model import AnyModel, Model
 from rails_ray.encoders.sasrec import Sasrec, SasrecConfig
-from rails_ray.encoders.solar import USUAL_BUCKETS, Solar, SolarConfig
+from rails_ray.encoders.solar import USUAL_BUCKETS, SolarConfig
 from rails_ray.encoders.text import TextTransformer, TransformerConfig
 from rails_ray.encoders.two_tower import TwoTower, TwoTowerConfig
 from rails_ray.errors import UnsupportedError
@@ -136,8 +136,7 @@ def trained_model(config: RunConfig, weights: Iterable[tuple[str, bytes]]) -> An
             number = chunk_of(path)
             chunks[number] = build_chunks.chunk(config, number)
             state.load(chunks[number], data)
-        assert isinstance(config.similarity, LookUpConfig)
-        return Solar(config.encoder, config.similarity, chunks).eval()
+        return build_chunks.solar(config, chunks)
     [(_, data)] = weights
     stored = model(config).eval()
     state.load(stored, data)

@@ -1,6 +1,6 @@
 """Config -> objects of SOLAR, which is trained chunk by chunk and whose items have codes; a part of `build`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from rails_ray.config import RunConfig
 from rails_ray.data.buckets import BucketSampler, positives_of
 from rails_ray.data.dataset import DataSet, ItemLists, Queries
-from rails_ray.encoders.solar import Chunk, Predicted, SolarConfig, chunk_seed
+from rails_ray.encoders.solar import Chunk, Predicted, Solar, SolarConfig, chunk_seed
 from rails_ray.quantizers import random_codes
+from rails_ray.similarities.look_up import LookUpConfig
 from rails_ray.storage.codes import ItemCodes
 from rails_ray.storage.manifest import Encoded
 from rails_ray.training.buckets import BucketStep, bucket_recall, measured_probes
@@ -31,6 +32,13 @@ def chunk(config: RunConfig, number: int, expected_buckets: float = 1.0) -> Chun
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Chunk(config.encoder, seed, expected_buckets)
+
+
+def solar(config: RunConfig, chunks: Mapping[int, Chunk]) -> Solar:
+    """The model of trained chunks, by their numbers, in evaluation mode."""
+    assert isinstance(config.encoder, SolarConfig)
+    assert isinstance(config.similarity, LookUpConfig)
+    return Solar(config.encoder, config.similarity, chunks).eval()
 
 
 def codes(config: RunConfig, item_ids: list[str] | list[int]) -> ItemCodes:

@@ -63,10 +63,13 @@ K = 100  # items of a list
 BATCH_SIZE = 32  # queries of a search, and of a timing
 MOST_QUERIES = 3000  # of the test split
 STEPS_TIMED = 30  # of a dual encoder, before it is known how many fit into the time
-QUIET: Callable[[int, float], None] = lambda done, loss: None  # noqa: E731
 
 Search = Callable[[Queries], Tensor]
 """Queries to the item rows of their K best, -1 where there is none [Q, K]."""
+
+
+def quiet(done: int, loss: float) -> None:
+    """Progress that nobody reads."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +96,11 @@ def train_solar(config: RunConfig) -> Trained:
         chunk = build_chunks.chunk(config, number, float(queries.relevant.lengths.mean()))
         chunk.learn(queries.inputs)
         own = build_chunks.chunk_training(chunk, config, data, codes.codes[:, number])
-        train(own.step, own.sampler.batch, config.training, seed=[chunk.seed], report=QUIET)
+        train(own.step, own.sampler.batch, config.training, seed=[chunk.seed], report=quiet)
         chunks[number] = chunk
         recalls.append(own.bucket_recall())
     seconds = time.perf_counter() - started
-    model = Solar(config.encoder, config.similarity, chunks).eval()  # type: ignore[arg-type]
+    model = build_chunks.solar(config, chunks)
     return Trained(config, data, model, codes, seconds, float(np.mean(recalls)))
 
 
@@ -158,7 +161,7 @@ def dual_encoder(recipe: str, config: DataConfig, seed: int, seconds: float) -> 
         model = build.model(own)
         step = build.training_step(model, own, lambda tensor: tensor)
         sampler = build.sampler(own, model, data)
-        train(step, sampler.batch, own.training, seed=[seed], report=QUIET)
+        train(step, sampler.batch, own.training, seed=[seed], report=quiet)
         return model.eval(), data, time.perf_counter() - started
 
     _, _, few = run(STEPS_TIMED)
@@ -339,7 +342,7 @@ def first_chunks(trained: Trained, num_chunks: int) -> Trained:
     encoder: Any = trained.config.encoder
     config = replace(trained.config, encoder=replace(encoder, num_chunks=num_chunks))
     chunks: Any = {number: trained.model.chunks[f"{number:03d}"] for number in range(num_chunks)}
-    model = Solar(config.encoder, config.similarity, chunks).eval()  # type: ignore[arg-type]
+    model = build_chunks.solar(config, chunks)
     codes = ItemCodes(trained.codes.item_ids, trained.codes.codes[:, :num_chunks])
     return replace(trained, config=config, model=model, codes=codes)
 
@@ -361,7 +364,7 @@ def main_workers(record: Record, arguments: argparse.Namespace) -> None:
                     storage,
                     run=f"{backend}-{num_chunks}-{at_once}",
                     num_workers=at_once,
-                    placing=Placing(backend=backend),  # type: ignore[arg-type]
+                    placing=Placing(backend=backend),
                 )
                 record.row(
                     question="workers",

@@ -40,6 +40,7 @@ from rails_ray.indexes.flat import FlatIndex
 from rails_ray.indexes.inverted import InvertedIndex, top_buckets
 from rails_ray.indexes.lookup import LookupIndex
 from rails_ray.kernels.compiled import loops
+from rails_ray.quantizers import random_codes
 from rails_ray.retrieval.look_up import FullLookUp, Inverted
 from rails_ray.similarities.states import Codes, Tables
 from rails_ray.top_k import TopK
@@ -126,7 +127,7 @@ def look_ups(arguments: Arguments) -> list[dict[str, object]]:
     touched = index.candidates(posted.buckets, weights, 1)
     gaps = found.certificate.gap(found.top_k.scores[:, -1])
     assert gaps is not None
-    loads = index.load()
+    loads = random_codes.loads(codes.codes.numpy(), arguments.num_buckets)
     rows.append(
         {
             "method": "agreement",
@@ -137,7 +138,7 @@ def look_ups(arguments: Arguments) -> list[dict[str, object]]:
             "is_proved_fraction": (gaps == 0).double().mean().item(),
             "num_touched": touched.num_touched.double().mean().item(),
             "num_postings": index.num_postings(posted.buckets).double().mean().item(),
-            "load": [loads[0].smallest, loads[0].mean, loads[0].largest],
+            "load": [int(loads.min()), float(loads.mean()), int(loads.max())],
             "code_bytes": codes.codes[0].nbytes,
             "codes_bytes": codes.codes.nbytes,
             "postings_bytes": index.size_bytes,
@@ -225,7 +226,7 @@ def in_turns(methods: dict[str, Callable[[], object]], repeats: int) -> dict[str
     seconds: dict[str, list[float]] = {method: [] for method in methods}
     for _ in range(repeats + 1):
         for method, ask in methods.items():
-            time.sleep(PAUSE_S)
+            time.sleep(PAUSE_S)  # or the next would share the cores with threads of the last
             seconds[method].append(timed(ask))
     return {method: [1000 * one for one in runs[1:]] for method, runs in seconds.items()}
 

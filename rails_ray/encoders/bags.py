@@ -9,9 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rails_ray.encoders.character_ngrams import Bags, places_of
-
-STEP = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: what one seed is away from the next
+from rails_ray.encoders.character_ngrams import BASE, Bags, mixed, places_of, signed
 
 
 @dataclass(frozen=True)
@@ -54,9 +52,18 @@ def known_only(bags: WeightedBags, known: Int[Tensor, " V"]) -> WeightedBags:
         known: ascending.
     """
     is_known = are_known(bags.tokens, known)
-    counts = torch.zeros(len(bags) + 1, dtype=torch.int64)
-    counts[1:].index_add_(0, _query_of(bags.starts, len(bags.tokens)), is_known.long())
-    return WeightedBags(bags.tokens[is_known], bags.weights[is_known], counts.cumsum(0)[:-1])
+    counts = num_known(bags, known)
+    return WeightedBags(bags.tokens[is_known], bags.weights[is_known], counts.cumsum(0) - counts)
+
+
+def num_known(bags: WeightedBags, known: Int[Tensor, " V"]) -> Int[Tensor, " B"]:
+    """How many tokens of each query are known.
+
+    Args:
+        known: ascending.
+    """
+    counts = torch.zeros(len(bags), dtype=torch.int64)
+    return counts.index_add(0, _query_of(bags.starts, len(bags.tokens)), are_known(bags.tokens, known).long())
 
 
 def are_known(tokens: Int[Tensor, " W"], known: Int[Tensor, " V"]) -> Bool[Tensor, " W"]:
@@ -76,24 +83,8 @@ def unweighted(bags: Bags) -> WeightedBags:
 
 
 def hashed(tokens: Int[Tensor, " W"], seed: int, num_inputs: int) -> Int[Tensor, " W"]:
-    """Feature hashing: a token's place among `num_inputs`, another for another seed.
-
-    Mixed as by MurmurHash3's 64-bit finaliser, in arithmetic modulo 2^64.
-    """
-    mixed = tokens + _signed(seed * STEP % 2**64)
-    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
-        mixed = (mixed ^ _shifted(mixed)) * _signed(factor)
-    return (mixed ^ _shifted(mixed)).bitwise_and(2**63 - 1) % num_inputs
-
-
-def _shifted(numbers: Int[Tensor, " W"]) -> Int[Tensor, " W"]:
-    """Right by 33 bits, zeros coming in."""
-    return (numbers >> 33).bitwise_and(2**31 - 1)
-
-
-def _signed(number: int) -> int:
-    """The signed 64-bit integer of the same bits."""
-    return number - 2**64 if number >= 2**63 else number
+    """Feature hashing: a token's place among `num_inputs`, another for another seed."""
+    return mixed(tokens + signed(seed * BASE % 2**64)).bitwise_and(2**63 - 1) % num_inputs
 
 
 def _query_of(starts: Int[Tensor, " B"], num_tokens: int) -> Int[Tensor, " W"]:

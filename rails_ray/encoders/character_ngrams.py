@@ -106,7 +106,8 @@ def hash_texts(texts: Sequence[str], sizes: Sequence[int], num_buckets: int) -> 
 
     first = np.concatenate([span[0] for span in spans])
     end = np.concatenate([span[1] for span in spans])
-    buckets = _mix((sums[end] - sums[first]) * inverse_powers[first]) % np.uint64(num_buckets)
+    hashes = (sums[end] - sums[first]) * inverse_powers[first]
+    buckets = mixed(torch.from_numpy(hashes.view(np.int64))).numpy().view(np.uint64) % np.uint64(num_buckets)
     pieces = torch.from_numpy(text_of[first] * num_buckets + buckets.astype(np.int64))
     distinct = pieces.unique()  # by text, then by bucket
     counts = torch.bincount(distinct // num_buckets, minlength=len(texts))
@@ -120,8 +121,21 @@ def _powers(base: int, count: int) -> NDArray[np.uint64]:
     return np.cumprod(factors, dtype=np.uint64)
 
 
-def _mix(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """MurmurHash3's 64-bit finaliser: every input bit reaches the low bits that the modulus reads."""
-    hashes = (hashes ^ (hashes >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
-    hashes = (hashes ^ (hashes >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
-    return hashes ^ (hashes >> np.uint64(33))
+def mixed(numbers: Int[Tensor, " W"]) -> Int[Tensor, " W"]:
+    """MurmurHash3's 64-bit finaliser: every input bit reaches the low bits that a modulus reads.
+
+    Its integers are unsigned; these are the signed ones of the same bits, which a GPU has.
+    """
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        numbers = (numbers ^ _shifted(numbers)) * signed(factor)
+    return numbers ^ _shifted(numbers)
+
+
+def signed(number: int) -> int:
+    """The signed 64-bit integer of the bits of an unsigned one."""
+    return number - 2**64 if number >= 2**63 else number
+
+
+def _shifted(numbers: Int[Tensor, " W"]) -> Int[Tensor, " W"]:
+    """Right by 33 bits, zeros coming in."""
+    return (numbers >> 33).bitwise_and(2**31 - 1)

@@ -25,16 +25,16 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rails_ray.encoders.bags import WeightedBags, are_known, hashed, known_only, of_length_one, unweighted
+from rails_ray.encoders.bags import WeightedBags, hashed, known_only, num_known, of_length_one, unweighted
 from rails_ray.encoders.character_ngrams import hash_texts
 from rails_ray.similarities.look_up import LookUp, LookUpConfig
 from rails_ray.similarities.states import Tables
 
-NUM_TOKENS = 2**36  # numbers of words: two of 100,000 words have one in common once in fourteen data sets
+NUM_TOKENS = 2**36  # numbers of words: of 100,000 words, two share one with a probability of 7%
 INITIAL_STD = 0.5  # of the first layer; figures of this and other choices are in jobs/benches/LOG.md
-NUM_PREDICTED = 10  # buckets of a chunk, among which a new item's is chosen by their loads
+NUM_PREDICTED = 10  # buckets of a chunk, among which a new item's is chosen by their loads; chosen, not tuned
 BATCH_SIZE = 128  # texts at a time for which buckets are predicted
-USUAL_BUCKETS = 5000  # .3% of which a search of 100,000 items or more looks up; fewer make chunks that train faster
+USUAL_BUCKETS = 5000  # which two cores train in minutes; the paper has 10,000 to 30,000 (Table 4)
 MOST_CHUNKS = 1000  # which three digits number
 
 
@@ -200,7 +200,9 @@ class Solar(nn.Module):
     @property
     def first(self) -> Chunk:
         """Any of the chunks: all know the same tokens."""
-        return next(iter(self.chunks.values()))  # type: ignore[return-value]
+        first = next(iter(self.chunks.values()))
+        assert isinstance(first, Chunk)
+        return first
 
     def query_features(self, inputs: Any) -> WeightedBags | Vectors:
         return self.first.features(inputs)
@@ -213,11 +215,7 @@ class Solar(nn.Module):
         """Of each query, whether training saw any of its tokens; of a vector, whether it is not 0."""
         if self.config.input == "vector":
             return torch.as_tensor(inputs).any(dim=1).tolist()
-        bags = tokens_of(self.config, inputs)
-        places = torch.bucketize(torch.arange(len(bags.tokens)), bags.starts, right=True) - 1
-        counts = torch.zeros(len(bags), dtype=torch.int64)
-        counts.index_add_(0, places, are_known(bags.tokens, self.first.known).long())
-        return (counts > 0).tolist()
+        return (num_known(tokens_of(self.config, inputs), self.first.known) > 0).tolist()
 
     @torch.no_grad()
     def encode_queries(self, features: Any, precision: torch.dtype = torch.float32) -> Tables:

@@ -12,7 +12,6 @@ Source: SOLAR, Section 4 (inference, Figure 2).
 Axes: B queries, X items, K chunks, R buckets, m buckets posted of each chunk.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -25,7 +24,6 @@ from rails_ray.kernels.postings import Summed
 from rails_ray.top_k import Exclusions
 
 NUM_PROBES = 100  # m, buckets of each chunk that a search looks up where nothing else is said, as in the paper
-LARGEST_LOAD_SHOWN = 5  # times the mean; the last place of a histogram holds all above
 
 
 class TopBuckets(NamedTuple):
@@ -33,19 +31,6 @@ class TopBuckets(NamedTuple):
 
     buckets: Integer[Tensor, "B K m"]
     values: Float[Tensor, "B K m"]
-
-
-@dataclass(frozen=True)
-class Load:
-    """How many items stand in a bucket, of one chunk.
-
-    histogram: in how many buckets so many tenths of the mean number of items stand, the last one all above.
-    """
-
-    smallest: int
-    largest: int
-    mean: float
-    histogram: list[int]
 
 
 def top_buckets(tables: Float[Tensor, "B K R"], num_probes: int) -> TopBuckets:
@@ -113,10 +98,6 @@ class InvertedIndex:
         starts = self.postings.starts
         return (starts[chunk, buckets.long() + 1] - starts[chunk, buckets.long()]).sum(dim=(1, 2))
 
-    def load(self) -> list[Load]:
-        """Of each chunk."""
-        return [_load(starts.diff()) for starts in self.postings.starts]
-
     def _check(self, buckets: Integer[Tensor, "B K m"]) -> None:
         if buckets.shape[1] != self.num_chunks:
             raise ValueError(f"buckets must be those of the {self.num_chunks} chunks, got {buckets.shape[1]}")
@@ -134,10 +115,3 @@ def check_probes(num_probes: int, num_buckets: int) -> None:
     """
     if not 1 <= num_probes <= num_buckets:
         raise ValueError(f"num_probes must be at least 1 and at most the {num_buckets} buckets, got {num_probes}")
-
-
-def _load(num_items: Int[Tensor, " R"]) -> Load:
-    mean = num_items.double().mean().item()
-    tenths = (10 * num_items / max(mean, 1e-9)).long().clamp(max=10 * LARGEST_LOAD_SHOWN)
-    histogram = tenths.bincount(minlength=10 * LARGEST_LOAD_SHOWN + 1).tolist()
-    return Load(int(num_items.min()), int(num_items.max()), mean, histogram)

@@ -8,6 +8,7 @@ disk, as a search must not fail because a folder is read-only or a disk is full,
 to keep it in.
 """
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -20,10 +21,13 @@ from torch import Tensor
 
 @cache
 def loops() -> ModuleType | None:
-    """`compiled_loops`; None where numba is not installed."""
+    """`compiled_loops`; None where numba is not installed, or, which is told, cannot be imported."""
     try:
         from rails_ray.kernels import compiled_loops
-    except ImportError:
+    except ModuleNotFoundError:
+        return None
+    except ImportError as error:
+        logging.getLogger(__name__).warning("searches of codes take longer, as numba must fit numpy, got: %s", error)
         return None
     return compiled_loops
 

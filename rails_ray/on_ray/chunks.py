@@ -38,6 +38,7 @@ from rails_ray.training import state
 from rails_ray.training.loop import train as train_loop
 
 DONE = "done"  # of a chunk on the board, when it is stored
+MOST_SHOWN = 3  # chunks at work, in a line of progress
 STOP_S = 10.0  # that threads have to end when a command is interrupted
 LAST_STEPS = 20  # whose mean is the loss that a chunk came to
 
@@ -124,7 +125,7 @@ def _fit_missing(
     """
     assert isinstance(run_config.encoder, SolarConfig)
     num_chunks, num_steps = run_config.encoder.num_chunks, run_config.training.num_steps
-    board = new_board() if on_progress else None
+    board = new_board()
     settings = {
         "config": config.to_json(run_config),
         "storage": str(store),
@@ -134,18 +135,15 @@ def _fit_missing(
     }
     stop, is_over = threading.Event(), threading.Event()
     fit_all = partial(_fit_all, missing, partial(_fit, settings, placing, stop), at_once, stop, is_over)
+    done = [chunk for chunk in range(num_chunks) if chunk not in missing]
     try:
-        if on_progress is None:
-            failed = fit_all()
-        else:
-            done = [chunk for chunk in range(num_chunks) if chunk not in missing]
-            failed = watch(fit_all, lambda: _seen(board, num_chunks, num_steps, done), on_progress)
+        # Watched by nobody too: this thread can be interrupted between two looks, and not while it waits for others.
+        failed = watch(fit_all, lambda: _seen(board, num_chunks, num_steps, done), on_progress or _unseen)
     finally:
         stop.set()
         if placing.backend == "tasks":  # whose threads end then; one that asks Ray after its end would end the process
             is_over.wait(STOP_S)
-        if board is not None:
-            ray.kill(board)
+        ray.kill(board)
     if failed:
         chunks_of: dict[str, list[str]] = {}
         for chunk, reason in sorted(failed.items()):
@@ -157,14 +155,19 @@ def _fit_missing(
         )
 
 
-def _seen(board: Any, num_chunks: int, num_steps: int, finished: list[int]) -> tuple[int, int, str] | None:
+def _unseen(done: int, total: int, note: str) -> None:
+    """Of a caller who does not want to know."""
+
+
+def _seen(board: Any, num_chunks: int, num_steps: int, finished: list[int]) -> tuple[int, int, str]:
     """The progress of all chunks as one."""
     shown = latest_of_all(board)
     done = {*finished, *(chunk for chunk, (_, _, note) in shown.items() if note == DONE)}
     steps = sum(steps for chunk, (steps, _, _) in shown.items() if chunk not in done) + num_steps * len(done)
     running = [f"chunk {chunk} {note}" for chunk, (_, _, note) in sorted(shown.items()) if chunk not in done]
-    note = f"{len(done)} of {num_chunks} chunks" + (f": {', '.join(running)}" if running else "")
-    return steps, num_chunks * num_steps, note
+    more = [f"{len(running) - MOST_SHOWN} more"] if len(running) > MOST_SHOWN else []
+    notes = ", ".join([*running[:MOST_SHOWN], *more])
+    return steps, num_chunks * num_steps, f"{len(done)} of {num_chunks} chunks" + (notes and f": {notes}")
 
 
 def _fit_all(
@@ -262,9 +265,8 @@ def _train_chunk(settings: dict[str, Any]) -> None:
         training={"seconds": progress.seconds, "losses": progress.losses},
         config=settings["config"],
     )
-    if settings["board"] is not None:
-        num_steps = run_config.training.num_steps
-        settings["board"].write.remote(num_steps, num_steps, DONE, number)
+    num_steps = run_config.training.num_steps
+    settings["board"].write.remote(num_steps, num_steps, DONE, number)
 
 
 @ray.remote

@@ -1,6 +1,7 @@
-"""SOLAR on a data set of one's own, given by --data.folder; sized for half an hour on two cores.
+"""SOLAR on a data set of one's own, given by --data.folder.
 
-Figures of these and other choices are in jobs/benches/LOG.md.
+Sized for minutes on two cores: 26,000 queries for 7,400 texts took twelve on one that was busy. Figures of this and of
+other choices are in jobs/benches/LOG.md.
 """
 
 from dataclasses import replace

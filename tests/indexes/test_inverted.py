@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
-from rails_ray.indexes.inverted import InvertedIndex, Load, top_buckets
+from rails_ray.indexes.inverted import InvertedIndex, top_buckets
 from rails_ray.top_k import Exclusions
 
 
@@ -99,17 +99,6 @@ def test_the_papers_sum_counts_other_chunks_as_nothing() -> None:
     papers = index.candidates(posted.buckets, posted.values, 2).top_k
     assert papers.item_rows.tolist() == [[0, 1]]
     assert papers.scores[0].tolist() == pytest.approx([0.9, 0.7])  # whose whole scores are 1.0 and 1.5
-
-
-def test_load() -> None:
-    codes = torch.tensor([[0, 1], [0, 1], [0, 0], [1, 0]])
-    first, second = InvertedIndex(codes, 2).load()
-    assert (first.smallest, first.largest, first.mean) == (1, 3, 2.0)
-    assert (second.smallest, second.largest, second.mean) == (2, 2, 2.0)
-    assert {tenths: num for tenths, num in enumerate(first.histogram) if num} == {5: 1, 15: 1}
-    assert second.histogram[10] == 2
-    assert InvertedIndex(codes[:0], 2).load() == [Load(0, 0, 0.0, [2] + [0] * 50)] * 2
-    assert InvertedIndex(torch.zeros(7, 1, dtype=torch.int64), 20).load()[0].histogram[50] == 1
 
 
 def test_size() -> None:

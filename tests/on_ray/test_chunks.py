@@ -109,7 +109,7 @@ def test_a_worker_that_dies_takes_its_own_chunk_back_to_its_checkpoint(
         if not kills and done > 200:
             kills.append(kill_one(title, os.environ["RAY_AUTH_TOKEN"]))
 
-    placing = Placing(backend=backend)  # type: ignore[arg-type]
+    placing = Placing(backend=backend)
     run = on_ray.train(
         slow, str(tmp_path), run="r", num_workers=2, placing=placing, checkpoint_s=0.05, on_progress=disturb
     )
@@ -226,7 +226,7 @@ def test_queries_that_are_numbers_from_data_to_a_current_version(kind: str, tmp_
     """Each label has a feature of its own, so that a model that has learnt finds it first."""
     folder = write_number_data(tmp_path / "data", kind)
     small = small_solar_config(num_chunks=2)
-    encoder = replace(small.encoder, input=kind, ngram_sizes=())  # type: ignore[arg-type]
+    encoder = replace(small.encoder, input=kind, ngram_sizes=())
     training = replace(small.training, num_steps=150)
     own = replace(small, encoder=encoder, training=training, data=DataConfig(folder=str(folder)))
     done = pipeline(own, str(tmp_path), run="r", placing=TASKS)

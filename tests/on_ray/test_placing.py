@@ -55,4 +55,4 @@ def test_no_room_for_a_single_chunk(placing: Placing, resources: dict[str, float
 )
 def test_places_that_there_are_not(fields: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Placing(**fields)  # type: ignore[arg-type]
+        Placing(**fields)
