@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from safetensors import safe_open
 
-from rails_ray import build, build_chunks
+from rails_ray import build, build_chunks, build_data
 from rails_ray.config import DataConfig, LossConfig, RunConfig, to_json
 from rails_ray.data.batch import PairSampler, WindowSampler
 from rails_ray.data.dataset import ItemLists, Queries
@@ -245,7 +245,7 @@ def publish_solar(root: Path, data_folder: Path, chunks: list[int], num_shards: 
 
     store = Storage(str(root))
     config = replace(small_solar_config(), data=DataConfig(folder=str(data_folder)))
-    data = build.data(config, store)
+    data = build_data.data(config, store)
     codes.write(store, "runs/solar", build_chunks.codes(config, data.item_ids))
     for number in chunks:
         chunk = build_chunks.chunk(config, number)

@@ -1,35 +1,28 @@
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 from examples import small_config, small_solar_config, write_text_data
-from rails_ray import build, build_chunks
+from rails_ray import build, build_chunks, build_data
 from rails_ray.config import DataConfig, LossConfig, RunConfig, to_json
-from rails_ray.data.dataset import DataSet, ItemLists, Queries, SparseRows
 from rails_ray.encoders.bags import WeightedBags
 from rails_ray.encoders.solar import Chunk, Predicted, Solar, predicted_buckets
 from rails_ray.errors import DamagedError, UnsupportedError
 from rails_ray.quantizers import random_codes
 from rails_ray.similarities.look_up import LookUp, LookUpConfig
-from rails_ray.similarities.states import Codes, Tables
 from rails_ray.storage import manifest, parquet, parts
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
+from test_build_data import INPUTS, data_of, texts, with_encoder
 
 CONFIG = small_solar_config()
 ITEM_IDS = [f"item-{row}" for row in range(60)]
 TEXTS = ["red car", "blue hat"]
-
-
-def with_encoder(**fields: Any) -> RunConfig:
-    return replace(CONFIG, encoder=replace(CONFIG.encoder, **fields))
 
 
 def weights_of(numbers: list[int], config: RunConfig = CONFIG) -> list[tuple[str, bytes]]:
@@ -138,58 +131,6 @@ def test_cutoffs_of_a_softmax_over_items_are_none_of_solars() -> None:
     assert not build.has_trained_temperature(CONFIG)
 
 
-def data_of(inputs: Callable[[int, int], Any]) -> DataSet:
-    """Three queries of each split on ten items; `inputs` of a number of queries by the seed of a split."""
-    queries = {
-        split: Queries(inputs(3, seed), ItemLists.of([[seed], [seed, 4], [9]]))
-        for seed, split in enumerate(("train", "valid", "test"))
-    }
-    return DataSet([f"i{row}" for row in range(10)], np.arange(10), queries)
-
-
-def vectors(count: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((count, 7)).astype(np.float32)
-
-
-def sparse(count: int, seed: int) -> SparseRows:
-    indices = np.arange(2 * count, dtype=np.int64) + seed
-    return SparseRows(2 * np.arange(count + 1), indices, np.ones(2 * count, dtype=np.float32), 8)
-
-
-def texts(count: int, seed: int) -> list[str]:
-    return [f"word{number} split{seed}" for number in range(count)]
-
-
-INPUTS = [("text", texts, 0), ("features", sparse, 8), ("vector", vectors, 7)]
-
-
-@pytest.mark.parametrize(("kind", "inputs", "width"), INPUTS)
-def test_a_config_is_completed_by_the_width_of_its_queries(kind: str, inputs: Any, width: int) -> None:
-    made = build.for_data(with_encoder(input=kind), data_of(inputs))
-    assert made == with_encoder(input=kind, width=width)
-    assert build.for_data(made, data_of(inputs)) == made
-
-
-def test_more_features_may_come_than_there_are() -> None:
-    made = with_encoder(input="features", width=100)
-    assert build.for_data(made, data_of(sparse)) == made
-
-
-@pytest.mark.parametrize(
-    ("kind", "width", "inputs", "message"),
-    [
-        ("features", 7, sparse, r"encoder\.width must be the 8 of the queries of None, or 0, got 7"),
-        ("vector", 6, vectors, r"encoder\.width must be the 7 of the queries of None, or 0, got 6"),
-        ("vector", 8, vectors, r"encoder\.width must be the 7 of the queries of None, or 0, got 8"),
-        ("vector", 0, sparse, r"queries of None must be of encoder\.input vector, got features"),
-        ("features", 0, vectors, r"queries of None must be of encoder\.input features, got vectors"),
-    ],
-)
-def test_queries_that_the_encoder_does_not_read(kind: str, width: int, inputs: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build.for_data(with_encoder(input=kind, width=width), data_of(inputs))
-
-
 @pytest.mark.parametrize(("kind", "inputs", "width"), INPUTS)
 def test_a_chunk_is_trained_by_what_its_config_says(kind: str, inputs: Any, width: int) -> None:
     read = data_of(inputs)
@@ -228,117 +169,6 @@ def test_held_out_words_are_unknown() -> None:
     assert isinstance(features, WeightedBags)
     assert 1 < len(features.tokens) < len(chunk.known)
     assert features.weights.square().sum().item() == pytest.approx(1)
-
-
-def test_a_text_data_set_is_read_as_for_other_models(tmp_path: Path) -> None:
-    folder = str(write_text_data(tmp_path / "mine"))
-    solar, towers = (replace(made, data=DataConfig(folder=folder)) for made in (CONFIG, small_config()))
-    storage = Storage(str(tmp_path / "storage"))
-    read = build.data(solar, storage)
-    assert read.digest() == build.data(towers, storage).digest()
-    assert build.for_data(solar, read) == solar
-    corpus = build.corpus(solar, storage)
-    assert corpus.items["item_id"].to_pylist() == read.item_ids
-    assert build.item_inputs(corpus.items) == read.item_inputs
-    assert (corpus.query, corpus.files) == ({"text": "string"}, {})
-
-
-NUMBERS = {
-    "features": {"feature_indices": [[0, 3], [5], [2]], "feature_values": [[1.0, 2.0], [1.0], [0.5]]},
-    "vector": {"vector": [[1.0, 2.0], [0.0, 1.0], [3.0, 4.0]]},
-}
-
-
-@pytest.mark.parametrize(
-    ("kind", "width", "query"),
-    [("features", 6, {"features": "map<int64, float>"}), ("vector", 2, {"embedding": "list<float>"})],
-)
-def test_a_data_set_of_numbers(kind: str, width: int, query: dict[str, str], tmp_path: Path) -> None:
-    tables = {
-        "items": {"item_id": [f"i{row}" for row in range(20)], "title": [f"T{row}" for row in range(20)]},
-        "queries": {"query_id": [1, 2, 3], "split": ["train", "valid", "test"]} | NUMBERS[kind],
-        "relevance": {"query_id": [1, 2, 3], "item_id": ["i0", "i1", "i2"]},
-    }
-    for name, columns in tables.items():
-        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
-    config = replace(with_encoder(input=kind), data=DataConfig(folder=str(tmp_path)))
-    read = build.data(config, Storage("unused"))
-    made = build.for_data(config, read)
-    assert made.encoder.width == width
-    corpus = build.corpus(made, Storage("unused"))
-    assert corpus.items["item_id"].to_pylist() == read.item_ids == tables["items"]["item_id"]
-    assert corpus.items["title"].to_pylist() == tables["items"]["title"]
-    assert (corpus.query, corpus.files) == (query, {})
-    with pytest.raises(ValueError, match=rf"queries of {tmp_path} must be of encoder\.input "):
-        build.for_data(
-            replace(config, encoder=replace(config.encoder, input="vector" if width == 6 else "features")), read
-        )
-
-
-@pytest.mark.parametrize("kind", ["features", "vector"])
-def test_numbers_need_a_folder(kind: str) -> None:
-    message = r"recipe small-solar needs --data\.folder, with items\.parquet, queries\.parquet and .*, got none"
-    with pytest.raises(ValueError, match=message):
-        build.data(with_encoder(input=kind), Storage("unused"))
-
-
-def states(num_items: int = 200) -> tuple[LookUp, Tables, Codes]:
-    torch.manual_seed(0)
-    codes = random_codes.balanced(num_items, 4, 20, 0)
-    return LookUp(20), Tables(torch.rand(3, 4, 20), torch.ones(3)), Codes(torch.from_numpy(codes))
-
-
-@pytest.mark.parametrize(
-    ("method", "num_probes"), [("brute_force", None), ("inverted", None), ("inverted", 20), ("inverted", 3)]
-)
-def test_items_with_codes_are_searched_by_them(method: str, num_probes: int | None) -> None:
-    """`inverted` probes all buckets where there are no more than would be probed."""
-    similarity, query, items = states()
-    searched = build.retriever(method, similarity, items, 200, 1, num_probes).search(query, 5).top_k
-    scores = similarity.scores(query, items)
-    best = scores.topk(5, dim=1)
-    if num_probes != 3:
-        assert torch.equal(searched.item_rows, best.indices)
-    assert torch.equal(searched.scores, scores.gather(1, searched.item_rows))
-
-
-@pytest.mark.parametrize(("num_buckets", "probes"), [(20, 20), (150, 100)])
-def test_a_hundred_buckets_are_probed_where_nothing_is_said(num_buckets: int, probes: int) -> None:
-    items = Codes(torch.zeros(3, 4, dtype=torch.int32))
-    assert build.retriever("inverted", LookUp(num_buckets), items, 3, 1).num_probes == probes
-
-
-@pytest.mark.parametrize("method", ["brute_force", "inverted"])
-def test_indexes_that_were_made_once_answer_alike(method: str) -> None:
-    similarity, query, items = states()
-    indexes = build.code_indexes(similarity, items)
-    assert indexes is not None
-    found = [build.retriever(method, similarity, items, 50, 1, 3, of).search(query, 5).top_k for of in (indexes, None)]
-    assert torch.equal(found[0].item_rows, found[1].item_rows)
-    assert torch.equal(found[0].scores, found[1].scores)
-
-
-def test_a_code_that_is_no_bucket() -> None:
-    _, _, items = states()
-    with pytest.raises(ValueError, match="codes must be below the 19 buckets, got 19"):
-        build.code_indexes(LookUp(19), items)
-
-
-@pytest.mark.parametrize("method", ["two_pass", "combined", "exact"])
-def test_other_ways_to_search_are_not_for_codes(method: str) -> None:
-    similarity, _, items = states()
-    message = f"method must be one of brute_force, inverted for items that are found by their codes, got '{method}'"
-    with pytest.raises(ValueError, match=message):
-        build.retriever(method, similarity, items, 200, 1)
-
-
-def test_inverted_is_for_codes_alone() -> None:
-    model = build.model(small_config("dot product")).eval()
-    items = model.encode_items(model.item_features(TEXTS))
-    message = "method must be one of brute_force, .*, combined for items that have components, got 'inverted'"
-    with pytest.raises(ValueError, match=message):
-        build.retriever("inverted", model.similarity, items, 2, 2)
-    assert build.code_indexes(model.similarity, items) is None
 
 
 @pytest.fixture
@@ -403,7 +233,7 @@ def test_buckets_are_predicted_for_texts_with_a_known_word() -> None:
 
 def test_items_texts_are_training_queries_if_asked(tmp_path: Path) -> None:
     folder = write_text_data(tmp_path)
-    data = build.data(replace(CONFIG, data=DataConfig(folder=str(folder))), Storage("."))
+    data = build_data.data(replace(CONFIG, data=DataConfig(folder=str(folder))), Storage("."))
     assert build_chunks.training_queries(CONFIG, data) is data.queries["train"]
     queries, own = build_chunks.training_queries(with_encoder(reads_items=True), data), data.queries["train"]
     assert queries.inputs == [*own.inputs, *data.item_inputs]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from examples import small_config, small_history_config, small_solar_config, write_sequence_data, write_text_data
-from rails_ray import build, config, recipes
+from rails_ray import build, build_data, config, recipes
 from rails_ray.config import DataConfig, LossConfig, RunConfig
 from rails_ray.data import sequences
 from rails_ray.data.batch import PairSampler, WindowSampler
@@ -89,11 +89,11 @@ def test_an_item_begins_near_a_query_of_the_same_words(similarity: str) -> None:
 def test_packaged_data_is_written_once(tmp_path: Path) -> None:
     storage = Storage(str(tmp_path))
     settings = replace(small_config(), data=DataConfig(num_valid=20, num_test=20))
-    first = build.data(settings, storage)
+    first = build_data.data(settings, storage)
     (folder,) = (tmp_path / "data").iterdir()
     written = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     assert set(written) == {"items.parquet", "queries.parquet", "relevance.parquet"}
-    assert build.data(settings, storage).queries["test"].inputs == first.queries["test"].inputs
+    assert build_data.data(settings, storage).queries["test"].inputs == first.queries["test"].inputs
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == written
 
 
@@ -117,21 +117,21 @@ def storage(tmp_path: Path) -> Storage:
 
 
 def test_data_of_the_user(texts: RunConfig, histories: RunConfig, storage: Storage) -> None:
-    assert len(build.data(texts, storage).item_ids) == 60
-    assert len(build.data(histories, storage).item_ids) == 12
+    assert len(build_data.data(texts, storage).item_ids) == 60
+    assert len(build_data.data(histories, storage).item_ids) == 12
     assert storage.list(".") == []  # only what is packaged is written
 
 
 def test_histories_need_a_folder(storage: Storage) -> None:
     with pytest.raises(ValueError, match=r"recipe small needs --data\.folder, with items\.parquet and .*, got none"):
-        build.data(small_history_config(), storage)
+        build_data.data(small_history_config(), storage)
 
 
 def test_a_config_is_completed_by_its_data(histories: RunConfig, storage: Storage) -> None:
-    made = build.for_data(histories, build.data(histories, storage))
+    made = build_data.for_data(histories, build_data.data(histories, storage))
     assert made.encoder.num_items == 12
     assert made.encoder.corpus
-    assert build.for_data(made, build.data(made, storage)) == made
+    assert build_data.for_data(made, build_data.data(made, storage)) == made
     assert config.from_json(config.to_json(made)) == made
 
 
@@ -139,30 +139,30 @@ def test_a_folder_is_named_so_that_any_process_finds_it(texts: RunConfig, monkey
     absolute = Path(str(texts.data.folder))
     monkeypatch.chdir(absolute.parent)
     relative = replace(texts, data=DataConfig(folder=absolute.name))
-    data = build.data(texts, Storage("unused"))
-    assert build.for_data(relative, data).data.folder == str(absolute.resolve())
+    data = build_data.data(texts, Storage("unused"))
+    assert build_data.for_data(relative, data).data.folder == str(absolute.resolve())
     remote = replace(texts, data=DataConfig(folder="s3://bucket/data"))
-    assert build.for_data(remote, data) == remote
+    assert build_data.for_data(remote, data) == remote
 
 
 def test_a_config_for_other_data(histories: RunConfig, storage: Storage) -> None:
-    data = build.data(histories, storage)
+    data = build_data.data(histories, storage)
     wrong = replace(histories, encoder=replace(histories.encoder, num_items=9))
     with pytest.raises(ValueError, match=r"encoder\.num_items must be the 12 items of .*, or 0, got 9"):
-        build.for_data(wrong, data)
-    made = build.for_data(histories, data)
+        build_data.for_data(wrong, data)
+    made = build_data.for_data(histories, data)
     items = Path(str(histories.data.folder)) / "items.parquet"
     pq.write_table(pq.read_table(items).take([1, 0, *range(2, 12)]), items)  # as many, in another order
     with pytest.raises(ValueError, match="must hold the items that the run was trained on, in their order, got others"):
-        build.for_data(made, build.data(made, storage))
+        build_data.for_data(made, build_data.data(made, storage))
     with pytest.raises(ValueError, match="must hold the items that the run was trained on"):
-        build.corpus(made, storage)
+        build_data.corpus(made, storage)
 
 
 def test_batches_are_those_that_the_encoder_reads(texts: RunConfig, histories: RunConfig, storage: Storage) -> None:
     for made, kind in ((texts, PairSampler), (histories, WindowSampler)):
-        data = build.data(made, storage)
-        made = build.for_data(made, data)
+        data = build_data.data(made, storage)
+        made = build_data.for_data(made, data)
         model = build.model(made)
         sampler = build.sampler(made, model, data, rank=1, num_workers=2)
         assert isinstance(sampler, kind)
@@ -172,30 +172,30 @@ def test_batches_are_those_that_the_encoder_reads(texts: RunConfig, histories: R
 
 
 def test_the_corpus_of_texts(texts: RunConfig, storage: Storage) -> None:
-    corpus = build.corpus(texts, storage)
-    data = build.data(texts, storage)
+    corpus = build_data.corpus(texts, storage)
+    data = build_data.data(texts, storage)
     assert corpus.items.column_names == ["item_id", "input"]
     assert corpus.items["item_id"].to_pylist() == data.item_ids
-    assert build.item_inputs(corpus.items) == data.item_inputs
+    assert build_data.item_inputs(corpus.items) == data.item_inputs
     assert (corpus.query, corpus.files) == ({"text": "string"}, {})
 
     file = Path(str(texts.data.folder)) / "items.parquet"
     items = pq.read_table(file)
     pq.write_table(items.append_column("title", pa.array([f"T{row}" for row in range(60)])), file)
-    titled = build.corpus(texts, storage).items
+    titled = build_data.corpus(texts, storage).items
     assert titled["title"].to_pylist() == [f"T{row}" for row in range(60)]
-    assert build.item_inputs(titled) == [f"T{row}\n{text}" for row, text in enumerate(data.item_inputs)]
+    assert build_data.item_inputs(titled) == [f"T{row}\n{text}" for row, text in enumerate(data.item_inputs)]
 
 
 def test_the_corpus_of_histories(histories: RunConfig, storage: Storage) -> None:
-    corpus = build.corpus(histories, storage)
-    data = build.data(histories, storage)
+    corpus = build_data.corpus(histories, storage)
+    data = build_data.data(histories, storage)
     assert corpus.items["item_id"].to_pylist() == data.item_ids
     assert corpus.items["title"].to_pylist() == data.titles
-    inputs = build.item_inputs(corpus.items.slice(3, 4))
+    inputs = build_data.item_inputs(corpus.items.slice(3, 4))
     assert isinstance(inputs, np.ndarray)
     assert inputs.tolist() == [3, 4, 5, 6]
-    model = build.model(build.for_data(histories, data))
+    model = build.model(build_data.for_data(histories, data))
     assert model.encode_items(model.item_features(inputs)).components.shape[0] == 4
     assert corpus.query == {"history": "string", "user_id": "string"}
     stored = {name: pq.read_table(io.BytesIO(data)) for name, data in corpus.files.items()}

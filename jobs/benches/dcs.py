@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from jobs.benches.record import Record
-from rails_ray import build
+from rails_ray import build, build_data
 from rails_ray.collectives.each import from_each
 from rails_ray.collectives.gather import gather_constants
 from rails_ray.collectives.group import Place, num_workers, rank
@@ -87,7 +87,7 @@ def config_of(folder: Path, data: str, num_workers: int, seed: int, num_steps: i
 
 
 def prepared(config: RunConfig) -> tuple[DataSet, Model, Sampler]:
-    data = build.data(config, Storage("."))
+    data = build_data.data(config, Storage("."))
     model = build.model(config)
     build.learn_tokens(model, data)
     return data, model, build.sampler(config, model, data, rank(), num_workers())

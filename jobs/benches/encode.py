@@ -30,7 +30,7 @@ import tyro
 from rich.console import Console
 
 from jobs.benches.record import Record
-from rails_ray import build, config, on_ray
+from rails_ray import build, build_data, config, on_ray
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.encoding import PART_ITEMS
@@ -90,7 +90,7 @@ def prepare(folder: Path, num_items: int) -> None:
         run_config: RunConfig = replace(by_name(recipe), data=DataConfig(folder=str(data)))
         if recipe == "text-dot":  # 64 numbers wide throughout
             run_config = replace(run_config, encoder=by_name("emoji-dot").encoder)
-        run_config = build.for_data(run_config, build.data(run_config, Storage(str(folder))))
+        run_config = build_data.for_data(run_config, build_data.data(run_config, Storage(str(folder))))
         runs.write(
             Storage(str(folder)),
             run,
@@ -107,7 +107,7 @@ def loop(folder: Path, run: str) -> dict[str, Any]:
     found = runs.read(store, run)
     run_config = config.from_json(found.config)
     model = build.trained_model(run_config, runs.weights(store, found))
-    items = build.corpus(run_config, store).items
+    items = build_data.corpus(run_config, store).items
     items = items.append_column("item_row", pa.array(np.arange(items.num_rows)))
     target = folder / "loop"
     target.mkdir(exist_ok=True)
@@ -115,7 +115,7 @@ def loop(folder: Path, run: str) -> dict[str, Any]:
     with torch.no_grad():
         for first in range(0, items.num_rows, PART_ITEMS):
             batch = items.slice(first, PART_ITEMS)
-            encoded = model.encode_items(model.item_features(build.item_inputs(batch)))
+            encoded = model.encode_items(model.item_features(build_data.item_inputs(batch)))
             part = parquet.item_part(batch, encoded)
             pq.write_table(part, target / f"{first}.parquet", compression="zstd", use_dictionary=False)
     return result(run, "loop", items.num_rows, time.perf_counter() - started)

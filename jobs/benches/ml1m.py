@@ -18,7 +18,7 @@ import tyro
 from rich.console import Console
 
 from jobs.benches.record import Record
-from rails_ray import build, rendering
+from rails_ray import build, build_data, rendering
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.dataset import DataSet, Queries
 from rails_ray.encoders.model import Model
@@ -53,8 +53,8 @@ def main(arguments: Arguments) -> None:
     record, console = Record("ml1m"), Console()
     for name in arguments.recipes:
         config = replace(by_name(name), data=arguments.data, seed=arguments.seed)
-        data = build.data(config, Storage("."))
-        config = build.for_data(sized(config, arguments), data)
+        data = build_data.data(config, Storage("."))
+        config = build_data.for_data(sized(config, arguments), data)
         with rendering.bar(console, name) as on_progress:
             one(config, data, arguments.device, record, on_progress)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rails_ray import build
+from rails_ray import build, build_data
 from rails_ray.config import LossConfig, RunConfig
 from rails_ray.data.dataset import DataSet
 from rails_ray.encoders.model import Model
@@ -68,7 +68,7 @@ def rankings(
 
 
 def trained(config: RunConfig, data: DataSet, on_step: Callable[[int, int, str], None]) -> Model:
-    config = build.for_data(config, data)
+    config = build_data.for_data(config, data)
     model = build.model(config)
 
     def report(done: int, loss: float) -> None:

@@ -19,7 +19,7 @@ from rich.table import Table
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from jobs.benches.record import Record
-from rails_ray import build
+from rails_ray import build, build_data
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.encoders.sasrec import SasrecConfig
 from rails_ray.recipes import by_name
@@ -83,8 +83,8 @@ def config_of(recipe: str, arguments: Arguments) -> RunConfig:
 
 def shares(config: RunConfig, num_steps: int) -> tuple[float, dict[str, float]]:
     """Seconds a step, and the share of each kind of work."""
-    data = build.data(config, Storage("rails-ray-data"))
-    config = build.for_data(config, data)
+    data = build_data.data(config, Storage("rails-ray-data"))
+    config = build_data.for_data(config, data)
     model = build.model(config)
     sampler = build.sampler(config, model, data)
     step = build.training_step(model, config, in_one_process)

@@ -22,7 +22,7 @@ from ray.exceptions import RayError
 from ray.train.v2.api.config import ScalingConfig
 from ray.train.v2.api.exceptions import TrainingFailedError
 
-from rails_ray import build, build_chunks, config
+from rails_ray import build, build_chunks, build_data, config
 from rails_ray.config import RunConfig
 from rails_ray.encoders.solar import SolarConfig
 from rails_ray.errors import RailsRayError, TrainingError
@@ -96,8 +96,8 @@ def train_chunks(
 
 def _begin(store: Storage, run: str, run_config: RunConfig) -> tuple[RunConfig, list[int]]:
     """Reserve the run's name and draw its codes; its whole config, and which chunks are to be trained."""
-    data = build.data(run_config, store)  # says what is wrong with it before anything starts
-    run_config = build.for_data(run_config, data)
+    data = build_data.data(run_config, store)  # says what is wrong with it before anything starts
+    run_config = build_data.for_data(run_config, data)
     drawn = build_chunks.codes(run_config, data.item_ids)
     config_json, digest = config.to_json(run_config), data.digest()
     runs.begin(store, run, config_json, digest)
@@ -228,7 +228,7 @@ def _train_chunk(settings: dict[str, Any]) -> None:
     run = runs.chunk_run(settings["run"], number)
     if runs.is_finished(store, run):
         return  # it died after all was done
-    data = build.data(run_config, store)
+    data = build_data.data(run_config, store)
     item_codes = codes.read(store, f"runs/{settings['run']}")
     queries = build_chunks.training_queries(run_config, data)
     chunk = build_chunks.chunk(run_config, number, float(queries.relevant.lengths.mean()))
@@ -276,7 +276,7 @@ def _finish(storage: str, run: str) -> None:
     of_chunks = {chunk: runs.read_chunk(store, run, chunk) for chunk in runs.finished_chunks(store, run)}
     found = runs.read(store, run)
     run_config = config.from_json(found.config)
-    data = build.data(run_config, store)
+    data = build_data.data(run_config, store)
     model = build.trained_model(run_config, runs.weights(store, found)).to(reserved_device())
     report = validate(model, codes.read(store, f"runs/{run}").state, data.queries["valid"], None)
     runs.finish(

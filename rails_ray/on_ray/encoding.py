@@ -15,7 +15,7 @@ import torch
 from ray.data import Datasink
 from ray.data.block import Block, BlockAccessor
 
-from rails_ray import build, build_chunks, config
+from rails_ray import build, build_chunks, build_data, config
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.encoders.model import Model
 from rails_ray.encoders.solar import Predicted, Solar, SolarConfig, predicted_buckets
@@ -84,8 +84,8 @@ def encode(
     store.check_writable()
     found = runs.read(store, run, min_chunks)
     run_config = config.from_json(found.config)
-    run_config = build.with_data(run_config, data or run_config.data)
-    corpus = build.corpus(run_config, store)
+    run_config = build_data.with_data(run_config, data or run_config.data)
+    corpus = build_data.corpus(run_config, store)
     items = corpus.items
     has_codes = isinstance(run_config.encoder, SolarConfig)
     if not 1 <= num_shards <= items.num_rows:
@@ -183,7 +183,7 @@ class EncodingSink(Datasink[None]):
         if "codes" in items.column_names:
             return Codes(torch.tensor(parquet.rows_in(items["codes"])))
         model = _model(self.storage, self.run, self.weights_sha256)
-        return encode_items(model, model.item_features(build.item_inputs(items)))
+        return encode_items(model, model.item_features(build_data.item_inputs(items)))
 
 
 @lru_cache(maxsize=1)

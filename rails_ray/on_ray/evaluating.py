@@ -6,7 +6,7 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from rails_ray import build, build_chunks, config
+from rails_ray import build, build_chunks, build_data, config
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.dataset import SPLITS, DataSet, Queries
 from rails_ray.encoders.model import AnyModel
@@ -80,7 +80,7 @@ class VersionQueries:
         model = build.version_model(store, described)
         stored = shards.read_shards(store, described, range(len(described.shard_items)))
         run_config = build.version_config(store, described)
-        asked = build.data(replace(run_config, data=data or run_config.data), store)
+        asked = build_data.data(replace(run_config, data=data or run_config.data), store)
         row_of = {item_id: row for row, item_id in enumerate(stored.item_ids)}
         rows = np.array([row_of.get(item_id, -1) for item_id in asked.item_ids])
         return VersionQueries(described.version, run_config, model, stored.state, described.cutoff_mass, rows, asked)
@@ -105,8 +105,8 @@ def _evaluate(storage: str, run: str | None, version: str | None, split: str, da
         found = runs.read(store, run)
         run_config, cutoff_mass = config.from_json(found.config), found.cutoff_mass
         run_config = replace(run_config, data=data_config or run_config.data)
-        data = build.data(run_config, store)
-        build.for_data(run_config, data)  # says if a row of the model is another item now
+        data = build_data.data(run_config, store)
+        build_data.for_data(run_config, data)  # says if a row of the model is another item now
         model = build.trained_model(run_config, runs.weights(store, found))
         items = run_items(store, found, run_config, model, data)
         distribution = build.score_distribution(run_config)

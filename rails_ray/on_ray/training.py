@@ -17,7 +17,7 @@ from ray.train.torch import TorchConfig
 from ray.train.v2.api.config import ScalingConfig
 from ray.train.v2.api.exceptions import TrainingFailedError
 
-from rails_ray import build, config
+from rails_ray import build, build_data, config
 from rails_ray.collectives.each import from_each
 from rails_ray.collectives.first import from_first
 from rails_ray.collectives.mean import mean_over_workers
@@ -95,8 +95,8 @@ def train(
         raise ValueError(f"timeout_s must be above 0, got {timeout_s}")
     store = Storage(storage)
     store.check_writable()
-    data = build.data(run_config, store)  # says what is wrong with it before anything starts
-    run_config = build.for_data(run_config, data)
+    data = build_data.data(run_config, store)  # says what is wrong with it before anything starts
+    run_config = build_data.for_data(run_config, data)
     run = run or timed_name(run_config.name)
     config_json = config.to_json(run_config)
     runs.begin(store, run, config_json, data.digest())
@@ -137,7 +137,7 @@ def _train_worker(settings: dict[str, Any]) -> None:
     # One worker reads, and tells the others: each for itself could find another state.
     if from_first(is_first and runs.is_finished(store, run)):
         return  # workers died after all was done
-    data = build.data(run_config, store)
+    data = build_data.data(run_config, store)
     checkpoint = from_first(runs.read_checkpoint(store, run) if is_first else None)
     model = build.model(run_config)
     if checkpoint is not None:

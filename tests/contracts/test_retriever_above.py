@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import oracles
 from examples import random_states, sharp_mixture, small_mixture
 from of_codes import look_ups, of_codes, random_codes
-from rails_ray import build
+from rails_ray import build_search
 from rails_ray.retrieval import FoundAbove, Retriever
 from rails_ray.retrieval.sharded import merge_shards_above, search_shard_above
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
@@ -22,8 +22,8 @@ from rails_ray.top_k import Exclusions
 INFINITY = float("inf")
 OF_CODES = ("look_up", "inverted")
 EXACT = ("brute_force", "two_pass", "look_up")
-every_method = pytest.mark.parametrize("method", build.METHODS)
-any_method = pytest.mark.parametrize("method", [*build.METHODS, *OF_CODES])
+every_method = pytest.mark.parametrize("method", build_search.METHODS)
+any_method = pytest.mark.parametrize("method", [*build_search.METHODS, *OF_CODES])
 a_shape = st.tuples(st.integers(0, 3), st.integers(1, 25), st.integers(0, 50))  # B, X, seed
 
 
@@ -61,7 +61,7 @@ def exact_case(
 
 def made(method: str, mixture: MixtureOfLogits, items: ItemState, width: int | None = None) -> Retriever:
     width = len(items) if width is None else width
-    return build.retriever(method, mixture, items, width, width)
+    return build_search.retriever(method, mixture, items, width, width)
 
 
 def scores_of(mixture: MixtureOfLogits, query: QueryState, items: ItemState) -> list[list[float]]:
@@ -182,7 +182,7 @@ def test_shards_give_the_answer_of_one(method: str, sizes: list[int], seed: int,
 def test_a_dot_product_is_searched_exactly(method: str) -> None:
     """However narrow the lists of the first stage."""
     query, items = random_states(4, 30, p_q=1, p_x=1)
-    retriever = build.retriever(method, DotProduct(DotProductConfig()), items, 2, 2)
+    retriever = build_search.retriever(method, DotProduct(DotProductConfig()), items, 2, 2)
     scores = (query.components[:, 0] @ items.components[:, 0].T).tolist()
     found = retriever.search_above(query, torch.full((4,), 0.1), 25, at_least=3)
     assert_oracle(found, scores, [0.1] * 4, 25, 3)

@@ -13,7 +13,7 @@ import torch
 from command_line import options_of
 from examples import mark, small_solar_config, write_number_data, write_text_data
 from processes import finished, interrupted, kill_one, killed
-from rails_ray import build, build_chunks, config, on_ray
+from rails_ray import build, build_chunks, build_data, config, on_ray
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.encoders.solar import Solar, predicted_buckets
 from rails_ray.errors import TrainingError
@@ -60,7 +60,7 @@ def trained(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def alone(run_config: RunConfig, number: int) -> dict[str, torch.Tensor]:
     """The weights of a chunk that is trained in this process."""
-    data = build.data(run_config, Storage("."))
+    data = build_data.data(run_config, Storage("."))
     chunk = build_chunks.chunk(run_config, number, float(data.queries["train"].relevant.lengths.mean()))
     chunk.learn(data.queries["train"].inputs)
     own = build_chunks.chunk_training(
@@ -150,8 +150,8 @@ def test_chunks_that_fail_are_named_and_the_others_can_be_served_if_asked(
     run_config: RunConfig, tmp_path: Path
 ) -> None:
     root, store = str(tmp_path), Storage(str(tmp_path))
-    data = build.data(run_config, store)
-    own = build.for_data(run_config, data)
+    data = build_data.data(run_config, store)
+    own = build_data.for_data(run_config, data)
     runs.begin(store, "r", config.to_json(own), data.digest())
     # A checkpoint of another seed, as if folders had been mixed up.
     other = build_chunks.chunk(replace(own, seed=1), 1)

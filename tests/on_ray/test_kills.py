@@ -9,7 +9,7 @@ import pytest
 from command_line import options_of
 from examples import mark, small_config, write_text_data, write_untrained_run
 from processes import finished, kill_one, killed, stop_one
-from rails_ray import build, on_ray
+from rails_ray import build, build_data, on_ray
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.storage import manifest, runs
 from rails_ray.storage.filesystem import Storage
@@ -36,7 +36,7 @@ def undisturbed(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory)
 
 def curve_of(run_config: RunConfig, storage: Path) -> list[float]:
     """The losses of a run in this process."""
-    data = build.data(run_config, Storage(str(storage)))
+    data = build_data.data(run_config, Storage(str(storage)))
     model = build.model(run_config)
     step = build.training_step(model, run_config, in_one_process)
     sampler = build.sampler(run_config, model, data)

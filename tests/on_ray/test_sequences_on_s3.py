@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 
-from rails_ray import build, client, on_ray
+from rails_ray import build, build_data, client, on_ray
 from rails_ray.config import DataConfig, LossConfig, RunConfig
 from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.encoders.sasrec import SasrecConfig
@@ -136,7 +136,7 @@ def offline(on_s3: OnS3, history: list[str], k: int, seen: list[str]) -> list[st
     """Brute force in this process."""
     store = Storage(on_s3.root)
     run_config = build.version_config(store, on_s3.published)
-    data = build.data(run_config, store)
+    data = build_data.data(run_config, store)
     model = build.version_model(store, on_s3.published)
     rows = [data.item_ids.index(item) for item in history]
     query = model.encode_queries(model.query_features([rows]))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from examples import publish_solar, write_text_data
-from rails_ray import build
+from rails_ray import build, build_search
 from rails_ray.encoders.solar import Solar
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
@@ -38,7 +38,7 @@ class Server:
 
     def offline(self, k: int, exclude: list[int] | None = None) -> tuple[list[list[str]], list[list[float]]]:
         query = self.model.encode_queries(self.model.query_features(TEXTS))
-        made = build.retriever("brute_force", self.model.similarity, self.items.state, k, k)
+        made = build_search.retriever("brute_force", self.model.similarity, self.items.state, k, k)
         found = made.search(query, k, Exclusions.of([exclude or []] * len(TEXTS))).top_k
         return [[self.items.item_ids[row] for row in line] for line in found.item_rows.tolist()], found.scores.tolist()
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from examples import part_of, random_states, small_config
-from rails_ray import build, client
+from rails_ray import build, build_search, client
 from rails_ray.config import LossConfig, to_json
 from rails_ray.errors import DamagedError, UnavailableError, UnsupportedError
 from rails_ray.on_ray.serving.answers import coverage_of
@@ -146,7 +146,7 @@ def test_over_http_what_a_version_lacks_is_told_and_the_rest_answers(tmp_path: P
     with served(ServeArgs(storage=str(tmp_path), allow_anonymous=True), port=free_port()) as url:
         answers = {
             method: httpx.post(f"{url}/v1/search", json=body | {"method": method}, timeout=30)
-            for method in build.METHODS
+            for method in build_search.METHODS
         }
         for cutoff, message in LACKING.items():
             response = httpx.post(f"{url}/v1/search", json=body | {"cutoff": {cutoff: 0.9}}, timeout=30)
@@ -172,7 +172,7 @@ def test_over_http_what_a_version_lacks_is_told_and_the_rest_answers(tmp_path: P
     assert two_pass == exact
 
 
-@pytest.mark.parametrize("method", build.METHODS)
+@pytest.mark.parametrize("method", build_search.METHODS)
 def test_without_gates_a_mixture_cannot_be_searched(tmp_path: Path, method: str) -> None:
     with pytest.raises(ValueError, match="must have the column 'gate' of its items, got an index without it"):
         asked(shard_without(tmp_path, "gate"), method)

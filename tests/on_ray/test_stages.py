@@ -13,7 +13,7 @@ import torch
 
 import oracles
 from examples import small_history_config, times_of, write_sequence_data, write_untrained_run
-from rails_ray import build, config, on_ray
+from rails_ray import build, build_data, config, on_ray
 from rails_ray.commands.stages import Evaluate
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.cutoffs.measuring import drift, measure
@@ -81,7 +81,7 @@ def test_a_finished_run_is_returned_as_it_is(root: Path, run: Run, run_config: R
 def test_encoded_items_are_those_of_the_model(root: Path, run: Run, run_config: RunConfig, encoded) -> None:
     published = on_ray.publish(str(root), "v1")
     stored = shards.read_shards(Storage(str(root)), published, range(3))
-    data = build.data(run_config, Storage(str(root)))
+    data = build_data.data(run_config, Storage(str(root)))
     model = build.trained_model(run_config, runs.weights(Storage(str(root)), run))
     expected = encode_items(model, model.item_features(data.item_inputs))
     assert stored.item_ids == data.item_ids
@@ -121,7 +121,7 @@ def test_an_earlier_version_is_evaluated_on_later_data_by_what_it_would_find(
     root: Path, run: Run, run_config: RunConfig, encoded: manifest.Encoded, grown: DataConfig
 ) -> None:
     store = Storage(str(root))
-    data = build.data(replace(run_config, data=grown), store)
+    data = build_data.data(replace(run_config, data=grown), store)
     model = build.trained_model(run_config, runs.weights(store, run))
     stored = shards.read_shards(store, encoded, range(3))
     expected = naive_hit_rates(model, stored.state, stored.item_ids, data)
@@ -147,12 +147,12 @@ def test_an_earlier_version_of_histories_is_evaluated_on_later_data(tmp_path: Pa
     pq.write_table(items.take(list(reversed(range(12)))), later / "items.parquet")
     store = Storage(str(tmp_path / "storage"))
     small = replace(small_history_config(), data=DataConfig(folder=str(before)))
-    run_config = build.for_data(small, build.data(small, store))
+    run_config = build_data.for_data(small, build_data.data(small, store))
     write_untrained_run(store, "r", run_config)
     encoded = on_ray.encode(str(store), "r", version="v", num_shards=2)
 
     measured = on_ray.evaluate(str(store), version="v", data=DataConfig(folder=str(later)))
-    data = build.data(replace(run_config, data=DataConfig(folder=str(later))), store)
+    data = build_data.data(replace(run_config, data=DataConfig(folder=str(later))), store)
     model = build.model(run_config).eval()
     stored = shards.read_shards(store, encoded, range(2))
     row_of = {item_id: row for row, item_id in enumerate(stored.item_ids)}
@@ -181,7 +181,7 @@ def test_a_version_is_calibrated_published_or_not_and_evaluation_measures_it(
     stored = calibrations.read_current(store, "calibrated")
     assert stored is not None
     assert (stored.split, stored.background_name, len(stored.edges)) == ("train", "uniform", 1)
-    data, model = build.data(run_config, store), build.trained_model(run_config, runs.weights(store, run))
+    data, model = build_data.data(run_config, store), build.trained_model(run_config, runs.weights(store, run))
     items = encode_items(model, model.item_features(data.item_inputs))
     distribution = build.score_distribution(run_config)
     before, after = (positives_of(rank_all(model, items, data.queries[s], 60), distribution) for s in ("train", "test"))

@@ -9,7 +9,7 @@ import torch
 
 import oracles
 from examples import COLOURED, THINGS, sampler_of, small_config, small_history_config, write_text_data
-from rails_ray import build, recipes
+from rails_ray import build, build_data, recipes
 from rails_ray.config import DataConfig, LossConfig, RunConfig, from_json, to_json
 from rails_ray.data.batch import PairSampler, relevance_of
 from rails_ray.encoders.model import Model
@@ -61,7 +61,7 @@ def test_targets_are_those_of_the_batch_and_move_with_it() -> None:
 @pytest.mark.parametrize("weight", [0.0, 2.0])
 def test_a_run_asks_for_targets_where_its_loss_reads_them(weight: float, tmp_path: Path) -> None:
     config = replace(config_of(weight), data=DataConfig(folder=str(write_text_data(tmp_path / "data"))))
-    data = build.data(config, Storage(str(tmp_path)))
+    data = build_data.data(config, Storage(str(tmp_path)))
     model = build.model(config)
     batch = build.sampler(config, model, data).batch(0)
     assert (batch.glas_targets is not None) == (weight > 0)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 
-from rails_ray import build
+from rails_ray import build, build_data
 from rails_ray.data.dataset import ItemLists, SparseRows
 from rails_ray.data.sequences import histories_of
 from rails_ray.encoders.model import Model
@@ -157,7 +157,7 @@ def encode_to_tables(model: Solar, queries: Sequence[dict[str, Any]], device: st
     Raises:
         ValueError: if a query is not what the model reads, or an embedding is not of its width, or too large.
     """
-    field = build.QUERY_FIELD[model.config.input]
+    field = build_data.QUERY_FIELD[model.config.input]
     inputs: list[Any] = []
     for number, query in enumerate(queries):
         where, value = f"queries[{number}]", query.get(field)

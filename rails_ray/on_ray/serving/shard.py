@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from ray import serve as ray_serve
 
-from rails_ray import build
+from rails_ray import build, build_search
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.retrieval import Found, FoundAbove
 from rails_ray.retrieval.brute_force import BruteForce
@@ -96,7 +96,7 @@ class Shard:
         self.items = read_shards(store, manifest, [shard], self.similarity.num_components[1])
         self.rows = {item_id: row for row, item_id in enumerate(self.items.item_ids)}
         self.state = map_tensors(lambda tensor: tensor.to(device), self.items.state)
-        self.indexes = build.code_indexes(self.similarity, self.state)
+        self.indexes = build_search.code_indexes(self.similarity, self.state)
         self.device = device
 
     async def search(self, query: AnyQuery, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
@@ -104,7 +104,7 @@ class Shard:
         return await asyncio.to_thread(self._search, query, asked, exclude)
 
     def _search(self, query: AnyQuery, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
-        retriever = build.retriever(
+        retriever = build_search.retriever(
             asked.method,
             self.similarity,
             self.state,

@@ -1,0 +1,125 @@
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from examples import small_config, small_solar_config, write_text_data
+from rails_ray import build_data
+from rails_ray.config import DataConfig, RunConfig
+from rails_ray.data.dataset import DataSet, ItemLists, Queries, SparseRows
+from rails_ray.storage.filesystem import Storage
+
+CONFIG = small_solar_config()
+
+
+def with_encoder(**fields: Any) -> RunConfig:
+    return replace(CONFIG, encoder=replace(CONFIG.encoder, **fields))
+
+
+def data_of(inputs: Callable[[int, int], Any]) -> DataSet:
+    """Three queries of each split on ten items; `inputs` of a number of queries by the seed of a split."""
+    queries = {
+        split: Queries(inputs(3, seed), ItemLists.of([[seed], [seed, 4], [9]]))
+        for seed, split in enumerate(("train", "valid", "test"))
+    }
+    return DataSet([f"i{row}" for row in range(10)], np.arange(10), queries)
+
+
+def vectors(count: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((count, 7)).astype(np.float32)
+
+
+def sparse(count: int, seed: int) -> SparseRows:
+    indices = np.arange(2 * count, dtype=np.int64) + seed
+    return SparseRows(2 * np.arange(count + 1), indices, np.ones(2 * count, dtype=np.float32), 8)
+
+
+def texts(count: int, seed: int) -> list[str]:
+    return [f"word{number} split{seed}" for number in range(count)]
+
+
+INPUTS = [("text", texts, 0), ("features", sparse, 8), ("vector", vectors, 7)]
+
+
+@pytest.mark.parametrize(("kind", "inputs", "width"), INPUTS)
+def test_a_config_is_completed_by_the_width_of_its_queries(kind: str, inputs: Any, width: int) -> None:
+    made = build_data.for_data(with_encoder(input=kind), data_of(inputs))
+    assert made == with_encoder(input=kind, width=width)
+    assert build_data.for_data(made, data_of(inputs)) == made
+
+
+def test_more_features_may_come_than_there_are() -> None:
+    made = with_encoder(input="features", width=100)
+    assert build_data.for_data(made, data_of(sparse)) == made
+
+
+@pytest.mark.parametrize(
+    ("kind", "width", "inputs", "message"),
+    [
+        ("features", 7, sparse, r"encoder\.width must be the 8 of the queries of None, or 0, got 7"),
+        ("vector", 6, vectors, r"encoder\.width must be the 7 of the queries of None, or 0, got 6"),
+        ("vector", 8, vectors, r"encoder\.width must be the 7 of the queries of None, or 0, got 8"),
+        ("vector", 0, sparse, r"queries of None must be of encoder\.input vector, got features"),
+        ("features", 0, vectors, r"queries of None must be of encoder\.input features, got vectors"),
+    ],
+)
+def test_queries_that_the_encoder_does_not_read(kind: str, width: int, inputs: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build_data.for_data(with_encoder(input=kind, width=width), data_of(inputs))
+
+
+def test_a_text_data_set_is_read_as_for_other_models(tmp_path: Path) -> None:
+    folder = str(write_text_data(tmp_path / "mine"))
+    solar, towers = (replace(made, data=DataConfig(folder=folder)) for made in (CONFIG, small_config()))
+    storage = Storage(str(tmp_path / "storage"))
+    read = build_data.data(solar, storage)
+    assert read.digest() == build_data.data(towers, storage).digest()
+    assert build_data.for_data(solar, read) == solar
+    corpus = build_data.corpus(solar, storage)
+    assert corpus.items["item_id"].to_pylist() == read.item_ids
+    assert build_data.item_inputs(corpus.items) == read.item_inputs
+    assert (corpus.query, corpus.files) == ({"text": "string"}, {})
+
+
+NUMBERS = {
+    "features": {"feature_indices": [[0, 3], [5], [2]], "feature_values": [[1.0, 2.0], [1.0], [0.5]]},
+    "vector": {"vector": [[1.0, 2.0], [0.0, 1.0], [3.0, 4.0]]},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "width", "query"),
+    [("features", 6, {"features": "map<int64, float>"}), ("vector", 2, {"embedding": "list<float>"})],
+)
+def test_a_data_set_of_numbers(kind: str, width: int, query: dict[str, str], tmp_path: Path) -> None:
+    tables = {
+        "items": {"item_id": [f"i{row}" for row in range(20)], "title": [f"T{row}" for row in range(20)]},
+        "queries": {"query_id": [1, 2, 3], "split": ["train", "valid", "test"]} | NUMBERS[kind],
+        "relevance": {"query_id": [1, 2, 3], "item_id": ["i0", "i1", "i2"]},
+    }
+    for name, columns in tables.items():
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    config = replace(with_encoder(input=kind), data=DataConfig(folder=str(tmp_path)))
+    read = build_data.data(config, Storage("unused"))
+    made = build_data.for_data(config, read)
+    assert made.encoder.width == width
+    corpus = build_data.corpus(made, Storage("unused"))
+    assert corpus.items["item_id"].to_pylist() == read.item_ids == tables["items"]["item_id"]
+    assert corpus.items["title"].to_pylist() == tables["items"]["title"]
+    assert (corpus.query, corpus.files) == (query, {})
+    with pytest.raises(ValueError, match=rf"queries of {tmp_path} must be of encoder\.input "):
+        build_data.for_data(
+            replace(config, encoder=replace(config.encoder, input="vector" if width == 6 else "features")), read
+        )
+
+
+@pytest.mark.parametrize("kind", ["features", "vector"])
+def test_numbers_need_a_folder(kind: str) -> None:
+    message = r"recipe small-solar needs --data\.folder, with items\.parquet, queries\.parquet and .*, got none"
+    with pytest.raises(ValueError, match=message):
+        build_data.data(with_encoder(input=kind), Storage("unused"))
