@@ -263,3 +263,22 @@ def test_the_production_profile_is_not_promised_on_a_cluster_that_runs(
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     assert cli.main(["serve", "--allow-anonymous", "--profile", "production"]) == cli.EXIT_BAD_ARGUMENT
     assert "profile production must be set on all machines before Ray starts" in capfd.readouterr().err
+
+
+def test_queries_by_all_that_an_index_can_take() -> None:
+    words = ["query", "pizza", "--user-id", "7", "--history", "3", "x", "--features", "17:0.5", "4"]
+    command = cli.parse([*words, "--embedding", "1", "-2.5"])
+    assert isinstance(command, serving.Query)
+    assert command._asked({"user_id": "int64", "history": "string"}) == [
+        ("pizza", {"text": "pizza"}),
+        ("user 7", {"user_id": 7}),
+        ("after 3 x", {"history": ["3", "x"]}),
+        ("17:0.5 4", {"features": {"17": 0.5, "4": 1.0}}),
+        ("vector of 2 numbers", {"embedding": (1.0, -2.5)}),
+    ]
+
+
+@pytest.mark.parametrize("word", ["x", "1:", "1:2:3", ":2", "1.5:2", "7:much"])
+def test_features_that_are_none(word: str) -> None:
+    with pytest.raises(ValueError, match=rf"--features must be numbers with values, as 17:0.5, got '{word}'"):
+        serving.Query(features=(word,))._asked({})

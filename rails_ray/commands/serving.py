@@ -116,7 +116,7 @@ class Serve(Stored):
 
 @dataclass(frozen=True)
 class Query:
-    """Ask a running server, by texts or, of an index of histories, by users or by one history."""
+    """Ask a running server, by what its index takes: texts, users or one history, features or a vector."""
 
     texts: tyro.conf.Positional[tuple[str, ...]] = ()
     """Queries."""
@@ -124,6 +124,10 @@ class Query:
     """Users whose history the index holds."""
     history: tuple[str, ...] = ()
     """Item ids in time order: one query."""
+    features: tuple[str, ...] = ()
+    """Numbers of features with their values, as 17:0.5, or 17 for 17:1: one query."""
+    embedding: tuple[float, ...] = ()
+    """The numbers of a vector: one query."""
     k: int = 1000
     """At most so many items per query are counted as kept."""
     show: int = 4
@@ -142,20 +146,14 @@ class Query:
     def run(self) -> None:
         from rails_ray import client, rendering
 
-        if not (self.texts or self.user_id or self.history):
+        if not (self.texts or self.user_id or self.history or self.features or self.embedding):
             raise ValueError("give at least 1 query, got none")
-        facts = client.index(self.url)
-        queries: list[dict[str, Any]] = [{"text": text} for text in self.texts]
-        queries += [{"user_id": _typed(user, facts["query"].get("user_id"))} for user in self.user_id]
-        if self.history:
-            queries.append({"history": [_typed(item, facts["query"].get("history")) for item in self.history]})
+        names, queries = zip(*self._asked(client.index(self.url)["query"]), strict=True)
         cutoff = None if self.cutoff is None else dict([self.cutoff])
         how: dict[str, Any] = {"method": self.method, "num_probes": self.num_probes}
         best = client.search(self.url, queries, self.show, **how, cutoff={"top_k": self.show})
         k = min(self.k, *(result["num_searched"] for result in best["results"]))
         cut = client.search(self.url, queries, k, **how, cutoff=cutoff)
-        names = [*self.texts, *(f"user {user}" for user in self.user_id)]
-        names += [f"after {' '.join(self.history)}"] if self.history else []
         certified = _certified([result["certificate"] for result in best["results"]])
         out.print(rendering.answers(names, cut, best, f"version {cut['version']}, {self.method}: {certified}"))
         coverage = cut["coverage"]
@@ -166,6 +164,23 @@ class Query:
                 out.print(f"{name!r}: the buckets looked up hold no more items; --num-probes looks up more of them")
             if result["is_known"] is False:
                 out.print(f"nothing of {name!r} was seen in training: the answer is that to an empty query")
+
+    def _asked(self, kinds: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
+        """The queries, and what each is called where it is shown.
+
+        Args:
+            kinds: types of what the index takes.
+        """
+        asked: list[tuple[str, dict[str, Any]]] = [(text, {"text": text}) for text in self.texts]
+        asked += [(f"user {user}", {"user_id": _typed(user, kinds.get("user_id"))}) for user in self.user_id]
+        if self.history:
+            history = [_typed(item, kinds.get("history")) for item in self.history]
+            asked.append((f"after {' '.join(self.history)}", {"history": history}))
+        if self.features:
+            asked.append((" ".join(self.features), {"features": dict(map(_feature, self.features))}))
+        if self.embedding:
+            asked.append((f"vector of {len(self.embedding)} numbers", {"embedding": self.embedding}))
+        return asked
 
 
 def _cutoff(given: tuple[str, float] | None) -> Any:
@@ -198,3 +213,16 @@ def _typed(word: str, kind: str | None) -> str | int:
     """An id as the index has it."""
     is_number = kind is not None and "int" in kind and word.removeprefix("-").isdecimal()
     return int(word) if is_number else word
+
+
+def _feature(word: str) -> tuple[str, float]:
+    """The number of a feature and its value.
+
+    Raises:
+        ValueError: if the word is not made of both.
+    """
+    number, colon, value = word.partition(":")
+    try:
+        return str(int(number)), float(value) if colon else 1.0
+    except ValueError:
+        raise ValueError(f"--features must be numbers with values, as 17:0.5, got {word!r}") from None

@@ -121,6 +121,15 @@ def test_nothing_is_certified_where_shards_are_missing() -> None:
     assert result.certificate == CertificateResult(is_exact=False, gap=None, reason="only 10 of 20 items were searched")
 
 
+def test_a_short_list_says_so_unless_shards_are_missing() -> None:
+    short = shard_answer([0.9], [3])
+    some = Coverage(shards_answered=1, num_shards=2, items_searched=10, num_items=20)
+    for coverage, reason in ((ALL, "the search found fewer items than were asked for"), (some, "only 10 of 20 items")):
+        (result,) = results_of([short], asked(2), TopKCutoff(2), TAU_Q, coverage)
+        assert (result.is_short, result.certificate.is_exact, result.certificate.gap) == (True, False, None)
+        assert reason in str(result.certificate.reason)
+
+
 def test_an_item_that_no_shard_explains() -> None:
     known = ShardExplanation(["a"], None, [0.5], [[[0.5]]], [[[1.0]]])
     assert [item.item for item in explained("v", [known, known], ["a"]).items] == ["a"]

@@ -118,9 +118,14 @@ def results_of(
                 num_kept=num_kept,
                 num_searched=int(num_searched[number]),
                 num_scored=found.num_scored,
-                certificate=SHORT
-                if is_short[number]
-                else _certificate(found.certificate, scores[number, :num_kept], threshold, is_truncated, coverage),
+                certificate=_certificate(
+                    found.certificate,
+                    scores[number, :num_kept],
+                    threshold,
+                    is_truncated,
+                    bool(is_short[number]),
+                    coverage,
+                ),
                 is_truncated=is_truncated,
                 is_short=bool(is_short[number]),
             )
@@ -178,12 +183,19 @@ def _padded(scores: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
 
 
 def _certificate(
-    certificate: Certificate, kept: NDArray[np.floating], threshold: float, is_truncated: bool, coverage: Coverage
+    certificate: Certificate,
+    kept: NDArray[np.floating],
+    threshold: float,
+    is_truncated: bool,
+    is_short: bool,
+    coverage: Coverage,
 ) -> CertificateResult:
     """What the kept list proves."""
     if coverage.items_searched < coverage.num_items:
         reason = f"only {coverage.items_searched} of {coverage.num_items} items were searched"
         return CertificateResult(is_exact=False, gap=None, reason=reason)
+    if is_short:
+        return SHORT
     last, ends_by_number = float(kept[-1]) if len(kept) else np.inf, is_truncated or np.isneginf(threshold)
     gap = certificate.gap(needed(torch.tensor([last]), torch.tensor([threshold]), torch.tensor([ends_by_number])))
     if gap is None:
