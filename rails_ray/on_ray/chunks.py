@@ -8,10 +8,7 @@ Source: SOLAR, Section 3.2.
 """
 
 import json
-import threading
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -25,13 +22,13 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 from rails_ray import build, build_chunks, build_data, config
 from rails_ray.config import RunConfig
 from rails_ray.encoders.solar import SolarConfig
-from rails_ray.errors import RailsRayError, TrainingError
+from rails_ray.errors import TrainingError
 from rails_ray.evaluation.report import validate
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.failures import told_plainly
 from rails_ray.on_ray.fitting import CHECKPOINT_S, MAX_RESTARTS, Every, fit_to_end, reason_of
 from rails_ray.on_ray.placing import Placing
-from rails_ray.on_ray.progress import POLL_S, OnProgress, Reporter, latest_of_all, new_board, watch
+from rails_ray.on_ray.progress import POLL_S, OnProgress, Reporter, latest_of_all, new_board
 from rails_ray.storage import codes, runs
 from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.training import state
@@ -39,7 +36,6 @@ from rails_ray.training.loop import train as train_loop
 
 DONE = "done"  # of a chunk on the board, when it is stored
 MOST_SHOWN = 3  # chunks at work, in a line of progress
-STOP_S = 10.0  # that threads have to end when a command is interrupted
 LAST_STEPS = 20  # whose mean is the loss that a chunk came to
 
 
@@ -133,16 +129,25 @@ def _fit_missing(
         "checkpoint_s": checkpoint_s,
         "board": board,
     }
-    stop, is_over = threading.Event(), threading.Event()
-    fit_all = partial(_fit_all, missing, partial(_fit, settings, placing, stop), at_once, stop, is_over)
     done = [chunk for chunk in range(num_chunks) if chunk not in missing]
+    look = partial(_seen, board, num_chunks, num_steps, done)
+    waiting, running, failed = deque(missing), dict[ray.ObjectRef[None], int](), dict[int, str]()
     try:
-        # Watched by nobody too: this thread can be interrupted between two looks, and not while it waits for others.
-        failed = watch(fit_all, lambda: _seen(board, num_chunks, num_steps, done), on_progress or _unseen)
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                chunk = waiting.popleft()
+                running[_fit(settings, placing, chunk)] = chunk
+            for task in ray.wait(list(running), timeout=POLL_S)[0]:
+                chunk = running.pop(task)
+                try:
+                    ray.get(task)
+                except RayError as error:
+                    failed[chunk] = reason_of(error)
+            if on_progress is not None:
+                on_progress(*look())
     finally:
-        stop.set()
-        if placing.backend == "tasks":  # whose threads end then; one that asks Ray after its end would end the process
-            is_over.wait(STOP_S)
+        for task in running:  # interrupted
+            ray.cancel(task, force=True)
         ray.kill(board)
     if failed:
         chunks_of: dict[str, list[str]] = {}
@@ -153,10 +158,6 @@ def _fit_missing(
             f"all {num_chunks} chunks of run {run!r} must be trained, got {num_chunks - len(failed)}; {reasons}: "
             "train it again under its name for the missing ones"
         )
-
-
-def _unseen(done: int, total: int, note: str) -> None:
-    """Of a caller who does not want to know."""
 
 
 def _seen(board: Any, num_chunks: int, num_steps: int, finished: list[int]) -> tuple[int, int, str]:
@@ -170,54 +171,33 @@ def _seen(board: Any, num_chunks: int, num_steps: int, finished: list[int]) -> t
     return steps, num_chunks * num_steps, f"{len(done)} of {num_chunks} chunks" + (notes and f": {notes}")
 
 
-def _fit_all(
-    chunks: list[int], fit: Callable[[int], None], at_once: int, stop: threading.Event, is_over: threading.Event
-) -> dict[int, str]:
-    """Fit all chunks, so many at a time, and begin none after `stop`; why those failed that did."""
-    waiting, errors = deque(chunks), dict[int, Exception]()
-
-    def work() -> None:
-        while waiting and not stop.is_set():
-            with suppress(IndexError):  # another thread took the last
-                chunk = waiting.popleft()
-                try:
-                    fit(chunk)
-                except Exception as error:
-                    errors[chunk] = error
-
-    # Daemons: Ctrl-C must not wait for them, nor may they begin another chunk, which would start a cluster of its own.
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(at_once)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    is_over.set()
-    for error in errors.values():
-        if not isinstance(error, RailsRayError | TrainingFailedError | RayError | ValueError | FloatingPointError):
-            raise error
-    return {chunk: reason_of(error) for chunk, error in errors.items()}
-
-
-def _fit(settings: dict[str, Any], placing: Placing, stop: threading.Event, chunk: int) -> None:
-    """Train one chunk to its end, in as many tries as its worker's deaths make of it; of tasks, until `stop`."""
+def _fit(settings: dict[str, Any], placing: Placing, chunk: int) -> "ray.ObjectRef[None]":
+    """Begin to train a chunk, which ends in as many tries as its worker's deaths make of it."""
     own = {**settings, "chunk": chunk, "num_threads": max(round(placing.num_cpus), 1)}
     if placing.backend == "tasks":
         reserved = {"num_cpus": placing.num_cpus, "num_gpus": placing.num_gpus}
-        task = _train_task.options(**reserved, max_retries=MAX_RESTARTS).remote(own)
-        while not ray.wait([task], timeout=POLL_S)[0]:
-            if stop.is_set():
-                ray.cancel(task, force=True)
-                return
-        ray.get(task)
-        return
+        return _train_task.options(**reserved, max_retries=MAX_RESTARTS).remote(own)
     reserved = {"CPU": placing.num_cpus, "GPU": placing.num_gpus}
     scaling = ScalingConfig(num_workers=1, use_gpu=bool(placing.num_gpus), resources_per_worker=reserved)
-    fit_to_end(_train_chunk, own, scaling, None, runs.chunk_run(settings["run"], chunk))
+    return _fit_task.remote(own, scaling)
 
 
 @ray.remote
 def _train_task(settings: dict[str, Any]) -> None:
     _train_chunk(settings)
+
+
+@ray.remote(num_cpus=0)
+def _fit_task(settings: dict[str, Any], scaling: ScalingConfig) -> None:
+    """Wait for a run of Ray Train; in a task, so that it ends with it where this is interrupted.
+
+    Raises:
+        TrainingError: if it fails.
+    """
+    try:
+        fit_to_end(_train_chunk, settings, scaling, None, runs.chunk_run(settings["run"], settings["chunk"]))
+    except TrainingFailedError as error:
+        raise TrainingError(reason_of(error)) from None
 
 
 def _train_chunk(settings: dict[str, Any]) -> None:

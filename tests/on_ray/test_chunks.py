@@ -120,7 +120,7 @@ def test_a_worker_that_dies_takes_its_own_chunk_back_to_its_checkpoint(
         assert equal(weights_of(Storage(str(tmp_path)), "r", number), alone(slow, number))
 
 
-def test_a_killed_driver_loses_no_chunk_that_was_done(run_config: RunConfig, tmp_path: Path) -> None:
+def test_a_driver_that_is_interrupted_or_killed_loses_no_chunk_that_was_done(run_config: RunConfig, tmp_path: Path) -> None:
     root = tmp_path / "storage"
     # So many steps that a worker cannot end them before it notices that its driver is gone.
     run_config = replace(
@@ -129,10 +129,13 @@ def test_a_killed_driver_loses_no_chunk_that_was_done(run_config: RunConfig, tmp
         training=replace(run_config.training, num_steps=2000),
     )
     training = ["train", "text-solar", "--run", "r", "--storage", str(root), "--workers", "1"]
-    training += ["--chunks.backend", "tasks", "--checkpoint-s", "0.2", *options_of(run_config)]
+    training += ["--checkpoint-s", "0.2", *options_of(run_config)]
     folder = root / "runs" / "r"
-    interrupted(training, folder / "chunk-000" / "checkpoint.safetensors")
-    assert not (folder / "chunk-001" / "checkpoint.safetensors").exists(), "no other chunk may begin"
+    for backend in ("ray_train", "tasks"):
+        (folder / "chunk-000" / "checkpoint.safetensors").unlink(missing_ok=True)
+        interrupted([*training, "--chunks.backend", backend], folder / "chunk-000" / "checkpoint.safetensors")
+        assert not (folder / "chunk-001" / "checkpoint.safetensors").exists(), "no other chunk may begin"
+    training += ["--chunks.backend", "tasks"]
     killed(training, folder / "chunk-001" / "checkpoint.safetensors")
     mark(folder / "chunk-001" / "checkpoint.safetensors", MARK_S)
     first = folder / "chunk-000" / "model.safetensors"

@@ -1,4 +1,4 @@
-"""One head node for all jobs that are submitted here."""
+"""One head node, with a GPU that is only counted, for all jobs that are submitted here."""
 
 from collections.abc import Iterator
 
@@ -9,5 +9,5 @@ from head_node import HeadNode, head_node
 
 @pytest.fixture(scope="package")
 def head() -> Iterator[HeadNode]:
-    with head_node() as started:
+    with head_node(num_gpus=1) as started:
         yield started
