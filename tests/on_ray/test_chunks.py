@@ -120,7 +120,9 @@ def test_a_worker_that_dies_takes_its_own_chunk_back_to_its_checkpoint(
         assert equal(weights_of(Storage(str(tmp_path)), "r", number), alone(slow, number))
 
 
-def test_a_driver_that_is_interrupted_or_killed_loses_no_chunk_that_was_done(run_config: RunConfig, tmp_path: Path) -> None:
+def test_a_driver_that_is_interrupted_or_killed_loses_no_chunk_that_was_done(
+    run_config: RunConfig, tmp_path: Path
+) -> None:
     root = tmp_path / "storage"
     # So many steps that a worker cannot end them before it notices that its driver is gone.
     run_config = replace(
