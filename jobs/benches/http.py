@@ -4,7 +4,9 @@ One client asks, in turns, for a search over the 3,963 emoji in 2 shards (a Mixt
 router: encode -> 2 shards -> merge, cut) and for a fan-out of a FastAPI ingress to 2 deployments that do
 nothing. Both run on the same Ray Serve at the same time, once in each profile.
 
-    python -m jobs.benches.http [--requests 400]
+    python -m jobs.benches.http [--requests 400] [--storage STORAGE --text TEXT]
+
+With `--storage` the search is that of its current version, whatever that is.
 
 A yes is a median of the search at most 1.5 times that of the fan-out, in both profiles.
 """
@@ -39,7 +41,6 @@ from rails_ray.training import state
 
 PORT = 8321
 TURN = 25  # requests of one kind before it is the other's turn
-BODY = {"queries": [{"text": "pizza"}], "k": 10, "cutoff": {"top_k": 10}}
 ENVIRONMENTS = {"local": {}, "production": PRODUCTION_ENVIRONMENT}
 
 api = FastAPI()
@@ -68,51 +69,61 @@ class Arguments:
     """Of each kind."""
     profile: str | None = None
     """Measure this one in this process; by default both, each in a process of its own."""
+    storage: str | None = None
+    """Whose current version is asked; by default the emoji's."""
+    text: str = "pizza"
+    """What is asked for."""
+    method: str = "brute_force"
+    """How it is searched for."""
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """Of a request."""
+        return {"queries": [{"text": self.text}], "k": 10, "cutoff": {"top_k": 10}, "method": self.method}
 
 
 def main(arguments: Arguments) -> None:
     if arguments.profile is not None:
-        print(json.dumps(measure(arguments.requests)))
+        print(json.dumps(measure(arguments)))
         return
     record = Record("http")
     for profile, environment in ENVIRONMENTS.items():
-        command = [sys.executable, "-m", "jobs.benches.http", "--profile", profile, "--requests"]
-        done = subprocess.run(
-            [*command, str(arguments.requests)], env=os.environ | environment, stdout=subprocess.PIPE, check=True
-        )
+        command = [sys.executable, "-m", "jobs.benches.http", *sys.argv[1:], "--profile", profile]
+        done = subprocess.run(command, env=os.environ | environment, stdout=subprocess.PIPE, check=True)
         row = json.loads(done.stdout.splitlines()[-1])
-        record.row(profile=profile, **row)
+        record.row(profile=profile, method=arguments.method, **row)
         print(
             f"{profile}: search {row['search']['p50_ms']:.1f} ms, fan-out {row['fan_out']['p50_ms']:.1f} ms, "
             f"ratio {row['ratio_p50']:.2f}"
         )
 
 
-def measure(num_requests: int) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Medians and 95th percentiles of both, and the ratio of the medians."""
-    with tempfile.TemporaryDirectory() as storage, cluster(8):
-        version = publish(storage)
-        arguments = ServeArgs(storage=storage, version=version, allow_anonymous=True)
-        with served(arguments, port=PORT, leave_serve=True) as url:
+    with tempfile.TemporaryDirectory() as folder, cluster(8):
+        if arguments.storage is None:
+            publish(folder)
+        of_current = ServeArgs(storage=arguments.storage or folder, allow_anonymous=True)
+        with served(of_current, port=PORT, leave_serve=True) as url:
             parts = [Nothing.options(name=f"Nothing{number}").bind() for number in range(2)]
             ray_serve.run(FanOut.bind(parts), name="fan-out", route_prefix="/fan-out")
             times: dict[str, list[float]] = {"/v1/search": [], "/fan-out/": []}
             with httpx.Client(base_url=url, trust_env=False, timeout=30) as client:
                 for path in times:
-                    ask(client, path, 4 * TURN)  # the first ones compile, connect and load
-                for _ in range(num_requests // TURN):
+                    ask(client, path, arguments.body, 4 * TURN)  # the first ones compile, connect and load
+                for _ in range(arguments.requests // TURN):
                     for path, seconds in times.items():
-                        seconds += ask(client, path, TURN)
+                        seconds += ask(client, path, arguments.body, TURN)
     search, fan_out = (summary(seconds) for seconds in times.values())
     return {"search": search, "fan_out": fan_out, "ratio_p50": search["p50_ms"] / fan_out["p50_ms"]}
 
 
-def ask(client: httpx.Client, path: str, count: int) -> list[float]:
+def ask(client: httpx.Client, path: str, body: dict[str, Any], count: int) -> list[float]:
     """Seconds of each of `count` requests, one after the other."""
     seconds = []
     for _ in range(count):
         started = time.perf_counter()
-        client.post(path, json=BODY).raise_for_status()
+        client.post(path, json=body).raise_for_status()
         seconds.append(time.perf_counter() - started)
     return seconds
 
@@ -126,7 +137,7 @@ def summary(seconds: list[float]) -> dict[str, float]:
     }
 
 
-def publish(storage: str) -> str:
+def publish(storage: str) -> None:
     """The emoji under a model with random weights, in 2 shards."""
     config = emoji_mol()
     runs.write(
@@ -137,7 +148,7 @@ def publish(storage: str) -> str:
         training={"seconds": 0, "losses": []},
         config=to_json(config),
     )
-    return on_ray.publish(storage, on_ray.encode(storage, "random", num_shards=2).version).version
+    on_ray.publish(storage, on_ray.encode(storage, "random", num_shards=2).version)
 
 
 if __name__ == "__main__":
