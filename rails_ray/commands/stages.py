@@ -53,7 +53,7 @@ class OfRecipe(Stored):
     checkpoint_s: float = 60.0
     """Seconds between two checkpoints: the most work that a crash can lose."""
     timeout_s: float = 600.0
-    """Seconds that workers wait for one another before all go on from the last checkpoint."""
+    """Seconds that workers wait for one another before all go on from the last checkpoint; SOLAR's wait for nobody."""
     resume: bool = False
     """Insist that the run was begun: what it has is not done again, with or without this."""
     chunks: Placing = field(default_factory=Placing)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from typing import Any, Literal
 
@@ -118,22 +118,16 @@ def encode(
     written = parts.rows_written(store, version)
     missing = [part for part in planned if part.first_row not in written]
 
-    def write_missing() -> None:
-        ray.data.DataContext.get_current().enable_progress_bars = False
-        with told_plainly():
-            ray.data.from_arrow([_block(items, part) for part in missing]).write_datasink(
-                EncodingSink(str(store), run, weights_sha256, version),
-                concurrency=num_workers,
-                ray_remote_args={"num_cpus": 1, "num_gpus": 1 if use_gpu else 0},
-            )
+    sink = EncodingSink(str(store), run, weights_sha256, version)
+    write = partial(_write, items, missing, sink, num_workers, use_gpu)
 
     def parts_done() -> tuple[int, int, str]:
         return len(parts.rows_written(store, version)), len(planned), "parts"
 
     if missing and on_progress is not None:
-        watch(write_missing, parts_done, on_progress)
+        watch(write, parts_done, on_progress)
     elif missing:
-        write_missing()
+        write()
 
     return parts.finish(
         store,
@@ -144,6 +138,15 @@ def encode(
         files=chain([(manifest.CONFIG, config.to_json(run_config))], runs.weights(store, found), corpus.files.items()),
         cutoff_mass=found.cutoff_mass,
     )
+
+
+def _write(items: pa.Table, missing: list[PlannedPart], sink: "EncodingSink", num_workers: int, use_gpu: bool) -> None:
+    """Encode the missing parts, so many side by side."""
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    with told_plainly():
+        ray.data.from_arrow([_block(items, part) for part in missing]).write_datasink(
+            sink, concurrency=num_workers, ray_remote_args={"num_cpus": 1, "num_gpus": 1 if use_gpu else 0}
+        )
 
 
 def _block(items: pa.Table, part: PlannedPart) -> pa.Table:
