@@ -28,7 +28,7 @@ from rails_ray.training.loop import train
 K = 100  # items of a list
 BATCH_SIZE = 32  # queries of a search, and of a timing
 MOST_QUERIES = 3000  # of the test split
-STEPS_TIMED = 30  # of a dual encoder, before it is known how many fit into the time
+STEPS_TIMED = 100  # of a dual encoder, before it is known how many fit into the time
 
 Search = Callable[[Queries], Tensor]
 """Queries to the item rows of their K best, -1 where there is none [Q, K]."""
@@ -119,7 +119,7 @@ def zero_shot(trained: Trained, is_seen: NDArray[np.bool_]) -> ItemCodes:
 def dual_encoder(recipe: str, config: DataConfig, seed: int, seconds: float) -> tuple[Search, int, float, int]:
     """One trained for so many seconds: its search, steps, seconds, and bytes of an item."""
 
-    def run(num_steps: int) -> tuple[Any, DataSet, float]:
+    def run(num_steps: int) -> tuple[Any, DataSet, float, float]:
         base = by_name(recipe)
         own = replace(base, seed=seed, data=config, training=replace(base.training, num_steps=num_steps))
         data = build_data.data(own, Storage("."))
@@ -127,13 +127,13 @@ def dual_encoder(recipe: str, config: DataConfig, seed: int, seconds: float) -> 
         model = build.model(own)
         step = build.training_step(model, own, lambda tensor: tensor)
         sampler = build.sampler(own, model, data)
-        train(step, sampler.batch, own.training, seed=[seed], report=quiet)
-        return model.eval(), data, time.perf_counter() - started
+        of_steps = train(step, sampler.batch, own.training, seed=[seed], report=quiet).seconds
+        return model.eval(), data, time.perf_counter() - started, of_steps
 
-    _, _, few = run(STEPS_TIMED)
-    _, _, more = run(2 * STEPS_TIMED)
-    num_steps = 2 * STEPS_TIMED + int((seconds - more) / (more - few) * STEPS_TIMED)
-    model, data, took = run(num_steps)
+    run(1)  # what is made and compiled once
+    _, _, took, of_steps = run(STEPS_TIMED)
+    num_steps = int((seconds - (took - of_steps)) / of_steps * STEPS_TIMED)
+    model, data, took, _ = run(num_steps)
     items = encode_items(model, model.item_features(data.item_inputs))
     made = build_search.retriever("brute_force", model.similarity, items, K, K)
 
