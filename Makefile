@@ -3,10 +3,8 @@ BIN := .venv/bin
 
 # Tests that mostly wait, for other processes or for servers: others can use the time.
 WAITING := tests/collectives tests/storage
-# Those that start clusters of their own, beside those that share one.
-OWN_CLUSTERS := tests/on_ray/submitted tests/on_ray/test_deploying.py tests/on_ray/test_kills.py tests/test_cli_on_ray.py
 
-.PHONY: quickstart test test-own-clusters test-shared-cluster test-waiting test-computing lint clean
+.PHONY: quickstart test test-waiting test-computing lint clean
 
 # One stamp stands for a finished installation, so a second run installs nothing.
 # torch comes first: with it in place no other package pulls another build.
@@ -26,13 +24,8 @@ lint: .venv/installed
 	$(BIN)/lint-imports
 
 test: lint
-	$(MAKE) --no-print-directory --jobs=2 --output-sync test-own-clusters test-shared-cluster test-waiting test-computing
-
-test-own-clusters:
-	$(BIN)/pytest -m cluster $(OWN_CLUSTERS)
-
-test-shared-cluster:
-	$(BIN)/pytest -m cluster $(addprefix --ignore=,$(OWN_CLUSTERS))
+	$(MAKE) --no-print-directory --jobs=2 --output-sync test-waiting test-computing
+	$(BIN)/pytest -m cluster
 
 test-waiting:
 	$(BIN)/pytest -m "not cluster" $(WAITING)

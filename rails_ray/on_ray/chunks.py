@@ -34,7 +34,6 @@ from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.training import state
 from rails_ray.training.loop import train as train_loop
 
-DONE = "done"  # of a chunk on the board, when it is stored
 MOST_SHOWN = 3  # chunks at work, in a line of progress
 LAST_STEPS = 20  # whose mean is the loss that a chunk came to
 
@@ -130,7 +129,6 @@ def _fit_missing(
         "board": board,
     }
     done = [chunk for chunk in range(num_chunks) if chunk not in missing]
-    look = partial(_seen, board, num_chunks, num_steps, done)
     waiting, running, failed = deque(missing), dict[ray.ObjectRef[None], int](), dict[int, str]()
     try:
         while waiting or running:
@@ -143,8 +141,10 @@ def _fit_missing(
                     ray.get(task)
                 except RayError as error:
                     failed[chunk] = reason_of(error)
+                else:
+                    done.append(chunk)
             if on_progress is not None:
-                on_progress(*look())
+                on_progress(*_seen(board, num_chunks, num_steps, done))
     finally:
         for task in running:  # interrupted
             ray.cancel(task, force=True)
@@ -160,15 +160,14 @@ def _fit_missing(
         )
 
 
-def _seen(board: Any, num_chunks: int, num_steps: int, finished: list[int]) -> tuple[int, int, str]:
+def _seen(board: Any, num_chunks: int, num_steps: int, done: list[int]) -> tuple[int, int, str]:
     """The progress of all chunks as one."""
-    shown = latest_of_all(board)
-    done = {*finished, *(chunk for chunk, (_, _, note) in shown.items() if note == DONE)}
-    steps = sum(steps for chunk, (steps, _, _) in shown.items() if chunk not in done) + num_steps * len(done)
-    running = [f"chunk {chunk} {note}" for chunk, (_, _, note) in sorted(shown.items()) if chunk not in done]
-    more = [f"{len(running) - MOST_SHOWN} more"] if len(running) > MOST_SHOWN else []
-    notes = ", ".join([*running[:MOST_SHOWN], *more])
-    return steps, num_chunks * num_steps, f"{len(done)} of {num_chunks} chunks" + (notes and f": {notes}")
+    running = {chunk: shown for chunk, shown in sorted(latest_of_all(board).items()) if chunk not in done}
+    steps = sum(steps for steps, _, _ in running.values()) + num_steps * len(done)
+    notes = [f"chunk {chunk} {note}" for chunk, (_, _, note) in running.items()]
+    more = [f"{len(notes) - MOST_SHOWN} more"] if len(notes) > MOST_SHOWN else []
+    told = ", ".join([*notes[:MOST_SHOWN], *more])
+    return steps, num_chunks * num_steps, f"{len(done)} of {num_chunks} chunks" + (told and f": {told}")
 
 
 def _fit(settings: dict[str, Any], placing: Placing, chunk: int) -> "ray.ObjectRef[None]":
@@ -245,8 +244,6 @@ def _train_chunk(settings: dict[str, Any]) -> None:
         training={"seconds": progress.seconds, "losses": progress.losses},
         config=settings["config"],
     )
-    num_steps = run_config.training.num_steps
-    settings["board"].write.remote(num_steps, num_steps, DONE, number)
 
 
 @ray.remote

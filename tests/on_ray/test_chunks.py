@@ -133,10 +133,8 @@ def test_a_driver_that_is_interrupted_or_killed_loses_no_chunk_that_was_done(
     training = ["train", "text-solar", "--run", "r", "--storage", str(root), "--workers", "1"]
     training += ["--checkpoint-s", "0.2", *options_of(run_config)]
     folder = root / "runs" / "r"
-    for backend in ("ray_train", "tasks"):
-        (folder / "chunk-000" / "checkpoint.safetensors").unlink(missing_ok=True)
-        interrupted([*training, "--chunks.backend", backend], folder / "chunk-000" / "checkpoint.safetensors")
-        assert not (folder / "chunk-001" / "checkpoint.safetensors").exists(), "no other chunk may begin"
+    interrupted(training, folder / "chunk-000" / "checkpoint.safetensors")
+    assert not (folder / "chunk-001" / "checkpoint.safetensors").exists(), "no other chunk may begin"
     training += ["--chunks.backend", "tasks"]
     killed(training, folder / "chunk-001" / "checkpoint.safetensors")
     mark(folder / "chunk-001" / "checkpoint.safetensors", MARK_S)
