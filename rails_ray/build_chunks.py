@@ -112,7 +112,7 @@ class ChunkTraining:
 
 
 def chunk_training(trained: Chunk, config: RunConfig, read: DataSet, buckets: NDArray[np.integer]) -> ChunkTraining:
-    """What trains a chunk that has learnt its tokens.
+    """What trains a chunk, which learns its tokens here.
 
     Args:
         buckets: of the chunk, by item row.
@@ -124,7 +124,7 @@ def chunk_training(trained: Chunk, config: RunConfig, read: DataSet, buckets: ND
         BucketStep(trained, num_sampled=config.loss.num_sampled_buckets, precision=precision),
         BucketSampler(
             queries.relevant,
-            trained.features(queries.inputs),
+            trained.learn(queries.inputs),
             buckets,
             batch_size=config.training.batch_size,
             seed=trained.seed,

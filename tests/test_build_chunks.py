@@ -142,7 +142,6 @@ def test_a_chunk_is_trained_by_what_its_config_says(kind: str, inputs: Any, widt
     )
     chunk = build_chunks.chunk(config, 3, expected_buckets=1.3)
     assert torch.allclose(chunk.output.bias.sigmoid(), torch.full((10,), 0.13))
-    chunk.learn(read.queries["train"].inputs)
     buckets = build_chunks.codes(config, read.item_ids).codes[:, 3]
     training = build_chunks.chunk_training(chunk, config, read, buckets)
     assert (training.step.num_sampled, training.step.precision) == (3, torch.bfloat16)

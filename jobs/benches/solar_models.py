@@ -60,7 +60,6 @@ def train_solar(config: RunConfig) -> Trained:
     for number in track(range(config.encoder.num_chunks), f"{config.name} on {Path(config.data.folder or '').name}"):
         queries = build_chunks.training_queries(config, data)
         chunk = build_chunks.chunk(config, number, float(queries.relevant.lengths.mean()))
-        chunk.learn(queries.inputs)
         own = build_chunks.chunk_training(chunk, config, data, codes.codes[:, number])
         train(own.step, own.sampler.batch, config.training, seed=[chunk.seed], report=quiet)
         chunks[number] = chunk

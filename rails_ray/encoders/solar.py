@@ -136,10 +136,13 @@ class Chunk(nn.Module):
             )
         self.known = state[1:].cpu()
 
-    def learn(self, inputs: Any) -> None:
-        """Learn which tokens there are from the training queries; once, before training."""
-        if self.config.input != "vector":
-            self.known = tokens_of(self.config, inputs).tokens.unique()
+    def learn(self, inputs: Any) -> WeightedBags | Vectors:
+        """Learn which tokens there are from the training queries, once, before training; their features."""
+        if self.config.input == "vector":
+            return self.features(inputs)
+        tokens = tokens_of(self.config, inputs)
+        self.known = tokens.tokens.unique()
+        return of_length_one(tokens)
 
     def features(self, inputs: Any) -> WeightedBags | Vectors:
         """Queries as the tensors that `forward` reads."""

@@ -210,9 +210,7 @@ def _train_chunk(settings: dict[str, Any]) -> None:
     data = build_data.data(run_config, store)
     item_codes = codes.read(store, f"runs/{settings['run']}")
     queries = build_chunks.training_queries(run_config, data)
-    chunk = build_chunks.chunk(run_config, number, float(queries.relevant.lengths.mean()))
-    chunk.learn(queries.inputs)
-    chunk.to(reserved_device())
+    chunk = build_chunks.chunk(run_config, number, float(queries.relevant.lengths.mean())).to(reserved_device())
     trained = build_chunks.chunk_training(chunk, run_config, data, item_codes.codes[:, number])
     checkpoint = runs.read_checkpoint(store, run)
     progress = train_loop(

@@ -63,6 +63,14 @@ def bags_of(config: SolarConfig, inputs: Any, seed: int) -> list[list[tuple[int,
     return [[(oracles.hashed_place(token, seed, config.num_inputs), 1.0) for token in tokens] for tokens in hashed]
 
 
+@pytest.mark.parametrize(("config", "inputs"), [*INPUTS, *EMPTY], ids=[*KINDS, *(f"no {kind}" for kind in KINDS)])
+def test_what_is_learnt_from_has_the_features_of_any_query(config: SolarConfig, inputs: Any) -> None:
+    chunk = Chunk(config, 0)
+    learnt, features = chunk.learn(inputs), chunk.features(inputs)
+    assert vars(learnt).keys() == vars(features).keys()
+    assert all(torch.equal(value, getattr(features, name)) for name, value in vars(learnt).items())
+
+
 @pytest.mark.parametrize("ngram_sizes", [(), (3, 4)])
 @pytest.mark.parametrize(("config", "inputs"), INPUTS[:2], ids=KINDS[:2])
 def test_logits_of_bags_equal_the_equation(config: SolarConfig, inputs: Any, ngram_sizes: tuple[int, ...]) -> None:

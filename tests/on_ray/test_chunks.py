@@ -62,7 +62,6 @@ def alone(run_config: RunConfig, number: int) -> dict[str, torch.Tensor]:
     """The weights of a chunk that is trained in this process."""
     data = build_data.data(run_config, Storage("."))
     chunk = build_chunks.chunk(run_config, number, float(data.queries["train"].relevant.lengths.mean()))
-    chunk.learn(data.queries["train"].inputs)
     own = build_chunks.chunk_training(
         chunk, run_config, data, build_chunks.codes(run_config, data.item_ids).codes[:, number]
     )
