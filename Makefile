@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests that mostly wait, for other processes or for servers: others can use the time.
 WAITING := tests/collectives tests/storage
 
-.PHONY: quickstart test test-waiting test-computing lint clean
+.PHONY: quickstart test test-faults test-waiting test-computing lint clean
 
 # One stamp stands for a finished installation, so a second run installs nothing.
 # torch comes first: with it in place no other package pulls another build.
@@ -25,7 +25,10 @@ lint: .venv/installed
 
 test: lint
 	$(MAKE) --no-print-directory --jobs=2 --output-sync test-waiting test-computing
-	$(BIN)/pytest -m cluster
+	$(BIN)/pytest -m "cluster and not faults"
+
+test-faults: .venv/installed
+	$(BIN)/pytest -m faults
 
 test-waiting:
 	$(BIN)/pytest -m "not cluster" $(WAITING)

@@ -90,6 +90,7 @@ def test_a_finished_run_is_left_as_it_is(run_config: RunConfig, trained: tuple[s
     assert on_ray.train(run_config, trained[0], run="r", placing=TASKS) == trained[1]
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("backend", ["tasks", "ray_train"])
 def test_a_worker_that_dies_takes_its_own_chunk_back_to_its_checkpoint(
     run_config: RunConfig, backend: str, tmp_path: Path
@@ -119,6 +120,7 @@ def test_a_worker_that_dies_takes_its_own_chunk_back_to_its_checkpoint(
         assert equal(weights_of(Storage(str(tmp_path)), "r", number), alone(slow, number))
 
 
+@pytest.mark.faults
 def test_a_driver_that_is_interrupted_or_killed_loses_no_chunk_that_was_done(
     run_config: RunConfig, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from rails_ray.errors import StorageError, TrainingError
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.usefixtures("ray_cluster")]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.training.loop import train
 from rails_ray.training.step import in_one_process
 
-pytestmark = [pytest.mark.cluster]
+pytestmark = [pytest.mark.cluster, pytest.mark.faults]
 
 NUM_STEPS = 400
 MARK_S = 1e6

@@ -21,6 +21,8 @@ from rails_ray.storage import manifest, runs, versions
 from rails_ray.storage.filesystem import Storage
 from s3_server import SECRET, new_bucket, use_s3
 
+pytestmark = [pytest.mark.cluster, pytest.mark.faults]
+
 NUM_STEPS = 150
 MARK_S = 1e6
 
@@ -148,7 +150,6 @@ def trained(head: HeadNode, s3_root: OnS3, killed: object, tmp_path_factory: pyt
     return job(head, s3_root, "train", *training(s3_root))
 
 
-@pytest.mark.cluster
 def test_a_job_that_is_killed_half_way_ends_badly_and_leaves_no_run(killed: tuple[Heard, list[str]]) -> None:
     heard, files = killed
     assert heard.code in (128 + 9, -9), "as the shell tells it that ran the entrypoint, or as Python does"
@@ -156,7 +157,6 @@ def test_a_job_that_is_killed_half_way_ends_badly_and_leaves_no_run(killed: tupl
     assert files == ["begun.json", "checkpoint.safetensors"]
 
 
-@pytest.mark.cluster
 def test_a_killed_training_job_goes_on_from_its_checkpoint_when_it_is_submitted_again(
     s3_root: OnS3, trained: Heard
 ) -> None:
@@ -185,7 +185,6 @@ def published(head: HeadNode, s3_root: OnS3, trained: Heard) -> dict[str, Heard]
     return {"evaluate": evaluated.result(), "encode": encoded.result(), "publish": made_current}
 
 
-@pytest.mark.cluster
 def test_jobs_evaluate_encode_and_publish(s3_root: OnS3, published: dict[str, Heard]) -> None:
     for ended in published.values():
         assert ended.code == 0, ended.log
@@ -210,7 +209,6 @@ def test_jobs_evaluate_encode_and_publish(s3_root: OnS3, published: dict[str, He
     assert versions.current_version(s3_root.storage) == "v1"
 
 
-@pytest.mark.cluster
 def test_a_pipeline_stops_at_its_gate_and_goes_on_from_there_when_it_is_submitted_with_another(
     head: HeadNode, s3_root: OnS3, published: dict[str, Heard]
 ) -> None:
