@@ -9,6 +9,7 @@ Source: SOLAR, Section 3.2.
 
 import json
 from collections import deque
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -144,27 +145,34 @@ def _fit_missing(
                 else:
                     done.append(chunk)
             if on_progress is not None:
-                on_progress(*_seen(board, num_chunks, num_steps, done))
+                on_progress(*_seen(board, num_chunks, num_steps, done, failed))
     finally:
         for task in running:  # interrupted
             ray.cancel(task, force=True)
         ray.kill(board)
     if failed:
-        chunks_of: dict[str, list[str]] = {}
-        for chunk, reason in sorted(failed.items()):
-            chunks_of.setdefault(reason, []).append(str(chunk))
-        reasons = "; ".join(f"chunk {', '.join(chunks)}: {reason}" for reason, chunks in chunks_of.items())
-        raise TrainingError(
-            f"all {num_chunks} chunks of run {run!r} must be trained, got {num_chunks - len(failed)}; {reasons}: "
-            "train it again under its name for the missing ones"
-        )
+        raise TrainingError(_told(failed, run, num_chunks))
 
 
-def _seen(board: Any, num_chunks: int, num_steps: int, done: list[int]) -> tuple[int, int, str]:
+def _told(failed: dict[int, str], run: str, num_chunks: int) -> str:
+    """Which chunks failed, by the reasons why."""
+    chunks_of: dict[str, list[str]] = {}
+    for chunk, reason in sorted(failed.items()):
+        chunks_of.setdefault(reason, []).append(str(chunk))
+    reasons = "; ".join(f"chunk {', '.join(chunks)}: {reason}" for reason, chunks in chunks_of.items())
+    return (
+        f"all {num_chunks} chunks of run {run!r} must be trained, got {num_chunks - len(failed)}; {reasons}: "
+        "train it again under its name for the missing ones"
+    )
+
+
+def _seen(
+    board: Any, num_chunks: int, num_steps: int, done: list[int], failed: Mapping[int, str]
+) -> tuple[int, int, str]:
     """The progress of all chunks as one."""
-    running = {chunk: shown for chunk, shown in sorted(latest_of_all(board).items()) if chunk not in done}
-    steps = sum(steps for steps, _, _ in running.values()) + num_steps * len(done)
-    notes = [f"chunk {chunk} {note}" for chunk, (_, _, note) in running.items()]
+    begun = {chunk: shown for chunk, shown in sorted(latest_of_all(board).items()) if chunk not in done}
+    steps = sum(steps for steps, _, _ in begun.values()) + num_steps * len(done)
+    notes = [f"chunk {chunk} {note}" for chunk, (_, _, note) in begun.items() if chunk not in failed]
     more = [f"{len(notes) - MOST_SHOWN} more"] if len(notes) > MOST_SHOWN else []
     told = ", ".join([*notes[:MOST_SHOWN], *more])
     return steps, num_chunks * num_steps, f"{len(done)} of {num_chunks} chunks" + (told and f": {told}")
