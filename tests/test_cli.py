@@ -278,7 +278,14 @@ def test_queries_by_all_that_an_index_can_take() -> None:
     ]
 
 
-@pytest.mark.parametrize("word", ["x", "1:", "1:2:3", ":2", "1.5:2", "7:much"])
+@pytest.mark.parametrize("word", ["x", "1:", "1:2:3", ":2", "1.5:2", "7:much", "7:inf", "7:nan"])
 def test_features_that_are_none(word: str) -> None:
-    with pytest.raises(ValueError, match=rf"--features must be numbers with values, as 17:0.5, got '{word}'"):
+    with pytest.raises(ValueError, match=rf"--features must be numbers with finite values, as 17:0.5, got '{word}'"):
         serving.Query(features=(word,))._asked({})
+
+
+def test_a_feature_that_is_named_twice_and_a_vector_that_is_not_finite() -> None:
+    with pytest.raises(ValueError, match="--features must name each feature once, got 17 twice"):
+        serving.Query(features=("17:1", "017:2"))._asked({})
+    with pytest.raises(ValueError, match=r"--embedding must be finite numbers, got 1.0 inf"):
+        serving.Query(embedding=(1.0, float("inf")))._asked({})

@@ -177,8 +177,10 @@ class Query:
             history = [_typed(item, kinds.get("history")) for item in self.history]
             asked.append((f"after {' '.join(self.history)}", {"history": history}))
         if self.features:
-            asked.append((" ".join(self.features), {"features": dict(map(_feature, self.features))}))
+            asked.append((" ".join(self.features), {"features": _features(self.features)}))
         if self.embedding:
+            if not all(map(math.isfinite, self.embedding)):
+                raise ValueError(f"--embedding must be finite numbers, got {' '.join(map(str, self.embedding))}")
             asked.append((f"vector of {len(self.embedding)} numbers", {"embedding": self.embedding}))
         return asked
 
@@ -215,14 +217,22 @@ def _typed(word: str, kind: str | None) -> str | int:
     return int(word) if is_number else word
 
 
-def _feature(word: str) -> tuple[str, float]:
-    """The number of a feature and its value.
+def _features(words: tuple[str, ...]) -> dict[str, float]:
+    """The values of features by their numbers.
 
     Raises:
-        ValueError: if the word is not made of both.
+        ValueError: if a word is not made of both, or a number is named twice.
     """
-    number, colon, value = word.partition(":")
-    try:
-        return str(int(number)), float(value) if colon else 1.0
-    except ValueError:
-        raise ValueError(f"--features must be numbers with values, as 17:0.5, got {word!r}") from None
+    values: dict[str, float] = {}
+    for word in words:
+        number, colon, value = word.partition(":")
+        try:
+            key, own = str(int(number)), float(value) if colon else 1.0
+        except ValueError:
+            own = math.nan
+        if not math.isfinite(own):
+            raise ValueError(f"--features must be numbers with finite values, as 17:0.5, got {word!r}")
+        if key in values:
+            raise ValueError(f"--features must name each feature once, got {key} twice")
+        values[key] = own
+    return values

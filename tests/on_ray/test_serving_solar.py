@@ -18,11 +18,9 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.shards import Items
 from rails_ray.top_k import Exclusions
 from s3_server import free_port
+from served_version import ASKED, TEXTS
 
 pytestmark = [pytest.mark.cluster]
-
-TEXTS = ["red", "blue hat", "tree", "gold ring", "car"]
-ASKED = [{"text": text} for text in TEXTS]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from rails_ray.on_ray.serving.encoder import encode_to_tables
 from rails_ray.similarities.look_up import LookUpConfig
 
 SPARSE = SparseRows(np.array([0, 2, 3]), np.array([0, 4, 2]), np.array([1.0, 0.5, 2.0], dtype=np.float32), 6)
+LEARNT = {"text": ["red car", "hat"], "features": SPARSE, "vector": np.eye(3, dtype=np.float32)}
 
 
 def solar_of(kind: Any, width: int) -> Solar:
@@ -19,7 +20,7 @@ def solar_of(kind: Any, width: int) -> Solar:
     torch.manual_seed(0)
     chunks = {number: Chunk(config, number) for number in range(2)}
     for chunk in chunks.values():
-        chunk.learn(["red car", "hat"] if kind == "text" else SPARSE)
+        chunk.learn(LEARNT[kind])
     return Solar(config, LookUpConfig(), chunks)
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ray.util.state import list_placement_groups
 
 from command_line import options_of
 from examples import small_solar_config
@@ -22,3 +23,6 @@ def test_two_chunks_share_a_gpu(head: HeadNode, run_config: RunConfig, tmp_path:
     assert ended.told["run"] == "r"
     assert "2 of 2 chunks" in ended.log
     assert runs.finished_chunks(Storage(str(tmp_path)), "r") == [0, 1]
+    groups = list_placement_groups(head.address, detail=True)
+    reserved = [bundle["unit_resources"] for group in groups for bundle in group.bundles]
+    assert reserved.count({"CPU": 1, "GPU": 0.5}) == 2, "each chunk must have reserved its part"
