@@ -153,6 +153,18 @@ def for_data(config: RunConfig, read: DataSet) -> RunConfig:
     return config
 
 
+def check_can_be_asked(config: RunConfig, read: DataSet) -> None:
+    """Whether the model of a trained run can be asked about a data set.
+
+    Raises:
+        ValueError: if a row of the model is another item there, or queries are not what it reads. Features that
+            training did not see are: they are left out.
+    """
+    if isinstance(config.encoder, SolarConfig) and config.encoder.input == "features":
+        config = replace(config, encoder=replace(config.encoder, width=0))
+    for_data(config, read)
+
+
 def _of_width(encoder: SolarConfig, read: DataSet, folder: str | None) -> SolarConfig:
     """The same with the width of the data set's queries.
 

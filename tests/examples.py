@@ -239,12 +239,14 @@ def publish_untrained(root: Path, data_folder: Path, *, version: str = "v1", num
     return on_ray.publish(str(root), version)
 
 
-def publish_solar(root: Path, data_folder: Path, chunks: list[int], num_shards: int = 2) -> manifest.Manifest:
+def publish_solar(
+    root: Path, data_folder: Path, chunks: list[int], num_shards: int = 2, version: str = "v1", seed: int = 0
+) -> manifest.Manifest:
     """A version of four chunks of SOLAR with random weights, of which only some are there."""
     from rails_ray import on_ray  # imports Ray
 
     store = Storage(str(root))
-    config = replace(small_solar_config(), data=DataConfig(folder=str(data_folder)))
+    config = replace(small_solar_config(), seed=seed, data=DataConfig(folder=str(data_folder)))
     data = build_data.data(config, store)
     codes.write(store, "runs/solar", build_chunks.codes(config, data.item_ids))
     for number in chunks:
@@ -260,8 +262,8 @@ def publish_solar(root: Path, data_folder: Path, chunks: list[int], num_shards: 
             training=training,
             config=to_json(config),
         )
-    on_ray.encode(str(root), "solar", version="v1", num_shards=num_shards, min_chunks=len(chunks))
-    return on_ray.publish(str(root), "v1")
+    on_ray.encode(str(root), "solar", version=version, num_shards=num_shards, min_chunks=len(chunks))
+    return on_ray.publish(str(root), version)
 
 
 def times_of(folder: Path) -> dict[Path, int]:

@@ -53,6 +53,20 @@ def test_a_config_is_completed_by_the_width_of_its_queries(kind: str, inputs: An
     assert build_data.for_data(made, data_of(inputs)) == made
 
 
+def test_a_trained_model_can_be_asked_by_features_that_it_never_saw_but_not_by_other_vectors() -> None:
+    build_data.check_can_be_asked(with_encoder(input="features", width=3), data_of(sparse))
+    build_data.check_can_be_asked(with_encoder(input="vector", width=7), data_of(vectors))
+    with pytest.raises(ValueError, match=r"encoder\.width must be the 7 of the queries"):
+        build_data.check_can_be_asked(with_encoder(input="vector", width=6), data_of(vectors))
+
+
+@pytest.mark.parametrize(("num_items", "num_buckets"), [(10, 10), (7000, 5000)])
+def test_buckets_by_default(num_items: int, num_buckets: int) -> None:
+    data = replace(data_of(texts), item_ids=[f"i{row}" for row in range(num_items)])
+    made = build_data.for_data(with_encoder(num_buckets=0), data)
+    assert made == with_encoder(num_buckets=num_buckets)
+
+
 def test_more_features_may_come_than_there_are() -> None:
     made = with_encoder(input="features", width=100)
     assert build_data.for_data(made, data_of(sparse)) == made

@@ -46,6 +46,18 @@ def test_a_bar_in_a_terminal_has_no_lines_between() -> None:
     assert text.getvalue() == ""
 
 
+def test_chunks_are_a_line_each_and_their_mean() -> None:
+    text = StringIO()
+    rows = [
+        {"chunk": 0, "loss": 1.5, "bucket_recall": 0.25, "seconds": 3.0},
+        {"chunk": 1, "loss": 0.5, "bucket_recall": 0.75, "seconds": 6.0},
+    ]
+    Console(file=text, width=80).print(rendering.chunks(rows, "run codes"))
+    words = [line.replace("│", " ").split() for line in text.getvalue().splitlines()]
+    for expected in ("0 1.500 0.2500 3.0 s", "1 0.500 0.7500 6.0 s", "mean 1.000 0.5000 4.5 s"):
+        assert expected.split() in words
+
+
 def test_what_was_reported_last_is_a_line_when_the_work_ends() -> None:
     text = StringIO()
     with rendering.bar(Console(file=text, width=80, force_terminal=False), "encode demo") as on_progress:

@@ -100,8 +100,7 @@ class Train(OfRecipe):
                 placing=self.chunks,
                 on_progress=on_progress,
             )
-        if "chunks" in run.training:
-            out.print(rendering.chunks(run.training["chunks"], f"chunks of run {run.name}"))
+        _show_chunks(run.name, run.training)
         hit_rate = run.validation["hit_rate"]
         out.print(
             f"run {run.name}: validation hit rate@1 {hit_rate['1']:.4f}, hit rate@10 {hit_rate['10']:.4f}, "
@@ -306,6 +305,7 @@ class Pipeline(OfRecipe):
                 stage=partial(rendering.bar, out),
                 on_report=show,
             )
+        _show_chunks(done.run.name, done.run.training)
         manifest = done.manifest
         out.print(f"version {manifest.version} is current: {manifest.num_items} items, {len(manifest.parts)} parts")
         say_next("rails-ray serve --allow-anonymous", self.storage)
@@ -316,3 +316,11 @@ class Pipeline(OfRecipe):
             "hit_rate": done.report.hit_rate,
             "former_hit_rate": None if done.former is None else done.former.hit_rate,
         }
+
+
+def _show_chunks(run: str, training: dict[str, Any]) -> None:
+    """What each chunk of a run came to, if it has some."""
+    from rails_ray import rendering
+
+    if "chunks" in training:
+        out.print(rendering.chunks(training["chunks"], f"chunks of run {run}"))

@@ -23,6 +23,7 @@ from rails_ray.data.relevance import by_split
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import ID, INTEGERS, NUMBERS, TEXT, check_distinct, read_table
 
+MOST_FEATURES = 2**24  # each of which has a row of weights in every chunk, 2 KB for a hidden layer of 512
 FORMS = {"feature_indices": INTEGERS, "feature_values": NUMBERS, "vector": NUMBERS}
 
 
@@ -104,6 +105,13 @@ def _check_indices(starts: NDArray[np.int64], indices: pa.Array, file: str) -> N
     if len(negative):
         row = _row_of(starts, negative[0])
         raise ValueError(f"{column} must hold integers of at least 0, got {numbers[negative[0]]} in row {row}")
+    too_large = np.flatnonzero(numbers >= MOST_FEATURES)
+    if len(too_large):
+        row = _row_of(starts, too_large[0])
+        raise ValueError(
+            f"{column} must hold integers below {MOST_FEATURES}, got {numbers[too_large[0]]} in row {row}: "
+            "number the features that there are from 0"
+        )
     queries = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     order = np.lexsort((numbers, queries))
     is_repeated = (np.diff(queries[order]) == 0) & (np.diff(numbers[order]) == 0)

@@ -51,9 +51,12 @@ def known_only(bags: WeightedBags, known: Int[Tensor, " V"]) -> WeightedBags:
     Args:
         known: ascending.
     """
-    is_known = are_known(bags.tokens, known)
-    counts = num_known(bags, known)
-    return WeightedBags(bags.tokens[is_known], bags.weights[is_known], counts.cumsum(0) - counts)
+    return _of(bags, are_known(bags.tokens, known))
+
+
+def without_zeros(bags: WeightedBags) -> WeightedBags:
+    """The same queries without the tokens of weight 0."""
+    return _of(bags, bags.weights != 0)
 
 
 def num_known(bags: WeightedBags, known: Int[Tensor, " V"]) -> Int[Tensor, " B"]:
@@ -62,8 +65,7 @@ def num_known(bags: WeightedBags, known: Int[Tensor, " V"]) -> Int[Tensor, " B"]
     Args:
         known: ascending.
     """
-    counts = torch.zeros(len(bags), dtype=torch.int64)
-    return counts.index_add(0, _query_of(bags.starts, len(bags.tokens)), are_known(bags.tokens, known).long())
+    return _counts(bags, are_known(bags.tokens, known))
 
 
 def are_known(tokens: Int[Tensor, " W"], known: Int[Tensor, " V"]) -> Bool[Tensor, " W"]:
@@ -85,6 +87,18 @@ def unweighted(bags: Bags) -> WeightedBags:
 def hashed(tokens: Int[Tensor, " W"], seed: int, num_inputs: int) -> Int[Tensor, " W"]:
     """Feature hashing: a token's place among `num_inputs`, another for another seed."""
     return mixed(tokens + signed(seed * BASE % 2**64)).bitwise_and(2**63 - 1) % num_inputs
+
+
+def _of(bags: WeightedBags, is_kept: Bool[Tensor, " W"]) -> WeightedBags:
+    """The same queries with some of their tokens."""
+    counts = _counts(bags, is_kept)
+    return WeightedBags(bags.tokens[is_kept], bags.weights[is_kept], counts.cumsum(0) - counts)
+
+
+def _counts(bags: WeightedBags, is_kept: Bool[Tensor, " W"]) -> Int[Tensor, " B"]:
+    """How many tokens of each query are kept."""
+    counts = torch.zeros(len(bags), dtype=torch.int64)
+    return counts.index_add(0, _query_of(bags.starts, len(bags.tokens)), is_kept.long())
 
 
 def _query_of(starts: Int[Tensor, " B"], num_tokens: int) -> Int[Tensor, " W"]:

@@ -25,7 +25,15 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rails_ray.encoders.bags import WeightedBags, hashed, known_only, num_known, of_length_one, unweighted
+from rails_ray.encoders.bags import (
+    WeightedBags,
+    hashed,
+    known_only,
+    num_known,
+    of_length_one,
+    unweighted,
+    without_zeros,
+)
 from rails_ray.encoders.character_ngrams import hash_texts
 from rails_ray.similarities.look_up import LookUp, LookUpConfig
 from rails_ray.similarities.states import Tables
@@ -151,6 +159,7 @@ class Chunk(nn.Module):
         return of_length_one(known_only(tokens_of(self.config, inputs), self.known))
 
     def hidden(self, features: WeightedBags | Vectors) -> Float[Tensor, "B H"]:
+        """relu(sum of the tokens' rows + bias), or of a product with the vector."""
         if isinstance(features, Vectors):
             summed = self.input(features.values)
         else:
@@ -222,7 +231,8 @@ class Solar(nn.Module):
 
     @torch.no_grad()
     def encode_queries(self, features: Any, precision: torch.dtype = torch.float32) -> Tables:
-        """
+        """What buckets add to a score: their probabilities or logits, over the number of chunks.
+
         Args:
             precision: of the products; tables are float32.
         """
@@ -264,11 +274,11 @@ def predicted_buckets(model: Solar, texts: list[str]) -> Predicted:
 
 
 def tokens_of(config: SolarConfig, inputs: Any) -> WeightedBags:
-    """The tokens of queries, known or not."""
+    """The tokens of queries, known or not; a feature of value 0 is none."""
     if config.input == "text":
         return unweighted(hash_texts(inputs, config.ngram_sizes, NUM_TOKENS))
     indices, values, starts = (torch.from_numpy(getattr(inputs, name)) for name in ("indices", "values", "starts"))
-    return WeightedBags(indices.long(), values.float(), starts[:-1])
+    return without_zeros(WeightedBags(indices.long(), values.float(), starts[:-1]))
 
 
 def chunk_seed(seed: int, number: int) -> int:

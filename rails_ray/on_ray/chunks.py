@@ -75,9 +75,8 @@ def train_chunks(
         raise ValueError(f"workers must be at least 1, got {at_once}")
     if checkpoint_s < 0:
         raise ValueError(f"checkpoint_s must be at least 0, got {checkpoint_s}")
-    resources = ray.cluster_resources()
-    placing = placing.on(resources, use_gpu)
-    at_once = min(at_once, placing.room(resources))
+    placing = placing.on(ray.cluster_resources(), use_gpu)
+    at_once = min(at_once, placing.room([node["Resources"] for node in ray.nodes() if node["Alive"]]))
     store = Storage(storage)
     store.check_writable()
     run = run or timed_name(run_config.name)
@@ -145,7 +144,7 @@ def _fit_missing(
                 else:
                     done.append(chunk)
             if on_progress is not None:
-                on_progress(*_seen(board, num_chunks, num_steps, done, failed))
+                on_progress(*_seen(latest_of_all(board), num_chunks, num_steps, done, failed))
     finally:
         for task in running:  # interrupted
             ray.cancel(task, force=True)
@@ -167,10 +166,14 @@ def _told(failed: dict[int, str], run: str, num_chunks: int) -> str:
 
 
 def _seen(
-    board: Any, num_chunks: int, num_steps: int, done: list[int], failed: Mapping[int, str]
+    latest: Mapping[int, tuple[int, int, str]],
+    num_chunks: int,
+    num_steps: int,
+    done: list[int],
+    failed: Mapping[int, str],
 ) -> tuple[int, int, str]:
-    """The progress of all chunks as one."""
-    begun = {chunk: shown for chunk, shown in sorted(latest_of_all(board).items()) if chunk not in done}
+    """The progress of all chunks as one, of what the board shows of each."""
+    begun = {chunk: shown for chunk, shown in sorted(latest.items()) if chunk not in done}
     steps = sum(steps for steps, _, _ in begun.values()) + num_steps * len(done)
     notes = [f"chunk {chunk} {note}" for chunk, (_, _, note) in begun.items() if chunk not in failed]
     more = [f"{len(notes) - MOST_SHOWN} more"] if len(notes) > MOST_SHOWN else []
@@ -194,7 +197,7 @@ def _train_task(settings: dict[str, Any]) -> None:
     _train_chunk(settings)
 
 
-@ray.remote(num_cpus=0)
+@ray.remote(num_cpus=0, max_retries=MAX_RESTARTS)
 def _fit_task(settings: dict[str, Any], scaling: ScalingConfig) -> None:
     """Wait for a run of Ray Train; in a task, so that it ends with it where this is interrupted.
 
@@ -213,14 +216,15 @@ def _train_chunk(settings: dict[str, Any]) -> None:
     run_config = config.from_json(settings["config"])
     store, number = Storage(settings["storage"]), settings["chunk"]
     run = runs.chunk_run(settings["run"], number)
-    if runs.is_finished(store, run):
-        return  # it died after all was done
     data = build_data.data(run_config, store)
+    runs.begin_chunk(store, settings["run"], number, settings["config"], data.digest())  # or others by now
     item_codes = codes.read(store, f"runs/{settings['run']}")
     queries = build_chunks.training_queries(run_config, data)
     chunk = build_chunks.chunk(run_config, number, float(queries.relevant.lengths.mean())).to(reserved_device())
     trained = build_chunks.chunk_training(chunk, run_config, data, item_codes.codes[:, number])
     checkpoint = runs.read_checkpoint(store, run)
+    if runs.is_finished(store, run):
+        return  # by a predecessor that died after all was done, or late
     progress = train_loop(
         trained.step,
         trained.sampler.batch,
@@ -260,6 +264,7 @@ def _finish(storage: str, run: str) -> None:
     found = runs.read(store, run)
     run_config = config.from_json(found.config)
     data = build_data.data(run_config, store)
+    runs.begin(store, run, found.config, data.digest())  # or others by now
     model = build.trained_model(run_config, runs.weights(store, found)).to(reserved_device())
     report = validate(model, codes.read(store, f"runs/{run}").state, data.queries["valid"], None)
     runs.finish(

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable
 from functools import lru_cache, partial
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -91,6 +91,10 @@ def encode(
     if not 1 <= num_shards <= items.num_rows:
         raise ValueError(f"num_shards must be at least 1 and at most the {items.num_rows} items, got {num_shards}")
     version = version or timed_name(run_config.name)
+    if new_codes not in get_args(NewCodes):
+        raise ValueError(f"new_codes must be one of {', '.join(get_args(NewCodes))}, got {new_codes!r}")
+    if new_codes == "predicted" and (not has_codes or pa.types.is_integer(items["input"].type)):
+        raise ValueError(f"new_codes predicted needs codes of items with a text, got run {run!r} of {run_config.name}")
     if has_codes:
         use_gpu = False  # nothing is left to compute
     elif use_gpu is None:
@@ -220,23 +224,27 @@ def _codes(
 
 
 def _chosen(store: Storage, found: runs.Run, run_config: RunConfig, items: pa.Table, new_codes: NewCodes) -> ItemCodes:
-    """The codes of a corpus: of each item the current version's, or else the run's, or else new ones."""
+    """The codes of a corpus: of each item the run's, or else the current version's, or else new ones."""
     known = codes.read(store, f"runs/{found.name}")
     current = versions.current(store)
-    if current is not None and current.run == found.name:
-        known = codes.of_version(store, current).or_else(known)
+    if current is not None and _is_of(current, found):
+        known = known.or_else(codes.of_version(store, current))
     item_ids = items["item_id"].to_pylist()
     own, is_new = build_chunks.codes_of(run_config, known, item_ids)
     if new_codes == "least_loaded" or not is_new.any():
         return own
-    if pa.types.is_integer(items["input"].type):
-        raise ValueError(
-            f"new_codes predicted needs items with a text, got run {found.name!r}, whose queries are numbers"
-        )
     texts = items["input"].filter(pa.array(is_new)).to_pylist()
     with told_plainly():
         predicted = ray.get(_predicted.remote(str(store), found.name, texts, len(found.weights_sha256)))
     return build_chunks.with_predicted(run_config, own, np.flatnonzero(is_new)[predicted.is_known], predicted)
+
+
+def _is_of(version: manifest.Manifest, found: runs.Run) -> bool:
+    """Whether a version is of a run as it is now, and not of one that had its name before."""
+    weights = found.weights_sha256
+    return version.run == found.name and all(
+        weights.get(entry.path, entry.sha256) == entry.sha256 for entry in version.weights
+    )
 
 
 @ray.remote(num_cpus=1)

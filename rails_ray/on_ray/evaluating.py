@@ -106,7 +106,7 @@ def _evaluate(storage: str, run: str | None, version: str | None, split: str, da
         run_config, cutoff_mass = config.from_json(found.config), found.cutoff_mass
         run_config = replace(run_config, data=data_config or run_config.data)
         data = build_data.data(run_config, store)
-        build_data.for_data(run_config, data)  # says if a row of the model is another item now
+        build_data.check_can_be_asked(run_config, data)
         model = build.trained_model(run_config, runs.weights(store, found))
         items = run_items(store, found, run_config, model, data)
         distribution = build.score_distribution(run_config)

@@ -1,6 +1,6 @@
 """Where chunks of SOLAR are trained. Imports no Ray, as command lines are read before that is loaded."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -28,6 +28,8 @@ class Placing:
             raise ValueError(f"num_cpus must be above 0, got {self.num_cpus:g}")
         if self.num_gpus is not None and self.num_gpus < 0:
             raise ValueError(f"num_gpus must be at least 0, got {self.num_gpus:g}")
+        if self.num_gpus is not None and self.num_gpus > 1 and not float(self.num_gpus).is_integer():
+            raise ValueError(f"num_gpus must be at most 1, or whole, got {self.num_gpus:g}")
 
     def on(self, resources: Mapping[str, float], use_gpu: bool | None) -> "Placing":
         """The same with the number of GPUs that it left open.
@@ -42,20 +44,28 @@ class Placing:
             return replace(self, num_gpus=0.0)
         return self if self.num_gpus is not None else replace(self, num_gpus=1.0)
 
-    def room(self, resources: Mapping[str, float]) -> int:
+    def room(self, nodes: Sequence[Mapping[str, float]]) -> int:
         """How many chunks there is room for at once.
+
+        Args:
+            nodes: resources of each, CPU and GPU.
 
         Raises:
             ValueError: if there is none for a single one.
         """
+        room = sum(map(self._room_on, nodes))
+        if room < 1:
+            came = sorted({f"{node.get('CPU', 0):g} and {node.get('GPU', 0):g}" for node in nodes})
+            raise ValueError(
+                f"a node of the cluster must have the {self.num_cpus:g} CPUs and {self.num_gpus:g} GPUs that a chunk "
+                f"reserves, got {', '.join(came)}: set --chunks.num-cpus and --chunks.num-gpus"
+            )
+        return room
+
+    def _room_on(self, node: Mapping[str, float]) -> int:
         assert self.num_gpus is not None
-        cpus, gpus = resources.get("CPU", 0), resources.get("GPU", 0)
-        room = int(cpus / self.num_cpus)
+        gpus = node.get("GPU", 0)
+        room = int(node.get("CPU", 0) / self.num_cpus)
         if self.num_gpus:  # parts of a GPU are parts of one and the same
             room = min(room, int(gpus / self.num_gpus if self.num_gpus > 1 else gpus * int(1 / self.num_gpus)))
-        if room < 1:
-            raise ValueError(
-                f"the cluster must have the {self.num_cpus:g} CPUs and {self.num_gpus:g} GPUs that a chunk reserves, "
-                f"got {cpus:g} and {gpus:g}: set --chunks.num-cpus and --chunks.num-gpus"
-            )
         return room

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 import ray
+from ray.exceptions import RayActorError
 
 from rails_ray.errors import StorageError
 
@@ -31,8 +32,8 @@ class ProgressBoard:
 
 
 def new_board() -> Any:
-    """A board as an actor on the cluster."""
-    return ray.remote(num_cpus=0)(ProgressBoard).remote()
+    """A board as an actor on the cluster. Where its process dies another takes its place, which later reports fill."""
+    return ray.remote(num_cpus=0, max_restarts=-1)(ProgressBoard).remote()
 
 
 def latest(board: Any) -> tuple[int, int, str] | None:
@@ -41,9 +42,11 @@ def latest(board: Any) -> tuple[int, int, str] | None:
 
 
 def latest_of_all(board: Any) -> dict[int, tuple[int, int, str]]:
-    """What a board shows of each piece of which there was a report."""
-    shown: dict[int, tuple[int, int, str]] = ray.get(board.read.remote())
-    return shown
+    """What a board shows of each piece of which there was a report; nothing while its process is being replaced."""
+    with suppress(RayActorError):
+        shown: dict[int, tuple[int, int, str]] = ray.get(board.read.remote())
+        return shown
+    return {}
 
 
 class Reporter:

@@ -25,13 +25,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from rails_ray.indexes.inverted import InvertedIndex
+from rails_ray.indexes.inverted import InvertedIndex, check_probes
+from rails_ray.indexes.lookup import check_codes
 from rails_ray.kernels import lookup_scan
 from rails_ray.retrieval import Found
 from rails_ray.retrieval.certificate import Certificate, all_scored
-from rails_ray.retrieval.look_up import Bounds, Posted, left_out, num_left_of
+from rails_ray.retrieval.checks import check_width
+from rails_ray.retrieval.look_up import Bounds, Posted, check_tables, left_out, num_left_of
 from rails_ray.similarities.states import Codes, Tables, take
-from rails_ray.top_k import Exclusions, Scan, TopK, select
+from rails_ray.top_k import Exclusions, Scan, TopK, check_k, select
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,12 @@ class Candidates:
 
 
 def partial_scores(query: Tables, items: Codes, size: int) -> Iterator[tuple[int, Float[Tensor, "B _"]]]:
-    """(First item row, partial scores in float64) of each block of so many items; of a part."""
+    """(First item row, partial scores in float64) of each block of so many items; of a part.
+
+    Raises:
+        ValueError: if the query is not finite, or not of the part's chunks and buckets.
+    """
+    check_part(query, items)
     for first in range(0, len(items), size):
         yield first, lookup_scan.scores(query.tables, items.codes[first : first + size], torch.float64)
 
@@ -69,12 +76,17 @@ def partial_scores(query: Tables, items: Codes, size: int) -> Iterator[tuple[int
 def merge_scores(
     parts: Sequence[Iterable[tuple[int, Float[Tensor, "B _"]]]], k: int, exclude: Exclusions | None = None
 ) -> Found:
-    """The k best of all items, from the blocks of all parts."""
+    """The k best of all items, from the blocks of all parts.
+
+    Raises:
+        ValueError: unless 1 <= k <= X.
+    """
     best, num_items = Scan(k, exclude), 0
     for blocks in zip(*parts, strict=True):
         scores = _total([block for _, block in blocks])
         best.add(blocks[0][0], scores)
         num_items += scores.shape[1]
+    check_k(k, num_items)
     top_k = best.top_k().exactly_k()
     num_queries, device = len(top_k.scores), top_k.scores.device
     num_scored = torch.full((num_queries,), num_items, device=device)
@@ -82,7 +94,13 @@ def merge_scores(
 
 
 def partial_sums(query: Tables, index: InvertedIndex, num_probes: int, exclude: Exclusions | None = None) -> Touched:
-    """All items in the best buckets of a part's chunks."""
+    """All items in the best buckets of a part's chunks.
+
+    Raises:
+        ValueError: if the query is not finite, or not of the part's chunks, or `num_probes` is above the buckets.
+    """
+    check_tables(query, index.num_chunks)
+    check_probes(num_probes, index.num_buckets)
     posted = Posted(query, num_probes)
     num_postings = index.num_postings(posted.buckets)
     most = max(int(num_postings.max()) if len(query) else 0, 1)
@@ -118,16 +136,36 @@ def merge_sums(
 
 
 def partial_candidate_scores(query: Tables, items: Codes, candidates: Candidates) -> Float[Tensor, "B C"]:
-    """Partial scores in float64 of the candidates; of a part."""
+    """Partial scores in float64 of the candidates; of a part.
+
+    Raises:
+        ValueError: if the query is not finite, or not of the part's chunks and buckets.
+    """
+    check_part(query, items)
     return lookup_scan.scores(query.tables, take(items, candidates.top_k.item_rows).codes, torch.float64)
 
 
 def merge_candidate_scores(parts: Sequence[Float[Tensor, "B C"]], candidates: Candidates, k: int) -> Found:
-    """The answer of `look_up.Inverted`, from the candidates' scores of all parts."""
+    """The answer of `look_up.Inverted`, from the candidates' scores of all parts.
+
+    Raises:
+        ValueError: if k is above the candidates of a query.
+    """
     by_sum = candidates.top_k
+    check_width("num_candidates", by_sum.k, k, ", the k of the search")
     top_k = select(_total(parts).masked_fill(by_sum.scores == -torch.inf, -torch.inf), k, by_sum.item_rows)
     item_rows = top_k.item_rows.masked_fill(top_k.scores == -torch.inf, 0)
     return Found(TopK(top_k.scores, item_rows), Certificate(candidates.bound), candidates.num_found)
+
+
+def check_part(query: Tables, items: Codes) -> None:
+    """Raises:
+    ValueError: if the query is not finite, or codes do not point into its tables.
+    """
+    check_tables(query, items.codes.shape[1])
+    largest, num_buckets = check_codes(items.codes), query.tables.shape[2]
+    if largest >= num_buckets:
+        raise ValueError(f"codes must be below the {num_buckets} entries of a table, got {largest}")
 
 
 def _added(parts: Sequence[TopK], line: int, num: int) -> TopK:

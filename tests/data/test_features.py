@@ -200,6 +200,12 @@ FLOATS = pa.list_(pa.float64())
         (
             "sparse",
             "feature_indices",
+            pa.array(changed(INDICES, 6, [4, 3_000_000_000])),
+            r"'feature_indices' of .*queries\.parquet must hold integers below 16777216, got 3000000000 in row 6",
+        ),
+        (
+            "sparse",
+            "feature_indices",
             pa.array(changed(INDICES, 7, [9, 2, 9])),
             r"'feature_indices' of .*queries\.parquet must hold distinct integers in every row, got 9 twice in row 7",
         ),

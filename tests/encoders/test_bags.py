@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
-from rails_ray.encoders.bags import WeightedBags, are_known, hashed, known_only, of_length_one, unweighted
+from rails_ray.encoders.bags import (
+    WeightedBags,
+    are_known,
+    hashed,
+    known_only,
+    of_length_one,
+    unweighted,
+    without_zeros,
+)
 from rails_ray.encoders.character_ngrams import hash_texts
 
 Bag = list[tuple[int, float]]
@@ -96,6 +104,11 @@ def test_unknown_tokens_are_dropped(bags: list[Bag], known: set[int]) -> None:
     made = of_lists(bags)
     assert are_known(made.tokens, ascending).tolist() == [token in known for token in made.tokens.tolist()]
     assert to_lists(known_only(made, ascending)) == [[pair for pair in bag if pair[0] in known] for bag in bags]
+
+
+def test_tokens_of_weight_0_are_dropped() -> None:
+    bags = [[(3, 0.0), (5, 2.0)], [], [(1, -0.0)], [(1, -1.0), (3, 4.0), (4, 0.0)]]
+    assert to_lists(without_zeros(of_lists(bags))) == [[(5, 2.0)], [], [], [(1, -1.0), (3, 4.0)]]
 
 
 def test_the_tokens_of_texts_count_the_same() -> None:

@@ -155,6 +155,15 @@ def test_a_query_of_which_nothing_is_known_has_the_answer_of_the_biases(
         assert torch.allclose(line, of_biases, atol=1e-6) != is_known
 
 
+def test_a_feature_of_value_0_is_none() -> None:
+    """As the data say: what a query does not name is 0."""
+    zeros, bare = sparse([[(0, 0.0), (1, 1.0)], [(5, 0.0)]]), sparse([[(1, 1.0)], []])
+    chunk = chunk_of(FEATURES, zeros)
+    assert chunk.known.tolist() == [1]
+    assert torch.equal(chunk(chunk.features(zeros)), chunk(chunk.features(bare)))
+    assert solar_of(FEATURES, zeros, [1]).has_known(zeros) == [True, False]
+
+
 def test_a_chunk_learns_each_token_once_and_ascending() -> None:
     assert chunk_of(FEATURES, sparse(BAGS)).known.tolist() == [0, 1, 3, 5]
     chunk = chunk_of(TEXT, TEXTS)

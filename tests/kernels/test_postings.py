@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
-from rails_ray.kernels import compiled, postings
+from rails_ray.kernels import compiled, lookup_scan, postings
 from rails_ray.kernels.postings import Summed
 from rails_ray.top_k import Exclusions, TopK, select
 
@@ -199,6 +199,18 @@ for retriever in (FullLookUp(items, LookupIndex(items.codes)), Inverted(items, I
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_can_be_compiled_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other tests cannot tell, as both versions give the same."""
+    for name in ("plain_sort_by_bucket", "plain_best_sums", "select"):
+        monkeypatch.setattr(postings, name, None)
+    codes, buckets, weights = random_case(2, 9, 3, 4, 0.5, 0)
+    made = postings.sort_by_bucket(codes, 4)
+    postings.best_sums(made, buckets, weights, 2)
+    postings.top_entries(weights.flatten(end_dim=1), 1)
+    monkeypatch.setattr(lookup_scan, "plain_scores", None)
+    lookup_scan.scores(torch.ones(2, 3, 4), codes)
 
 
 def test_what_is_compiled_is_kept_where_a_folder_is_named(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from examples import publish_solar, write_text_data
-from rails_ray import build, build_search
+from rails_ray import build, build_search, cli
 from rails_ray.encoders.solar import Solar
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
@@ -130,6 +130,16 @@ def test_explanations_are_of_chunks(server: Server) -> None:
     assert item["score"] == pytest.approx(score, abs=1e-6)
     assert np.shape(item["cosines"]) == np.shape(item["gates"]) == (1, 4)
     assert item["score"] == pytest.approx(float((np.array(item["cosines"]) * item["gates"]).sum()), abs=1e-6)
+
+
+def test_the_command_says_what_an_answer_lacks(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["red", "qqqq", "--show", "50", "--k", "50", "--method", "inverted", "--num-probes", "1"]
+    assert cli.main(["query", *words, "--url", server.url]) == 0
+    told = " ".join(capfd.readouterr().out.split())
+    assert "3 of 4 chunks of the model are trained" in told
+    assert "'red': the buckets looked up hold no more items; --num-probes looks up more of them" in told
+    assert "nothing of 'qqqq' was seen in training: the answer is that to an empty query" in told
+    assert "nothing of 'red'" not in told
 
 
 @pytest.mark.parametrize(

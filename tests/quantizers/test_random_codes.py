@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import oracles
-from rails_ray.quantizers.random_codes import NUM_CHOICES, add, balanced, hashed, inherit, loads, nearest_predicted
+from rails_ray.quantizers.random_codes import add, balanced, hashed, inherit, loads, nearest_predicted
 
 ROOT = Path(__file__).parents[2]
 NUM_ITEMS, NUM_BUCKETS = 149_000, 5_000
@@ -160,13 +160,6 @@ def test_two_items_share_k_over_r_buckets(kind: str) -> None:
     assert shared.mean() == pytest.approx(num_chunks / num_buckets, rel=0.03)
 
 
-def test_what_was_added_and_removed_leaves_the_loads_as_they_were() -> None:
-    codes = balanced(200, 3, 30, seed=0)
-    grown = np.concatenate([codes, add(codes, range(60), num_buckets=30, seed=0)])
-    assert loads(grown, 30).sum() == 3 * 260
-    assert (loads(grown[:200], 30) == loads(codes, 30)).all()
-
-
 @example([[0, 0], *[[2, 2]] * 8], [[0, 1, 1, 0, 1, 1]], 1.0)  # just light enough
 @given(
     CODES,
@@ -252,9 +245,3 @@ def test_a_corpus_without_old_or_new_items(ids: list[str], known_ids: list[str])
 def test_what_cannot_be_is_said_in_one_sentence(call, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_a_few_choices_by_default() -> None:
-    there = balanced(100, 3, 7, 0)
-    made = [add(there, range(40), num_buckets=7, seed=1, **more) for more in ({}, {"num_choices": NUM_CHOICES})]
-    assert (made[0] == made[1]).all()

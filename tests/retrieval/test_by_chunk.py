@@ -80,6 +80,35 @@ def test_more_than_exclusion_leaves() -> None:
         by_chunk.merge_scores([by_chunk.partial_scores(query, items, 2)], 5, Exclusions.of([[3]]))
 
 
+def test_what_one_machine_refuses_parts_do_too() -> None:
+    query, items = random_case(2, 5, 3, 0)
+    index = InvertedIndex(items.codes, NUM_BUCKETS)
+    of_two = Tables(query.tables[:, :2], query.temperature)
+    narrow = Tables(query.tables[:, :, : int(items.codes.max())], query.temperature)
+    broken = Tables(query.tables.clone(), query.temperature)
+    broken.tables[1, 2, 0] = torch.nan
+    candidates = by_chunk.merge_sums([by_chunk.partial_sums(query, index, NUM_BUCKETS)], query, 5, 3)
+    for asked, message in (
+        (of_two, "tables must have the 3 parts of the codes, got 2"),
+        (narrow, f"codes must be below the {items.codes.max()} entries of a table, got {items.codes.max()}"),
+        (broken, "query tables must be finite, got NaN or infinity in query 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            list(by_chunk.partial_scores(asked, items, 5))
+        with pytest.raises(ValueError, match=message):
+            by_chunk.partial_candidate_scores(asked, items, candidates)
+    for asked, message in ((of_two, "must have the 3 parts"), (broken, "must be finite")):
+        with pytest.raises(ValueError, match=message):
+            by_chunk.partial_sums(asked, index, 2)
+    with pytest.raises(ValueError, match=f"num_probes must be .*, got {NUM_BUCKETS + 1}"):
+        by_chunk.partial_sums(query, index, NUM_BUCKETS + 1)
+    with pytest.raises(ValueError, match="k must be at most the 5 indexed items, got 6"):
+        by_chunk.merge_scores([by_chunk.partial_scores(query, items, 2)], 6)
+    scores = [by_chunk.partial_candidate_scores(query, items, candidates)]
+    with pytest.raises(ValueError, match="num_candidates must be at least 4, the k of the search, got 3"):
+        by_chunk.merge_candidate_scores(scores, candidates, 4)
+
+
 def test_in_two_processes() -> None:
     """Each of which sees its own chunks alone, and answers for all."""
     query, items = random_case(*CASE)

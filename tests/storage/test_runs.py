@@ -218,6 +218,12 @@ def test_a_run_of_which_some_chunks_have_finished(storage: Storage) -> None:
         runs.read(storage, "r", min_chunks=99)
 
 
+def test_a_run_with_fewer_chunks_than_are_asked_for(storage: Storage) -> None:
+    finish_chunk(storage, 1)
+    with pytest.raises(ValueError, match="run 'r' must have 2 trained chunks, got 1: train it again"):
+        runs.read(storage, "r", min_chunks=2)
+
+
 def test_a_run_of_which_no_chunk_has_finished_is_none(storage: Storage) -> None:
     runs.begin(storage, "r", to_json(IN_CHUNKS), DATA)
     runs.begin_chunk(storage, "r", 1, to_json(IN_CHUNKS), DATA)
