@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ray.exceptions import RayActorError
 from ray.train.torch import TorchConfig
 from ray.train.v2.api.config import FailureConfig, ScalingConfig
 from ray.train.v2.api.config import RunConfig as RayRunConfig
@@ -26,7 +27,7 @@ def fit_to_end(
     backend: TorchConfig | None,
     name: str = "train",
 ) -> None:
-    """Train to the end, in as many tries as workers' deaths make of it. An error of ours would come again: no retry.
+    """Train to the end, in as many tries as processes that die make of it. An error of ours would come again: no retry.
 
     Args:
         backend: of the process group that the workers form; None for workers that form none.
@@ -51,6 +52,9 @@ def fit_to_end(
                 trainer = TorchTrainer(worker, torch_config=backend, **of_run)
             try:
                 trainer.fit()
+            except RayActorError:  # the process that looks after the workers died, and they with it
+                if not restarts_left:
+                    raise
             except TrainingFailedError as error:
                 failed = getattr(error, "worker_failures", {}).values()
                 causes = [own_cause(failure) for failure in failed]
