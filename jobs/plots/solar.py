@@ -35,27 +35,30 @@ def latest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def quality(axis: Axes, name: str, rows: list[dict[str, Any]]) -> None:
-    """P@1 of queries whose items training saw, against milliseconds per query."""
-    methods = dict.fromkeys(row["method"] for row in rows)
-    for number, method in enumerate(methods):
+    """P@1 of queries whose items training saw, with milliseconds per query and bytes of an item."""
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    for place, method in enumerate(methods):
         own = [row for row in rows if row["method"] == method]
+        found = np.mean([row["seen"]["P@1"] for row in own])
         time = np.mean([row["ms_per_query"] for row in own])
-        axis.scatter(time, np.mean([row["seen"]["P@1"] for row in own]), color=f"C{number}", marker="o", s=30)
-        axis.annotate(method, (time, np.mean([row["seen"]["P@1"] for row in own])), fontsize=7, xytext=(4, 3),
-                      textcoords="offset points")  # fmt: skip
-    axis.set(xscale="log", xlabel="ms per query, encoder included", ylabel="P@1 on seen items")
-    axis.set_title(f"{NAMES[name]}, {rows[0]['items']:,} items")
-    axis.margins(x=0.35)
+        axis.barh(place, found, color="C0" if method.startswith("SOLAR") else "C1")
+        size = f"{time:.2g} ms, {own[0]['bytes_per_item']:.0f} B"
+        axis.annotate(f"{found:.3f}  {size}", (found, place), (3, 0), textcoords="offset points", va="center", size=7)
+    axis.set_yticks(range(len(methods)), methods, fontsize=7)
+    axis.invert_yaxis()
+    axis.set(xlabel="P@1 on seen items", title=f"{NAMES[name]}, {rows[0]['items']:,} items")
+    axis.margins(x=0.7)
 
 
 def ablation(axis: Axes, rows: list[dict[str, Any]]) -> None:
     for number, num_buckets in enumerate(sorted({row["num_buckets"] for row in rows})):
-        for method, line in (("full", "-"), ("m=25", "--")):
+        for method, line in (("full", "-"), ("m=25", "o")):
             own = [row for row in rows if row["num_buckets"] == num_buckets and row["method"] == method]
             chunks, found = [row["num_chunks"] for row in own], [row["seen"]["P@1"] for row in own]
-            axis.plot(chunks, found, line, color=f"C{number}", marker="o", ms=3, label=f"R={num_buckets:,}, {method}")
+            axis.plot(chunks, found, line, color=f"C{number}", ms=4, label=f"R={num_buckets:,}, {method}")
     axis.set(xscale="log", xlabel="chunks K", ylabel="P@1 on seen items", title="TLDR: buckets and chunks")
     axis.set_xticks([4, 8, 16], ["4", "8", "16"])
+    axis.minorticks_off()
     axis.legend(fontsize=7)
 
 
@@ -72,7 +75,8 @@ def load(axis: Axes, rows: list[dict[str, Any]]) -> None:
         )
     axis.set(yscale="log", xlabel="items in a bucket", ylabel="buckets, of all chunks")
     axis.set_title(f"WordNet: load of {rows[0]['num_buckets']:,} buckets")
-    axis.legend(fontsize=7)
+    axis.set_ylim(top=1e8)  # room for the legend
+    axis.legend(fontsize=7, loc="upper left")
 
 
 if __name__ == "__main__":
