@@ -117,14 +117,15 @@ def test_a_process_that_dies_takes_its_own_chunk_back_to_its_checkpoint(
     slow = replace(
         run_config,
         encoder=replace(run_config.encoder, num_chunks=2),
-        training=replace(run_config.training, num_steps=600),
+        training=replace(run_config.training, num_steps=2000),
     )
+    checkpoints = [tmp_path / "runs" / "r" / f"chunk-{number:03d}" / "checkpoint.safetensors" for number in range(2)]
     kills: list[bool] = []
     notes: list[str] = []
 
     def disturb(done: int, total: int, note: str) -> None:
         notes.append(note)
-        if not kills and done > 200:
+        if not kills and all(checkpoint.exists() for checkpoint in checkpoints):
             kills.append(kill_one(title, os.environ["RAY_AUTH_TOKEN"]))
 
     placing = Placing(backend=backend)
@@ -132,8 +133,7 @@ def test_a_process_that_dies_takes_its_own_chunk_back_to_its_checkpoint(
         slow, str(tmp_path), run="r", num_workers=2, placing=placing, checkpoint_s=0.05, on_progress=disturb
     )
     assert list(run.weights_sha256) == ["chunk-000/model.safetensors", "chunk-001/model.safetensors"]
-    assert kills == [True]
-    assert any("chunk 0" in note and "chunk 1" in note for note in notes), "they must be trained side by side"
+    assert kills == [True], "both chunks must have been at work at once"
     going_on = {chunk for note in notes for chunk in re.findall(r"chunk (\d) [^,]+, going on from step", note)}
     back = 0 if title == "ProgressBoard" else 1
     assert len(going_on) == back, "the chunk whose process died must go on from its checkpoint, the other as it was"
@@ -211,7 +211,7 @@ def test_chunks_that_fail_are_named_and_the_others_can_be_served_if_asked(
     encoded = on_ray.publish(root, "v")
     assert [entry.path for entry in encoded.weights] == ["chunk-000/model.safetensors", "chunk-002/model.safetensors"]
     assert build_chunks.chunk_counts(own, encoded) == {"chunks_trained": 2, "num_chunks": 3}
-    assert on_ray.evaluate(root, version="v").hit_rate[50] > 0.5
+    assert on_ray.evaluate(root, version="v").hit_rate[10] > 0.3, "by chance it is 1 in 6"
 
     store.delete("runs/r/chunk-001/checkpoint.safetensors")
     before = times_of(tmp_path / "runs" / "r" / "chunk-002")
