@@ -47,7 +47,7 @@ from rails_ray.top_k import TopK
 
 WIDTH = 1600  # of a dense vector; the dual encoder that the paper compares
 NUM_RELEVANT = 100
-PAUSE_S = 0.02  # one library's threads spin on after a call: without it the next took two to three times as long
+PAUSE_S = 0.02
 
 
 @dataclass(frozen=True)

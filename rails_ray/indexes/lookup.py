@@ -75,11 +75,18 @@ class LookupIndex:
         num_parts, num_entries = tables.shape[1:]
         if num_parts != self.codes.shape[1]:
             raise ValueError(f"tables must have the {self.codes.shape[1]} parts of the codes, got {num_parts}")
-        if self.largest_code >= num_entries:
-            raise ValueError(f"codes must be below the {num_entries} entries of a table, got {self.largest_code}")
+        check_entries(self.largest_code, num_entries)
 
 
-def check_codes(codes: Integer[Tensor, "X M"]) -> int:
+def check_entries(largest_code: int, num_entries: int) -> None:
+    """Raises:
+    ValueError: if a code points beyond the entries of a table.
+    """
+    if largest_code >= num_entries:
+        raise ValueError(f"codes must be below the {num_entries} entries of a table, got {largest_code}")
+
+
+def check_codes(codes: Integer[Tensor, "*X M"]) -> int:
     """The largest code; -1 where there is none.
 
     Raises:

@@ -242,9 +242,7 @@ def _chosen(store: Storage, found: runs.Run, run_config: RunConfig, items: pa.Ta
 def _is_of(version: manifest.Manifest, found: runs.Run) -> bool:
     """Whether a version is of a run as it is now, and not of one that had its name before."""
     weights = found.weights_sha256
-    return version.run == found.name and all(
-        weights.get(entry.path, entry.sha256) == entry.sha256 for entry in version.weights
-    )
+    return version.run == found.name and all(weights.get(entry.path) == entry.sha256 for entry in version.weights)
 
 
 @ray.remote(num_cpus=1)

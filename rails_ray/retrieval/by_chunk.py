@@ -22,11 +22,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
 from rails_ray.indexes.inverted import InvertedIndex, check_probes
-from rails_ray.indexes.lookup import check_codes
+from rails_ray.indexes.lookup import check_codes, check_entries
 from rails_ray.kernels import lookup_scan
 from rails_ray.retrieval import Found
 from rails_ray.retrieval.certificate import Certificate, all_scored
@@ -68,7 +68,7 @@ def partial_scores(query: Tables, items: Codes, size: int) -> Iterator[tuple[int
     Raises:
         ValueError: if the query is not finite, or not of the part's chunks and buckets.
     """
-    check_part(query, items)
+    _check(query, items.codes)
     for first in range(0, len(items), size):
         yield first, lookup_scan.scores(query.tables, items.codes[first : first + size], torch.float64)
 
@@ -141,8 +141,9 @@ def partial_candidate_scores(query: Tables, items: Codes, candidates: Candidates
     Raises:
         ValueError: if the query is not finite, or not of the part's chunks and buckets.
     """
-    check_part(query, items)
-    return lookup_scan.scores(query.tables, take(items, candidates.top_k.item_rows).codes, torch.float64)
+    codes = take(items, candidates.top_k.item_rows).codes
+    _check(query, codes)
+    return lookup_scan.scores(query.tables, codes, torch.float64)
 
 
 def merge_candidate_scores(parts: Sequence[Float[Tensor, "B C"]], candidates: Candidates, k: int) -> Found:
@@ -158,14 +159,12 @@ def merge_candidate_scores(parts: Sequence[Float[Tensor, "B C"]], candidates: Ca
     return Found(TopK(top_k.scores, item_rows), Certificate(candidates.bound), candidates.num_found)
 
 
-def check_part(query: Tables, items: Codes) -> None:
+def _check(query: Tables, codes: Integer[Tensor, "*X K"]) -> None:
     """Raises:
     ValueError: if the query is not finite, or codes do not point into its tables.
     """
-    check_tables(query, items.codes.shape[1])
-    largest, num_buckets = check_codes(items.codes), query.tables.shape[2]
-    if largest >= num_buckets:
-        raise ValueError(f"codes must be below the {num_buckets} entries of a table, got {largest}")
+    check_tables(query, codes.shape[-1])
+    check_entries(check_codes(codes), query.tables.shape[2])
 
 
 def _added(parts: Sequence[TopK], line: int, num: int) -> TopK:
