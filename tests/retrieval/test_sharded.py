@@ -165,6 +165,34 @@ def test_shards_of_codes_give_the_answer_of_one(method: str, sizes: list[int], s
         assert method == "inverted" or num_found == k
 
 
+@settings(deadline=None, max_examples=30)
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4), seed=st.integers(0, 99), data=st.data())
+def test_shards_with_few_candidates_find_what_one_would_or_better(
+    sizes: list[int], seed: int, data: st.DataObject
+) -> None:
+    """Each scores so many of its own, those that one machine would have among them; what is proved is the same."""
+    query, items = random_codes(sum(sizes), seed)
+    num_candidates = data.draw(st.integers(1, sum(sizes)))
+    k, num_probes = data.draw(st.integers(1, num_candidates)), data.draw(st.integers(1, 9))
+
+    def retriever_of(part: Codes) -> Retriever:
+        return Inverted(part, InvertedIndex(part.codes, 9), num_probes, num_candidates)
+
+    whole = retriever_of(items).search(query, k)
+    is_proved = whole.certificate.gap(whole.top_k.scores[:, -1]) == 0
+    full = full_search(items).search(query, k).top_k
+    merged = merge_shards(answers_of(query, items, sizes, k, [[]] * 3, retriever_of), k, may_be_short=True)
+    for line, found in enumerate(merged):
+        num_found = int(whole.top_k.num_found()[line])
+        scores = found.top_k.scores[0]
+        assert len(scores) >= num_found
+        assert (scores[:num_found] >= whole.top_k.scores[line, :num_found]).all()
+        if len(scores) == k and found.certificate.gap(scores[-1:]) == 0:
+            assert torch.equal(found.top_k.item_rows[0], full.item_rows[line])
+        if is_proved[line]:
+            assert torch.equal(found.top_k.item_rows[0], whole.top_k.item_rows[line])
+
+
 def test_a_short_list_is_an_error_unless_it_may_be() -> None:
     items = Codes(torch.tensor([[0], [1], [1], [2]]))
     query = Tables(torch.tensor([[[0.1, 0.9, 0.2]]]), torch.ones(1))
