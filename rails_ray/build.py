@@ -278,7 +278,7 @@ def background(config: RunConfig, name: str, fitted: Background | None) -> Backg
 
 def calibration(config: RunConfig, stored: StoredCalibration) -> Calibration:
     """Of a version, ready to cut."""
-    return Calibration(stored.positives, score_distribution(config, stored.background), stored.edges)
+    return Calibration(stored.positives, score_distribution(config, stored.background), stored.num_segments)
 
 
 def sampler(config: RunConfig, trained: Model, read: DataSet, rank: int = 0, num_workers: int = 1) -> Sampler:

@@ -165,9 +165,36 @@ def conformal_share(shares: Sequence[Sequence[float]], coverage: float) -> float
     return max(allowed)
 
 
-def coverage(queries: Sequence[tuple[Sequence[float], int]], shares: Sequence[float]) -> float:
-    """The mean over queries, given as the shares of their positives and their segment, of what is covered."""
-    each = [sum(share >= shares[segment] for share in line) / len(line) for line, segment in queries]
+def segment_members(tau: Sequence[float], new: float, num_segments: int, least: int) -> list[int]:
+    """The calibration queries in the segment of a new one: put it into the bag, sort, cut, pool if one is short."""
+    bag = sorted([*tau, new])
+    edges = []
+    for s in range(1, num_segments):
+        rank = round(s * len(bag) / num_segments)
+        if rank > 0:
+            edges.append(bag[rank - 1])
+
+    def segment(t: float) -> int:
+        return sum(edge < t for edge in edges)
+
+    sizes = {number: sum(segment(t) == number for t in bag) for number in map(segment, bag)}
+    if min(sizes.values()) < least:
+        return list(range(len(tau)))
+    return [row for row, t in enumerate(tau) if segment(t) == segment(new)]
+
+
+def calibrated_share(
+    shares: Sequence[Sequence[float]], tau: Sequence[float], new: float, num_segments: int, coverage: float
+) -> float:
+    """v_c for a new query of tau_q `new`."""
+    needed = next(n for n in range(1, 10**6) if 1 / (n + 1) <= 1 - coverage + 1e-12)
+    members = segment_members(tau, new, num_segments, needed + 1)
+    return conformal_share([shares[row] for row in members], coverage)
+
+
+def coverage(queries: Sequence[tuple[Sequence[float], float]]) -> float:
+    """The mean over queries, given as the shares of their positives and v_c, of what is covered."""
+    each = [sum(share >= v for share in line) / len(line) for line, v in queries]
     return sum(each) / len(each)
 
 

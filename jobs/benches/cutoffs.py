@@ -102,7 +102,7 @@ def inside() -> dict[str, float]:
         "mass": MassCutoff(0.99, uniform),
         "mass sphere": MassCutoff(0.99, BetaDistribution(sphere(64))),
         "mass sphere, ExpNCE": MassCutoff(0.99, ExpDistribution(sphere(64))),
-        "coverage .9": CoverageCutoff(0.9, Calibration.of(positives, uniform)),
+        "coverage .9": CoverageCutoff(0.9, Calibration(positives, uniform)),
         "nucleus": NucleusCutoff(beta_logit, np.zeros(B), 0.9, K),
         "probability": ProbabilityCutoff(beta_logit, np.zeros(B), 0.001),
     }

@@ -124,7 +124,7 @@ def policies(config: RunConfig, before: Ranking, after: Ranking) -> Iterator[tup
             # the share left out, by its logarithm to the base of 10
             yield f"mass {name}", lambda x, d=distribution: above(d.quantile(10.0**-x, temperature)), 1e-4, 250.0
     distribution = build.score_distribution(config)
-    calibration = Calibration.of(positives_of(before, distribution), distribution)
+    calibration = Calibration(positives_of(before, distribution), distribution)
     yield "coverage", lambda c: above(calibration.threshold(c, temperature)), 0.001, 0.995
     assert after.log_normaliser is not None
     softmax = NucleusCutoff(build.logit(config), after.log_normaliser, 0.5, longest)
@@ -165,7 +165,7 @@ def coverage(config: RunConfig, before: Ranking, after: Ranking, num_items: int)
     """Nominal against measured, calibrated for all queries alike and by tertile of tau_q."""
     distribution = build.score_distribution(config)
     for num_segments in (1, 3):
-        calibration = Calibration.of(positives_of(before, distribution), distribution, num_segments)
+        calibration = Calibration(positives_of(before, distribution), distribution, num_segments)
         lists = {one.nominal: one for one in list_lengths(calibration, after, num_items, LEVELS)}
         for one in measure(calibration, positives_of(after, distribution), LEVELS):
             own = dataclasses.asdict(lists[one.nominal]) if one.segment is None else {}
@@ -175,7 +175,7 @@ def coverage(config: RunConfig, before: Ranking, after: Ranking, num_items: int)
 def lengths_by_value(config: RunConfig, before: Ranking, after: Ranking) -> Iterator[dict[str, object]]:
     """Table 2: mean lengths by mass as trained, by coverage as calibrated; Figure 2: all lengths at one coverage."""
     distribution = build.score_distribution(config)
-    calibration = Calibration.of(positives_of(before, distribution), distribution)
+    calibration = Calibration(positives_of(before, distribution), distribution)
     groups = _tertiles(after.num_relevant)
     for value in MASSES:
         for policy, threshold in (

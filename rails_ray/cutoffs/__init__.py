@@ -5,6 +5,7 @@
 | `distributions` | pEBR, Section 2.4 and Appendix A: the score of a relevant item as a random variable        |
 | `policies`      | pEBR, Section 3: `mass`, `score`, `top_k`; and what they lack: `coverage`, `nucleus` ... |
 | `calibration`   | what `coverage` rests on: held-out positives; the default mass                             |
+| `segments`      | which calibration queries count for a new one, by tau_q                                    |
 | `measuring`     | how much a calibration covers on other queries                                             |
 """
 

@@ -1,17 +1,22 @@
 """Calibration on held-out queries: which scores keep a given share of the relevant items, and which mass is best.
 
-The normaliser of the softmax cancels in BetaNCE and ExpNCE, so that training leaves the level of the distribution open;
-how much of the relevant a threshold keeps is a matter of measuring. Held-out positive j of query q has the share
+The normaliser of the softmax cancels in BetaNCE and ExpNCE, so training leaves the level of the distribution open: only
+measuring tells how much of the relevant a threshold keeps. Held-out positive j of query q has the share
 
     p_qj = P(score < s_qj)            under the distribution that tau_q gives, so that queries can be compared
 
 and a threshold v on p misses the share miss_q(v) = |{j: p_qj < v}| / |{j}| of a query's positives. Coverage c takes
 
-    v_c = the largest p with (sum_q miss_q(p) + 1) / (n + 1) <= 1 - c
+    v_c = the largest p with (sum_q miss_q(p) + 1) / (m + 1) <= 1 - c
 
-over n calibration queries of a segment of tau_q, or of all where a segment has too few of them, and cuts a query at the
-score whose share is v_c. For exchangeable queries the expected coverage of a new query is then at least c, and above it
-by about 1 / n. A model without a trained tau_q has one and the same tau_q for all queries, and so one score for all.
+over the m calibration queries of the new query's segment of tau_q, and cuts the new query at the score whose share is
+v_c. A model without a trained tau_q has one and the same tau_q for all queries, and so one score for all.
+
+The promise: a new query, exchangeable with the n calibration queries, has an expected coverage of at least c, whatever
+their scores, ties and duplicates, for every n >= c / (1 - c). It holds because the segments are cut from all n + 1
+queries, the new one included, without asking which one is new (`segments`). Each query of the new one's segment is
+therefore equally likely to be the new one, and split conformal prediction holds within the segment. Where a segment
+would hold too few queries for c, all n + 1 make one. Without ties the coverage is above c by at most about 1 / m.
 
 Source: split conformal prediction, weighted by query (conformal risk control); pEBR has no calibration.
 
@@ -19,13 +24,14 @@ Axes: Q calibration queries, M pairs of a query and a relevant item, B queries.
 """
 
 import math
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rails_ray.cutoffs.distributions import ScoreDistribution, check_temperature
+from rails_ray.cutoffs.segments import Segments
 
 # Masses 1 - 10^-x, even in x from .5 to 1 - 1e-12: the share left out is what spaces thresholds evenly.
 CANDIDATE_MASSES = 1 - 10 ** -np.linspace(np.log10(2), 12, 60)
@@ -81,90 +87,89 @@ class Positives:
         return Positives(number[self.query[pairs]], self.share[pairs], self.temperature[is_kept])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Calibration:
     """Held-out positives, and the distribution that their shares are of.
 
-    edges: tau_q that part one segment from the next; calibration is each segment's own.
+    num_segments: groups of equally many queries by tau_q, each calibrated on its own.
     """
 
     positives: Positives
     distribution: ScoreDistribution
-    edges: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    num_segments: int = NUM_SEGMENTS
 
-    @staticmethod
-    def of(positives: Positives, distribution: ScoreDistribution, num_segments: int = NUM_SEGMENTS) -> "Calibration":
-        """With segments of equally many queries by tau_q; fewer of them where many queries have the same tau_q."""
-        inner = np.linspace(0, 1, num_segments + 1)[1:-1]
-        edges = np.unique(np.quantile(positives.temperature, inner)) if positives.num_queries else np.empty(0)
-        found = Calibration(positives, distribution, edges)
-        sizes = np.bincount(found.segment(positives.temperature), minlength=len(edges) + 1)
-        return found if sizes.all() else Calibration(positives, distribution)
+    @cached_property
+    def segments(self) -> Segments:
+        return Segments(self.positives.temperature, self.num_segments)
 
-    @property
-    def num_segments(self) -> int:
-        return len(self.edges) + 1
+    def check(self, coverage: float) -> None:
+        """Raises:
+        ValueError: if the queries are too few for such a coverage.
+        """
+        _check_num_queries(self.positives.num_queries, coverage)
 
-    def segment(self, temperature: NDArray[np.floating]) -> NDArray[np.int64]:
-        """The segment of each query [B], by tau_q."""
-        return np.searchsorted(self.edges, np.asarray(temperature, dtype=np.float64), side="right")
+    def members(self, coverage: float) -> list[tuple[int, int]]:
+        """The calibration queries that v_c rests on, for a query at each place of `segments`: start and stop of their
+        order by tau_q."""
+        return [(start, stop) for start, stop in self.segments.members(num_needed(coverage) + 1).tolist()]
 
-    def shares(self, coverage: float) -> NDArray[np.float64]:
-        """v_c of each segment; that of all queries for a segment with too few.
+    def take(self, members: tuple[int, int]) -> Positives:
+        """The positives of these calibration queries."""
+        is_member = np.zeros(self.positives.num_queries, dtype=bool)
+        is_member[self.segments.order[slice(*members)]] = True
+        return self.positives.take(is_member)
+
+    def shares(self, coverage: float, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
+        """v_c for new queries of tau_q [B].
 
         Raises:
-            ValueError: if all queries together are too few for such a coverage.
+            ValueError: as `check`, or if a tau_q is not finite or not above 0.
         """
-        return _shares(self, coverage)
-
-    def part(self, segment: int, coverage: float) -> Positives:
-        """The positives that v_c of a segment rests on."""
-        own = self.positives.take(self.segment(self.positives.temperature) == segment)
-        return own if own.num_queries >= num_needed(coverage) else self.positives
+        check_temperature(temperature)
+        return _shares(self, coverage)[self.segments.place(temperature)]
 
     def threshold(self, coverage: float, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
         """The lowest score [B] that is kept for queries of tau_q [B].
 
         Raises:
-            ValueError: as `shares`, or if a tau_q is not finite or not above 0.
+            ValueError: as `shares`.
         """
-        check_temperature(temperature)
-        segment = self.segment(temperature)
+        share = self.shares(coverage, temperature)
         found = np.empty(len(temperature))
-        for number, share in enumerate(self.shares(coverage)):
-            own = segment == number
+        for value in np.unique(_shares(self, coverage)).tolist():
+            own = share == value
             if own.any():
-                found[own] = self.distribution.quantile(float(share), temperature[own])
+                found[own] = self.distribution.quantile(value, temperature[own])
         return found - ROUNDING
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
 
 
 @lru_cache(maxsize=256)
 def _shares(calibration: Calibration, coverage: float) -> NDArray[np.float64]:
-    parts = (calibration.part(number, coverage) for number in range(calibration.num_segments))
-    return np.array([conformal_share(part, coverage) for part in parts])
+    """v_c at each place."""
+    members = calibration.members(coverage)
+    share = {own: conformal_share(calibration.take(own), coverage) for own in set(members)}
+    return np.array([share[own] for own in members])
 
 
 def conformal_share(positives: Positives, coverage: float) -> float:
-    """v_c of the positives of a segment.
+    """v_c of the members of a segment.
 
     Raises:
         ValueError: if there are too few queries for such a coverage.
     """
-    needed = num_needed(coverage)
-    if positives.num_queries < needed:
-        raise ValueError(
-            f"coverage {coverage:g} needs at least {needed} calibration queries, got {positives.num_queries}: ask for "
-            "less, or calibrate on more"
-        )
+    _check_num_queries(positives.num_queries, coverage)
     order = np.argsort(positives.share, kind="stable")
     missed = np.cumsum(positives.weight[order])
     return float(positives.share[order][last_allowed(missed, positives.num_queries, coverage)])
+
+
+def _check_num_queries(num_queries: int, coverage: float) -> None:
+    needed = num_needed(coverage)
+    if num_queries < needed:
+        raise ValueError(
+            f"coverage {coverage:g} needs at least {needed} calibration queries, got {num_queries}: ask for less, or "
+            "calibrate on more"
+        )
 
 
 def last_allowed(missed: NDArray[np.float64], num_queries: int, coverage: float) -> int:

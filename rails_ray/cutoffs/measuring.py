@@ -1,6 +1,6 @@
 """How much of the relevant a calibration keeps on other queries, beside what it promises, and what lists it makes.
 
-    coverage = mean_q |{j: p_qj >= v_c(segment of q)}| / |{j}|
+    coverage = mean_q |{j: p_qj >= v_c(tau_q)}| / |{j}|
 
 Its 95% intervals are percentiles of a bootstrap by query. Where the queries that measure are drawn anew, they say how
 well the coverage of this very threshold is known; where the calibration queries are drawn anew as well, how far from
@@ -56,10 +56,10 @@ def segment_name(segment: int | None, edges: Sequence[float]) -> str:
     if segment is None:
         return "all queries"
     if segment == 0:
-        return f"tau_q below {edges[0]:.3g}"
+        return f"tau_q up to {edges[0]:.3g}"
     if segment == len(edges):
-        return f"tau_q from {edges[-1]:.3g}"
-    return f"tau_q from {edges[segment - 1]:.3g} to {edges[segment]:.3g}"
+        return f"tau_q above {edges[-1]:.3g}"
+    return f"tau_q above {edges[segment - 1]:.3g}, up to {edges[segment]:.3g}"
 
 
 def drift(measured: Sequence[Measured]) -> str | None:
@@ -88,15 +88,25 @@ def measure(calibration: Calibration, positives: Positives, levels: tuple[float,
         return []
     found = []
     generator = np.random.default_rng(0)
-    segment = calibration.segment(positives.temperature)
-    sides = [positives.take(segment == number) for number in range(calibration.num_segments)]
+    segments = calibration.segments
+    segment, place = segments.number(positives.temperature), segments.place(positives.temperature)
     for level in levels:
         if calibration.positives.num_queries < num_needed(level):
             continue
-        parts = [_Segment.of(calibration.part(n, level), after, level, generator) for n, after in enumerate(sides)]
-        found.append(_measured(level, None, parts))
-        if len(parts) > 1:
-            found += [_measured(level, n, [part]) for n, part in enumerate(parts) if part.num_queries]
+        # Queries of one segment have other members where tau_q equals an edge; those of several segments may have one
+        # threshold, which is then drawn once.
+        ranges = np.array(calibration.members(level))[place]  # [Q, 2]
+        thresholds = {
+            own: _Thresholds.of(calibration.take(own), level, generator)
+            for own in sorted({(start, stop) for start, stop in ranges.tolist()})
+        }
+        parts: dict[int, list[_Part]] = {}
+        for number, start, stop in np.unique(np.column_stack([segment, ranges]), axis=0).tolist():
+            own = positives.take((segment == number) & (ranges == (start, stop)).all(axis=1))
+            parts.setdefault(number, []).append(_Part.of(own, thresholds[start, stop], generator))
+        found.append(_measured(level, None, [part for own in parts.values() for part in own]))
+        if len(segments.edges):
+            found += [_measured(level, number, own) for number, own in parts.items()]
     return found
 
 
@@ -105,15 +115,30 @@ def left_out(calibration: Calibration, levels: tuple[float, ...] = LEVELS) -> li
     found = []
     for level in levels:
         try:
-            calibration.shares(level)
+            calibration.check(level)
         except ValueError as error:
             found.append(str(error))
     return found
 
 
 @dataclass(frozen=True)
-class _Segment:
-    """Sums over a segment's queries of what is covered: measured, and drawn anew [NUM_RESAMPLES]."""
+class _Thresholds:
+    """
+    share: v_c.
+    drawn: of draws of the calibration queries [NUM_RESAMPLES].
+    """
+
+    share: float
+    drawn: NDArray[np.float64]
+
+    @staticmethod
+    def of(members: Positives, level: float, generator: np.random.Generator) -> "_Thresholds":
+        return _Thresholds(conformal_share(members, level), _drawn_shares(members, level, generator))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Sums over queries with one threshold of what is covered: measured, and drawn anew [NUM_RESAMPLES]."""
 
     num_queries: int
     covered: float
@@ -121,13 +146,11 @@ class _Segment:
     drawn_both: NDArray[np.float64]
 
     @staticmethod
-    def of(before: Positives, after: Positives, level: float, generator: np.random.Generator) -> "_Segment":
-        share = conformal_share(before, level)
-        curve = _Covered(after)
-        drawn, both = curve.drawn(share, _drawn_shares(before, level, generator), generator)
-        return _Segment(
-            num_queries=after.num_queries, covered=float(curve.per_query(share).sum()), drawn=drawn, drawn_both=both
-        )
+    def of(positives: Positives, thresholds: _Thresholds, generator: np.random.Generator) -> "_Part":
+        curve = _Covered(positives)
+        drawn, both = curve.drawn(thresholds.share, thresholds.drawn, generator)
+        covered = float(curve.per_query(thresholds.share).sum())
+        return _Part(num_queries=positives.num_queries, covered=covered, drawn=drawn, drawn_both=both)
 
 
 class _Covered:
@@ -179,7 +202,7 @@ def _drawn_shares(positives: Positives, level: float, generator: np.random.Gener
     return found
 
 
-def _measured(level: float, segment: int | None, parts: list[_Segment]) -> Measured:
+def _measured(level: float, segment: int | None, parts: list[_Part]) -> Measured:
     num_queries = sum(part.num_queries for part in parts)
     drawn, both = (
         np.quantile(np.sum([getattr(part, name) for part in parts], axis=0) / num_queries, [0.025, 0.975])

@@ -138,7 +138,7 @@ class CoverageCutoff(Limits):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_share("coverage", self.coverage)
-        self.calibration.shares(self.coverage)  # says if there are queries enough
+        self.calibration.check(self.coverage)
 
     def floor(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
         return self.calibration.threshold(self.coverage, temperature)

@@ -35,7 +35,7 @@ class CalibrationReport:
     """
     calibrated_on, measured_on: splits.
     num_queries: that calibrated.
-    segments: of tau_q, from one edge to the next.
+    edges: the tau_q between segments; a query at an edge belongs below it.
     measured: by level, over all queries and by segment.
     lists: by level.
     left_out: a sentence for each level that there are too few calibration queries for.
@@ -96,7 +96,7 @@ def report_on(
         calibrated_on=calibrated_on,
         measured_on=measured_on,
         num_queries=calibration.positives.num_queries,
-        edges=tuple(calibration.edges.tolist()),
+        edges=tuple(calibration.segments.edges.tolist()),
         measured=measured,
         lists=list_lengths(calibration, ranking, num_items, levels),
         left_out=left_out(calibration),

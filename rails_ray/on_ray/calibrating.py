@@ -2,7 +2,6 @@
 
 from datetime import UTC, datetime
 
-import numpy as np
 import ray
 
 from rails_ray import build
@@ -94,13 +93,13 @@ def _calibrate(
     positives = positives_of(before, distribution)
     if not positives.num_queries:
         raise ValueError(f"split {split!r} must hold a query with a relevant item in the index, got none")
-    calibration = Calibration.of(positives, distribution, num_segments)
+    calibration = Calibration(positives, distribution, num_segments)
     calibrations.write(
         store,
         found.version,
         StoredCalibration(
             positives=positives,
-            edges=np.asarray(calibration.edges),
+            num_segments=num_segments,
             background_name=background,
             background=chosen,
             fitted=fitted,

@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from rails_ray.cutoffs.calibration import Positives
 from rails_ray.cutoffs.distributions import Background
+from rails_ray.cutoffs.segments import Segments
 from rails_ray.errors import DamagedError, NotFoundError
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import folder_of, read_json
@@ -31,14 +31,14 @@ CURRENT, FACTS = "calibration.json", b"rails_ray"
 class StoredCalibration:
     """
     positives: of the calibration queries.
-    edges: tau_q between segments, ascending.
+    num_segments: groups of equally many queries by tau_q.
     background: of the distribution that the shares are of, by its name and its parameters.
     fitted: the background of the version's own scores, whichever one was taken; None where they have none.
     split, created_at: of the queries, and when.
     """
 
     positives: Positives
-    edges: NDArray[np.float64]
+    num_segments: int
     background_name: str
     background: Background
     fitted: Background | None
@@ -51,7 +51,7 @@ class StoredCalibration:
             "created_at": self.created_at,
             "split": self.split,
             "num_queries": self.positives.num_queries,
-            "num_segments": len(self.edges) + 1,
+            "num_segments": len(Segments(self.positives.temperature, self.num_segments).edges) + 1,
             "background": self.background_name,
         }
 
@@ -62,7 +62,7 @@ def write(storage: Storage, version: str, calibration: StoredCalibration) -> Non
     facts = {
         "split": calibration.split,
         "created_at": calibration.created_at,
-        "edges": calibration.edges.tolist(),
+        "num_segments": calibration.num_segments,
         "background_name": calibration.background_name,
         "background": asdict(calibration.background),
         "fitted": None if calibration.fitted is None else asdict(calibration.fitted),
@@ -108,7 +108,7 @@ def read(storage: Storage, version: str, name: str) -> StoredCalibration:
         temperature[query] = table["temperature"].to_numpy()
         return StoredCalibration(
             positives=Positives(query, table["share"].to_numpy(), temperature),
-            edges=np.array(facts["edges"], dtype=np.float64),
+            num_segments=facts["num_segments"],
             background_name=facts["background_name"],
             background=Background(**facts["background"]),
             fitted=None if facts["fitted"] is None else Background(**facts["fitted"]),

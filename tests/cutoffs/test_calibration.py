@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import oracles
@@ -18,6 +18,22 @@ from rails_ray.cutoffs.distributions import UNIFORM, Background, BetaDistributio
 BETA = BetaDistribution(UNIFORM)
 
 
+TAU = st.sampled_from([0.05, 0.1, 0.2]) | st.floats(0.01, 0.3)  # with ties and without
+
+
+def bag(num_queries: int, data: st.DataObject) -> tuple[list[list[float]], list[float]]:
+    """Queries, some of them alike: shares of their positives, tau_q."""
+    share = st.sampled_from([0.1, 0.2, 0.3, 0.5, 0.5, 0.8])
+    query = st.tuples(st.lists(share, min_size=1, max_size=4), TAU)
+    queries = data.draw(st.lists(query, min_size=num_queries, max_size=num_queries))
+    return [shares for shares, _ in queries], [tau for _, tau in queries]
+
+
+def positives_of(shares: list[list[float]], tau: list[float]) -> Positives:
+    query = np.repeat(np.arange(len(tau)), [len(line) for line in shares])
+    return Positives(query, np.array([share for line in shares for share in line]), np.array(tau))
+
+
 def drawn(num_queries: int, seed: int, is_alike: bool = False) -> Positives:
     """Queries with 1 to 5 positives; those of a large tau_q score lower than the model believes."""
     generator = np.random.default_rng(seed)
@@ -30,12 +46,8 @@ def drawn(num_queries: int, seed: int, is_alike: bool = False) -> Positives:
 
 @given(st.integers(1, 30), st.floats(0.05, 0.9), st.data())
 def test_the_share_equals_its_definition(num_queries: int, coverage: float, data: st.DataObject) -> None:
-    shares = [
-        data.draw(st.lists(st.sampled_from([0.1, 0.2, 0.3, 0.5, 0.5, 0.8]), min_size=1, max_size=4))
-        for _ in range(num_queries)
-    ]
-    query = np.repeat(np.arange(num_queries), [len(line) for line in shares])
-    positives = Positives(query, np.concatenate(shares), np.full(num_queries, 0.1))
+    shares, tau = bag(num_queries, data)
+    positives = positives_of(shares, tau)
     if num_queries < num_needed(coverage):
         with pytest.raises(ValueError, match=f"needs at least {num_needed(coverage)} calibration queries"):
             conformal_share(positives, coverage)
@@ -53,15 +65,105 @@ def test_how_many_queries_are_needed(coverage: float, needed: int) -> None:
         conformal_share(drawn(needed - 1, 0), coverage)
 
 
+@given(st.integers(0, 30), st.integers(1, 4), st.floats(0.05, 0.9), st.data())
+def test_the_share_of_a_new_query_equals_its_definition(
+    num_queries: int, num_segments: int, coverage: float, data: st.DataObject
+) -> None:
+    """With ties of tau_q and without, at the tau_q of calibration queries and between them."""
+    shares, tau = bag(num_queries, data)
+    new = [data.draw(TAU), *tau]
+    calibration = Calibration(positives_of(shares, tau), BETA, num_segments)
+    if num_queries < num_needed(coverage):
+        for call in (lambda: calibration.shares(coverage, np.array(new)), lambda: calibration.check(coverage)):
+            with pytest.raises(ValueError, match=f"at least {num_needed(coverage)} .* queries, got {num_queries}:"):
+                call()
+    else:
+        calibration.check(coverage)
+        expected = [oracles.calibrated_share(shares, tau, t, num_segments, coverage) for t in new]
+        assert calibration.shares(coverage, np.array(new)).tolist() == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(2, 30), st.integers(1, 4), st.sampled_from([0.2, 0.5, 2 / 3, 0.75, 0.8, 0.9]), st.data())
+def test_queries_are_covered_as_promised_when_each_is_the_new_one_in_turn(
+    num_queries: int, num_segments: int, coverage: float, data: st.DataObject
+) -> None:
+    """What exchangeability comes down to, with no draw and no error: for any n + 1 queries, duplicates and ties
+    included, the mean coverage of each one by the others is at least what was promised."""
+    assume(num_queries - 1 >= num_needed(coverage))
+    positives = positives_of(*bag(num_queries, data))
+    assert left_out_coverage(positives, num_segments, coverage) >= coverage - 1e-7
+
+
+def test_the_promise_holds_in_each_segment() -> None:
+    """30 queries are 3 segments of 10, and 10 are just enough to miss one of 10; the hard third misses it as well."""
+    tau = np.arange(1, 31) / 100
+    share = np.random.default_rng(0).uniform(np.repeat([0.5, 0.0, 0.8], 10), np.repeat([0.6, 0.1, 0.9], 10))
+    positives = Positives(np.arange(30), share, tau)
+    for number in range(3):
+        assert left_out_coverage(positives, 3, 0.9, slice(10 * number, 10 * number + 10)) == 0.9
+
+
+def left_out_coverage(positives: Positives, num_segments: int, coverage: float, asked: slice = slice(None)) -> float:
+    """The mean of what is covered of each query, with the others for calibration."""
+    covered = []
+    for query in range(positives.num_queries)[asked]:
+        is_other = np.arange(positives.num_queries) != query
+        calibration, new = Calibration(positives.take(is_other), BETA, num_segments), positives.take(~is_other)
+        covered.append((new.share >= calibration.shares(coverage, new.temperature)).mean())
+    return float(np.mean(covered))
+
+
+# Shares of positives by the third that a query's tau_q lies in; "ramp": they fall with tau_q.
+THIRDS = {"low": (0.0, 0.6, 0.6), "middle": (0.6, 0.0, 0.6), "high": (0.6, 0.6, 0.0)}
+
+
+def adversarial(kind: str, hard: str, num_queries: int, generator: np.random.Generator) -> Positives:
+    """Queries of which those with some tau_q have far harder positives."""
+    tau = generator.uniform(0, 3, num_queries)
+    if kind == "ties":
+        tau = generator.choice([0.5, 1.5, 2.5], num_queries)
+    elif kind == "mass":
+        tau = np.where(generator.random(num_queries) < 0.45, 1.0, tau)
+    elif kind == "duplicates":  # of ten queries
+        tau = generator.integers(10, size=num_queries) * 0.3 + 0.1
+    within = np.modf(tau * 7919)[0] if kind == "duplicates" else generator.random(num_queries)
+    share = (3 - tau) / 3.1 if hard == "ramp" else np.array(THIRDS[hard])[tau.astype(int)] + within / 4
+    return Positives(np.arange(num_queries), share, tau + 0.01)
+
+
+@pytest.mark.parametrize(
+    ("num_queries", "coverage", "num_members", "num_trials"),
+    [(13, 0.8, 13, 500), (26, 0.9, 26, 500), (29, 0.9, 9, 500), (296, 0.99, 296, 500), (100, 0.8, 32, 200)],
+)
+@pytest.mark.parametrize("hard", [*THIRDS, "ramp"])
+@pytest.mark.parametrize("kind", ["plain", "ties", "mass", "duplicates"])
+def test_new_queries_are_covered_as_promised_whichever_are_hard(
+    kind: str, hard: str, num_queries: int, coverage: float, num_members: int, num_trials: int
+) -> None:
+    """Few queries, about 3 num_needed, and many; where tau_q differ, coverage is hardly above the promise either."""
+    covered = []
+    for trial in range(num_trials):
+        generator = np.random.default_rng([trial, num_queries])
+        calibration = Calibration(adversarial(kind, hard, num_queries, generator), BETA)
+        new = adversarial(kind, hard, 50, generator)
+        covered.append((new.share >= calibration.shares(coverage, new.temperature)).mean())
+    mean, error = np.mean(covered), np.std(covered, ddof=1) / np.sqrt(num_trials)
+    told = f"coverage {mean:.4f} +- {error:.4f} of {kind} queries, {hard} hard, promised {coverage}"
+    assert mean >= coverage - 3 * error, told
+    if kind == "plain":
+        assert mean <= coverage + 1.5 / (num_members + 1) + 3 * error, told
+
+
 @pytest.mark.parametrize("coverage", [0.5, 0.9, 0.95])
 def test_new_queries_are_covered_as_promised_in_every_segment(coverage: float) -> None:
     """The mean over many calibrations and queries: at least the promise, and above it by no more than 1 / n."""
     covered = []
     for seed in range(60):
-        calibration = Calibration.of(drawn(150, seed), BETA)
+        calibration = Calibration(drawn(150, seed), BETA)
         new = drawn(300, 1000 + seed)
-        segment = calibration.segment(new.temperature)
-        kept = new.share >= calibration.shares(coverage)[segment][new.query]
+        segment = calibration.segments.number(new.temperature)
+        kept = new.share >= calibration.shares(coverage, new.temperature)[new.query]
         per_query = np.bincount(new.query, new.weight * kept)
         covered.append([per_query[segment == number].mean() for number in range(3)])
     mean, error = np.mean(covered, axis=0), np.std(covered, axis=0) / np.sqrt(60)
@@ -75,10 +177,11 @@ def test_the_uncalibrated_mass_is_off_where_a_calibrated_one_is_not() -> None:
 
 
 def test_a_threshold_is_the_score_with_the_share_of_its_segment() -> None:
-    calibration = Calibration.of(drawn(300, 0), BETA)
+    calibration = Calibration(drawn(300, 0), BETA)
     temperature = np.array([0.03, 0.29, 0.15])
-    shares = calibration.shares(0.8)[calibration.segment(temperature)]
-    assert calibration.segment(temperature).tolist() == [0, 2, 1]
+    shares = calibration.shares(0.8, temperature)
+    assert calibration.segments.number(temperature).tolist() == [0, 2, 1]
+    assert len(set(shares.tolist())) == 3
     expected = [BETA.quantile(float(share), np.array([tau]))[0] for share, tau in zip(shares, temperature, strict=True)]
     assert calibration.threshold(0.8, temperature) == pytest.approx(np.array(expected), abs=2e-7)
 
@@ -89,37 +192,37 @@ def test_a_positive_whose_share_is_the_limit_is_kept(background: Background) -> 
     distribution, generator = BetaDistribution(background), np.random.default_rng(0)
     temperature = generator.uniform(0.01, 0.3, 400)
     score = generator.uniform(-0.2, 0.99, 400).astype(np.float32)
-    calibration = Calibration.of(Positives.of(np.arange(400), score, temperature, distribution), distribution)
+    calibration = Calibration(Positives.of(np.arange(400), score, temperature, distribution), distribution)
     for coverage in (0.5, 0.8, 0.9):
         kept = score >= calibration.threshold(coverage, temperature).astype(np.float32)
-        for number, share in enumerate(calibration.shares(coverage)):
-            own = calibration.segment(temperature) == number
-            assert kept[own].sum() == (calibration.positives.share[own] >= share).sum()
+        limit = calibration.shares(coverage, temperature)
+        assert (calibration.positives.share == limit).any()
+        assert (kept == (calibration.positives.share >= limit)).all()
 
 
 def test_positives_of_the_highest_score_are_kept() -> None:
     """A share that rounds to 1 must not become a threshold that no score reaches."""
     temperature = np.full(50, 0.2)
-    calibration = Calibration.of(Positives.of(np.arange(50), np.full(50, 1.0), temperature, BETA), BETA)
+    calibration = Calibration(Positives.of(np.arange(50), np.full(50, 1.0), temperature, BETA), BETA)
     assert (calibration.threshold(0.9, temperature) <= 1.0).all()
     assert (calibration.threshold(0.9, temperature) > 0.99).all()
 
 
-def test_a_segment_with_too_few_queries_takes_the_share_of_all() -> None:
-    positives = Positives(np.arange(1000), np.linspace(0, 0.9, 1000), np.repeat([0.01, 0.1], [10, 990]))
-    calibration = Calibration(positives, BETA, np.array([0.1]))
-    few, many = calibration.shares(0.95)
-    assert few == conformal_share(positives, 0.95)
-    assert many == conformal_share(positives.take(positives.temperature == 0.1), 0.95)
-    assert calibration.shares(0.9)[0] == positives.share[0]  # nine are enough for .9
-    with pytest.raises(ValueError, match=r"coverage 0.9999 needs at least 9999 calibration queries, got 1000"):
-        calibration.shares(0.9999)
+def test_a_segment_with_too_few_queries_makes_all_of_them_one() -> None:
+    tau = np.repeat([0.1, 0.2], [500, 10])
+    positives = Positives(np.arange(510), np.linspace(0.9, 0, 510), tau)
+    calibration = Calibration(positives, BETA, num_segments=2)
+    below, above = (positives.take(tau == value) for value in (0.1, 0.2))
+    asked = np.array([0.1, 0.3])
+    expected = [conformal_share(part, 0.9) for part in (below, above)]
+    assert calibration.shares(0.9, asked).tolist() == expected, "ten queries and a new one are enough for .9"
+    assert calibration.shares(0.95, asked).tolist() == [conformal_share(positives, 0.95)] * 2
 
 
 def test_queries_of_one_temperature_are_one_segment() -> None:
     """A model without a trained tau_q: one threshold, the same score for all."""
-    calibration = Calibration.of(drawn(200, 0, is_alike=True), BETA)
-    assert calibration.num_segments == 1
+    calibration = Calibration(drawn(200, 0, is_alike=True), BETA)
+    assert len(calibration.segments.edges) == 0
     assert len(set(calibration.threshold(0.9, np.full(9, 0.1)).tolist())) == 1
 
 
@@ -134,7 +237,7 @@ def test_queries_without_a_positive_are_left_out() -> None:
 def test_no_positive_at_all() -> None:
     nothing = Positives.of(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0), BETA)
     with pytest.raises(ValueError, match=r"coverage 0.5 needs at least 1 calibration queries, got 0"):
-        Calibration.of(nothing, BETA).shares(0.5)
+        Calibration(nothing, BETA).shares(0.5, np.full(1, 0.1))
 
 
 def test_mean_f1_equals_the_definition() -> None:

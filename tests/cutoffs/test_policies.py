@@ -31,7 +31,7 @@ NO, YES = np.array([False, False]), np.array([True, True])
 def calibration(num_queries: int = 200) -> Calibration:
     generator = np.random.default_rng(0)
     query, score = np.arange(num_queries), generator.uniform(0.2, 0.9, num_queries)
-    return Calibration.of(Positives.of(query, score, generator.uniform(0.05, 0.5, num_queries), BETA), BETA)
+    return Calibration(Positives.of(query, score, generator.uniform(0.05, 0.5, num_queries), BETA), BETA)
 
 
 def nucleus(

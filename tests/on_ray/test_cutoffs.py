@@ -21,7 +21,7 @@ from storage.test_calibrations import STORED
 
 CONFIG = small_config()
 FITTED = Background(30.0, 40.0)
-CALIBRATION = Calibration.of(drawn(300, 0), BETA)
+CALIBRATION = Calibration(drawn(300, 0), BETA)
 PLAIN = Cutoffs(CONFIG, num_items=60, version_mass=0.9)
 STORED_FITTED = replace(STORED, fitted=FITTED)
 CALIBRATED = replace(PLAIN, calibration=CALIBRATION, stored=STORED_FITTED)

@@ -1,11 +1,14 @@
+import hashlib
+import io
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
-from cutoffs.test_calibration import BETA, drawn
-from rails_ray.cutoffs.calibration import Calibration
+from cutoffs.test_calibration import drawn
 from rails_ray.cutoffs.distributions import UNIFORM, Background
 from rails_ray.errors import DamagedError
 from rails_ray.storage import calibrations
@@ -15,7 +18,7 @@ from rails_ray.storage.filesystem import Storage
 POSITIVES = drawn(90, 0)
 STORED = StoredCalibration(
     positives=POSITIVES,
-    edges=Calibration.of(POSITIVES, BETA).edges,
+    num_segments=3,
     background_name="uniform",
     background=UNIFORM,
     fitted=Background(20.5, 21.25),
@@ -33,9 +36,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert found is not None
     for name in ("query", "share", "temperature"):
         assert np.array_equal(getattr(found.positives, name), getattr(POSITIVES, name))
-    assert found.edges.tolist() == STORED.edges.tolist()
-    empty = replace(STORED, positives=POSITIVES, edges=STORED.edges)
-    assert replace(found, positives=empty.positives, edges=empty.edges) == empty
+    assert replace(found, positives=POSITIVES) == STORED
     assert found.summary() == {
         "created_at": "2026-01-01T00:00:00Z",
         "split": "valid",
@@ -43,6 +44,28 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         "num_segments": 3,
         "background": "uniform",
     }
+
+
+def test_queries_alike_are_one_segment_to_a_client() -> None:
+    alike = replace(STORED, positives=drawn(90, 0, is_alike=True))
+    assert alike.summary()["num_segments"] == 1
+
+
+def test_a_calibration_that_is_older_than_its_segments(tmp_path: Path) -> None:
+    """Files that name the edges between segments and not their number."""
+    store = Storage(str(tmp_path))
+    calibrations.write(store, "v1", STORED)
+    folder = tmp_path / "versions" / "v1"
+    (whole,) = folder.glob("calibration-*.parquet")
+    table = pq.read_table(whole)
+    facts = json.loads(table.schema.metadata[calibrations.FACTS])
+    del facts["num_segments"]
+    sink = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata({calibrations.FACTS: json.dumps({**facts, "edges": [0.1]})}), sink)
+    name = f"calibration-{hashlib.sha256(sink.getvalue()).hexdigest()}.parquet"
+    (folder / name).write_bytes(sink.getvalue())
+    with pytest.raises(DamagedError, match="wrote, got: 'num_segments': calibrate the version again"):
+        calibrations.read(store, "v1", name)
 
 
 def test_the_last_calibration_is_the_one_that_counts(tmp_path: Path) -> None:
