@@ -1,8 +1,10 @@
 """Random codes: K bucket numbers for each item, one of R in each chunk, fixed by a seed and never learned.
 
-    E[<l_i, l_j>] = sum_k P(h_k(i) = h_k(j)) = K / R
+    E[<l_i, l_j>] = sum_k P(h_k(i) = h_k(j)) = K / R                       of `hashed` codes
+                                             = K (X / R - 1) / (X - 1)     of `balanced` ones, if R divides X
 
-for the label vectors l of two items, which have a 1 at the item's bucket of each chunk and are 0 elsewhere.
+for the label vectors l of two items, which have a 1 at the item's bucket of each chunk and are 0 elsewhere. In a
+balanced chunk an item takes one of the places in its bucket, so two items meet less often; if R = X they never do.
 
 Source: SOLAR, Section 3.1 and Equation 1.
 Differs from the source: buckets are to be equally filled, which murmurhash (`hashed`) does not achieve: where they hold

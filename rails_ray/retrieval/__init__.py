@@ -57,12 +57,17 @@ class FoundAbove:
     certificate: Certificate
     num_scored: Int[Tensor, " B"]
 
-    def gap(self, threshold: Float[Tensor, " B"]) -> Float[Tensor, " B"] | None:
+    def gap(self, threshold: Float[Tensor, " B"], at_least: int) -> Float[Tensor, " B"] | None:
         """How much higher than it had to a missing item can score; 0 where the answer is exact, None where nothing is
-        known."""
+        known. To a list shorter than `at_least` any missing item belongs: inf unless nothing was left out.
+
+        Args:
+            threshold, at_least: of the search.
+        """
         scores = F.pad(self.above.top_k.scores, (0, 1), value=-torch.inf)
         last = scores.masked_fill(scores == -torch.inf, torch.inf).amin(dim=1)
-        return self.certificate.gap(needed(last, threshold.float(), self.above.is_truncated))
+        reached = needed(last, threshold.float(), self.above.is_truncated)
+        return self.certificate.gap(reached.masked_fill(self.above.top_k.num_found() < at_least, -torch.inf))
 
 
 @runtime_checkable

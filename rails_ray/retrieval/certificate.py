@@ -44,8 +44,10 @@ class Certificate:
 
     def gap(self, kth_score: Float[Tensor, " B"]) -> Float[Tensor, " B"] | None:
         """How much higher an item that is missing from an answer can score than its k-th; 0 where the answer is exact,
-        None where nothing is known."""
-        return None if self.bound is None else (self.bound - kth_score).clamp(min=0)
+        None where nothing is known. A k-th score of -inf is a list that is short."""
+        if self.bound is None:
+            return None
+        return torch.where(self.bound > kth_score, self.bound - kth_score, 0.0)  # not NaN where both are -inf
 
 
 def needed(
@@ -57,8 +59,7 @@ def needed(
     Args:
         last: inf where the list is empty.
     """
-    reached = torch.where(is_truncated, last, torch.minimum(threshold, last))
-    return reached.clamp(min=torch.finfo(torch.float32).min)
+    return torch.where(is_truncated, last, torch.minimum(threshold, last))
 
 
 def all_scored(num_queries: int, device: torch.device | None = None) -> Certificate:

@@ -42,8 +42,9 @@ class DotProduct(nn.Module):
         self.temperature = config.temperature
 
     def forward(self, query: QueryState, items: ItemState) -> Scored:
+        """Scores of each query against all items [X], or against its own candidates [B C], stored in any dtype."""
         f = query.components[:, 0]
-        g = items.components[..., 0, :]
+        g = items.components[..., 0, :].to(f.dtype)
         if g.dim() == 2:
             return Scored(f @ g.T, None)
         return Scored(torch.einsum("bd,bcd->bc", f, g), None)

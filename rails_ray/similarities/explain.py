@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rails_ray.similarities.states import AnyItems, AnyQuery, Codes, Tables
+from rails_ray.similarities.states import AnyItems, AnyQuery, Codes, Tables, map_tensors
 
 
 class Explained(NamedTuple):
@@ -39,6 +39,7 @@ def explain(similarity: Any, query: AnyQuery, items: AnyItems) -> Explained:
         num_trained = is_trained.sum(dim=3, keepdim=True).clamp(min=1)
         return Explained(similarity.scores(query, items), of_chunks * num_trained, is_trained / num_trained)
     assert not isinstance(items, Codes)
+    items = map_tensors(lambda tensor: tensor.to(query.components.dtype), items)  # they may be stored in fewer bits
     cosines = torch.einsum("bqd,xpd->bxqp", query.components, items.components)
     scored = similarity(query, items)
     gates = torch.ones_like(cosines) if scored.gates is None else scored.gates.reshape_as(cosines)

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 import oracles
 from examples import random_states, sharp_mixture, small_mixture
-from of_codes import look_ups, of_codes, random_codes
+from of_codes import NUM_BUCKETS, look_ups, of_codes, random_codes
 from rails_ray import build_search
+from rails_ray.indexes.inverted import InvertedIndex
 from rails_ray.retrieval import FoundAbove, Retriever
+from rails_ray.retrieval.look_up import Inverted
 from rails_ray.retrieval.sharded import merge_shards_above, search_shard_above
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits
@@ -110,7 +112,7 @@ def test_it_equals_the_oracle(method: str, shape: tuple[int, int, int], data: st
     ):
         found = retriever.search_above(query, torch.tensor(threshold), cap, Exclusions.of(excluded), at_least)
     assert_oracle(found, scores, threshold, cap, at_least, excluded)
-    assert found.gap(torch.tensor(threshold)).tolist() == [0] * len(query)  # nothing was left out
+    assert found.gap(torch.tensor(threshold), at_least).tolist() == [0] * len(query)  # nothing was left out
 
 
 @any_method
@@ -123,7 +125,7 @@ def test_narrow_lists_give_items_that_belong_and_a_certificate_that_holds(
     threshold, cap, at_least, excluded = drawn(data, scores)
     retriever = retriever_of(slice(None))
     found = retriever.search_above(query, torch.tensor(threshold), cap, Exclusions.of(excluded), at_least)
-    gaps = found.gap(torch.tensor(threshold))
+    gaps = found.gap(torch.tensor(threshold), at_least)
     for line, own in enumerate(scores):
         num = int(found.above.top_k.num_found()[line])
         rows = found.above.top_k.item_rows[line, :num].tolist()
@@ -139,6 +141,28 @@ def test_narrow_lists_give_items_that_belong_and_a_certificate_that_holds(
         missed = [own[row] for row in expected if row not in rows]
         if gaps is not None and missed and num:
             assert gaps[line] >= max(missed) - max(own[rows[-1]], threshold[line])
+
+
+@settings(deadline=None)
+@given(st.tuples(st.integers(1, 3), st.integers(1, 12), st.integers(0, 50)), st.integers(1, NUM_BUCKETS), st.data())
+def test_a_short_list_is_exact_only_where_brute_force_finds_no_more(
+    shape: tuple[int, int, int], num_probes: int, data: st.DataObject
+) -> None:
+    """Of `inverted`, which finds what stands in posted buckets."""
+    query, items = random_codes(*shape)
+    scores = look_ups(query, items)
+    threshold, cap, at_least, excluded = drawn(data, scores)
+    retriever = Inverted(items, InvertedIndex(items.codes, NUM_BUCKETS), num_probes, len(items))
+    found = retriever.search_above(query, torch.tensor(threshold), cap, Exclusions.of(excluded), at_least)
+    gaps = found.gap(torch.tensor(threshold), at_least)
+    assert not gaps.isnan().any()
+    for line, own in enumerate(scores):
+        expected, _ = oracles.items_above(own, threshold[line], cap, at_least, excluded[line])
+        num = int(found.above.top_k.num_found()[line])
+        if gaps[line] == 0:
+            assert found.above.top_k.item_rows[line, :num].tolist() == expected
+        if num < min(at_least, len(expected)):
+            assert gaps[line] == INFINITY
 
 
 @every_method
@@ -175,7 +199,7 @@ def test_shards_give_the_answer_of_one(method: str, sizes: list[int], seed: int,
         assert_oracle(found, [scores[line]], [threshold[line]], cap, at_least, [excluded[line]])
         assert found.above.top_k.k == found.above.top_k.num_found().item()
         assert found.num_scored == sum(answer[line].num_scored for answer in answers)
-        assert found.gap(torch.tensor([threshold[line]])).tolist() == [0]
+        assert found.gap(torch.tensor([threshold[line]]), at_least).tolist() == [0]
 
 
 @every_method
@@ -186,7 +210,7 @@ def test_a_dot_product_is_searched_exactly(method: str) -> None:
     scores = (query.components[:, 0] @ items.components[:, 0].T).tolist()
     found = retriever.search_above(query, torch.full((4,), 0.1), 25, at_least=3)
     assert_oracle(found, scores, [0.1] * 4, 25, 3)
-    assert found.gap(torch.full((4,), 0.1)).tolist() == [0] * 4
+    assert found.gap(torch.full((4,), 0.1), 3).tolist() == [0] * 4
 
 
 @pytest.mark.parametrize("method", ["per_embedding", "combined"])
@@ -203,7 +227,7 @@ def test_candidates_that_cannot_reach_the_threshold_are_not_gated(method: str) -
 def test_methods_that_cannot_know_what_they_missed_say_so() -> None:
     query, items = random_states(2, 30)
     found = made("average", small_mixture(), items, width=5).search_above(query, torch.zeros(2), 30)
-    assert found.gap(torch.zeros(2)) is None
+    assert found.gap(torch.zeros(2), 0) is None
     assert "any cosine" in found.certificate.reason
 
 

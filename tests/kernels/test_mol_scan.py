@@ -47,6 +47,7 @@ def test_scores_equal_the_plain_version_in_float64(b: int, x: int, p_q: int, p_x
 
 @pytest.mark.parametrize(("gate_dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 1e-2)])
 def test_at_the_size_of_the_paper(gate_dtype: torch.dtype, tolerance: float) -> None:
+    """At tau .05 and weights as initialised, which is all that the tolerance of bfloat16 holds for."""
     mixture, query, items = of_books(5, 600)
     scores = mixture.scores(query, items, gate_dtype=gate_dtype)
     expected = double_scores(mixture, query, items)
@@ -55,6 +56,40 @@ def test_at_the_size_of_the_paper(gate_dtype: torch.dtype, tolerance: float) -> 
         tenth = true.topk(10).values[-1]
         sure = (true > tenth + 2 * tolerance).nonzero()[:, 0].tolist()
         assert set(sure) <= set(line.topk(10).indices.tolist())
+
+
+@pytest.mark.parametrize(
+    ("shape", "tau", "scale", "low", "high"),
+    [
+        ((8, 8, 32, 128), 0.2, 1, 0.00005, 0.001),
+        ((8, 8, 32, 128), 0.05, 1, 0.0005, 0.01),
+        ((8, 8, 32, 128), 0.01, 1, 0.004, 0.05),
+        ((8, 8, 32, 128), 0.05, 4, 0.01, 0.2),
+        ((2, 3, 4, 5), 0.05, 1, 0.005, 0.1),
+        ((2, 3, 4, 5), 0.01, 1, 0.02, 0.5),
+    ],
+)
+def test_errors_of_a_gate_in_bfloat16_grow_with_the_weights_and_as_tau_falls(
+    shape: tuple[int, int, int, int], tau: float, scale: int, low: float, high: float
+) -> None:
+    """The docstring's figures, within a factor of about five; what holds everywhere is that scores stay mixtures."""
+    p_q, p_x, width, hidden = shape
+    config = MixtureOfLogitsConfig(
+        num_query_components=p_q, num_item_components=p_x, gate_hidden=hidden, temperature=tau
+    )
+    largest = 0.0
+    for seed in range(3):
+        torch.manual_seed(seed)
+        mixture = MixtureOfLogits(config).eval()
+        for parameter in mixture.parameters():
+            parameter.data.mul_(scale)
+        query, items = random_states(8, 400, p_q=p_q, p_x=p_x, width=width, seed=seed)
+        scores = mixture.scores(query, items, gate_dtype=torch.bfloat16)
+        largest = max(largest, float((scores.double() - double_scores(mixture, query, items)).abs().max()))
+        cosines = torch.einsum("bqd,xpd->bxqp", query.components, items.components).flatten(start_dim=2)
+        assert (scores <= cosines.amax(dim=2) + 1e-6).all()
+        assert (scores >= cosines.amin(dim=2) - 1e-6).all()
+    assert low < largest < high
 
 
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16])

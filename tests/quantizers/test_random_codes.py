@@ -6,7 +6,7 @@ from pathlib import Path
 import mmh3
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 import oracles
@@ -158,6 +158,22 @@ def test_two_items_share_k_over_r_buckets(kind: str) -> None:
     first, second = np.random.default_rng(0).integers(num_items, size=(2, 200_000))
     shared = (codes[first] == codes[second])[first != second].sum(axis=1)
     assert shared.mean() == pytest.approx(num_chunks / num_buckets, rel=0.03)
+
+
+@given(st.integers(1, 8), st.integers(1, 6), st.integers(1, 4), st.integers(0, 9))
+def test_two_items_of_balanced_codes_share_fewer(num_buckets: int, load: int, num_chunks: int, seed: int) -> None:
+    """K (X / R - 1) / (X - 1), which is the mean over all pairs for any seed, as it is for all permutations."""
+    num_items = num_buckets * load
+    assume(num_items > 1)
+    codes = balanced(num_items, num_chunks, num_buckets, seed).tolist()
+    shared = [
+        sum(first == second for first, second in zip(codes[i], codes[j], strict=True))
+        for i in range(num_items)
+        for j in range(num_items)
+        if i != j
+    ]
+    assert np.mean(shared) == pytest.approx(num_chunks * (num_items / num_buckets - 1) / (num_items - 1))
+    assert num_buckets == 1 or np.mean(shared) < num_chunks / num_buckets
 
 
 @example([[0, 0], *[[2, 2]] * 8], [[0, 1, 1, 0, 1, 1]], 1.0)  # just light enough

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from examples import random_states, sharp_mixture, small_mixture
 from rails_ray.kernels import mol_scan
 from rails_ray.retrieval.approximate import Approximate, Widths
-from rails_ray.retrieval.certificate import all_scored, rounding_slack
+from rails_ray.retrieval.certificate import Certificate, all_scored, rounding_slack
 from rails_ray.similarities.states import ItemState, QueryState, map_tensors
 
 
@@ -82,6 +82,13 @@ def test_an_item_like_the_one_found_leaves_a_gap_of_the_slack() -> None:
 
 def test_nothing_left_out_leaves_no_gap() -> None:
     assert all_scored(2).gap(torch.tensor([-1.0, 0.5])).tolist() == [0, 0]
+
+
+def test_a_gap_is_never_nan() -> None:
+    """A k-th score of -inf is a list that is short, one of inf a list to which nothing can belong."""
+    bound, kth = torch.tensor([-torch.inf, 0.5, torch.inf]), torch.tensor([-torch.inf, 0.0, torch.inf])
+    gaps = Certificate(bound[:, None].expand(3, 3).flatten()).gap(kth.expand(3, 3).flatten())
+    assert gaps.view(3, 3).tolist() == [[0, 0, 0], [torch.inf, 0.5, 0], [torch.inf, torch.inf, 0]]
 
 
 def test_slack_grows_with_what_is_rounded() -> None:

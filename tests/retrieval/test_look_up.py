@@ -160,8 +160,26 @@ def test_fewer_than_k_in_the_posted_buckets() -> None:
     assert found.certificate.gap(found.top_k.scores[:, -1]).item() == torch.inf
     above = inverted(items, 1, 4, 3).search_above(query, torch.tensor([0.15]), 4)
     assert above.above.top_k.item_rows.tolist() == [[1, 2]]
-    assert above.gap(torch.tensor([0.15])).item() == pytest.approx(0.75)  # the last entry posted is 0.9
-    assert inverted(items, 1, 4, 3).search_above(query, torch.tensor([0.95]), 4).gap(torch.tensor([0.95])).item() == 0
+    assert above.gap(torch.tensor([0.15]), 0).item() == pytest.approx(0.75)  # the last entry posted is 0.9
+    assert (
+        inverted(items, 1, 4, 3).search_above(query, torch.tensor([0.95]), 4).gap(torch.tensor([0.95]), 0).item() == 0
+    )
+
+
+def test_a_list_shorter_than_at_least_is_not_proved() -> None:
+    """Item 1 stands in no posted bucket, but belongs to the two best."""
+    items = Codes(torch.tensor([[0], [2]]))
+    query = Tables(torch.tensor([[[0.5, 0.2, 0.1]]]), torch.ones(1))
+    threshold = torch.tensor([0.9])
+    found = inverted(items, 2, 2, 3).search_above(query, threshold, 2, at_least=2)
+    assert found.above.top_k.num_found().tolist() == [1]
+    assert found.gap(threshold, 2).tolist() == [torch.inf]
+    assert found.gap(threshold, 1).tolist() == [0]
+    whole = inverted(items, 3, 2, 3).search_above(query, threshold, 2, at_least=2)
+    assert whole.above.top_k.item_rows.tolist() == [[0, 1]]
+    assert whole.gap(threshold, 2).tolist() == [0]
+    excluded = inverted(items, 2, 2, 3).search_above(query, threshold, 2, Exclusions.of([[1]]), at_least=2)
+    assert excluded.gap(threshold, 2).tolist() == [0], "no item is left that could be missing"
 
 
 def test_a_threshold_above_what_is_not_posted_is_searched_exactly() -> None:
@@ -174,7 +192,7 @@ def test_a_threshold_above_what_is_not_posted_is_searched_exactly() -> None:
         best = full_search(items).search_above(query, threshold, 3000)
         assert torch.equal(found.above.top_k.item_rows, best.above.top_k.item_rows)
         assert torch.equal(found.above.top_k.scores, best.above.top_k.scores)
-        assert found.gap(threshold).tolist() == [0] * 3
+        assert found.gap(threshold, 0).tolist() == [0] * 3
         assert (found.num_scored < 2000).all()
 
 

@@ -128,7 +128,7 @@ def test_merging_keeps_what_is_certified_of_items_above() -> None:
     merged = merge_shards_above([exact_part, narrow_part], threshold, 9, 0)
     assert [found.certificate.bound for found in merged] == [found.certificate.bound for found in narrow_part]
     unknown = merge_shards_above([exact_part, unknown_part], threshold, 9, 0)
-    assert [found.gap(threshold[:1]) for found in unknown] == [None, None]
+    assert [found.gap(threshold[:1], 0) for found in unknown] == [None, None]
 
 
 def random_codes(num_items: int, seed: int) -> tuple[Tables, Codes]:

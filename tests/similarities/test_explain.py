@@ -5,7 +5,7 @@ from examples import random_states, small_mixture
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.explain import explain
 from rails_ray.similarities.look_up import LookUp
-from rails_ray.similarities.states import Codes, Tables
+from rails_ray.similarities.states import Codes, Tables, map_tensors
 
 
 def test_the_parts_make_the_score() -> None:
@@ -25,6 +25,19 @@ def test_a_dot_product_has_one_cosine() -> None:
     explained = explain(DotProduct(DotProductConfig()), query, items)
     assert explained.gates.flatten().tolist() == [1] * 6
     assert torch.allclose(explained.cosines[:, :, 0, 0], explained.scores)
+
+
+@pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["dot product", "mixture"])
+def test_items_stored_in_fewer_bits_are_explained_as_they_are_stored(stored: torch.dtype, kind: str) -> None:
+    p_q, p_x = (1, 1) if kind == "dot product" else (2, 3)
+    similarity = DotProduct(DotProductConfig()) if kind == "dot product" else small_mixture(p_q, p_x)
+    query, items = random_states(3, 5, p_q=p_q, p_x=p_x)
+    items = map_tensors(lambda tensor: tensor.to(stored), items)
+    explained = explain(similarity, query, items)
+    expected = explain(similarity, query, map_tensors(torch.Tensor.float, items))
+    assert all(torch.equal(found, wide) for found, wide in zip(explained, expected, strict=True))
+    assert torch.allclose(explained.scores, similarity.scores(query, items), atol=1e-6)
 
 
 @pytest.mark.parametrize("missing", [[], [1]])
