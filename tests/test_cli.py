@@ -2,6 +2,7 @@
 
 import shlex
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from command_line import ROOT, readme_commands
 from examples import encode
 from rails_ray import cli
 from rails_ray.commands import serving, stages
-from rails_ray.storage import calibrations, versions
+from rails_ray.storage import calibrations, manifest, versions
 from rails_ray.storage.filesystem import Storage
 from storage.test_calibrations import STORED
 
@@ -191,6 +192,32 @@ def test_versions_are_listed_shown_verified_and_rolled_back(tmp_path: Path, capf
         f"{table.name} must hold the bytes that `rails-ray calibrate` wrote"
         in said("verify", "v1", code=cli.EXIT_FAILED)[1]
     )
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["a number", "the whole"])
+def test_a_manifest_that_was_changed_is_told_and_written_anew(
+    replaced: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store = Storage(str(tmp_path))
+    made = versions.publish(store, encode(store, "v1", [3, 2]), "2026-01-01T00:00:00Z")
+    path, last = tmp_path / "versions" / "v1" / "manifest.json", ["--storage", str(tmp_path)]
+    if replaced:
+        path.write_bytes(manifest.to_json(replace(made, cutoff_mass=0.19)))
+        told = f"manifest.json must be the manifest that CURRENT names, {made.sha256[:12]}, got "
+    else:
+        path.write_text(path.read_text().replace('"cutoff_mass": 0.9', '"cutoff_mass": 0.19'))
+        told = "manifest.json must name the sha256 of its other fields, "
+    for command in (["index", "verify"], ["index", "verify", "v1"], ["index", "show"], ["serve", "--allow-anonymous"]):
+        capfd.readouterr()
+        assert cli.main([*command, *last]) == cli.EXIT_FAILED
+        out, errors = capfd.readouterr()
+        assert "all as published" not in out
+        assert errors.startswith(f"rails-ray: {path.parent}/{told}")
+        assert errors.endswith(": write it anew with `rails-ray publish --version v1`\n")
+        assert errors.count("\n") == 1
+    assert cli.main(["publish", "--version", "v1", *last]) == 0
+    assert cli.main(["index", "verify", *last]) == 0
+    assert "version v1: 4 files, 5 items, all as published" in capfd.readouterr().out
 
 
 def test_ids_are_asked_for_as_the_index_has_them() -> None:

@@ -110,6 +110,30 @@ def test_the_readmes_stage_commands(s3: str, tmp_path: Path, capfd: pytest.Captu
     assert "Traceback" not in done.stderr
 
 
+def test_a_cluster_that_does_not_answer_is_told_in_a_sentence(tmp_path: Path) -> None:
+    """Ray itself would try for 80 s; here it does once, for a second at each step."""
+    address = f"127.0.0.1:{free_port()}"
+    quick = {
+        "RAY_ADDRESS": address,
+        "RAY_gcs_server_port_wait_time_s": "1",
+        "RAY_gcs_rpc_server_connect_timeout_s": "1",
+        "RAY_py_gcs_connect_timeout_s": "1",
+    }
+    with processes.command("evaluate", "--storage", str(tmp_path), more_environment=quick) as process:
+        try:
+            out, errors = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == cli.EXIT_FAILED
+    assert "Traceback" not in out + errors
+    (told,) = [line for line in errors.splitlines() if line.startswith("rails-ray: ")]
+    assert told.startswith(
+        f"rails-ray: the Ray cluster that RAY_ADDRESS names, {address}, must answer, got: Failed to connect to Ray "
+        "cluster at "
+    )
+    assert told.endswith(": check RAY_ADDRESS, RAY_AUTH_TOKEN and that the cluster runs")
+
+
 def test_the_readmes_quickstart_on_a_reduced_budget(quickstart: tuple[Path, subprocess.Popen[str]]) -> None:
     assert readme_commands("Quickstart")[0] == "rails-ray quickstart"
     storage, process = quickstart

@@ -2,14 +2,23 @@
 
 import logging
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import ray
 import torch
 
+from rails_ray.errors import UnavailableError
+from rails_ray.on_ray.serving.plan import ENVIRONMENT
+
 # Ray Train's controller looks at its workers so often (2 s by default), and a short run waits for each look.
 TRAIN_POLL_S = "0.2"
+# Ray asks the cluster that RAY_ADDRESS names so often (20 times by default), 40 s each where nothing answers.
+CONNECT_TRIES = "2"
+NUM_STARTS = 2  # tries to start a cluster of its own that takes too long
+TOO_SLOW = re.compile("timed out|deadline exceeded|failed to (start|connect to) GCS", re.IGNORECASE)
 
 
 def reserved_device() -> str:
@@ -28,6 +37,9 @@ def cluster(num_cpus: int = 4) -> Iterator[bool]:
     Args:
         num_cpus: that a cluster of its own offers at least. They are reservations, not threads: on two cores, four let
             two workers and Ray's own tasks in.
+
+    Raises:
+        UnavailableError: if Ray does not start, or the cluster that RAY_ADDRESS names does not answer.
     """
     if ray.is_initialized():
         yield False
@@ -35,19 +47,71 @@ def cluster(num_cpus: int = 4) -> Iterator[bool]:
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", TRAIN_POLL_S)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # workers without a GPU: the coming default
     is_own = "RAY_ADDRESS" not in os.environ
-    if not is_own:
-        ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    if is_own:
+        _start(num_cpus)
     else:
-        # Its one machine is never drained: no process for each run of Ray Train to look for that.
-        os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
-        ray.init(
-            address="local",  # not one that happens to run on this machine
-            num_cpus=max(os.cpu_count() or 1, num_cpus),
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
+        _connect()
     try:
         yield is_own
     finally:
         ray.shutdown()
+
+
+def _start(num_cpus: int) -> None:
+    """Start a cluster on this machine; once more if that took too long.
+
+    Raises:
+        UnavailableError: if it does not start.
+    """
+    # Its one machine is never drained: no process for each run of Ray Train to look for that.
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    for starts_left in reversed(range(NUM_STARTS)):
+        try:
+            _init(
+                address="local",  # not one that happens to run on this machine
+                num_cpus=max(os.cpu_count() or 1, num_cpus),
+                include_dashboard=False,
+            )
+            return
+        except Exception as error:
+            is_slow = TOO_SLOW.search(str(error)) is not None
+            if is_slow and starts_left:
+                continue
+            remedy = "try again when the machine is less busy" if is_slow else "mend that and try again"
+            raise UnavailableError(f"Ray must start on this machine, got: {_reason(error)}: {remedy}") from error
+
+
+def _connect() -> None:
+    """Connect to the cluster that RAY_ADDRESS names.
+
+    Raises:
+        UnavailableError: if it does not answer.
+    """
+    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", CONNECT_TRIES)
+    try:
+        _init()
+    except Exception as error:
+        raise UnavailableError(
+            f"the Ray cluster that RAY_ADDRESS names, {os.environ['RAY_ADDRESS']}, must answer, got: {_reason(error)}: "
+            "check RAY_ADDRESS, RAY_AUTH_TOKEN and that the cluster runs"
+        ) from error
+
+
+def _init(**options: Any) -> None:
+    """`ray.init` without output. If it fails, nothing is left half connected.
+
+    The processes of a cluster that did not start in time are out of Ray's reach: they end with this process.
+    """
+    try:
+        ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception:
+        ray.shutdown()
+        raise
+
+
+def _reason(error: Exception) -> str:
+    """The first sentence of what Ray says. What follows it guesses at causes or quotes logs."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return re.split(r"\.\s", lines[0])[0].rstrip(".:") if lines else type(error).__name__

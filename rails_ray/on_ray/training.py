@@ -71,7 +71,7 @@ def train(
     Raises:
         ValueError: if the data, the run's name or the number of workers cannot be used.
         StorageError: if storage cannot be written to.
-        TrainingError: if training fails.
+        TrainingError: if training fails, or a worker reads other data than the run was begun with.
     """
     if isinstance(run_config.encoder, SolarConfig):
         return train_chunks(
@@ -138,6 +138,7 @@ def _train_worker(settings: dict[str, Any]) -> None:
     if from_first(is_first and runs.is_finished(store, run)):
         return  # workers died after all was done
     data = build_data.data(run_config, store)
+    runs.begin(store, run, settings["config"], data.digest())  # or others by now
     checkpoint = from_first(runs.read_checkpoint(store, run) if is_first else None)
     model = build.model(run_config)
     if checkpoint is not None:

@@ -1,6 +1,7 @@
 """What an index version consists of: an immutable folder, described by a manifest that is written when it is published.
 
-The manifest names every file with its checksum, and every reader checks the bytes that it reads against it.
+The manifest names every file with its checksum, and every reader checks the bytes that it reads against it. It holds a
+checksum of its own fields as well, and so does the record of what was encoded.
 """
 
 import dataclasses
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 from rails_ray.errors import DamagedError, NotFoundError
 from rails_ray.storage.filesystem import NAME, Storage
 
-FORMAT = 2
+FORMAT = 3
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 ITEMS, HISTORIES = "items.parquet", "histories.parquet"  # beside them, for a query encoder that reads histories
 
@@ -63,6 +64,11 @@ class Encoded:
         return next(entry for entry in self.files if entry.path == name)
 
     @property
+    def sha256(self) -> str:
+        """The checksum of all fields, which tells this version from any other: 64 hex digits."""
+        return _checksum(dataclasses.asdict(self))
+
+    @property
     def weights(self) -> list[FileEntry]:
         """The entries of the model: one, or one of each chunk."""
         return [entry for entry in self.files if PurePosixPath(entry.path).name == WEIGHTS]
@@ -95,11 +101,12 @@ def write_encoded(storage: Storage, encoded: Encoded) -> None:
 def read_encoded(storage: Storage, version: str) -> Encoded:
     """Raises:
     NotFoundError: if nothing was encoded under this name.
+    DamagedError: if the record of it was changed.
     """
     path = f"{folder_of(version)}/encoded.json"
     if not NAME.fullmatch(version) or not storage.exists(path):
         raise NotFoundError(f"version must be one that `rails-ray encode` has finished in {storage}, got {version!r}")
-    return _parse(storage, path, Encoded)
+    return _parse(storage, path, Encoded, version, "encode a new version")
 
 
 def read(storage: Storage, version: str) -> Manifest:
@@ -107,13 +114,13 @@ def read(storage: Storage, version: str) -> Manifest:
 
     Raises:
         NotFoundError: if there is no such version.
-        DamagedError: if the manifest cannot be read.
+        DamagedError: if the manifest cannot be read, was changed, or is that of another version.
     """
     path = f"{folder_of(version)}/manifest.json"
     if not NAME.fullmatch(version) or not storage.exists(path):
         published = [name for name in storage.list("versions") if storage.exists(f"{folder_of(name)}/manifest.json")]
         raise NotFoundError(f"version must be one of {', '.join(published) or 'none published yet'}, got {version!r}")
-    return _parse(storage, path, Manifest)
+    return _parse(storage, path, Manifest, version, rewriting(version))
 
 
 def read_file(storage: Storage, version: str, entry: FileEntry) -> bytes:
@@ -162,8 +169,19 @@ def check_rows(encoded: Encoded) -> None:
         )
 
 
+def rewriting(version: str) -> str:
+    """What to do about a damaged manifest."""
+    return f"write it anew with `rails-ray publish --version {version}`"
+
+
 def to_json(value: Encoded) -> bytes:
-    return json.dumps(dataclasses.asdict(value), indent=1, ensure_ascii=False).encode()
+    """All fields and their checksum."""
+    fields = dataclasses.asdict(value)
+    return json.dumps({**fields, "sha256": _checksum(fields)}, indent=1, ensure_ascii=False).encode()
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def read_json(storage: Storage, path: str) -> dict[str, Any]:
@@ -187,12 +205,20 @@ def json_object(data: bytes, file: str) -> dict[str, Any]:
     return value
 
 
-def _parse(storage: Storage, path: str, kind: type[Described]) -> Described:
+def _parse(storage: Storage, path: str, kind: type[Described], version: str, remedy: str) -> Described:
     value = read_json(storage, path)
     if kind is Manifest and value.get("format") != FORMAT:
         raise DamagedError(
             f"{storage}/{path} must be of format {FORMAT}, got {value.get('format')!r}: encode and publish it again"
         )
+    named, found = value.pop("sha256", None), _checksum(value)
+    if named != found:
+        told = named[:12] if isinstance(named, str) else "none"
+        raise DamagedError(
+            f"{storage}/{path} must name the sha256 of its other fields, {found[:12]}, got {told}: {remedy}"
+        )
+    if value.get("version") != version:
+        raise DamagedError(f"{storage}/{path} must be of version {version}, got {value.get('version')!r}: {remedy}")
     try:
         value["parts"] = [PartEntry(**part) for part in value["parts"]]
         value["files"] = [FileEntry(**entry) for entry in value["files"]]

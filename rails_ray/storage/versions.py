@@ -2,7 +2,8 @@
 
 Writing order is the protocol: parts and weights, then `manifest.json`, then the pointer CURRENT, each in one atomic
 write. A writer that dies leaves files that no manifest names, and the former version current. The pointer is replaced
-only in the state in which it was read, so that of two publishers at once one wins and the other is told.
+only in the state in which it was read, so that of two publishers at once one wins and the other is told. It carries the
+sha256 of the manifest that it names, so that no other manifest can stand in for that one.
 """
 
 import dataclasses
@@ -10,16 +11,29 @@ import io
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow.parquet as pq
 
-from rails_ray.errors import ConflictError, DamagedError, NotFoundError, RailsRayError
+from rails_ray.errors import ConflictError, DamagedError, NotFoundError
 from rails_ray.storage import manifest
 from rails_ray.storage.filesystem import NAME, Storage, Tagged
 from rails_ray.storage.manifest import Encoded, Manifest, PartEntry, folder_of
 
 CURRENT = "CURRENT"
+
+
+class Pointer(NamedTuple):
+    """
+    sha256: of the manifest of `version`; None where the pointer does not say.
+    previous: the version that was current before; None where there was none.
+    """
+
+    version: str
+    sha256: str | None
+    previous: str | None
 
 
 @dataclass(frozen=True)
@@ -36,7 +50,7 @@ def publish(
 ) -> Manifest:
     """Check that every item is there once and every byte is as written, then make the version exist and current.
 
-    A version that was published before becomes current again.
+    A version that was published before becomes current again. It keeps its manifest, unless that is damaged.
 
     Args:
         on_file: called with the number of files checked, and of all.
@@ -56,16 +70,28 @@ def publish(
     made = Manifest(
         **{field.name: getattr(encoded, field.name) for field in dataclasses.fields(Encoded)}, created_at=created_at
     )
-    path = f"{folder_of(encoded.version)}/manifest.json"
-    try:
-        storage.create(path, manifest.to_json(made))
-    except ConflictError:
-        try:
-            made = manifest.read(storage, encoded.version)
-        except DamagedError:
-            storage.write(path, manifest.to_json(made))
-    _point(storage, encoded.version, before)
+    made = _made_to_exist(storage, made)
+    _point(storage, made, before)
     return made
+
+
+def _made_to_exist(storage: Storage, made: Manifest) -> Manifest:
+    """Write the manifest of a version, unless there is one that says the same; the one that is there now."""
+    path, data = f"{folder_of(made.version)}/manifest.json", manifest.to_json(made)
+    try:
+        storage.create(path, data)
+        return made
+    except ConflictError:
+        before = storage.read_tagged(path)
+    with suppress(DamagedError):
+        found = manifest.read(storage, made.version)
+        if found == dataclasses.replace(made, created_at=found.created_at):
+            return found
+    try:
+        storage.swap(path, data, before.tag if before else None)
+        return made
+    except ConflictError:  # another publisher of this version was first
+        return manifest.read(storage, made.version)
 
 
 def rollback(storage: Storage, version: str | None = None) -> Manifest:
@@ -76,37 +102,42 @@ def rollback(storage: Storage, version: str | None = None) -> Manifest:
 
     Raises:
         NotFoundError: if there is no such version.
+        DamagedError: if its manifest is damaged.
         ConflictError: if another version was published in the meantime.
     """
     storage.check_conditional()
     before = storage.read_tagged(CURRENT)
     if version is None:
-        version = before and manifest.json_object(before.data, f"{storage}/{CURRENT}").get("previous")
-        if not isinstance(version, str):
+        version = before and _pointer(storage, before).previous
+        if version is None:
             raise NotFoundError("a version must have been current before to roll back to it, got none: name one")
     found = manifest.read(storage, version)
-    _point(storage, version, before)
+    _check_named(storage, found, _pointer_if_whole(storage, before))
+    _point(storage, found, before)
     return found
 
 
-def _point(storage: Storage, version: str, before: Tagged | None) -> None:
-    """Make `version` current, if the pointer is still what it was."""
-    try:
-        pointed = manifest.json_object(before.data, CURRENT) if before else {}
-    except DamagedError:
-        pointed = {}
-    former = pointed.get("version")
-    if former == version:  # published again: the way back is still the one there was
-        former = pointed.get("previous")
+def _point(storage: Storage, made: Manifest, before: Tagged | None) -> None:
+    """Make a version current, if the pointer is still what it was, or names this version by now.
+
+    Raises:
+        ConflictError: if it names another.
+    """
+    pointed = _pointer_if_whole(storage, before)
+    former = pointed and pointed.version
+    if pointed and former == made.version:  # published again: the way back is still the one there was
+        former = pointed.previous
     # The nonce tells this write from any other, also where its answer is lost on the way.
-    pointer = {"version": version, "previous": former, "nonce": uuid.uuid4().hex}
+    pointer = {"version": made.version, "sha256": made.sha256, "previous": former, "nonce": uuid.uuid4().hex}
     try:
         storage.swap(CURRENT, json.dumps(pointer).encode(), before.tag if before else None)
     except ConflictError:
-        raise ConflictError(
-            f"no other version may be published while {version} is, got {current_version(storage)}: {version} is whole "
-            "but not current; publish it again to make it so"
-        ) from None
+        current = current_version(storage)
+        if current != made.version:
+            raise ConflictError(
+                f"no other version may be published while {made.version} is, got {current}: {made.version} is whole "
+                "but not current; publish it again to make it so"
+            ) from None
 
 
 def current_version(storage: Storage) -> str:
@@ -114,13 +145,49 @@ def current_version(storage: Storage) -> str:
     NotFoundError: if nothing was published.
     DamagedError: if the pointer cannot be read.
     """
+    return _read_pointer(storage).version
+
+
+def _read_pointer(storage: Storage) -> Pointer:
+    """Raises:
+    NotFoundError: if nothing was published.
+    DamagedError: if the pointer cannot be read.
+    """
     found = storage.read_tagged(CURRENT)
     if found is None:
         raise NotFoundError(f"storage must hold a published version, got none in {storage}: run `rails-ray publish`")
-    version = manifest.json_object(found.data, f"{storage}/{CURRENT}").get("version")
+    return _pointer(storage, found)
+
+
+def _pointer(storage: Storage, found: Tagged) -> Pointer:
+    """Raises:
+    DamagedError: if the bytes are not those of a pointer.
+    """
+    value = manifest.json_object(found.data, f"{storage}/{CURRENT}")
+    version = value.get("version")
     if not isinstance(version, str):
         raise DamagedError(f"{storage}/{CURRENT} must name a version, got {version!r}: publish again")
-    return version
+    texts = {name: text for name, text in value.items() if isinstance(text, str)}
+    return Pointer(version, texts.get("sha256"), texts.get("previous"))
+
+
+def _pointer_if_whole(storage: Storage, found: Tagged | None) -> Pointer | None:
+    with suppress(DamagedError):
+        return found and _pointer(storage, found)
+    return None
+
+
+def _check_named(storage: Storage, found: Manifest, pointed: Pointer | None) -> None:
+    """Raises:
+    DamagedError: if the pointer names this version, but by another manifest.
+    """
+    if pointed is None or pointed.version != found.version or pointed.sha256 is None:
+        return
+    if pointed.sha256 != found.sha256:
+        raise DamagedError(
+            f"{storage}/{folder_of(found.version)}/manifest.json must be the manifest that {CURRENT} names, "
+            f"{pointed.sha256[:12]}, got {found.sha256[:12]}: {manifest.rewriting(found.version)}"
+        )
 
 
 def read_manifest(storage: Storage, version: str | None = None) -> Manifest:
@@ -128,9 +195,16 @@ def read_manifest(storage: Storage, version: str | None = None) -> Manifest:
 
     Raises:
         NotFoundError: if there is no such version.
-        DamagedError: if the manifest cannot be read.
+        DamagedError: if the manifest is damaged, or is not the one that was made current.
     """
-    return manifest.read(storage, version or current_version(storage))
+    if version is None:
+        pointed = _read_pointer(storage)
+        found = manifest.read(storage, pointed.version)
+        _check_named(storage, found, pointed)
+    else:
+        found = manifest.read(storage, version)
+        _check_named(storage, found, _pointer_if_whole(storage, storage.read_tagged(CURRENT)))
+    return found
 
 
 def current(storage: Storage) -> Manifest | None:
@@ -157,19 +231,17 @@ def read_described(storage: Storage, version: str | None = None) -> Encoded:
 
 def listed(storage: Storage) -> list[Listed]:
     """All versions, published or not, by name."""
-    try:
-        current = current_version(storage)
-    except RailsRayError:
-        current = None
-    return [_listed(storage, name, current) for name in storage.list("versions") if NAME.fullmatch(name)]
+    pointed = _pointer_if_whole(storage, storage.read_tagged(CURRENT))
+    return [_listed(storage, name, pointed) for name in storage.list("versions") if NAME.fullmatch(name)]
 
 
-def _listed(storage: Storage, version: str, current: str | None) -> Listed:
+def _listed(storage: Storage, version: str, pointed: Pointer | None) -> Listed:
     folder = folder_of(version)
     try:
         if storage.exists(f"{folder}/manifest.json"):
-            state = "current" if version == current else "published"
-            return Listed(version, state, manifest.read(storage, version))
+            found = manifest.read(storage, version)
+            _check_named(storage, found, pointed)
+            return Listed(version, "current" if pointed and version == pointed.version else "published", found)
         if storage.exists(f"{folder}/encoded.json"):
             return Listed(version, "encoded", manifest.read_encoded(storage, version))
     except DamagedError:

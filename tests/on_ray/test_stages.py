@@ -23,6 +23,8 @@ from rails_ray.errors import DamagedError, NotFoundError, TrainingError
 from rails_ray.evaluation.calibrating import positives_of
 from rails_ray.evaluation.ranking import encode_items, rank_all
 from rails_ray.evaluation.report import HIT_RATES
+from rails_ray.on_ray import training
+from rails_ray.on_ray.fitting import fit_to_end
 from rails_ray.similarities.states import ItemState
 from rails_ray.storage import calibrations, manifest, runs, shards
 from rails_ray.storage.filesystem import Storage
@@ -70,6 +72,104 @@ def test_one_worker_gives_the_same_losses_as_two(root: Path, run: Run, run_confi
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.allclose(a, b, atol=2e-2)
     assert reported[-1][:2] == (run_config.training.num_steps, run_config.training.num_steps)
+
+
+OTHER_DATA = (
+    "^training of run 'r' must end with a model, got: run 'r' must go on with the config and data that it was begun "
+    "with, got another data_sha256: '[0-9a-f]{64}' instead of '[0-9a-f]{64}': choose another --run$"
+)
+
+
+def test_data_that_change_before_the_workers_read_them_are_not_trained_on(
+    tmp_path: Path, run_config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data"
+    shutil.copytree(str(run_config.data.folder), folder)
+    own = replace(run_config, data=DataConfig(folder=str(folder)))
+    fits: list[None] = []
+
+    def fit_later(*arguments: Any) -> None:
+        fits.append(None)
+        items = pq.read_table(folder / "items.parquet").to_pydict()
+        items["text"][0] += " changed"
+        pq.write_table(pa.table(items), folder / "items.parquet")
+        fit_to_end(*arguments)
+
+    monkeypatch.setattr(training, "fit_to_end", fit_later)
+    with pytest.raises(TrainingError, match=OTHER_DATA):
+        on_ray.train(own, str(tmp_path), run="r", num_workers=2)
+    assert len(fits) == 1
+    assert sorted(path.name for path in (tmp_path / "runs" / "r").iterdir()) == ["begun.json"], "no step must be done"
+
+
+@pytest.mark.faults
+def test_data_that_change_between_two_starts_are_not_trained_on(
+    tmp_path: Path, run_config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, starts = tmp_path / "data", tmp_path / "starts"
+    shutil.copytree(str(run_config.data.folder), folder)
+    starts.mkdir()
+    own = replace(run_config, data=DataConfig(folder=str(folder)))
+
+    def worker(settings: dict[str, Any]) -> None:  # sent to the workers as it stands here
+        import os
+        import uuid
+
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+        import ray.train
+
+        from rails_ray.on_ray import training
+
+        if ray.train.get_context().get_world_rank() == 0:
+            (starts / uuid.uuid4().hex).touch()
+            if len(list(starts.iterdir())) == 1:
+                items = pq.read_table(folder / "items.parquet").to_pydict()
+                items["text"][0] += " changed"
+                pq.write_table(pa.table(items), folder / "items.parquet")
+                os._exit(1)
+        training._train_worker(settings)
+
+    monkeypatch.setattr(training, "_train_worker", worker)
+    with pytest.raises(TrainingError, match=OTHER_DATA):
+        on_ray.train(own, str(tmp_path), run="r", num_workers=2)
+    assert len(list(starts.iterdir())) == 2
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_worker_that_alone_reads_other_data_ends_the_run(
+    tmp_path: Path, run_config: RunConfig, monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    """The other one waits for it by then."""
+    starts = tmp_path / "starts"
+    starts.mkdir()
+
+    def worker(settings: dict[str, Any]) -> None:  # sent to the workers as it stands here
+        import dataclasses
+        import uuid
+
+        import ray.train
+
+        from rails_ray import build_data
+        from rails_ray.on_ray import training
+
+        (starts / uuid.uuid4().hex).touch()
+        if ray.train.get_context().get_world_rank() == rank:
+            read = build_data.data
+
+            def changed(*arguments: Any) -> Any:
+                data = read(*arguments)
+                return dataclasses.replace(data, item_ids=[*data.item_ids[:-1], "another"])
+
+            build_data.data = changed
+        training._train_worker(settings)
+
+    monkeypatch.setattr(training, "_train_worker", worker)
+    with pytest.raises(TrainingError, match=OTHER_DATA):
+        on_ray.train(run_config, str(tmp_path), run="r", num_workers=2)
+    assert len(list(starts.iterdir())) == 2, "it would come again: no retry"
+    assert not (tmp_path / "runs" / "r" / "config.json").exists()
 
 
 def test_a_finished_run_is_returned_as_it_is(root: Path, run: Run, run_config: RunConfig) -> None:
@@ -180,7 +280,7 @@ def test_a_version_is_calibrated_published_or_not_and_evaluation_measures_it(
     store = Storage(str(root))
     stored = calibrations.read_current(store, "calibrated")
     assert stored is not None
-    assert (stored.split, stored.background_name, len(stored.edges)) == ("train", "uniform", 1)
+    assert (stored.split, stored.background_name, stored.num_segments) == ("train", "uniform", 2)
     data, model = build_data.data(run_config, store), build.trained_model(run_config, runs.weights(store, run))
     items = encode_items(model, model.item_features(data.item_inputs))
     distribution = build.score_distribution(run_config)
@@ -199,7 +299,7 @@ def test_a_version_is_calibrated_published_or_not_and_evaluation_measures_it(
     refitted = calibrations.read_current(store, "calibrated")
     assert refitted is not None
     assert refitted.background == refitted.fitted == stored.fitted
-    assert (refitted.background_name, len(refitted.edges)) == ("fitted", 2)
+    assert (refitted.background_name, refitted.num_segments) == ("fitted", 3)
 
 
 def test_the_command_warns_where_coverage_has_drifted(

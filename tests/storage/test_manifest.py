@@ -1,4 +1,5 @@
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 
@@ -28,6 +29,13 @@ def written(storage: Storage, shard_items: list[int]) -> Manifest:
 
 def damage(storage: Storage, path: str, change) -> None:
     storage.write(path, change(storage.read(path)))
+
+
+def sealed(value: dict) -> dict:
+    """The same with the checksum of its fields, as of one that was written so."""
+    fields = {name: field for name, field in value.items() if name != "sha256"}
+    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return fields | {"sha256": hashlib.sha256(canonical.encode()).hexdigest()}
 
 
 def test_manifest_and_record_of_encoding_come_back_as_they_were(storage: Storage) -> None:
@@ -114,12 +122,16 @@ def test_every_item_row_must_be_there_once(parts: list[PartEntry], message: str)
     ("change", "message"),
     [
         (
-            lambda value: value | {"format": 1},
-            r"manifest\.json must be of format 2, got 1: encode and publish it again",
+            lambda value: sealed(value | {"format": 1}),
+            r"manifest\.json must be of format 3, got 1: encode and publish it again",
         ),
-        (lambda value: {"format": 2, "version": "v1"}, r"must have the fields of Manifest, got: 'parts'"),
-        (lambda value: {name: value[name] for name in value if name != "query"}, "got: .* argument: 'query'"),
-        (lambda value: value | {"files": [{"path": "x"}]}, "got: .*'size_bytes'"),
+        (lambda value: sealed({"format": 3, "version": "v1"}), r"must have the fields of Manifest, got: 'parts'"),
+        (lambda value: sealed({name: value[name] for name in value if name != "query"}), "got: .* argument: 'query'"),
+        (lambda value: sealed(value | {"files": [{"path": "x"}]}), "got: .*'size_bytes'"),
+        (
+            lambda value: sealed(value | {"version": "v2"}),
+            r"manifest\.json must be of version v1, got 'v2': write it anew with `rails-ray publish --version v1`$",
+        ),
         (lambda value: [value], "must be a JSON object, got list"),
     ],
 )
@@ -128,6 +140,60 @@ def test_a_manifest_of_another_kind(storage: Storage, change, message: str) -> N
     damage(storage, "versions/v1/manifest.json", lambda data: json.dumps(change(json.loads(data))).encode())
     with pytest.raises(DamagedError, match=message):
         manifest.read(storage, "v1")
+
+
+@pytest.mark.parametrize("file", ["manifest", "encoded"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda value: value | {"cutoff_mass": 0.19},
+        lambda value: value | {"run": "R"},
+        lambda value: value | {"parts": value["parts"][:1]},
+        lambda value: value | {"sha256": "0" * 64},
+        lambda value: value | {"sha256": None},
+        lambda value: {name: value[name] for name in value if name != "sha256"},
+    ],
+    ids=["a number", "a letter", "a part", "the checksum", "a checksum that is none", "no checksum"],
+)
+def test_a_field_that_was_changed_is_seen(storage: Storage, file: str, change) -> None:
+    written(storage, [3, 2])
+    damage(storage, f"versions/v1/{file}.json", lambda data: json.dumps(change(json.loads(data))).encode())
+    read, remedy = manifest.read, "write it anew with `rails-ray publish --version v1`"
+    if file == "encoded":
+        read, remedy = manifest.read_encoded, "encode a new version"
+    message = (
+        rf"{file}\.json must name the sha256 of its other fields, [0-9a-f]{{12}}, got ([0-9a-f]{{12}}|none): {remedy}$"
+    )
+    with pytest.raises(DamagedError, match=message):
+        read(storage, "v1")
+
+
+def test_the_same_fields_in_another_order_and_spacing_are_the_same(storage: Storage) -> None:
+    made = written(storage, [3, 2])
+    damage(
+        storage,
+        "versions/v1/manifest.json",
+        lambda data: json.dumps(dict(reversed(json.loads(data).items())), indent=4).encode(),
+    )
+    assert manifest.read(storage, "v1") == made
+
+
+def test_the_checksum_is_that_of_the_fields(storage: Storage) -> None:
+    made = written(storage, [3, 2])
+    assert made.sha256 == sealed(dataclasses.asdict(made))["sha256"]
+    assert made.sha256 == json.loads(storage.read("versions/v1/manifest.json"))["sha256"]
+    again = manifest.read(storage, "v1")
+    assert again.sha256 == made.sha256
+    assert dataclasses.replace(made, created_at="later").sha256 != made.sha256
+    encoded = manifest.read_encoded(storage, "v1")
+    assert encoded.sha256 == json.loads(storage.read("versions/v1/encoded.json"))["sha256"] != made.sha256
+
+
+def test_a_record_of_encoding_that_is_of_another_version(storage: Storage) -> None:
+    written(storage, [3])
+    storage.write("versions/v2/encoded.json", storage.read("versions/v1/encoded.json"))
+    with pytest.raises(DamagedError, match=r"encoded\.json must be of version v2, got 'v1': encode a new version$"):
+        manifest.read_encoded(storage, "v2")
 
 
 def test_a_manifest_that_is_no_json(storage: Storage) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from examples import encode
 from rails_ray import cli
-from rails_ray.errors import ConflictError, NotFoundError, RailsRayError, StorageError
+from rails_ray.errors import ConflictError, DamagedError, NotFoundError, RailsRayError, StorageError
 from rails_ray.storage import manifest, shards, versions
 from rails_ray.storage.filesystem import Storage
 from s3_server import FaultyProxy, answer, delay, lose_answer
@@ -31,6 +31,25 @@ def test_encoding_and_publishing_through_failures(s3: str, proxy: FaultyProxy, m
     published = versions.read_manifest(storage)
     assert shards.read_shards(storage, published, [0, 1]).item_ids == ["i0", "i1", "i2", "i3"]
     assert len(storage.list("versions/v1/shard-000")) == 1, "a part that was written twice must be named once"
+
+
+@pytest.mark.parametrize("fault", [answer(500, "InternalError"), lose_answer], ids=["500", "lost"])
+def test_a_damaged_manifest_is_mended_through_failures(s3: str, proxy: FaultyProxy, fault) -> None:
+    storage = Storage(s3)
+    encoded = encode(storage, "v1", [2, 2])
+    versions.publish(storage, encoded, "now")
+    versions.publish(storage, encode(storage, "v2", [2]), "now")
+    path = "versions/v1/manifest.json"
+    storage.write(path, storage.read(path).replace(b'"cutoff_mass": 0.9', b'"cutoff_mass": 0.1'))
+    with pytest.raises(DamagedError, match="must name the sha256 of its other fields"):
+        versions.rollback(storage)
+    proxy.fail("PUT", fault, times=2)
+    made = versions.publish(storage, encoded, "later")
+    assert versions.read_manifest(storage) == made
+    assert (made.version, made.created_at, made.cutoff_mass) == ("v1", "later", 0.9)
+    assert versions.publish(storage, encoded, "again") == made
+    assert versions.rollback(storage).version == "v2"
+    assert versions.rollback(storage) == made
 
 
 def test_nothing_is_published_where_conditions_are_ignored(s3: str, proxy: FaultyProxy) -> None:

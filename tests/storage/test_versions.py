@@ -173,6 +173,116 @@ def test_publishing_again_mends_a_manifest_and_a_pointer_that_cannot_be_read(sto
     assert versions.read_manifest(storage).version == "v1"
 
 
+def replace_manifest(storage: Storage, version: str, **fields: object) -> None:
+    """By another that is whole in itself."""
+    other = dataclasses.replace(manifest.read(storage, version), **fields)
+    storage.write(f"versions/{version}/manifest.json", manifest.to_json(other))
+
+
+def test_publishing_again_mends_a_manifest_in_which_a_number_was_changed(storage: Storage) -> None:
+    publish(storage, "v1")
+    publish(storage, "v2")
+    damage(
+        storage, "versions/v2/manifest.json", lambda data: data.replace(b'"cutoff_mass": 0.9', b'"cutoff_mass": 0.1')
+    )
+    for read in (versions.read_manifest, versions.read_described, lambda storage: versions.rollback(storage, "v2")):
+        with pytest.raises(
+            DamagedError, match=r"manifest\.json must name the sha256 .* `rails-ray publish --version v2`"
+        ):
+            read(storage)
+    made = republish(storage, "v2")
+    assert (made.created_at, made.cutoff_mass) == ("later", 0.9)
+    assert versions.read_manifest(storage) == versions.read_manifest(storage, "v2") == made
+    assert versions.rollback(storage).version == "v1"
+    assert versions.rollback(storage) == made
+
+
+@pytest.mark.parametrize("fields", [{"cutoff_mass": 0.1}, {"created_at": "never"}])
+def test_a_manifest_in_place_of_the_one_that_was_made_current(storage: Storage, fields: dict[str, object]) -> None:
+    publish(storage, "v1")
+    made = publish(storage, "v2")
+    replace_manifest(storage, "v2", **fields)
+    other = manifest.read(storage, "v2")
+    told = (
+        rf"versions/v2/manifest\.json must be the manifest that CURRENT names, {made.sha256[:12]}, got "
+        rf"{other.sha256[:12]}: write it anew with `rails-ray publish --version v2`$"
+    )
+    for read in (
+        versions.read_manifest,
+        versions.current,
+        lambda storage: versions.read_manifest(storage, "v2"),
+        lambda storage: versions.read_described(storage, "v2"),
+        lambda storage: versions.rollback(storage, "v2"),
+    ):
+        with pytest.raises(DamagedError, match=told):
+            read(storage)
+    assert [(entry.version, entry.state) for entry in versions.listed(storage)] == [
+        ("v1", "published"),
+        ("v2", "damaged"),
+    ]
+    assert republish(storage, "v2").cutoff_mass == made.cutoff_mass
+    assert versions.read_manifest(storage).cutoff_mass == made.cutoff_mass
+
+
+def test_the_pointer_carries_the_checksum_of_what_it_names(storage: Storage) -> None:
+    made = {version: publish(storage, version) for version in ("v1", "v2")}
+    assert json.loads(storage.read("CURRENT"))["sha256"] == made["v2"].sha256
+    versions.rollback(storage)
+    assert json.loads(storage.read("CURRENT"))["sha256"] == made["v1"].sha256
+    republish(storage, "v2")
+    assert json.loads(storage.read("CURRENT"))["sha256"] == made["v2"].sha256
+
+
+def test_a_pointer_without_a_checksum_is_taken_as_it_is(storage: Storage) -> None:
+    made = {version: publish(storage, version) for version in ("v1", "v2")}
+    storage.write("CURRENT", b'{"version": "v2", "previous": "v1", "nonce": "0"}')
+    assert versions.read_manifest(storage) == versions.read_manifest(storage, "v2") == made["v2"]
+    assert versions.rollback(storage) == versions.read_manifest(storage) == made["v1"]
+
+
+def test_a_version_is_read_by_its_name_where_the_pointer_cannot_be_read(storage: Storage) -> None:
+    made = publish(storage, "v1")
+    storage.write("CURRENT", b"{")
+    assert versions.read_manifest(storage, "v1") == made
+    storage.delete("CURRENT")
+    assert versions.read_manifest(storage, "v1") == made
+
+
+def test_two_publishers_mend_a_manifest_at_once_and_agree(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(storage, "v1")
+    storage.write("versions/v1/manifest.json", b"{")
+    real = Storage.swap
+
+    def meanwhile(self: Storage, *arguments: object) -> None:
+        monkeypatch.undo()
+        versions.publish(storage, manifest.read_encoded(storage, "v1"), "first")
+        real(self, *arguments)
+
+    monkeypatch.setattr(Storage, "swap", meanwhile)
+    assert republish(storage, "v1").created_at == "first"
+    assert versions.read_manifest(storage).created_at == "first"
+
+
+@pytest.mark.parametrize("how", ["publish", "rollback"])
+def test_a_publisher_that_loses_to_its_own_version_has_what_it_wanted(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    publish(storage, "v1")
+    publish(storage, "v2")
+    encoded = manifest.read_encoded(storage, "v1")
+
+    def meanwhile(*arguments: object) -> None:
+        monkeypatch.undo()
+        republish(storage, "v1") if how == "publish" else versions.rollback(storage, "v1")
+        versions.check_file(*arguments)
+
+    monkeypatch.setattr(versions, "check_file", meanwhile)
+    made = versions.publish(storage, encoded, "later")
+    assert made == versions.read_manifest(storage)
+    assert made.version == "v1"
+    assert versions.rollback(storage).version == "v2"
+
+
 @pytest.mark.parametrize("file", ["a part", "model.safetensors"])
 def test_a_damaged_file_is_not_published(storage: Storage, file: str) -> None:
     publish(storage, "v1")

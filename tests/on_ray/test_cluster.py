@@ -1,0 +1,145 @@
+"""A cluster that does not start or does not answer, in place of which stands what `ray.init` raises then."""
+
+import os
+from typing import Any
+
+import pytest
+import ray
+from ray.exceptions import RaySystemError
+
+from rails_ray import cli
+from rails_ray.errors import UnavailableError
+from rails_ray.on_ray.cluster import cluster
+
+# Word for word from ray/_private: node.py, worker.py, services.py and state.py.
+TIMED_OUT = Exception(
+    "The current node timed out during startup. This could happen because some of the raylet failed to startup or the "
+    "GCS has become overloaded."
+)
+NO_GCS = RuntimeError(
+    "Failed to start GCS.  Last 1 lines of error files:\n[2026-01-01 E 1 1] address in use\n.Please check "
+    "/tmp/ray/gcs_server.out for details. Last connection error: Traceback (most recent call last):\n  File x"
+)
+NO_CONNECTION = RaySystemError(
+    "Failed to connect to GCS. Please check if the GCS server is running and if this node can connect to the head node."
+)
+NOT_THERE = ConnectionError("Failed to connect to Ray cluster at 10.0.0.1:6379")
+NO_SPACE = OSError(28, "No space left on device", "/tmp/ray")
+NO_ADDRESS = ValueError("Malformed address port x. Must be an integer.")
+
+
+class Fake:
+    """In place of `ray.init` and `ray.shutdown`."""
+
+    def __init__(self, *failures: BaseException) -> None:
+        self.failures = list(failures)
+        self.calls: list[str] = []
+        self.options: list[dict[str, Any]] = []
+
+    def init(self, **options: Any) -> None:
+        self.calls.append("init")
+        self.options.append(options)
+        if self.failures:
+            raise self.failures.pop(0)
+
+    def shutdown(self) -> None:
+        self.calls.append("shutdown")
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    made = Fake()
+    monkeypatch.setattr(os, "environ", dict(os.environ))  # of which some are set on the way
+    os.environ.pop("RAY_ADDRESS", None)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", made.init)
+    monkeypatch.setattr(ray, "shutdown", made.shutdown)
+    return made
+
+
+def enter(fake: Fake, *failures: BaseException) -> bool:
+    fake.failures = list(failures)
+    with cluster() as is_own:
+        return is_own
+
+
+@pytest.mark.parametrize("failure", [TIMED_OUT, NO_GCS, NO_CONNECTION])
+def test_a_start_that_takes_too_long_is_tried_once_more(fake: Fake, failure: Exception) -> None:
+    assert enter(fake, failure) is True
+    assert fake.calls == ["init", "shutdown", "init", "shutdown"]
+    assert fake.options[0] == fake.options[1]
+    assert fake.options[0]["address"] == "local"
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (TIMED_OUT, "The current node timed out during startup"),
+        (NO_GCS, "Failed to start GCS"),
+        (NO_CONNECTION, "System error: Failed to connect to GCS"),
+    ],
+)
+def test_a_start_that_takes_too_long_twice_is_told(fake: Fake, failure: Exception, reason: str) -> None:
+    told = f"^Ray must start on this machine, got: {reason}: try again when the machine is less busy$"
+    with pytest.raises(UnavailableError, match=told) as raised:
+        enter(fake, TIMED_OUT, failure)
+    assert raised.value.__cause__ is failure
+    assert fake.calls == ["init", "shutdown"] * 2
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (NO_SPACE, r"\[Errno 28\] No space left on device: '/tmp/ray'"),
+        (RuntimeError("Version mismatch: x\nThe cluster was started with y"), "Version mismatch: x"),
+        (RuntimeError(), "RuntimeError"),
+    ],
+)
+def test_a_start_that_fails_is_told_at_once(fake: Fake, failure: Exception, reason: str) -> None:
+    told = f"^Ray must start on this machine, got: {reason}: mend that and try again$"
+    with pytest.raises(UnavailableError, match=told) as raised:
+        enter(fake, failure)
+    assert raised.value.__cause__ is failure
+    assert fake.calls == ["init", "shutdown"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (NOT_THERE, "Failed to connect to Ray cluster at 10.0.0.1:6379"),
+        (TIMED_OUT, "The current node timed out during startup"),
+        (NO_ADDRESS, "Malformed address port x"),
+    ],
+)
+def test_a_cluster_that_does_not_answer_is_told(fake: Fake, failure: Exception, reason: str) -> None:
+    os.environ["RAY_ADDRESS"] = "10.0.0.1:6379"
+    told = (
+        f"^the Ray cluster that RAY_ADDRESS names, 10.0.0.1:6379, must answer, got: {reason}: "
+        "check RAY_ADDRESS, RAY_AUTH_TOKEN and that the cluster runs$"
+    )
+    with pytest.raises(UnavailableError, match=told) as raised:
+        enter(fake, failure)
+    assert raised.value.__cause__ is failure
+    assert fake.calls == ["init", "shutdown"]
+    assert os.environ.items() >= {"RAY_gcs_server_port_wait_time_s": "2"}.items()
+
+
+def test_ctrl_c_during_the_start_is_no_failure(fake: Fake) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        enter(fake, KeyboardInterrupt())
+    assert fake.calls == ["init"]
+
+
+def test_an_error_inside_the_block_is_left_as_it_is(fake: Fake) -> None:
+    with pytest.raises(RuntimeError, match="timed out"), cluster():
+        raise RuntimeError("it timed out")
+    assert fake.calls == ["init", "shutdown"]
+
+
+def test_the_command_says_it_in_a_sentence(fake: Fake, tmp_path, capfd: pytest.CaptureFixture[str]) -> None:
+    fake.failures = [TIMED_OUT, TIMED_OUT]
+    assert cli.main(["evaluate", "--storage", str(tmp_path)]) == cli.EXIT_FAILED
+    (told,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("rails-ray: ")]
+    assert told.startswith(
+        "rails-ray: Ray must start on this machine, got: The current node timed out during startup: "
+    )
