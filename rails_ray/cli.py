@@ -12,12 +12,11 @@ import tyro
 
 from rails_ray import __version__
 from rails_ray.commands import Command, index, serving, stages
-from rails_ray.commands.base import errors, out
+from rails_ray.commands.base import EXIT_BAD_ARGUMENT, EXIT_FAILED, EXIT_INTERRUPTED, errors, fail, out
 from rails_ray.errors import RailsRayError
 from rails_ray.recipes import by_name, names
 
 DESCRIPTION = "Train, index and serve retrieval with learned similarities on Ray."
-EXIT_FAILED, EXIT_BAD_ARGUMENT, EXIT_INTERRUPTED = 1, 2, 130
 
 Commands = (
     Annotated[stages.Quickstart, tyro.conf.subcommand("quickstart")]
@@ -144,7 +143,7 @@ def _quiet_ray() -> None:
 
 
 def _fail(error: Exception, code: int) -> int:
-    errors.print(f"rails-ray: {error}", highlight=False, markup=False, soft_wrap=True)
+    fail(error)
     return code
 
 

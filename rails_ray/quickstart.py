@@ -1,6 +1,5 @@
 """The main job end to end on emoji: train, encode, publish, serve, ask, measure."""
 
-import signal
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from rails_ray.evaluation.agreement import recall_at_k
 from rails_ray.evaluation.calibrating import CalibrationReport
 from rails_ray.evaluation.ranking import query_batches
 from rails_ray.evaluation.report import LONGEST_LIST, Report
+from rails_ray.on_ray import liveness
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.serving.app import check_port, served
 from rails_ray.on_ray.serving.plan import ServeArgs
@@ -154,5 +154,4 @@ def _keep(url: str, console: Console) -> None:
     console.print(
         f"  curl -s {url}/v1/search -H 'content-type: application/json' -d '{body}'", highlight=False, soft_wrap=True
     )
-    while True:  # Ray's own signals wake it too
-        signal.pause()
+    liveness.stay(lambda: None, console.print, exit_code=1)

@@ -316,3 +316,12 @@ def test_a_feature_that_is_named_twice_and_a_vector_that_is_not_finite() -> None
         serving.Query(features=("17:1", "017:2"))._asked({})
     with pytest.raises(ValueError, match=r"--embedding must be finite numbers, got 1.0 inf"):
         serving.Query(embedding=(1.0, float("inf")))._asked({})
+
+
+def test_a_cut_off_by_number_is_an_integer_as_the_server_wants_it() -> None:
+    assert serving._named(("top_k", 5.0)) == {"top_k": 5}
+    assert isinstance(serving._named(("top_k", 5.0))["top_k"], int)
+    assert serving._cutoff(("top_k", 5.0)).top_k == 5
+    assert serving._named(("mass", 0.5)) == {"mass": 0.5}
+    with pytest.raises(ValueError, match=r"--cutoff top_k must be an integer, got 2\.5"):
+        serving._cutoff(("top_k", 2.5))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 STORAGE = "rails-ray-data"
+EXIT_FAILED, EXIT_BAD_ARGUMENT, EXIT_INTERRUPTED = 1, 2, 130
 
 out = Console()
 if not out.is_terminal:  # a job's log, a file: nothing says how wide it is
@@ -25,6 +26,11 @@ def load() -> None:
     """Import what takes seconds to import under a spinner."""
     with out.status("loading torch and Ray"):
         importlib.import_module("rails_ray.on_ray")
+
+
+def fail(what: object) -> None:
+    """One sentence on stderr, of what failed."""
+    errors.print(f"rails-ray: {what}", highlight=False, markup=False, soft_wrap=True)
 
 
 def say_next(command: str, storage: str) -> None:

@@ -3,13 +3,14 @@
 import math
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import tyro
 
-from rails_ray.commands.base import Stored, load, out
+from rails_ray.commands.base import EXIT_FAILED, Stored, fail, load, out
 
 CutoffName = Literal["mass", "coverage", "nucleus", "probability", "score", "top_k"]
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -22,7 +23,8 @@ class Serve(Stored):
     version: str | None = None
     """A published version; by default the current one."""
     keys_file: str | None = None
-    """File with one API key a line; a request must have one of them as its bearer key."""
+    """File with one API key a line; a request must have one of them as its bearer key. It may change: missing or empty
+    it lets nobody in, and malformed it leaves the former keys valid."""
     allow_anonymous: bool = False
     """Answer whoever can reach the port, in place of --keys-file."""
     profile: Literal["local", "production"] = "local"
@@ -32,8 +34,8 @@ class Serve(Stored):
     """Address to listen on; by default 127.0.0.1, of production 0.0.0.0."""
     port: int = 8000
     """HTTP port."""
-    replicas: int = 1
-    """Replicas of the router and of each shard."""
+    replicas: int | None = None
+    """Replicas of the router and of each shard; by default 1, of production 2, so that one may die."""
     max_replicas: int | None = None
     """Up to so many replicas as requests come in; by default their number is fixed."""
     cpus: float = 0.1
@@ -49,6 +51,7 @@ class Serve(Stored):
     def run(self) -> None:
         load()
         from rails_ray.on_ray.serving.plan import (
+            ENVIRONMENT,
             LOOPBACK,
             PRODUCTION_ENVIRONMENT,
             Placement,
@@ -60,19 +63,20 @@ class Serve(Stored):
         host = self.host or ("0.0.0.0" if self.profile == "production" else "127.0.0.1")
         if self.profile == "local" and host not in LOOPBACK:
             raise ValueError(f"profile local must listen on loopback, got --host {host}: take --profile production")
-        if self.profile == "local" and "RAY_ADDRESS" not in os.environ:  # a cluster of our own, which has none of them
+        is_production = self.profile == "production"
+        if is_production and not self.print_config and "RAY_ADDRESS" in os.environ:
+            raise ValueError(
+                "profile production must be set on all machines before Ray starts, got a cluster that runs "
+                "(RAY_ADDRESS): deploy what --print-config prints, and see k8s/ for the variables"
+            )
+        if "RAY_ADDRESS" not in os.environ:  # a cluster of our own; Ray reads these when Serve is imported, below
             for name in PRODUCTION_ENVIRONMENT:
                 os.environ.pop(name, None)
-        if self.profile == "production" and not self.print_config:
-            if "RAY_ADDRESS" in os.environ:
-                raise ValueError(
-                    "profile production must be set on all machines before Ray starts, got a cluster that runs "
-                    "(RAY_ADDRESS): deploy what --print-config prints, and see k8s/ for the variables"
-                )
-            os.environ.update(PRODUCTION_ENVIRONMENT)  # read when Ray Serve is first imported, which is below
+            os.environ.update(PRODUCTION_ENVIRONMENT if is_production else ENVIRONMENT)
         from contextlib import ExitStack
 
         from rails_ray import rendering
+        from rails_ray.on_ray import liveness
         from rails_ray.on_ray.cluster import cluster
         from rails_ray.on_ray.serving.app import check_port, check_port_number, served
         from rails_ray.storage.filesystem import Storage
@@ -82,9 +86,8 @@ class Serve(Stored):
             came = "neither" if self.keys_file is None else "both"
             raise ValueError(f"give --keys-file, or --allow-anonymous to answer whoever can reach the port, got {came}")
         cutoff = _cutoff(self.cutoff)
-        placement = Placement(
-            replicas=self.replicas, max_replicas=self.max_replicas, num_cpus=self.cpus, num_gpus=self.gpus
-        )
+        replicas = self.replicas if self.replicas is not None else 2 if is_production else 1
+        placement = Placement(replicas=replicas, max_replicas=self.max_replicas, num_cpus=self.cpus, num_gpus=self.gpus)
         store = Storage(self.storage)
         manifest = read_manifest(store, self.version)
         num_shards = len(manifest.shard_items)
@@ -101,7 +104,7 @@ class Serve(Stored):
             print(commented(config, self.profile), end="")
             return
         check_port(host, self.port)
-        num_replicas = (1 + num_shards) * (self.max_replicas or self.replicas)
+        num_replicas = (1 + num_shards) * (self.max_replicas or replicas)
         with ExitStack() as stack:
             with rendering.spinner(out, f"deploy version {manifest.version}"):
                 is_own = stack.enter_context(cluster(4 + math.ceil(placement.num_cpus * num_replicas)))
@@ -110,8 +113,28 @@ class Serve(Stored):
             keys = "to whoever asks" if self.allow_anonymous else f"to holders of a key of {self.keys_file}"
             told = f"serving at {url} {keys} until Ctrl-C; its API: {url}/openapi.json"
             out.print(told, highlight=False, soft_wrap=True)
-            while True:  # Ray's own signals wake it too
-                signal.pause()
+            liveness.stay(_telling(arguments.keys_file), fail, EXIT_FAILED)
+
+
+def _telling(keys_file: str | None) -> Callable[[], None]:
+    """Tells, each time it is called, what has changed about the file of keys, if anything has."""
+    from rails_ray.on_ray.serving.keys import KeysFile
+
+    if keys_file is None:
+        return lambda: None
+    keys, told = KeysFile(keys_file), None
+
+    def tell() -> None:
+        nonlocal told
+        problem = keys.look().problem
+        if problem != told:
+            told = problem
+            if problem is None:
+                out.print(f"the keys of {keys_file} are valid", highlight=False, soft_wrap=True)
+            else:
+                fail(problem)
+
+    return tell
 
 
 @dataclass(frozen=True)
@@ -149,7 +172,7 @@ class Query:
         if not (self.texts or self.user_id or self.history or self.features or self.embedding):
             raise ValueError("give at least 1 query, got none")
         names, queries = zip(*self._asked(client.index(self.url)["query"]), strict=True)
-        cutoff = None if self.cutoff is None else dict([self.cutoff])
+        cutoff = None if self.cutoff is None else _named(self.cutoff)
         how: dict[str, Any] = {"method": self.method, "num_probes": self.num_probes}
         best = client.search(self.url, queries, self.show, **how, cutoff={"top_k": self.show})
         k = min(self.k, *(result["num_searched"] for result in best["results"]))
@@ -198,9 +221,15 @@ def _cutoff(given: tuple[str, float] | None) -> Any:
     if given is None:
         return None
     try:
-        return CutoffInput(**dict([given]))
+        return CutoffInput(**_named(given))
     except ValidationError as error:
         raise ValueError(f"--cutoff {sentence(dict(error.errors()[0]))}") from None
+
+
+def _named(cutoff: tuple[str, float]) -> dict[str, Any]:
+    """A cut-off as a request has it, where top_k is an integer."""
+    name, value = cutoff
+    return {name: int(value) if name == "top_k" and value.is_integer() else value}
 
 
 def _certified(certificates: list[dict[str, Any]]) -> str:

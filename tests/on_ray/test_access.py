@@ -3,17 +3,17 @@
 import asyncio
 import hmac
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from rails_ray.on_ray.serving import access as guard
-from rails_ray.on_ray.serving.access import Access, Guard, Keys
+from rails_ray.on_ray.serving.access import Access, Guard
+from rails_ray.on_ray.serving.keys import NOBODY, Keys
 
 KEY, OTHER = "k" * 20, "o" * 20
-LIMIT = 100
+LIMIT, MOST = 100, 2
 
 
 class Echo:
@@ -65,7 +65,7 @@ def ask(access: Access, body: Any = b"", headers: dict[str, str] | None = None) 
     ],
 )
 def test_a_request_without_a_valid_key_does_not_come_in(headers: dict[str, str], status: int, message: str) -> None:
-    response, num_asked = ask(Access(Keys([KEY, OTHER]), LIMIT), b"body", headers)
+    response, num_asked = ask(Access(Keys.of([KEY, OTHER]), LIMIT, MOST), b"body", headers)
     assert (response.status_code, response.json()) == (status, {"error": message})
     assert num_asked == 0
     assert ("www-authenticate" in response.headers) == (status == 401)
@@ -74,12 +74,12 @@ def test_a_request_without_a_valid_key_does_not_come_in(headers: dict[str, str],
 @pytest.mark.parametrize("word", ["Bearer", "bearer"])
 @pytest.mark.parametrize("key", [KEY, OTHER])
 def test_a_request_with_one_of_the_keys_comes_in_whole(word: str, key: str) -> None:
-    response, num_asked = ask(Access(Keys([KEY, OTHER]), LIMIT), b"a body", {"authorization": f"{word} {key}"})
+    response, num_asked = ask(Access(Keys.of([KEY, OTHER]), LIMIT, MOST), b"a body", {"authorization": f"{word} {key}"})
     assert (response.status_code, response.content, num_asked) == (200, b"a body", 1)
 
 
 def test_no_keys_let_everyone_in() -> None:
-    assert ask(Access(None, LIMIT), b"x")[0].status_code == 200
+    assert ask(Access(None, LIMIT, MOST), b"x")[0].status_code == 200
 
 
 def test_none_a_wrong_and_a_right_key_cost_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_none_a_wrong_and_a_right_key_cost_the_same_work(monkeypatch: pytest.Mon
         return compare(a, b)
 
     monkeypatch.setattr(hmac, "compare_digest", counting)
-    access = Access(Keys([KEY, OTHER, "third-" * 5]), LIMIT)
+    access = Access(Keys.of([KEY, OTHER, "third-" * 5]), LIMIT, MOST)
     for value in (b"", b"Bearer wrong", f"Bearer {KEY}".encode(), f"Bearer {OTHER}".encode()):
         compared.clear()
         access.refusal([(b"authorization", value)])
@@ -99,10 +99,10 @@ def test_none_a_wrong_and_a_right_key_cost_the_same_work(monkeypatch: pytest.Mon
 
 
 def test_a_body_that_says_that_it_is_too_large_is_refused_unread() -> None:
-    response, num_asked = ask(Access(None, LIMIT), b"x" * (LIMIT + 1))
+    response, num_asked = ask(Access(None, LIMIT, MOST), b"x" * (LIMIT + 1))
     assert (response.status_code, num_asked) == (413, 0)
     assert response.json() == {"error": "the body must have at most 100 bytes, got 101: ask fewer queries at once"}
-    assert ask(Access(None, LIMIT), b"x" * LIMIT)[0].content == b"x" * LIMIT
+    assert ask(Access(None, LIMIT, MOST), b"x" * LIMIT)[0].content == b"x" * LIMIT
 
 
 def test_a_body_in_pieces_is_refused_when_they_become_too_many() -> None:
@@ -110,14 +110,14 @@ def test_a_body_in_pieces_is_refused_when_they_become_too_many() -> None:
         for _ in range(50):
             yield b"y" * 30
 
-    response, num_asked = ask(Access(None, LIMIT), pieces())
+    response, num_asked = ask(Access(None, LIMIT, MOST), pieces())
     assert (response.status_code, num_asked) == (413, 0)
     assert response.json() == {"error": "the body must have at most 100 bytes, got 120: ask fewer queries at once"}
 
 
 def test_of_two_keys_none_counts() -> None:
     """A proxy in front may have judged the other one."""
-    access = Access(Keys([KEY]), LIMIT)
+    access = Access(Keys.of([KEY]), LIMIT, MOST)
     header = (b"authorization", f"Bearer {KEY}".encode())
     assert access.refusal([header]) is None
     assert access.refusal([header, (b"authorization", b"Bearer other")]) == access.refusal([])
@@ -131,9 +131,11 @@ def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyP
         yield b"y"
         await asyncio.Event().wait()
 
-    response, num_asked = ask(Access(None, LIMIT), pieces())
+    response, num_asked = ask(Access(None, LIMIT, MOST), pieces())
     assert (response.status_code, num_asked) == (408, 0)
-    assert response.json() == {"error": "the body must be sent within 0.05 s, got a part of it"}
+    assert response.json() == {
+        "error": "the body must be sent within 0.05 s, and sooner where 1000 others are on their way, got a part of it"
+    }
 
 
 def test_a_websocket_is_closed_before_it_opens() -> None:
@@ -142,37 +144,87 @@ def test_a_websocket_is_closed_before_it_opens() -> None:
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    asyncio.run(Guard(echo, lambda: Access(None, LIMIT))({"type": "websocket", "headers": []}, None, send))
+    asyncio.run(Guard(echo, lambda: Access(None, LIMIT, MOST))({"type": "websocket", "headers": []}, None, send))
     assert sent == [{"type": "websocket.close", "code": 1008}]
     assert echo.num_asked == 0
 
 
 def test_the_key_is_asked_for_before_the_size_is_told() -> None:
-    assert ask(Access(Keys([KEY]), LIMIT), b"x" * 1000)[0].status_code == 401
+    assert ask(Access(Keys.of([KEY]), LIMIT, MOST), b"x" * 1000)[0].status_code == 401
 
 
-def test_keys_are_read_from_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    file.write_text(f"# for the shop\n{KEY}\n\n  {OTHER}  \n")
-    keys = Keys.read(str(file))
-    assert keys.hold(KEY.encode())
-    assert keys.hold(OTHER.encode())
-    assert not keys.hold(b"# for the shop")
-    assert not keys.hold(b"")
+def test_where_there_are_no_keys_nobody_comes_in_and_is_told_why() -> None:
+    for headers in ({}, {"authorization": f"Bearer {KEY}"}):
+        response, num_asked = ask(Access(NOBODY, LIMIT, MOST), b"body", headers)
+        assert (response.status_code, num_asked) == (401, 0)
+        assert response.json() == {"error": guard.NOBODY_GETS_IN}
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, r"keys_file must be a text file of ASCII keys, got .*keys: .*No such file"),
-        (b"\xff\xfe" * 20, r"keys_file must be a text file of ASCII keys, got .*keys: 'ascii' codec"),
-        (b"# none\n\n", r"keys_file must hold at least 1 key, got none in .*keys"),
-        (b"# ours\nshort\n", r"line 2 of .*keys must be a key of at least 16 characters, got 5"),
-    ],
-)
-def test_a_file_that_holds_no_keys_is_told(content: bytes | None, message: str, tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    if content is not None:
-        file.write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        Keys.read(str(file))
+class Slow:
+    """An application that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.num_inside = 0
+        self.may_end = asyncio.Event()
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        self.num_inside += 1
+        await self.may_end.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def endless() -> AsyncIterator[bytes]:
+    yield b"y"
+    await asyncio.Event().wait()
+
+
+def test_a_request_for_which_there_is_no_place_is_refused_at_once_and_told_when_to_come_again() -> None:
+    async def run() -> None:
+        slow, now = Slow(), [0.0]
+        app = Guard(slow, lambda: Access(None, LIMIT, MOST), clock=lambda: now[0])
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
+            inside = [asyncio.create_task(client.post("/", content=b"x")) for _ in range(MOST)]
+            while slow.num_inside < MOST:
+                await asyncio.sleep(0)
+            refused = await client.post("/", content=b"x")
+            assert (refused.status_code, refused.headers["retry-after"], slow.num_inside) == (503, "1", MOST)
+            assert refused.json() == {
+                "error": "at most 2 requests are answered at once, got one more: ask again in 1 s"
+            }
+            now[0] = 2.5
+            slow.may_end.set()
+            assert [response.status_code for response in await asyncio.gather(*inside)] == [200] * MOST
+            slow.may_end.clear()  # there is room again, and the last answer took 2.5 s
+            inside = [asyncio.create_task(client.post("/", content=b"x")) for _ in range(MOST)]
+            while slow.num_inside < 2 * MOST:
+                await asyncio.sleep(0)
+            assert (await client.post("/", content=b"x")).headers["retry-after"] == "3"
+            health = asyncio.create_task(client.get("/v1/health"))  # is asked in any case
+            while slow.num_inside < 2 * MOST + 1:
+                await asyncio.sleep(0)
+            for one in (*inside, health):
+                one.cancel()
+
+    asyncio.run(run())
+
+
+def test_bodies_on_their_way_hold_no_place_and_the_oldest_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "MOST_WAITED_FOR", 3)
+
+    async def run() -> None:
+        echo = Echo()
+        app = Guard(echo, lambda: Access(None, LIMIT, MOST))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
+            slow = [asyncio.create_task(client.post("/", content=endless())) for _ in range(3)]
+            while len(app._waited_for) < 3:
+                await asyncio.sleep(0)
+            assert (await client.post("/", content=b"whole")).content == b"whole"
+            first = await slow[0]
+            assert first.status_code == 408
+            assert first.headers["connection"] == "close"
+            assert [one.done() for one in slow] == [True, False, False]
+            for one in slow[1:]:
+                one.cancel()
+
+    asyncio.run(run())

@@ -1,24 +1,17 @@
 """What the router decides, with made-up shards: faults are easier to inject here than on a cluster."""
 
-import asyncio
 import math
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from ray.exceptions import ActorDiedError, ActorUnavailableError
+from ray.exceptions import ActorUnavailableError
 
 from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.policies import ScoreCutoff, TopKCutoff
 from rails_ray.errors import DamagedError, UnavailableError
 from rails_ray.on_ray.failures import own_cause, told_plainly
 from rails_ray.on_ray.serving.answers import coverage_of, explained, log_normaliser_of, results_of
-from rails_ray.on_ray.serving.plan import ServeArgs
-from rails_ray.on_ray.serving.router import Router, answer_of
 from rails_ray.on_ray.serving.schemas import CertificateResult, Coverage
 from rails_ray.on_ray.serving.shard import Asked, ShardAnswer, ShardExplanation
 from rails_ray.top_k import TopK
@@ -44,12 +37,12 @@ def asked(k: int, threshold: float | None = None, min_items: int = 0) -> Asked:
 
 
 ALL = Coverage(shards_answered=2, num_shards=2, items_searched=20, num_items=20)
-TAU_Q = np.array([0.1])
+TAU_Q, KNOWN = np.array([0.1]), [None]
 LEFT, RIGHT = shard_answer([0.9, 0.2], [3, 0]), shard_answer([0.5, 0.2], [12, 11])
 
 
 def test_the_merged_list_is_cut_and_named() -> None:
-    (result,) = results_of([LEFT, RIGHT], asked(3, 0.3), ScoreCutoff(0.3), TAU_Q, ALL)
+    (result,) = results_of([LEFT, RIGHT], asked(3, 0.3), ScoreCutoff(0.3), TAU_Q, ALL, KNOWN)
     assert result.items == ["item-3", "item-12"]
     assert result.titles == ["Title 3", "Title 12"]
     assert (result.num_searched, result.num_scored) == (20, 14)
@@ -59,23 +52,23 @@ def test_the_merged_list_is_cut_and_named() -> None:
 
 def test_lists_of_shards_may_be_empty_or_longer_than_k() -> None:
     nothing = shard_answer([], [])
-    (result,) = results_of([LEFT, nothing], asked(3, 0.1), ScoreCutoff(0.1), TAU_Q, ALL)
+    (result,) = results_of([LEFT, nothing], asked(3, 0.1), ScoreCutoff(0.1), TAU_Q, ALL, KNOWN)
     assert result.items == ["item-3", "item-0"]
-    (result,) = results_of([nothing, nothing], asked(3, 0.1), ScoreCutoff(0.1), TAU_Q, ALL)
+    (result,) = results_of([nothing, nothing], asked(3, 0.1), ScoreCutoff(0.1), TAU_Q, ALL, KNOWN)
     assert (result.items, result.num_kept, result.is_truncated) == ([], 0, False)
-    (result,) = results_of([LEFT, RIGHT], asked(3, 0.1), ScoreCutoff(0.1), TAU_Q, ALL)
+    (result,) = results_of([LEFT, RIGHT], asked(3, 0.1), ScoreCutoff(0.1), TAU_Q, ALL, KNOWN)
     assert (result.items, result.is_truncated) == (["item-3", "item-12", "item-0"], True)
     left_out = shard_answer([0.5], [12], is_truncated=True)
-    (result,) = results_of([LEFT, left_out], asked(3, 0.1), ScoreCutoff(0.1), TAU_Q, ALL)
+    (result,) = results_of([LEFT, left_out], asked(3, 0.1), ScoreCutoff(0.1), TAU_Q, ALL, KNOWN)
     assert result.is_truncated
 
 
 def test_the_least_number_of_items_is_kept_below_the_threshold() -> None:
-    (result,) = results_of([LEFT, RIGHT], asked(4, 0.95, 3), ScoreCutoff(0.95, min_items=3), TAU_Q, ALL)
+    (result,) = results_of([LEFT, RIGHT], asked(4, 0.95, 3), ScoreCutoff(0.95, min_items=3), TAU_Q, ALL, KNOWN)
     assert (result.items, result.threshold) == (["item-3", "item-12", "item-0"], 0.95)
     assert result.certificate == CertificateResult(is_exact=True, gap=0, reason=None)
     bounded = [shard_answer([0.9, 0.2], [3, 0], bound=0.5), RIGHT]  # something better than .2 may have been missed
-    (result,) = results_of(bounded, asked(4, 0.95, 3), ScoreCutoff(0.95, min_items=3), TAU_Q, ALL)
+    (result,) = results_of(bounded, asked(4, 0.95, 3), ScoreCutoff(0.95, min_items=3), TAU_Q, ALL, KNOWN)
     assert result.certificate.gap == pytest.approx(0.3)
 
 
@@ -109,7 +102,7 @@ def test_certificates_over_shards(
 ) -> None:
     answers = [shard_answer([0.9, 0.2], [3, 0], bound=bounds[0]), shard_answer([0.5, 0.2], [12, 11], bound=bounds[1])]
     score = cutoff.score if isinstance(cutoff, ScoreCutoff) else None
-    (result,) = results_of(answers, asked(3, score), cutoff, TAU_Q, ALL)
+    (result,) = results_of(answers, asked(3, score), cutoff, TAU_Q, ALL, KNOWN)
     certificate = result.certificate
     assert (certificate.is_exact, certificate.gap) == (expected[0], pytest.approx(expected[1], abs=1e-6))
     assert certificate.reason == ("nobody looked" if expected[1] is None else None)
@@ -117,7 +110,7 @@ def test_certificates_over_shards(
 
 def test_nothing_is_certified_where_shards_are_missing() -> None:
     some = Coverage(shards_answered=1, num_shards=2, items_searched=10, num_items=20)
-    (result,) = results_of([LEFT], asked(2), TopKCutoff(2), TAU_Q, some)
+    (result,) = results_of([LEFT], asked(2), TopKCutoff(2), TAU_Q, some, KNOWN)
     assert result.certificate == CertificateResult(is_exact=False, gap=None, reason="only 10 of 20 items were searched")
 
 
@@ -125,7 +118,7 @@ def test_a_short_list_says_so_unless_shards_are_missing() -> None:
     short = shard_answer([0.9], [3])
     some = Coverage(shards_answered=1, num_shards=2, items_searched=10, num_items=20)
     for coverage, reason in ((ALL, "the search found fewer items than were asked for"), (some, "only 10 of 20 items")):
-        (result,) = results_of([short], asked(2), TopKCutoff(2), TAU_Q, coverage)
+        (result,) = results_of([short], asked(2), TopKCutoff(2), TAU_Q, coverage, KNOWN)
         assert (result.is_short, result.certificate.is_exact, result.certificate.gap) == (True, False, None)
         assert reason in str(result.certificate.reason)
 
@@ -161,57 +154,6 @@ def test_a_shard_that_refuses_is_no_missing_shard() -> None:
     failure.cause = ValueError("k must be something else")
     with pytest.raises(ValueError, match="k must be something else"):
         coverage_of([LEFT, failure], [10, 30], min_coverage=0.1)
-
-
-def replica(*answers: Any) -> tuple[Callable[..., Awaitable[Any]], list[Any]]:
-    """One that gives these answers in turn, or raises them, and what it was asked."""
-    left, asked = list(answers), list[Any]()
-
-    async def ask(*arguments: Any) -> Any:
-        asked.append(arguments)
-        answer = left.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        if answer is None:
-            await asyncio.Event().wait()
-        return answer
-
-    return ask, asked
-
-
-@pytest.mark.parametrize("lost", [ActorDiedError(), ActorUnavailableError("gone", None)])
-def test_another_replica_is_asked_once_when_one_dies(lost: Exception) -> None:
-    ask, asked = replica(lost, "found")
-    assert asyncio.run(answer_of(5, ask, "query", 3)) == "found"
-    assert asked == [("query", 3)] * 2
-    ask, asked = replica(lost, lost, "found")
-    with pytest.raises(type(lost)):
-        asyncio.run(answer_of(5, ask))
-    assert len(asked) == 2
-
-
-def test_what_a_replica_refuses_is_not_asked_again_and_one_that_is_slow_not_waited_for() -> None:
-    ask, asked = replica(ValueError("no"), "found")
-    with pytest.raises(ValueError, match="no"):
-        asyncio.run(answer_of(5, ask))
-    assert len(asked) == 1
-    for answers in ([None], [ActorDiedError(), None]):
-        with pytest.raises(TimeoutError):
-            asyncio.run(answer_of(0.05, replica(*answers)[0]))
-
-
-def test_keys_that_can_no_longer_be_read_leave_the_former_ones_in_use(tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    file.write_text("former-key-of-the-test\n")
-    args = ServeArgs(storage="x", keys_file=str(file))
-    router = SimpleNamespace(args=args, encoder=SimpleNamespace(check=lambda: None))  # less its shards and its model
-    router._read_access = lambda: Router.func_or_class._read_access(router)
-    router.access = router._read_access()
-    for content, allowed in (("short\n", "former"), ("second-key-of-the-test\n", "second")):
-        file.write_text(content)
-        asyncio.run(Router.func_or_class.check_health(router))
-        for name in ("former", "second"):
-            assert router.access.keys.hold(f"{name}-key-of-the-test".encode()) == (name == allowed)
 
 
 def test_a_failure_of_ray_is_told_as_the_error_beneath_it() -> None:

@@ -10,10 +10,12 @@ from pydantic import ValidationError
 from ray.serve.schema import ServeDeploySchema
 
 from rails_ray.on_ray.serving.plan import (
+    ENVIRONMENT,
     PRODUCTION_ENVIRONMENT,
     Placement,
     Profile,
     ServeArgs,
+    assignment,
     commented,
     deployments,
     serve_config,
@@ -52,7 +54,7 @@ def test_a_config_is_one_that_serve_takes(profile: Profile, placement: Placement
     ServeDeploySchema.model_validate(config)
     assert "&id" not in text  # each deployment is to be changed alone
     for name, value in PRODUCTION_ENVIRONMENT.items():
-        assert (f"{name}={value}" in text) == (profile == "production")
+        assert (f"#   {assignment(name, value)}\n" in text) == (profile == "production" or name in ENVIRONMENT)
     assert ("8404" in text) == ("9101" in text) == (profile == "production")
 
 
@@ -98,3 +100,14 @@ def test_a_placement_that_cannot_be(arguments: dict[str, float], message: str) -
 def test_arguments_of_the_application_that_cannot_be(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         ServeArgs(storage="x", **arguments)
+
+
+def test_variables_are_printed_as_bash_reads_them() -> None:
+    for name, value in PRODUCTION_ENVIRONMENT.items():
+        printed = subprocess.run(
+            ["bash", "-c", f'{assignment(name, value)}; printf %s "${name}"'],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert printed.stdout == value

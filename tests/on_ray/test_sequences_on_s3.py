@@ -171,7 +171,7 @@ def test_a_user_and_the_users_history_find_the_same_and_nothing_seen(on_s3: OnS3
     [
         ({"user_id": 99}, r"queries\[0\]\.user_id must be a user that the index knows, got 99"),
         ({"history": ["nope"]}, r"queries\[0\]\.history must hold an item that the index knows, got \['nope'\]"),
-        ({"text": "x"}, r"queries\[0\] must be a history, a user_id or an embedding for this index, got a text"),
+        ({"text": "x"}, r"queries\[0\] must be given by history or user_id or embedding for this index, got text"),
     ],
 )
 def test_a_query_that_this_index_cannot_take(url: str, query: dict[str, Any], message: str) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import re
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +17,7 @@ from rails_ray.config import LossConfig, to_json
 from rails_ray.errors import DamagedError, UnavailableError, UnsupportedError
 from rails_ray.on_ray.serving.answers import coverage_of
 from rails_ray.on_ray.serving.app import served
+from rails_ray.on_ray.serving.asking import Shards
 from rails_ray.on_ray.serving.cutoffs import Cutoffs
 from rails_ray.on_ray.serving.encoder import EncodedQueries
 from rails_ray.on_ray.serving.plan import ServeArgs
@@ -96,11 +96,11 @@ def router_of(folder: Path, failing: str | None) -> SimpleNamespace:
     """What a router consists of, over two shards of which the first fails in a method."""
     store, args = Storage(str(folder)), ServeArgs(storage=str(folder), allow_anonymous=True)
     published = versions.read_manifest(store)
-    router = SimpleNamespace(
-        shards=[
-            Handle(Shard.func_or_class(str(folder), "v1", number), failing if number == 0 else None)
-            for number in range(2)
-        ],
+    handles = [
+        Handle(Shard.func_or_class(str(folder), "v1", number), failing if number == 0 else None) for number in range(2)
+    ]
+    return SimpleNamespace(
+        shards=Shards(handles, "v1", published.sha256, timeout_s=5),
         shard_items=published.shard_items,
         cutoffs=Cutoffs.read(store, published, args),
         index_facts=manifest.summary(published),
@@ -108,8 +108,6 @@ def router_of(folder: Path, failing: str | None) -> SimpleNamespace:
         chunks={},
         args=args,
     )
-    router._ask = partial(Router.func_or_class._ask, router)
-    return router
 
 
 @pytest.mark.parametrize("failing", ["log_sum_exp", "search"])
@@ -120,7 +118,8 @@ def test_a_shard_that_fails_in_one_round_of_a_nucleus_is_in_neither(tmp_path: Pa
 
     def answer(failing: str | None, **fields: Any) -> SearchResponse:
         request = SearchRequest(queries=queries, cutoff={"nucleus": 0.9}, **fields)
-        return asyncio.run(Router.func_or_class._search(router_of(tmp_path, failing), request))
+        head, results = asyncio.run(Router.func_or_class._search(router_of(tmp_path, failing), request))
+        return head.model_copy(update={"results": list(results)})
 
     whole = answer(None)
     assert whole.is_exact

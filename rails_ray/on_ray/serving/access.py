@@ -1,56 +1,43 @@
-"""Who may ask and how much at once: API keys and the size of a request, checked before any of it is understood."""
+"""Who may ask and how much at once, checked before any of a request is understood: API keys, the size and the pace of
+a body, and the number of requests that are answered at the same time.
+
+A body that arrives slowly holds no place of those that are answered, and the one that has been waited for longest gives
+way where too many are on their way. A request for which there is no place is refused at once and told when to come
+again: as many seconds as the last answer took, which is how long those inside take to leave.
+"""
 
 import asyncio
-import hashlib
-import hmac
 import json
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-SHORTEST_KEY = 16  # characters; of random hexadecimal digits, 64 bits
-BODY_S = 30.0  # for a body to arrive: slow senders must not hold the places of others
+from rails_ray.on_ray.serving.keys import Keys
+
+BODY_S = 30.0  # for a body to arrive
+MOST_WAITED_FOR = 1000  # bodies on their way to a router: some 100 kB each of sockets and buffers
+LONGEST_RETRY_S = 30
+NOBODY_GETS_IN = (
+    "a request must have a key of this server, and its file of keys is missing or holds none: whoever runs it must "
+    "write one into it"
+)
 Scope = dict[str, Any]
 Receive = Callable[[], Any]
 Send = Callable[[dict[str, Any]], Any]
 
 
-class Keys:
-    """API keys, kept as their SHA-256 and compared in a time that tells nothing of them."""
+@dataclass(frozen=True)
+class Refusal:
+    """
+    message: a sentence.
+    headers: beside those of every refusal.
+    """
 
-    def __init__(self, keys: Sequence[str]) -> None:
-        self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
-
-    @staticmethod
-    def read(path: str) -> "Keys":
-        """The keys of a file, one a line; lines that are empty or begin with # are passed over.
-
-        Raises:
-            ValueError: if the file cannot be read, holds none, or one that is too short to be secret.
-        """
-        try:
-            lines = Path(path).read_text(encoding="ascii").splitlines()
-        except (OSError, UnicodeError) as error:
-            raise ValueError(f"keys_file must be a text file of ASCII keys, got {path}: {error}") from None
-        keys = []
-        for number, line in enumerate(lines, start=1):
-            key = line.strip()
-            if not key or key.startswith("#"):
-                continue
-            if len(key) < SHORTEST_KEY:
-                raise ValueError(
-                    f"line {number} of {path} must be a key of at least {SHORTEST_KEY} characters, got {len(key)}"
-                )
-            keys.append(key)
-        if not keys:
-            raise ValueError(f"keys_file must hold at least 1 key, got none in {path}")
-        return Keys(keys)
-
-    def hold(self, key: bytes) -> bool:
-        """Whether this is one of the keys; each is compared, wherever it differs and whether one is found or not."""
-        digest = hashlib.sha256(key).digest()
-        return sum([hmac.compare_digest(known, digest) for known in self._digests]) > 0
+    status: int
+    message: str
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,32 +45,36 @@ class Access:
     """
     keys: that are let in; None lets everyone in.
     max_body_bytes: of a request.
+    max_requests: that are answered at once; others are refused.
     """
 
     keys: Keys | None
     max_body_bytes: int
+    max_requests: int
 
-    def refusal(self, headers: Sequence[tuple[bytes, bytes]]) -> tuple[int, str] | None:
-        """Status and sentence for a request that has no valid key, or says that it is too large; None to let it in."""
+    def refusal(self, headers: Sequence[tuple[bytes, bytes]]) -> Refusal | None:
+        """Why a request that has no valid key, or says that it is too large, does not come in; None to let it in."""
         found = dict(headers)
         given_keys = [value for name, value in headers if name == b"authorization"]
         # Of several, a proxy in front may have judged another one than we would.
         scheme, _, key = given_keys[0].partition(b" ") if len(given_keys) == 1 else (b"", b"", b"")
         given = key.strip() if scheme.lower() == b"bearer" else b""
         if self.keys is not None and not self.keys.hold(given):
+            ask = ((b"www-authenticate", b"Bearer"),)
+            if not self.keys.digests:
+                return Refusal(401, NOBODY_GETS_IN, ask)
             if given:
-                return 403, "the bearer key must be one that this server knows, got another"
-            return 401, "a request must have the header `Authorization: Bearer KEY`, got none"
+                return Refusal(403, "the bearer key must be one that this server knows, got another")
+            return Refusal(401, "a request must have the header `Authorization: Bearer KEY`, got none", ask)
         length = found.get(b"content-length", b"0")
         return self.too_large(int(length)) if length.isdigit() else None
 
-    def too_large(self, num_bytes: int) -> tuple[int, str] | None:
-        """Status and sentence for a body of so many bytes, or of so many until now, if it may not be as large."""
+    def too_large(self, num_bytes: int) -> Refusal | None:
+        """Why a body of so many bytes, or of so many until now, is refused; None if it may be as large."""
         if num_bytes <= self.max_body_bytes:
             return None
-        return (
-            413,
-            f"the body must have at most {self.max_body_bytes} bytes, got {num_bytes}: ask fewer queries at once",
+        return Refusal(
+            413, f"the body must have at most {self.max_body_bytes} bytes, got {num_bytes}: ask fewer queries at once"
         )
 
 
@@ -94,9 +85,13 @@ class Guard:
         access: asked at each request, so that keys can change.
     """
 
-    def __init__(self, app: Any, access: Callable[[], Access]) -> None:
+    def __init__(self, app: Any, access: Callable[[], Access], clock: Callable[[], float] = time.monotonic) -> None:
         self._app = app
         self._access = access
+        self._clock = clock
+        self._waited_for: dict[asyncio.Timeout, None] = {}  # bodies on their way, the oldest first
+        self._num_inside = 0
+        self._last_s = 0.0  # that an answer took
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -106,31 +101,68 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
         access = self._access()
-        refusal = access.refusal(scope["headers"])
-        body = b""
-        if refusal is None:
-            try:
-                async with asyncio.timeout(BODY_S):
-                    body = await _read(receive, access.max_body_bytes)
-            except TimeoutError:
-                refusal = 408, f"the body must be sent within {BODY_S:g} s, got a part of it"
-            except ConnectionResetError:  # whoever asked has gone
-                return
-            refusal = refusal or access.too_large(len(body))
-        if refusal is not None:
-            await _refuse(send, *refusal)
+        body = access.refusal(scope["headers"]) or await self._body(receive, access)
+        if body is None:
             return
-        is_given = False
+        if isinstance(body, Refusal):
+            await _refuse(send, body)
+        elif scope["method"] != "POST":  # cheap, and what tells whether the server is well
+            await self._app(scope, _given(body, receive), send)
+        elif self._num_inside >= access.max_requests:
+            await _refuse(send, self._busy(access))
+        else:
+            self._num_inside += 1
+            began = self._clock()
+            try:
+                await self._app(scope, _given(body, receive), send)
+            finally:
+                self._num_inside -= 1
+                self._last_s = self._clock() - began
 
-        async def given() -> dict[str, Any]:
-            nonlocal is_given
-            if is_given:
-                later: dict[str, Any] = await receive()
-                return later
-            is_given = True
-            return {"type": "http.request", "body": body, "more_body": False}
+    async def _body(self, receive: Receive, access: Access) -> bytes | Refusal | None:
+        """The body; None if whoever sends it goes away."""
+        try:
+            async with asyncio.timeout(BODY_S) as patience:
+                self._waited_for[patience] = None
+                if len(self._waited_for) > MOST_WAITED_FOR:
+                    next(iter(self._waited_for)).reschedule(asyncio.get_running_loop().time())
+                try:
+                    body = await _read(receive, access.max_body_bytes)
+                finally:
+                    del self._waited_for[patience]
+        except TimeoutError:
+            return Refusal(
+                408,
+                f"the body must be sent within {BODY_S:g} s, and sooner where {MOST_WAITED_FOR} others are on their "
+                "way, got a part of it",
+                ((b"connection", b"close"),),
+            )
+        except ConnectionResetError:
+            return None
+        return access.too_large(len(body)) or body
 
-        await self._app(scope, given, send)
+    def _busy(self, access: Access) -> Refusal:
+        seconds = min(max(1, math.ceil(self._last_s)), LONGEST_RETRY_S)
+        return Refusal(
+            503,
+            f"at most {access.max_requests} requests are answered at once, got one more: ask again in {seconds} s",
+            ((b"retry-after", str(seconds).encode()),),
+        )
+
+
+def _given(body: bytes, receive: Receive) -> Receive:
+    """What an application receives: the body in one piece, and then what comes after it."""
+    is_given = False
+
+    async def given() -> dict[str, Any]:
+        nonlocal is_given
+        if is_given:
+            later: dict[str, Any] = await receive()
+            return later
+        is_given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return given
 
 
 async def _read(receive: Receive, max_bytes: int) -> bytes:
@@ -151,8 +183,7 @@ async def _read(receive: Receive, max_bytes: int) -> bytes:
     return b"".join(pieces)
 
 
-async def _refuse(send: Send, status: int, message: str) -> None:
-    headers = [(b"content-type", b"application/json")]
-    headers += [(b"www-authenticate", b"Bearer")] if status == 401 else []
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps({"error": message}).encode()})
+async def _refuse(send: Send, refusal: Refusal) -> None:
+    headers = [(b"content-type", b"application/json"), *refusal.headers]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps({"error": refusal.message}).encode()})

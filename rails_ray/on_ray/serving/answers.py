@@ -1,6 +1,6 @@
 """What the router decides, without the router: whether enough was searched, and the answer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import logsumexp
+from torch import Tensor
 
 from rails_ray.above import Above
 from rails_ray.cutoffs import Cutoff
@@ -20,6 +21,7 @@ from rails_ray.on_ray.serving.schemas import (
     ExplainedItem,
     ExplainResponse,
     QueryResult,
+    shortened,
 )
 from rails_ray.on_ray.serving.shard import Asked, ItemId, ShardAnswer, ShardExplanation
 from rails_ray.retrieval import Found, FoundAbove
@@ -82,7 +84,8 @@ def results_of(
     cutoff: Cutoff,
     temperature: NDArray[np.floating],
     coverage: Coverage,
-) -> list[QueryResult]:
+    is_known: Sequence[bool | None],
+) -> "Results":
     """The merged and cut list of each query.
 
     Raises:
@@ -101,36 +104,73 @@ def results_of(
         is_cut_short = (num_searched > asked.k) & ~is_short
     scores = _padded([found.items.scores[0].numpy() for found in merged])
     done = cut(scores, temperature, cutoff, is_cut_short)
-    results = []
+    lists = []
     for number, found in enumerate(merged):
-        num_kept, threshold = int(done.num_kept[number]), float(done.threshold[number])
+        kept, threshold = scores[number, : int(done.num_kept[number])], float(done.threshold[number])
         is_truncated = bool(done.is_truncated[number])
-        kept_rows = found.items.item_rows[0, :num_kept].tolist()
-        item_ids = _by_row(answered, number, [answer.item_ids for answer in answered])
-        titles = [answer.titles for answer in answered if answer.titles is not None]
-        title_of = _by_row(answered, number, titles) if titles else None
-        results.append(
-            QueryResult(
-                items=[item_ids[row] for row in kept_rows],
-                titles=None if title_of is None else [title_of[row] for row in kept_rows],
-                scores=scores[number, :num_kept].tolist(),
+        lists.append(
+            _List(
+                item_rows=found.items.item_rows[0, : len(kept)],
+                scores=kept,
                 threshold=threshold if np.isfinite(threshold) else None,
-                num_kept=num_kept,
                 num_searched=int(num_searched[number]),
                 num_scored=found.num_scored,
                 certificate=_certificate(
-                    found.certificate,
-                    scores[number, :num_kept],
-                    threshold,
-                    is_truncated,
-                    bool(is_short[number]),
-                    coverage,
+                    found.certificate, kept, threshold, is_truncated, bool(is_short[number]), coverage
                 ),
                 is_truncated=is_truncated,
                 is_short=bool(is_short[number]),
+                is_known=is_known[number],
             )
         )
-    return results
+    return Results(answered, lists)
+
+
+@dataclass(frozen=True)
+class _List:
+    """The kept items of a query by their rows [n], and the fields of its `QueryResult` that are not of items."""
+
+    item_rows: Tensor
+    scores: NDArray[np.float32]
+    threshold: float | None
+    num_searched: int
+    num_scored: int
+    certificate: CertificateResult
+    is_truncated: bool
+    is_short: bool
+    is_known: bool | None
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results of all queries: what they prove, and one after another with ids and titles."""
+
+    answered: Sequence[ShardAnswer]
+    lists: Sequence[_List]
+
+    @property
+    def is_exact(self) -> bool:
+        return all(own.certificate.is_exact for own in self.lists)
+
+    def __iter__(self) -> Iterator[QueryResult]:
+        for number, own in enumerate(self.lists):
+            rows = own.item_rows.tolist()
+            item_ids = _by_row(self.answered, number, [answer.item_ids for answer in self.answered])
+            titles = [answer.titles for answer in self.answered if answer.titles is not None]
+            title_of = _by_row(self.answered, number, titles) if titles else None
+            yield QueryResult(
+                items=[item_ids[row] for row in rows],
+                titles=None if title_of is None else [title_of[row] for row in rows],
+                scores=own.scores.tolist(),
+                threshold=own.threshold,
+                num_kept=len(rows),
+                num_searched=own.num_searched,
+                num_scored=own.num_scored,
+                certificate=own.certificate,
+                is_truncated=own.is_truncated,
+                is_short=own.is_short,
+                is_known=own.is_known,
+            )
 
 
 @dataclass(frozen=True)
@@ -239,5 +279,5 @@ def explained(
         if item_id not in by_id:
             if any(isinstance(answer, BaseException) for answer in answers):
                 raise UnavailableError(f"all shards must answer to find items[{place}], got fewer: try again")
-            raise ValueError(f"items[{place}] must be an item of the index, got {item_id!r}")
+            raise ValueError(f"items[{place}] must be an item of the index, got {shortened(item_id)}")
     return ExplainResponse(version=version, items=[by_id[item_id] for item_id in items])

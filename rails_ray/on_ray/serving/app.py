@@ -14,14 +14,15 @@ from typing import Any
 import httpx
 import ray
 from ray import serve as ray_serve
+from ray.exceptions import RayActorError
 from ray.serve import Application
 from ray.serve.config import HTTPOptions
 from ray.serve.schema import ApplicationStatusOverview, LoggingConfig
 
 from rails_ray.errors import UnavailableError
-from rails_ray.on_ray.serving.access import Keys
 from rails_ray.on_ray.serving.cutoffs import NO_CALIBRATION, Cutoffs
-from rails_ray.on_ray.serving.plan import NAME, Placement, ServeArgs, deployments, shard_name
+from rails_ray.on_ray.serving.keys import Keys
+from rails_ray.on_ray.serving.plan import NAME, Placement, ServeArgs, deployments, http_options, shard_name
 from rails_ray.on_ray.serving.router import Router
 from rails_ray.on_ray.serving.shard import Shard
 from rails_ray.storage import calibrations
@@ -29,6 +30,7 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.versions import read_manifest
 
 START_TIMEOUT_S = 120.0  # from deployed to answering
+NUM_STARTS = 3  # tries to start Ray Serve, whose proxies are killed where they are not ready in time
 
 
 def build(args: ServeArgs) -> Application:
@@ -88,7 +90,7 @@ def served(
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
     try:
-        ray_serve.start(http_options=HTTPOptions(host=host, port=port), logging_config=quiet)
+        _start(HTTPOptions(**http_options(host, port)), quiet)
         run = ray_serve.RunTarget(target=target, name=NAME, route_prefix="/", logging_config=quiet)
         ray_serve.run_many([run], wait_for_applications_running=False)
         url = f"http://{host}:{port}"
@@ -97,6 +99,22 @@ def served(
     finally:
         if not leave_serve:
             ray_serve.shutdown()
+
+
+def _start(options: HTTPOptions, logging_config: LoggingConfig) -> None:
+    """Raises:
+    UnavailableError: if Ray Serve does not come up.
+    """
+    for starts_left in reversed(range(NUM_STARTS)):
+        try:
+            ray_serve.start(http_options=options, logging_config=logging_config)
+            return
+        except RayActorError as error:
+            if not starts_left:
+                raise UnavailableError(
+                    f"Ray Serve must start, got a proxy that was not ready in time, {NUM_STARTS} times: try again when "
+                    "the machine is less busy, or set RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S to more seconds"
+                ) from error
 
 
 def check_port(host: str, port: int) -> None:

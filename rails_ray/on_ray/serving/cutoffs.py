@@ -86,8 +86,11 @@ class Cutoffs:
             return CutoffInput(mass=self.version_mass)
         return CutoffInput(top_k=k or min(DEFAULT_K, self.num_items))
 
-    def limit(self, cutoff: CutoffInput, k: int | None) -> int:
+    def limit(self, cutoff: CutoffInput, k: int | None, most: int = MOST_ITEMS) -> int:
         """The most items of a list: the least of the numbers that are given, or else a default.
+
+        Args:
+            most: of the default.
 
         Raises:
             ValueError: if more of the best items are asked for than there are, or min_items beyond the limit.
@@ -96,7 +99,8 @@ class Cutoffs:
             if number is not None:
                 check_k(number, self.num_items)
         given = [number for number in (k, cutoff.max_items, cutoff.top_k) if number is not None]
-        limit = min([*(given or [max(MOST_ITEMS, cutoff.min_items)]), self.num_items])
+        default = max(min(MOST_ITEMS, most), cutoff.min_items)
+        limit = min([*(given or [default]), self.num_items])
         if min(cutoff.min_items, self.num_items) > limit:
             raise ValueError(f"min_items must be at most the {limit} items of a list, got {cutoff.min_items}")
         return limit

@@ -15,6 +15,7 @@ from rails_ray.data.sequences import histories_of
 from rails_ray.encoders.model import Model
 from rails_ray.encoders.solar import Solar
 from rails_ray.on_ray.cluster import reserved_device
+from rails_ray.on_ray.serving.schemas import QUERY_FORMS, shortened
 from rails_ray.similarities.states import AnyQuery, concatenate, map_tensors, take
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import HISTORIES, ITEMS, Manifest, read_file
@@ -68,12 +69,13 @@ class Histories:
         user_id = query.get("user_id")
         if user_id is not None:
             if user_id not in self.users:
-                raise ValueError(f"{where}.user_id must be a user that the index knows, got {user_id!r}")
+                raise ValueError(f"{where}.user_id must be a user that the index knows, got {shortened(user_id)}")
             rows: list[int] = self.histories[self.users[user_id]].tolist()
             return rows
         rows = [self.rows[item_id] for item_id in query["history"] if item_id in self.rows]
         if not rows:
-            raise ValueError(f"{where}.history must hold an item that the index knows, got {query['history'][:3]!r}")
+            came = shortened(query["history"])
+            raise ValueError(f"{where}.history must hold an item that the index knows, got {came}")
         return rows
 
 
@@ -115,29 +117,25 @@ def encode(
     Raises:
         ValueError: if a query is not what the model reads, or an embedding is not of its width, or too large.
     """
+    takes = ("text", "embedding") if histories is None else ("history", "user_id", "embedding")
     inputs: list[str | list[int]] = []
     embeddings: list[list[float]] = []
     order: dict[bool, list[int]] = {False: [], True: []}  # query numbers, of inputs and of embeddings
     seen: list[list[ItemId]] = []
     for number, query in enumerate(queries):
         where = f"queries[{number}]"
-        embedding = query.get("embedding")
-        order[embedding is not None].append(number)
+        form = _form(query, takes, where)
+        order[form == "embedding"].append(number)
         seen.append([])
-        if embedding is not None:
-            embeddings.append(_checked(embedding, model.encoder.query_width, where))
+        if form == "embedding":
+            embeddings.append(_checked(query[form], model.encoder.query_width, where))
         elif histories is not None:
-            if query.get("text") is not None:
-                raise ValueError(f"{where} must be a history, a user_id or an embedding for this index, got a text")
             rows = histories.of(query, where)
             inputs.append(rows)
             seen[-1] = [histories.item_ids[row] for row in rows]
         else:
-            if query.get("text") is None:
-                form = "a history" if query.get("user_id") is None else "a user_id"
-                raise ValueError(f"{where} must be a text or an embedding for this index, got {form}")
             if model.encoder.is_blank(query["text"]):
-                raise ValueError(f"{where}.text must hold a letter or a digit, got {query['text']!r}")
+                raise ValueError(f"{where}.text must hold a letter or a digit, got {shortened(query['text'])}")
             inputs.append(query["text"])
     states = []
     with torch.no_grad():
@@ -160,10 +158,8 @@ def encode_to_tables(model: Solar, queries: Sequence[dict[str, Any]], device: st
     field = build_data.QUERY_FIELD[model.config.input]
     inputs: list[Any] = []
     for number, query in enumerate(queries):
-        where, value = f"queries[{number}]", query.get(field)
-        if value is None:
-            came = next(name for name, given in query.items() if name != "exclude_seen" and given not in (None, []))
-            raise ValueError(f"{where} must be given by {field} for this index, got {came}")
+        where = f"queries[{number}]"
+        value = query[_form(query, (field,), where)]
         if field == "embedding":
             _checked(value, model.query_width, where)
         if field == "features":
@@ -178,6 +174,18 @@ def encode_to_tables(model: Solar, queries: Sequence[dict[str, Any]], device: st
     with torch.no_grad():
         state = model.encode_queries(model.query_features(read).to(device))
     return EncodedQueries(map_tensors(lambda tensor: tensor.cpu(), state), [[] for _ in queries], model.has_known(read))
+
+
+def _form(query: dict[str, Any], takes: Sequence[str], where: str) -> str:
+    """By what a query is given, text or another of `QUERY_FORMS`.
+
+    Raises:
+        ValueError: if the index takes no such queries.
+    """
+    came = next(form for form in QUERY_FORMS if query.get(form) is not None)
+    if came not in takes:
+        raise ValueError(f"{where} must be given by {' or '.join(takes)} for this index, got {came}")
+    return came
 
 
 def _sparse(queries: list[dict[int, float]]) -> SparseRows:

@@ -7,18 +7,28 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rails_ray.on_ray.serving.schemas import CutoffInput
+from rails_ray.on_ray.serving.slow_headers import HEADERS_S
 
 NAME = "rails-ray"
 REQUEST_TIMEOUT_S = 30  # of a whole request: a body may be as slow as `access` allows, or shards as `timeout_s`
-ONGOING_OF_ROUTER, ONGOING_OF_SHARD = 100, 32  # at once in a replica: a router mostly waits, a shard computes
+# At once in a replica. A router takes whatever comes and refuses, in a moment, what `access` has no place for: Ray
+# would queue it, and a body that arrives slowly would hold a place.
+ONGOING_OF_ROUTER, ONGOING_OF_SHARD = 2000, 32
 TARGET_ONGOING = 8  # of a replica, on average, beyond which autoscaling adds one: a quarter of what a shard takes
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 Profile = Literal["local", "production"]
 
 # Read by Serve's processes when they start, so that all machines of a cluster must have them from the beginning.
-PRODUCTION_ENVIRONMENT = {
+ENVIRONMENT = {
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # Ray kills a proxy that takes longer than, by default, 5 s
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "rails_ray.on_ray.serving.slow_headers.bound",
+}
+PRODUCTION_ENVIRONMENT = ENVIRONMENT | {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "60",  # between two bytes of a client; Ray's default is an hour
+    # Ray has no variable for the time that headers may take; what follows this one stands among HAProxy's defaults.
+    "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM": f"leastconn\n    timeout http-request {HEADERS_S:g}s",
 }
 
 
@@ -35,6 +45,8 @@ class ServeArgs(BaseModel):
     calibration: str | None = Field(None, description="file of the version's; the current one by default")
     max_body_bytes: int = Field(8 * 2**20, ge=1, description="of a request")
     max_queries: int = Field(1024, ge=1, description="of a request")
+    max_answered_items: int = Field(100_000, ge=1, description="of a request: its queries times their k")
+    max_requests: int = Field(64, ge=1, description="answered at once by a router; others get 503 and Retry-After")
     timeout_s: float = Field(10, gt=0, description="how long a shard may take to answer")
 
     @model_validator(mode="after")
@@ -96,11 +108,16 @@ def deployments(placement: Placement, num_shards: int) -> dict[str, dict[str, An
     return {"Router": options(ONGOING_OF_ROUTER)} | shards
 
 
+def http_options(host: str, port: int) -> dict[str, Any]:
+    """Where and how Ray Serve listens, whoever starts it."""
+    return {"host": host, "port": port, "request_timeout_s": REQUEST_TIMEOUT_S}
+
+
 def serve_config(args: ServeArgs, placement: Placement, num_shards: int, *, host: str, port: int) -> dict[str, Any]:
     """The application as a config for `serve deploy` and for KubeRay's `serveConfigV2`."""
     return {
         "proxy_location": "EveryNode",
-        "http_options": {"host": host, "port": port, "request_timeout_s": REQUEST_TIMEOUT_S},
+        "http_options": http_options(host, port),
         "logging_config": {"log_level": "WARNING", "enable_access_log": False},
         "applications": [
             {
@@ -116,6 +133,11 @@ def serve_config(args: ServeArgs, placement: Placement, num_shards: int, *, host
     }
 
 
+def assignment(name: str, value: str) -> str:
+    """A variable as bash reads it."""
+    return f"{name}=" + (f"$'{value.encode('unicode_escape').decode()}'" if "\n" in value else value)
+
+
 def commented(config: dict[str, Any], profile: Profile) -> str:
     """A Serve config as YAML that says what may be changed and what that does."""
     application = config["applications"][0]
@@ -126,11 +148,14 @@ def commented(config: dict[str, Any], profile: Profile) -> str:
         "# A deployment that the version does not have is refused, and what was deployed before goes on serving;",
         "# a shard that is not named here runs with one replica: print anew for a version of more shards.",
     ]
+    environment = PRODUCTION_ENVIRONMENT if profile == "production" else ENVIRONMENT
+    lines += [
+        "#",
+        "# Every machine of the cluster must have had these variables when Ray started on it:",
+        *(f"#   {assignment(name, value)}" for name, value in environment.items()),
+    ]
     if profile == "production":
         lines += [
-            "#",
-            "# Every machine of the cluster must have had these variables when Ray started on it:",
-            *(f"#   {name}={value}" for name, value in PRODUCTION_ENVIRONMENT.items()),
             "# HAProxy then takes requests in place of Ray's own proxy. It also opens, on all interfaces whatever the",
             "# host below is: 8404 (statistics) and 9101 (metrics), which ask for nothing, and 30000-31000, where",
             "# routers ask for a key themselves. A firewall or a NetworkPolicy must let only the port below in.",

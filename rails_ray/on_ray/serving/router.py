@@ -7,48 +7,46 @@ No annotation here may be a string: FastAPI and Ray read them.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI, Response
 from ray import serve as ray_serve
-from ray.exceptions import ActorDiedError, ActorUnavailableError
-from ray.serve.exceptions import ReplicaUnavailableError
 from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
 
 from rails_ray import build_chunks
 from rails_ray.errors import UnavailableError, UnsupportedError
-from rails_ray.on_ray.serving.access import Access, Guard, Keys
+from rails_ray.on_ray.serving import refusals
+from rails_ray.on_ray.serving.access import Access, Guard
 from rails_ray.on_ray.serving.answers import coverage_of, explained, log_normaliser_of, results_of
+from rails_ray.on_ray.serving.asking import Shards
 from rails_ray.on_ray.serving.cutoffs import Cutoffs
 from rails_ray.on_ray.serving.encoder import QueryEncoder
+from rails_ray.on_ray.serving.keys import KeysFile
 from rails_ray.on_ray.serving.plan import ServeArgs
+from rails_ray.on_ray.serving.refusals import refused_with
 from rails_ray.on_ray.serving.schemas import (
-    ErrorResponse,
     ExplainRequest,
     ExplainResponse,
+    QueryResult,
     SearchRequest,
     SearchResponse,
-    sentence,
 )
 from rails_ray.on_ray.serving.shard import Asked, ShardAnswer
+from rails_ray.on_ray.serving.streaming import json_response, pieces
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import summary
 from rails_ray.storage.versions import read_manifest
 
 NUM_CANDIDATES, NUM_PER_EMBEDDING = 1000, 50  # widths of a first stage, of a request that names none
-REPLICA_LOST = (ActorDiedError, ActorUnavailableError, ReplicaUnavailableError)
 
 api = FastAPI(
     title="rails-ray",
     version="1",
     description="Retrieval with learned similarities: encode -> candidates -> score -> cut.",
-    strict_content_type=False,  # a body is JSON whatever its header says, so that the message speaks of the JSON
 )
 
 
@@ -60,26 +58,7 @@ def _access() -> Access:
 
 
 api.add_middleware(Guard, access=_access)
-
-
-@api.exception_handler(RequestValidationError)
-async def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-    return _error(422, sentence(error.errors()[0]))
-
-
-@api.exception_handler(HTTPException)
-async def _refused(request: Request, error: HTTPException) -> JSONResponse:
-    if error.status_code == 404 and error.detail == "Not Found":
-        paths = ", ".join(sorted(path for path in api.openapi()["paths"]))
-        return _error(404, f"the path must be one of {paths}, got {request.url.path}")
-    if error.status_code == 405:
-        return _error(405, f"{request.url.path} must be asked with another method, got {request.method}")
-    return _error(error.status_code, str(error.detail))
-
-
-def _error(status: int, message: str) -> JSONResponse:
-    headers = {"Retry-After": "1"} if status == 503 else None
-    return JSONResponse(ErrorResponse(error=message).model_dump(), status, headers)
+refusals.install(api)
 
 
 @contextmanager
@@ -99,19 +78,6 @@ def _told(renamed: tuple[str, str] = ("", "")) -> Iterator[None]:
         raise HTTPException(503, str(error)) from None
 
 
-async def answer_of(timeout_s: float, ask: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-    """What a replica answers; another one is asked, once, if it dies meanwhile. Nothing that is asked changes it.
-
-    Raises:
-        TimeoutError: if both together take too long.
-    """
-    async with asyncio.timeout(timeout_s):
-        try:
-            return await ask(*arguments)
-        except REPLICA_LOST:
-            return await ask(*arguments)
-
-
 @ray_serve.deployment(name="Router")
 @ray_serve.ingress(api)
 class Router:
@@ -128,34 +94,40 @@ class Router:
     ) -> None:
         store = Storage(args.storage)
         manifest = read_manifest(store, args.version)
-        self.shards = shards
+        self.shards = Shards(shards, manifest.version, manifest.sha256, args.timeout_s)
         self.shard_items = manifest.shard_items
         self.cutoffs = Cutoffs.read(store, manifest, args)
         self.index_facts = {**summary(manifest), **self.cutoffs.summary()}
         self.encoder = QueryEncoder(store, manifest)
         self.chunks = build_chunks.chunk_counts(self.cutoffs.config, manifest)
         self.args = args
-        self.access = self._read_access()
+        self.keys_file = None if args.keys_file is None else KeysFile(args.keys_file)
+        self.keys_problem: str | None = None
+        self.access = self._look_at_keys()
 
     @api.post(
         "/v1/search",
         response_model=SearchResponse,
-        responses={status: {"model": ErrorResponse} for status in (401, 403, 409, 413, 422, 503)},
+        responses=refused_with(401, 403, 408, 409, 413, 422, 503),
     )
     async def search(self, request: SearchRequest) -> Response:
         """The best items for each query, cut to those worth returning."""
         with _told():
-            answer = await self._search(request)
+            head, results = await self._search(request)
         # As JSON at once: FastAPI would check it anew and copy it, which takes longer than the search.
-        return Response(answer.model_dump_json(), media_type="application/json")
+        return await json_response(pieces(head, results))
 
-    async def _search(self, request: SearchRequest) -> SearchResponse:
-        if len(request.queries) > self.args.max_queries:
-            raise ValueError(
-                f"queries must have a length of at most {self.args.max_queries}, got {len(request.queries)}"
-            )
+    async def _search(self, request: SearchRequest) -> tuple[SearchResponse, Iterator[QueryResult]]:
+        """The answer without its results, and the results."""
+        num_queries, most = len(request.queries), self.args.max_answered_items
+        if num_queries > self.args.max_queries:
+            raise ValueError(f"queries must have a length of at most {self.args.max_queries}, got {num_queries}")
         cutoff = self.cutoffs.resolve(request.cutoff, request.k)
-        k = self.cutoffs.limit(cutoff, request.k)
+        k = self.cutoffs.limit(cutoff, request.k, max(most // num_queries, 1))
+        if num_queries * k > most:
+            raise ValueError(
+                f"queries times k must be at most {most} items, got {num_queries} x {k}: ask fewer queries at once"
+            )
         if cutoff.needs_normaliser:
             self.cutoffs.check_logit()
         else:
@@ -166,9 +138,9 @@ class Router:
             [*query.exclude, *(seen if query.exclude_seen else [])]
             for query, seen in zip(request.queries, encoded.seen, strict=True)
         ]
-        sums: list[Any] = [None for _ in self.shards]
+        sums: list[Any] = [None for _ in self.shard_items]
         if cutoff.needs_normaliser:
-            sums = await self._ask("log_sum_exp", state, exclude)
+            sums = await self.shards.ask("log_sum_exp", state, exclude)
             policy = self.cutoffs.policy(cutoff, k, log_normaliser_of(sums))
         threshold = None
         if cutoff.top_k is None:  # in a thread, as a table may have to be made
@@ -182,64 +154,62 @@ class Router:
             threshold=threshold,
             min_items=min(cutoff.min_items, k),
         )
-        answers = await self._ask("search", state, asked, exclude)
+        answers = await self.shards.ask("search", state, asked, exclude)
         # A shard that failed in the first of two rounds is not in the normaliser, and so must not be in the answer.
         answers = [
             first if isinstance(first, BaseException) else second for first, second in zip(sums, answers, strict=True)
         ]
         coverage = coverage_of(answers, self.shard_items, request.min_coverage).model_copy(update=self.chunks)
         answered = [answer for answer in answers if isinstance(answer, ShardAnswer)]
-        results = await asyncio.to_thread(results_of, answered, asked, policy, temperature, coverage)
-        for result, is_known in zip(results, encoded.is_known, strict=True):
-            result.is_known = is_known
-        return SearchResponse(
+        results = await asyncio.to_thread(results_of, answered, asked, policy, temperature, coverage, encoded.is_known)
+        head = SearchResponse(
             version=self.index_facts["version"],
             method=request.method,
-            is_exact=all(result.certificate.is_exact for result in results),
+            is_exact=results.is_exact,
             cutoff=cutoff.model_dump(exclude_defaults=True),
             coverage=coverage,
-            results=results,
+            results=[],
         )
-
-    async def _ask(self, method: str, *arguments: Any) -> list[Any]:
-        """What each shard answers to a call of its `method`, or the exception that came instead."""
-        asked = [answer_of(self.args.timeout_s, getattr(shard, method).remote, *arguments) for shard in self.shards]
-        return await asyncio.gather(*asked, return_exceptions=True)
+        return head, iter(results)
 
     @api.post(
         "/v1/explain",
         response_model=ExplainResponse,
-        responses={status: {"model": ErrorResponse} for status in (401, 403, 413, 422, 503)},
+        responses=refused_with(401, 403, 408, 413, 422, 503),
     )
     async def explain(self, request: ExplainRequest) -> ExplainResponse:
         """The component cosines and the gates of a query and some items."""
         with _told(("queries[0]", "query")):
             encoded = await asyncio.to_thread(self.encoder, [request.query.model_dump()])
-            answers = await self._ask("explain", encoded.state, request.items)
+            answers = await self.shards.ask("explain", encoded.state, request.items)
             return explained(self.index_facts["version"], answers, request.items)
 
-    @api.get("/v1/health", responses={503: {"model": ErrorResponse}})
+    @api.get("/v1/health", responses=refused_with(401, 403, 408, 413, 503))
     async def health(self) -> dict[str, Any]:
-        """Whether every shard answers."""
-        shards = await self._ask("num_items")
+        """Whether every shard answers, and a warning where the file of API keys cannot be used."""
+        shards = await self.shards.ask("num_items")
         missing = [f"shard {number}" for number, answer in enumerate(shards) if not isinstance(answer, int)]
         if missing:
             raise HTTPException(503, f"{len(shards)} shards must answer, got none from {', '.join(missing)}")
-        return {"status": "ok", "version": self.index_facts["version"], "num_shards": len(shards)}
+        warning = {} if self.keys_problem is None else {"warning": self.keys_problem}
+        return {"status": "ok", "version": self.index_facts["version"], "num_shards": len(shards), **warning}
 
-    @api.get("/v1/index")
+    @api.get("/v1/index", responses=refused_with(401, 403, 408, 413))
     async def index(self) -> dict[str, Any]:
         """What is served: version, items, shards, columns and the default cut-off."""
         return self.index_facts
 
     async def check_health(self) -> None:
-        """Encodes a query, and looks at the keys again. A file that cannot be used leaves those that were."""
+        """Encodes a query, and looks at the keys again."""
         await asyncio.to_thread(self.encoder.check)
-        try:
-            self.access = await asyncio.to_thread(self._read_access)
-        except ValueError as error:
-            logging.getLogger("ray.serve").warning("the former API keys stay in use: %s", error)
+        self.access = await asyncio.to_thread(self._look_at_keys)
 
-    def _read_access(self) -> Access:
-        keys = None if self.args.keys_file is None else Keys.read(self.args.keys_file)
-        return Access(keys, self.args.max_body_bytes)
+    def _look_at_keys(self) -> Access:
+        """Who is let in from now on; what is wrong with the file of keys is logged once."""
+        keys, problem = None, None
+        if self.keys_file is not None:
+            keys, problem = self.keys_file.look()
+        if problem is not None and problem != self.keys_problem:
+            logging.getLogger("ray.serve").error(problem)
+        self.keys_problem = problem
+        return Access(keys, self.args.max_body_bytes, self.args.max_requests)

@@ -1,55 +1,122 @@
 """The JSON of the HTTP API, version 1."""
 
+import reprlib
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    JsonValue,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    model_validator,
+)
+from pydantic_core import CoreSchema, core_schema
 
-ItemId = StrictStr | StrictInt
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-Between0And1 = Annotated[float, Field(gt=0, lt=1)]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+LARGEST_INTEGER = 2**31 - 1  # far above what an index holds, and a tensor takes it
+LONGEST_ECHO = 60  # characters of what a request said, in a sentence about it
+
+
+class _Id:
+    """A union that has one error, at its own place: a client knows nothing of its branches."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        message = "Input should be a string or an integer"
+        return core_schema.custom_error_schema(handler(source), "item_id", custom_error_message=message)
+
+
+class _Key:
+    """An integer as a key of a JSON object, where it is a string, and each number can be written in one way."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        digits = core_schema.str_schema(pattern="^(0|[1-9][0-9]{0,9})$")
+        number = core_schema.int_schema(le=LARGEST_INTEGER)
+        message = f"must have integers from 0 to {LARGEST_INTEGER} in decimal digits as keys"
+        read = core_schema.chain_schema([digits, number])
+        return core_schema.custom_error_schema(read, "key", custom_error_message=message)
+
+
+# Numbers are strict: an integer will do for a float, but neither "3", true nor, for an integer, 3.0.
+Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Between0And1 = Annotated[Finite, Field(gt=0, lt=1)]
+Share = Annotated[Finite, Field(ge=0, le=1)]
+Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_INTEGER)]
+ItemId = Annotated[StrictStr | StrictInt, _Id()]
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _few_fields(cls, given: Any) -> Any:
+        """Refuses a million unknown fields at once: an error for each would take a gigabyte."""
+        if isinstance(given, dict) and len(given) > len(cls.model_fields):
+            raise ValueError(f"must have no more than its {len(cls.model_fields)} fields, got {len(given)}")
+        return given
 
-def _exactly_one(model: BaseModel, what: str) -> None:
-    names = list(what.split(", "))
+
+def _exactly_one(model: BaseModel, names: Sequence[str]) -> None:
     given = [name for name in names if getattr(model, name) is not None]
     if len(given) != 1:
-        raise ValueError(f"must have exactly one of {what}, got {' and '.join(given) or 'none'}")
+        raise ValueError(f"must have exactly one of {', '.join(names)}, got {' and '.join(given) or 'none'}")
+
+
+def _one_of(names: Sequence[str]) -> ConfigDict:
+    """The same in JSON Schema, where null is as good as nothing."""
+    given: list[JsonValue] = [{"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in names]
+    return ConfigDict(json_schema_extra={"oneOf": given})
+
+
+QUERY_FORMS = ("text", "embedding", "features", "history", "user_id")
+CUTOFF_FORMS = ("mass", "coverage", "nucleus", "probability", "score", "top_k")
 
 
 class QueryInput(_Strict):
     """One query, by exactly one of text, embedding, features, history and user_id, of which an index takes some."""
 
+    model_config = _one_of(QUERY_FORMS)
+
     text: Annotated[str, Field(min_length=1, max_length=10_000)] | None = None
-    embedding: Annotated[list[Finite], Field(min_length=1, max_length=65_536)] | None = Field(
+    embedding: Annotated[list[Finite], Field(min_length=1, max_length=65_536, fail_fast=True)] | None = Field(
         None,
         description="The representation that the query tower would make, of its width; or, where queries are vectors, "
         "the query itself.",
     )
-    features: Annotated[dict[int, Finite], Field(max_length=100_000)] | None = Field(
-        None, description="Numbers of features and the value of each, where queries are such."
+    features: (
+        Annotated[
+            dict[Annotated[int, _Key()], Finite],
+            Field(max_length=100_000, fail_fast=True, json_schema_extra={"additionalProperties": False}),
+        ]
+        | None
+    ) = Field(
+        None, description="The value of each feature by its number in decimal digits, where queries are features."
     )
-    history: Annotated[list[ItemId], Field(min_length=1, max_length=10_000)] | None = Field(
+    history: Annotated[list[ItemId], Field(min_length=1, max_length=10_000, fail_fast=True)] | None = Field(
         None, description="Items in time order; ids that the index does not know are ignored."
     )
-    user_id: ItemId | None = Field(None, description="Of a user whose history the index holds.")
-    exclude_seen: bool = Field(True, description="Whether the items of the history are passed over by the search.")
-    exclude: Annotated[list[ItemId], Field(max_length=100_000)] = Field(
+    user_id: ItemId | None = Field(None, description="A user whose history the index holds.")
+    exclude_seen: StrictBool = Field(
+        True, description="Whether the items of the history are passed over by the search."
+    )
+    exclude: Annotated[list[ItemId], Field(max_length=100_000, fail_fast=True)] = Field(
         default=[], description="Items that no answer may hold; ids that the index does not know are ignored."
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        _exactly_one(self, "text, embedding, features, history, user_id")
+        _exactly_one(self, QUERY_FORMS)
         return self
 
 
 class CutoffInput(_Strict):
     """How to cut the list, by exactly one of mass, coverage, nucleus, probability, score and top_k."""
+
+    model_config = _one_of(CUTOFF_FORMS)
 
     mass: Between0And1 | None = Field(
         None, description="Keep what scores as high as a relevant item does with this probability, going by its tau_q."
@@ -65,17 +132,19 @@ class CutoffInput(_Strict):
     probability: Between0And1 | None = Field(
         None, description="Keep what holds at least this share, each on its own, of the softmax over all items."
     )
-    score: Annotated[float, Field(ge=-1, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=1)] | None = None
-    min_items: Annotated[int, Field(ge=0)] = Field(0, description="Keep at least so many, whatever their scores.")
-    max_items: Annotated[int, Field(ge=1)] | None = Field(None, description="Keep at most so many; by default k.")
+    score: Annotated[Finite, Field(ge=-1, le=1)] | None = None
+    top_k: Count | None = None
+    min_items: Annotated[int, Field(strict=True, ge=0, le=LARGEST_INTEGER)] = Field(
+        0, description="Keep at least so many, whatever their scores."
+    )
+    max_items: Count | None = Field(None, description="Keep at most so many; by default k.")
     background: Literal["uniform", "sphere", "fitted"] | None = Field(
-        None, description="Of mass: what any item scores; by default uniform."
+        None, description="How any item scores; with mass alone, and by default uniform."
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        _exactly_one(self, "mass, coverage, nucleus, probability, score, top_k")
+        _exactly_one(self, CUTOFF_FORMS)
         if self.max_items is not None and self.min_items > self.max_items:
             raise ValueError(f"must have min_items of at most the {self.max_items} of max_items, got {self.min_items}")
         if self.background is not None and self.mass is None:
@@ -89,8 +158,8 @@ class CutoffInput(_Strict):
 
 
 class SearchRequest(_Strict):
-    queries: Annotated[list[QueryInput], Field(min_length=1)]
-    k: Annotated[int, Field(ge=1)] | None = Field(
+    queries: Annotated[list[QueryInput], Field(min_length=1, fail_fast=True)]
+    k: Count | None = Field(
         None,
         description="At most so many items per query; by default what the cut-off says, or else 10 for top_k and 1000 "
         "for cut-offs that go by scores.",
@@ -100,17 +169,17 @@ class SearchRequest(_Strict):
         description="The first two are exact; the others say how far from it an answer can be. An index of items that "
         "are found by codes has brute_force and inverted, any other all but inverted.",
     )
-    num_candidates: Annotated[int, Field(ge=1)] | None = Field(
+    num_candidates: Count | None = Field(
         None,
         description="Items that `average` and `combined` take by the average component in each shard, and `inverted` "
         "by the buckets looked up, at least k for `average` and `inverted`; by default 1000, or k if that is more.",
     )
-    num_per_embedding: Annotated[int, Field(ge=1)] | None = Field(
+    num_per_embedding: Count | None = Field(
         None,
         description="Items that `two_pass`, `per_embedding` and `combined` take by each pair of components in each "
         "shard; by default 50, or k if that is more.",
     )
-    num_probes: Annotated[int, Field(ge=1)] | None = Field(
+    num_probes: Count | None = Field(
         None, description="Buckets that `inverted` looks up in each chunk; by default 100, or all if there are fewer."
     )
     cutoff: CutoffInput | None = Field(
@@ -161,7 +230,7 @@ class QueryResult(BaseModel):
 
 
 class Coverage(BaseModel):
-    """Of the search: what part of the corpus was looked at. The cut-off of this name is another matter.
+    """What part of the corpus was searched. The cut-off of this name is another matter.
 
     chunks_trained, num_chunks: of a model in chunks, how many there are and should be; null for any other.
     """
@@ -190,7 +259,7 @@ class SearchResponse(BaseModel):
 
 class ExplainRequest(_Strict):
     query: QueryInput
-    items: Annotated[list[ItemId], Field(min_length=1, max_length=1000)]
+    items: Annotated[list[ItemId], Field(min_length=1, max_length=1000, fail_fast=True)]
 
 
 class ExplainedItem(BaseModel):
@@ -216,15 +285,10 @@ class ErrorResponse(BaseModel):
 
 def sentence(error: dict[str, Any]) -> str:
     """One of pydantic's findings as a sentence: what must hold, what came."""
-    where = ""
-    for step in error["loc"][1:] if error["loc"][:1] == ("body",) else error["loc"]:
-        where += f"[{step}]" if isinstance(step, int) else f".{step}" if where else str(step)
-    where = where or "the body"
-    context = error.get("ctx", {})
-    came = _shorten(error.get("input"))
+    steps = error["loc"][1:] if error["loc"][:1] == ("body",) else error["loc"]
+    given, context = error.get("input"), error.get("ctx", {})
+    where, came = _place(steps), shortened(given)
     match error["type"]:
-        case "json_invalid":
-            return f"the body must be JSON, got something else: {context.get('error', error['msg'])}"
         case "model_attributes_type" | "model_type" | "dict_type":
             return f"{where} must be a JSON object, got {came}"
         case "missing":
@@ -233,18 +297,53 @@ def sentence(error: dict[str, Any]) -> str:
             return f"{where} must not be given, it is no field of this request, got {came}"
         case "value_error":
             return f"{where} {error['msg'].removeprefix('Value error, ')}"
-        case "finite_number":
-            return f"{where} must be a finite number, got {came}"
+        case "key":  # at the place of the key, in its object
+            return f"{_place(steps[:-2])} {error['msg']}, got {came}"
         case "too_short" | "string_too_short":
             return f"{where} must have a length of at least {context['min_length']}, got {came}"
         case "too_long" | "string_too_long":
-            return f"{where} must have a length of at most {context['max_length']}, got {came}"
-        case "int_parsing" | "int_type" | "int_from_float":
+            return f"{where} must have a length of at most {context['max_length']}, got {len(given or ())}"
+        case "float_type" | "finite_number":
+            is_number = isinstance(given, int | float) and not isinstance(given, bool)
+            return f"{where} must be {'a finite number' if is_number else 'a number'}, got {came}"
+        case "int_type":
             return f"{where} must be an integer, got {came}"
+        case "string_type":
+            return f"{where} must be a string, got {came}"
+        case "bool_type":
+            return f"{where} must be true or false, got {came}"
+        case "list_type":
+            return f"{where} must be a list, got {came}"
         case _:
             return f"{where} {error['msg'].replace('Input should', 'must', 1)}, got {came}"
 
 
-def _shorten(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def _place(steps: Sequence[str | int]) -> str:
+    """Where in the body, as a client would write it: queries[0].features['17']."""
+    where = ""
+    for step in steps:
+        is_name = isinstance(step, str) and step.isidentifier() and len(step) <= LONGEST_ECHO
+        name = str(step) if is_name else shortened(step)
+        where += name if not where else f".{name}" if is_name else f"[{name}]"
+    return where or "the body"
+
+
+class _Echo(reprlib.Repr):
+    """As Python writes values, but JSON's own words; no more of a long or deep one than is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxlong = self.maxother = LONGEST_ECHO
+        self.maxlevel = 3
+
+    def repr_bool(self, value: bool, level: int) -> str:
+        return "true" if value else "false"
+
+    def repr_NoneType(self, value: None, level: int) -> str:  # noqa: N802 (called by the name of the type)
+        return "null"
+
+
+def shortened(value: Any) -> str:
+    """What a request said, as short as an error may repeat it."""
+    text = _Echo().repr(value)
+    return text if len(text) <= LONGEST_ECHO else f"{text[: LONGEST_ECHO - 3]}..."

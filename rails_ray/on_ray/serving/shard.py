@@ -1,9 +1,10 @@
 """A shard's deployment: a mailbox around the items of one shard and the methods that search them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from ray import serve as ray_serve
 
 from rails_ray import build, build_search
 from rails_ray.on_ray.cluster import reserved_device
+from rails_ray.on_ray.serving.memory import give_back_soon
 from rails_ray.retrieval import Found, FoundAbove
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.retrieval.sharded import search_shard, search_shard_above
@@ -23,6 +25,20 @@ from rails_ray.storage.versions import read_manifest
 from rails_ray.top_k import Exclusions, TopK
 
 ItemId = str | int
+Value = TypeVar("Value")
+LARGE = 50_000  # items of an answer, some 10 MB of ids, titles and scores
+
+
+@dataclass(frozen=True)
+class Answer(Generic[Value]):
+    """What a replica says, and of what.
+
+    identity: of the version that it serves (`Manifest.sha256`).
+    value: None where it was asked for another one: while a new version is deployed, routers and shards of both are up.
+    """
+
+    identity: str
+    value: Value | None
 
 
 @dataclass(frozen=True)
@@ -83,13 +99,26 @@ class ShardExplanation:
     gates: list[list[list[float]]]
 
 
+def of_identity(method: Callable[..., Awaitable[Value]]) -> Callable[..., Awaitable[Answer[Value]]]:
+    """The method of a replica that is told which version it is asked of, does nothing for another one, and says which
+    one it has."""
+
+    @wraps(method)
+    async def asked(self: Any, identity: str, *arguments: Any) -> Answer[Value]:
+        value = await method(self, *arguments) if identity == self.identity else None
+        return Answer(self.identity, value)
+
+    return asked
+
+
 @ray_serve.deployment(name="Shard")
 class Shard:
-    """Searches the items of one shard of an index version."""
+    """Searches the items of one shard of an index version. Whoever asks says of which version, by its identity."""
 
     def __init__(self, storage: str, version: str, shard: int) -> None:
         store = Storage(storage)
         manifest = read_manifest(store, version)
+        self.identity = manifest.sha256
         device = reserved_device()
         self.similarity: Any = build.version_similarity(store, manifest).to(device)
         self.config = build.version_config(store, manifest)
@@ -99,9 +128,13 @@ class Shard:
         self.indexes = build_search.code_indexes(self.similarity, self.state)
         self.device = device
 
+    @of_identity
     async def search(self, query: AnyQuery, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
         """The items of the shard that are asked for, of each query, or all that are left after exclusion."""
-        return await asyncio.to_thread(self._search, query, asked, exclude)
+        found = await asyncio.to_thread(self._search, query, asked, exclude)
+        if sum(top_k.k for top_k in found.found) >= LARGE:
+            give_back_soon()
+        return found
 
     def _search(self, query: AnyQuery, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
         retriever = build_search.retriever(
@@ -141,6 +174,7 @@ class Shard:
             num_searched=[len(self.rows) - len(set(excluded)) for excluded in rows],
         )
 
+    @of_identity
     async def log_sum_exp(self, query: QueryState, exclude: Sequence[Sequence[ItemId]]) -> NDArray[np.float64]:
         """Of the training logits of all items of the shard that are not excluded, for each query."""
         return await asyncio.to_thread(self._log_sum_exp, query, exclude)
@@ -158,6 +192,7 @@ class Shard:
         """Rows of the shard, from 0, of those items that it holds."""
         return [[self.rows[item_id] for item_id in ids if item_id in self.rows] for ids in item_ids]
 
+    @of_identity
     async def explain(self, query: AnyQuery, item_ids: Sequence[ItemId]) -> ShardExplanation:
         """Of one query and those of the items that the shard holds."""
         here = [item_id for item_id in item_ids if item_id in self.rows]
@@ -172,6 +207,7 @@ class Shard:
             gates=explained.gates[0].tolist(),
         )
 
+    @of_identity
     async def num_items(self) -> int:
         """Items that this replica searches; answering says that it is up."""
         return len(self.rows)

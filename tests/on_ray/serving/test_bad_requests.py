@@ -1,5 +1,7 @@
 """Requests that cannot be answered: the status, and the sentence that says what must hold."""
 
+import socket
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -31,9 +33,12 @@ pytestmark = pytest.mark.cluster
             "queries[0] must have exactly one of text, embedding, features, history, user_id, got text and embedding",
         ),
         ({"queries": [{"embedding": [1.0]}]}, "queries[0].embedding must have 8 numbers, got 1"),
-        (
-            {"queries": [{"text": "a"}, {"history": ["x"]}]},
-            "queries[1] must be a text or an embedding for this index, got a history",
+        *(
+            (
+                {"queries": [{"text": "a"}, query]},
+                f"queries[1] must be given by text or embedding for this index, got {next(iter(query))}",
+            )
+            for query in ({"history": ["x"]}, {"user_id": 3}, {"features": {}}, {"features": {"1": 1.0}, "text": None})
         ),
         ({"queries": [{"text": "🍕!"}]}, "queries[0].text must hold a letter or a digit, got '🍕!'"),
         (
@@ -113,9 +118,13 @@ def test_a_bad_request_is_422_and_a_sentence(served_version: Served, body: dict[
     [
         (b'{"queries": [{"embedding": [NaN]}]}', "queries[0].embedding[0] must be a finite number, got nan"),
         (b'{"queries": [{"embedding": [1e999]}]}', "queries[0].embedding[0] must be a finite number, got inf"),
-        (b'{"queries": [', "the body must be JSON, got something else: Expecting value"),
-        (b"[]", "the body must be a JSON object, got []"),
         (b"", "the body must be given, got none"),
+        (
+            b'{"queries": [{"text": "\\ud800"}]}',
+            "the body must hold whole characters, got half of a surrogate pair, '\\ud800'",
+        ),
+        (b"[" * 100_000, "the body must nest a few levels deep, as a request does, got hundreds"),
+        (b"9" * 5000, "the body must hold integers of at most 4300 digits, got a longer one"),
     ],
 )
 def test_a_body_that_is_no_request(served_version: Served, body: bytes, message: str) -> None:
@@ -125,6 +134,63 @@ def test_a_body_that_is_no_request(served_version: Served, body: bytes, message:
 
 def test_unknown_paths_and_methods(served_version: Served) -> None:
     response = httpx.get(f"{served_version.url}/v2/search")
-    expected = "the path must be one of /v1/explain, /v1/health, /v1/index, /v1/search, got /v2/search"
+    expected = "the path must be one of /v1/explain, /v1/health, /v1/index, /v1/search, got '/v2/search'"
     assert (response.status_code, response.json()) == (404, {"error": expected})
-    assert httpx.get(f"{served_version.url}/v1/search").status_code == 405
+    response = httpx.get(f"{served_version.url}/v1/search")
+    assert (response.status_code, response.headers["allow"]) == (405, "POST")
+
+
+@pytest.mark.parametrize("path", ["/v1/health", "/v1/index", "/v1/nothing", "/openapi.json"])
+def test_head_is_get_without_the_body(served_version: Served, path: str) -> None:
+    got, head = (httpx.request(method, f"{served_version.url}{path}") for method in ("GET", "HEAD"))
+    assert (head.status_code, head.content) == (got.status_code, b"")
+    assert head.headers["content-type"] == got.headers["content-type"]
+    assert head.headers["content-length"] == str(len(got.content))
+
+
+def test_what_curl_sends_by_itself(served_version: Served) -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    body = b'{"queries": [{"text": "red"}], "k": 3, "cutoff": {"top_k": 3}}'
+    response = httpx.post(f"{served_version.url}/v1/search", content=body, headers=form)
+    assert [result["items"] for result in response.json()["results"]] == served_version.offline(["red"], 3)
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    [
+        b"GET /v1/health HTTP/1.0\r\n",
+        b"get /v1/health HTTP/1.1\r\n",
+        b"PROPFIND /v1/search HTTP/1.1\r\n",
+        b"GET /v1/%00%ff%0a HTTP/1.1\r\n",
+        b"GET //v1/health/ HTTP/1.1\r\n",
+        b"GET /" + b"x" * 60_000 + b" HTTP/1.1\r\n",
+        b"GET /\xff HTTP/1.1\r\n",
+        b"GET /v1/health HTTP/1.1\r\nx: " + b"y" * 2**20 + b"\r\n",
+        b"POST /v1/search HTTP/1.1\r\ncontent-length: -1\r\n",
+        b"POST /v1/search HTTP/1.1\r\ncontent-length: 2\r\ncontent-encoding: gzip\r\n",
+    ],
+    ids=lambda line: repr(line[:30]),
+)
+def test_odd_requests_are_answered_in_few_words(served_version: Served, request_line: bytes) -> None:
+    address = httpx.URL(served_version.url)
+    with socket.create_connection((address.host, address.port), timeout=20) as connection:
+        # The server may answer, and close, before it has read all of a long header.
+        with suppress(ConnectionError):
+            connection.sendall(request_line + b"host: [\r\nconnection: close\r\n\r\n{}")
+        answer = b""
+        with suppress(ConnectionError):
+            while piece := connection.recv(2**16):
+                answer += piece
+    status = int(answer.split()[1])
+    assert status in (200, 400, 404, 405, 422, 431)
+    assert len(answer) < 2000
+
+
+def test_the_description_names_every_status(served_version: Served) -> None:
+    paths = httpx.get(f"{served_version.url}/openapi.json").json()["paths"]
+    told = {path: {int(status) for status in next(iter(ways.values()))["responses"]} for path, ways in paths.items()}
+    of_all = {200, 401, 403, 408, 413}  # what `access` refuses
+    assert told["/v1/search"] >= of_all | {409, 422, 503}
+    assert told["/v1/explain"] >= of_all | {422, 503}
+    assert told["/v1/health"] >= of_all | {503}
+    assert told["/v1/index"] >= of_all

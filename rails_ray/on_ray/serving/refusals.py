@@ -1,0 +1,149 @@
+"""What cannot be answered: how a body is read, and the status and the sentence of each refusal.
+
+A body is JSON in UTF-8, whatever its header says. One that is not is 422, as is one that does not fit the request, so
+that a client has one status for what it must write differently.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rails_ray.on_ray.serving.schemas import ErrorResponse, sentence, shortened
+
+LONGEST_SENTENCE = 1000  # characters; what a sentence repeats is shorter, unless it comes from elsewhere
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # an escaped half of a character, or a backslash before the same letters
+
+
+def install(api: FastAPI) -> None:
+    """Makes an application answer so, by the routes that it gets from now on."""
+    api.router.route_class = _JsonRoute
+    api.router.redirect_slashes = False  # a redirect would lead to the host that the request names
+    api.add_exception_handler(RequestValidationError, _invalid)
+    api.add_exception_handler(HTTPException, _refused)
+    api.add_middleware(_HeadAsGet)
+
+
+def refused_with(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """What OpenAPI says of a route that can answer with these."""
+    return {status: {"model": ErrorResponse} for status in statuses}
+
+
+def read_json(body: bytes) -> dict[str, Any]:
+    """The JSON object of a body.
+
+    Raises:
+        HTTPException: if it is none, or two readers could understand it differently.
+    """
+    try:
+        text = body.decode("utf-8-sig")
+        value = json.loads(text, object_pairs_hook=_object)
+        if SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeDecodeError as error:
+        raise _unreadable(f"the body must be JSON in UTF-8, got the byte 0x{error.object[error.start]:02x}") from None
+    except UnicodeEncodeError as error:
+        half = shortened(error.object[error.start])
+        raise _unreadable(f"the body must hold whole characters, got half of a surrogate pair, {half}") from None
+    except json.JSONDecodeError as error:
+        found = f"{error.msg.rstrip(': ')}: line {error.lineno} column {error.colno}"
+        raise _unreadable(f"the body must be JSON, got something else: {found}") from None
+    except RecursionError:
+        raise _unreadable("the body must nest a few levels deep, as a request does, got hundreds") from None
+    except ValueError:  # Python's limit, which keeps it from work that grows with the square of the digits
+        most = sys.get_int_max_str_digits()
+        raise _unreadable(f"the body must hold integers of at most {most} digits, got a longer one") from None
+    if not isinstance(value, dict):
+        raise _unreadable(f"the body must be a JSON object, got {shortened(value)}")
+    return value
+
+
+def _object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in fields:
+        if name in found:
+            raise _unreadable(f"an object of the body must have each field once, got {shortened(name)} twice")
+        found[name] = value
+    return found
+
+
+def _unreadable(message: str) -> HTTPException:
+    return HTTPException(422, message)
+
+
+class _JsonRequest(Request):
+    """A request whose body is JSON, whatever its header says: curl's is that of a form."""
+
+    @property
+    def headers(self) -> Headers:
+        named = [(name, value) for name, value in self.scope["headers"] if name != b"content-type"]
+        return Headers(raw=[*named, (b"content-type", b"application/json")])
+
+    async def json(self) -> dict[str, Any]:
+        encoding = ", ".join(self.headers.getlist("content-encoding")) or "identity"
+        if encoding.lower() != "identity":
+            raise _unreadable(f"the body must be sent without content-encoding, got {shortened(encoding)}")
+        return read_json(await self.body())
+
+
+class _JsonRoute(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().get_route_handler()
+
+        async def read(request: Request) -> Response:
+            return await answer(_JsonRequest(request.scope, request.receive))
+
+        return read
+
+
+class _HeadAsGet:
+    """An ASGI application before another: HEAD is answered as GET is, without the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_head(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        await self._app({**scope, "method": "GET"}, receive, send_head)
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return _refusal(422, sentence(error.errors()[0]))
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    path = shortened(request.scope["path"])  # as it came: `request.url` leaves characters out
+    headers = dict(error.headers or {})
+    if error.status_code == 404 and error.detail == "Not Found":
+        paths = ", ".join(sorted(request.app.openapi()["paths"]))
+        return _refusal(404, f"the path must be one of {paths}, got {path}")
+    if error.status_code == 405:
+        methods = set(headers.get("Allow", "").split(", "))
+        allowed = sorted(methods | ({"HEAD"} if "GET" in methods else set()))
+        message = f"{path} must be asked with {' or '.join(allowed)}, got {shortened(request.method)}"
+        return _refusal(405, message, headers | {"Allow": ", ".join(allowed)})
+    return _refusal(error.status_code, str(error.detail), headers)
+
+
+def _refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    if len(message) > LONGEST_SENTENCE:
+        message = f"{message[: LONGEST_SENTENCE - 3]}..."
+    retry = {"Retry-After": "1"} if status == 503 else {}
+    return JSONResponse(ErrorResponse(error=message).model_dump(), status, {**retry, **(headers or {})})

@@ -1,0 +1,53 @@
+"""Bound the time that a client may take to send the headers of a request; uvicorn alone waits for ever.
+
+Ray calls `bound` in each process that listens for HTTP, as the environment of `plan` says, before it makes its server.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.config import HTTP_PROTOCOLS
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEADERS_S = 10.0  # from the opening of a connection, or the first byte of a later request
+
+
+def bound() -> list[Any]:
+    """Make `PromptProtocol` that of the servers of this process; no middleware."""
+    HTTP_PROTOCOLS["auto"] = f"{__name__}:PromptProtocol"
+    return []
+
+
+class PromptProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, which closes a connection whose headers do not come in time."""
+
+    _due: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._wait()
+
+    def on_headers_complete(self) -> None:
+        self._wait_no_longer()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._wait_no_longer()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        if self._due is None:
+            self._due = self.loop.call_later(HEADERS_S, self._close)
+
+    def _wait_no_longer(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
+    def _close(self) -> None:
+        self.transport.write(b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
+        self.transport.close()

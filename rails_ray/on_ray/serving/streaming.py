@@ -1,0 +1,57 @@
+"""An answer as JSON: in one piece if it is small, and as a stream if it is large, so that it is never held twice."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+from fastapi import Response
+from fastapi.responses import StreamingResponse
+
+from rails_ray.on_ray.serving.memory import give_back_soon
+from rails_ray.on_ray.serving.schemas import QueryResult, SearchResponse
+
+PIECE_BYTES = 256 * 2**10  # each costs a message from router to proxy
+JSON = "application/json"
+
+
+def pieces(head: SearchResponse, results: Iterator[QueryResult]) -> Iterator[bytes]:
+    """The JSON of an answer, results one by one.
+
+    Args:
+        head: the answer without its results, which are its last field.
+    """
+    start = head.model_dump_json()
+    assert start.endswith('"results":[]}')
+    yield start.removesuffix("]}").encode()
+    for number, result in enumerate(results):
+        yield b"," * (number > 0) + result.model_dump_json().encode()
+    yield b"]}"
+
+
+def in_large_pieces(small: Iterator[bytes]) -> Iterator[bytes]:
+    """The same bytes in pieces of `PIECE_BYTES` and somewhat more."""
+    held, num_bytes = list[bytes](), 0
+    for piece in small:
+        held.append(piece)
+        num_bytes += len(piece)
+        if num_bytes >= PIECE_BYTES:
+            yield b"".join(held)
+            held, num_bytes = [], 0
+    yield b"".join(held)
+
+
+async def json_response(small: Iterator[bytes]) -> Response:
+    """A response of these bytes, made outside the event loop."""
+    large = in_large_pieces(small)
+    first = await asyncio.to_thread(next, large)
+    if len(first) < PIECE_BYTES:
+        return Response(first, media_type=JSON)
+
+    async def stream() -> AsyncIterator[bytes]:
+        try:
+            yield first
+            while (piece := await asyncio.to_thread(next, large, None)) is not None:
+                yield piece
+        finally:
+            give_back_soon()
+
+    return StreamingResponse(stream(), media_type=JSON)

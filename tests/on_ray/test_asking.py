@@ -1,0 +1,87 @@
+"""How shards are asked: a replica that dies or is of another version is passed over, others are waited for."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorDiedError, ActorUnavailableError
+
+from rails_ray.errors import UnavailableError
+from rails_ray.on_ray.serving.asking import PAUSES_S, Shards
+from rails_ray.on_ray.serving.shard import Answer, of_identity
+
+
+class Handle:
+    """Of a shard whose replicas give these answers in turn, or raise them; None waits for ever."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.left, self.asked = list(answers), list[Any]()
+        self.search = SimpleNamespace(remote=self._search)
+
+    async def _search(self, *arguments: Any) -> Any:
+        self.asked.append(arguments)
+        answer = self.left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is None:
+            await asyncio.Event().wait()
+        return answer
+
+
+OURS, OTHERS = Answer("ours", "found"), Answer("others", None)
+
+
+def ask(*handles: Handle, timeout_s: float = 5) -> list[Any]:
+    return asyncio.run(Shards(list(handles), "v2", "ours", timeout_s).ask("search", "query", 3))
+
+
+@pytest.mark.parametrize("lost", [ActorDiedError(), ActorUnavailableError("gone", None), OTHERS])
+def test_another_replica_is_asked_where_one_dies_or_is_of_another_version(lost: Any) -> None:
+    handle = Handle(lost, lost, OURS)
+    assert ask(handle) == ["found"]
+    assert handle.asked == [("ours", "query", 3)] * 3
+
+
+def test_where_no_replica_is_of_the_version_the_shard_is_missing() -> None:
+    handle = Handle(*[OTHERS] * 20)
+    (refused, found) = ask(handle, Handle(OURS))
+    assert found == "found"
+    assert isinstance(refused, UnavailableError)
+    assert str(refused) == "shard 0 must be of version v2, got replicas of another one: try again"
+    assert len(handle.asked) == len(PAUSES_S) + 1
+
+
+def test_an_answer_of_another_version_is_none_even_if_it_holds_something() -> None:
+    assert ask(Handle(Answer("others", "found elsewhere"), OURS)) == ["found"]
+
+
+def test_replicas_that_keep_dying_are_told_as_they_died() -> None:
+    (died,) = ask(Handle(*[ActorDiedError()] * 20))
+    assert isinstance(died, ActorDiedError)
+
+
+def test_what_a_replica_refuses_is_not_asked_again_and_one_that_is_slow_not_waited_for() -> None:
+    handle = Handle(ValueError("no"), OURS)
+    (refused,) = ask(handle)
+    assert isinstance(refused, ValueError)
+    assert len(handle.asked) == 1
+    for answers in ([None], [ActorDiedError(), None]):
+        (late,) = ask(Handle(*answers), timeout_s=0.05)
+        assert isinstance(late, TimeoutError)
+
+
+def test_a_replica_does_nothing_for_another_version_and_says_which_one_it_has() -> None:
+    class Replica:
+        identity = "ours"
+        num_asked = 0
+
+        @of_identity
+        async def search(self, query: str) -> str:
+            self.num_asked += 1
+            return query.upper()
+
+    replica = Replica()
+    assert asyncio.run(replica.search("ours", "red")) == Answer("ours", "RED")
+    assert asyncio.run(replica.search("others", "red")) == Answer("ours", None)
+    assert replica.num_asked == 1

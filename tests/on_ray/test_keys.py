@@ -1,0 +1,115 @@
+"""Files of API keys: who gets in by them, and what a router that starts anew still knows."""
+
+from pathlib import Path
+
+import pytest
+
+from rails_ray.on_ray.serving.keys import NOBODY, Keys, KeysFile, Memory, NoKeysError
+
+KEY, OTHER = "k" * 20, "o" * 20
+
+
+def test_keys_are_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"# for the shop\n{KEY}\n\n  {OTHER}  \n")
+    keys = Keys.read(str(file))
+    assert keys.hold(KEY.encode())
+    assert keys.hold(OTHER.encode())
+    assert not keys.hold(b"# for the shop")
+    assert not keys.hold(b"")
+
+
+@pytest.mark.parametrize(
+    ("content", "is_none", "message"),
+    [
+        (None, True, r"keys_file must be a text file of ASCII keys, got .*keys: .*No such file"),
+        (b"# none\n\n", True, r"keys_file must hold at least 1 key, got none in .*keys"),
+        (b"", True, r"keys_file must hold at least 1 key, got none in .*keys"),
+        (b"\xff\xfe" * 20, False, r"keys_file must be a text file of ASCII keys, got .*keys: 'ascii' codec"),
+        (b"# ours\nshort\n", False, r"line 2 of .*keys must be a key of at least 16 characters, got 5"),
+    ],
+)
+def test_a_file_that_holds_no_keys_is_told(content: bytes | None, is_none: bool, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ValueError, match=message) as refused:
+        Keys.read(str(file))
+    assert isinstance(refused.value, NoKeysError) == is_none
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "keys"
+    file.write_text(f"{KEY}\n")
+    return file
+
+
+def looked_at(file: Path, folder: Path) -> KeysFile:
+    return KeysFile(str(file), Memory(str(file), folder))
+
+
+def test_keys_change_with_their_file(file: Path, tmp_path: Path) -> None:
+    keys = looked_at(file, tmp_path / "memory")
+    assert keys.look() == (Keys.of([KEY]), None)
+    file.write_text(f"{OTHER}\n")
+    assert keys.look() == (Keys.of([OTHER]), None)
+
+
+@pytest.mark.parametrize("content", [None, "", "# all of them are gone\n"])
+def test_a_file_that_is_deleted_or_emptied_lets_nobody_in(content: str | None, file: Path, tmp_path: Path) -> None:
+    keys = looked_at(file, tmp_path / "memory")
+    keys.look()
+    file.unlink() if content is None else file.write_text(content)
+    found, problem = keys.look()
+    assert found == NOBODY
+    assert str(problem).startswith("keys_file must ")
+    assert str(problem).endswith(": nobody gets in until it holds one")
+    file.write_text("short\n")  # those that were locked out stay so, also through a router that has just started
+    for looking in (keys, looked_at(file, tmp_path / "memory")):
+        found, problem = looking.look()
+        assert found == NOBODY
+        assert str(problem).endswith("at least 16 characters, got 5: nobody gets in until it is mended")
+    file.write_text(f"{KEY}\n")
+    assert keys.look() == (Keys.of([KEY]), None)
+
+
+def test_a_file_that_is_malformed_leaves_the_last_good_keys_valid_also_after_a_restart(
+    file: Path, tmp_path: Path
+) -> None:
+    looked_at(file, tmp_path / "memory").look()
+    file.write_text(f"{OTHER}\nshort\n")
+    found, problem = looked_at(file, tmp_path / "memory").look()
+    assert found == Keys.of([KEY])
+    assert problem == (
+        f"line 2 of {file} must be a key of at least 16 characters, got 5: the keys that were valid before stay so "
+        "until it is mended"
+    )
+    found, problem = looked_at(file, tmp_path / "another machine").look()
+    assert found == NOBODY
+    assert str(problem).endswith("got 5: nobody gets in until it is mended")
+
+
+def test_what_is_remembered_is_no_key_and_only_its_owner_can_have_written_it(file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "memory"
+    memory = Memory(str(file), folder)
+    memory.keep(Keys.of([KEY]))
+    (kept,) = folder.iterdir()
+    assert KEY not in kept.read_text()
+    assert (folder.stat().st_mode & 0o777, kept.stat().st_mode & 0o777) == (0o700, 0o600)
+    assert memory.keys() == Keys.of([KEY])
+    assert Memory(str(tmp_path / "other keys"), folder).keys() == NOBODY
+    folder.chmod(0o770)  # others of the group could have written it
+    assert memory.keys() == NOBODY
+    folder.chmod(0o700)
+    kept.write_text("no digest\n")
+    assert memory.keys() == NOBODY
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    assert Memory(str(file), link).keys() == NOBODY
+
+
+def test_a_memory_that_cannot_be_written_is_none(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "a file").write_text("")
+    keys = looked_at(file, tmp_path / "a file")
+    assert keys.look() == (Keys.of([KEY]), None)
