@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aiohttp
@@ -224,15 +224,20 @@ async def beside_slow_senders(
 
     async def drip() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        with suppress(OSError):
-            writer.write(sent)
-            reading = asyncio.create_task(reader.read())
-            while not reading.done():
-                writer.write(b"x")
-                await writer.drain()
-                await asyncio.wait([reading], timeout=1)
-        closed.append(time.monotonic() - began)
-        writer.close()
+        reading = asyncio.create_task(reader.read())
+        try:
+            with suppress(OSError):
+                writer.write(sent)
+                while not reading.done():
+                    writer.write(b"x")
+                    await writer.drain()
+                    await asyncio.wait([reading], timeout=1)
+            closed.append(time.monotonic() - began)
+        finally:
+            reading.cancel()
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
 
     senders = [asyncio.create_task(drip()) for _ in range(num_senders)]
     try:
@@ -298,9 +303,8 @@ async def _versions(server: Server, count: int) -> set[str]:
 
 def publish(storage: str) -> None:
     """The emoji under two models with random weights, as two versions."""
-    config = emoji_mol()
     for seed, version in enumerate(VERSIONS):
-        torch.manual_seed(seed)
+        config = replace(emoji_mol(), seed=seed)
         runs.write(
             Storage(storage),
             version,
@@ -383,6 +387,7 @@ async def measure(arguments: Arguments) -> None:
     with tempfile.TemporaryDirectory() as folder, cluster(8):
         publish(folder)
         expected = offline(folder, VERSIONS, TEXTS, K)
+        assert all(one != other for one, other in zip(*expected.values(), strict=True))
 
         def swap(version: str) -> None:
             made = application(ServeArgs(storage=folder, version=version, allow_anonymous=True), placement)

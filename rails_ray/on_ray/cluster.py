@@ -17,6 +17,8 @@ from rails_ray.on_ray.serving.plan import ENVIRONMENT
 TRAIN_POLL_S = "0.2"
 # Ray asks the cluster that RAY_ADDRESS names so often (20 times by default), 40 s each where nothing answers.
 CONNECT_TRIES = "2"
+# Ray would listen on all interfaces with what tells its metrics to whoever asks, without its token.
+NO_METRICS = {"RAY_enable_metrics_collection": "0", "AUTOSCALER_METRIC_PORT": "-1", "DASHBOARD_METRIC_PORT": "-1"}
 NUM_STARTS = 2  # tries to start a cluster of its own that takes too long
 TOO_SLOW = re.compile("timed out|deadline exceeded|failed to (start|connect to) GCS", re.IGNORECASE)
 
@@ -65,7 +67,7 @@ def _start(num_cpus: int) -> None:
     """
     # Its one machine is never drained: no process for each run of Ray Train to look for that.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
-    for name, value in ENVIRONMENT.items():
+    for name, value in {**ENVIRONMENT, **NO_METRICS}.items():
         os.environ.setdefault(name, value)
     for starts_left in reversed(range(NUM_STARTS)):
         try:

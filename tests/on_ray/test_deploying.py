@@ -3,12 +3,14 @@
 In both profiles: the proxies, and the way that a request goes to a replica, are different programs.
 """
 
+import asyncio
 import os
 import signal
 import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,18 +22,20 @@ from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 
 from examples import publish_untrained, write_text_data
 from head_node import HeadNode, free_ports, head_node
+from jobs.benches import chaos
 from processes import wait_for, with_token
 from rails_ray import client
 from rails_ray.errors import AccessError, RailsRayError
-from rails_ray.on_ray.serving.plan import NAME, PRODUCTION_ENVIRONMENT, Placement, ServeArgs, serve_config
+from rails_ray.on_ray.serving.plan import ENVIRONMENT, NAME, PRODUCTION_ENVIRONMENT, Placement, ServeArgs, serve_config
 
 pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).parents[2]
 KEY = "a-key-of-the-test"
 NUM_CLIENTS = 3
+TEXTS = ["red", "blue hat", "gold ring"]
 ENVIRONMENTS = {
-    "local": {},
+    "local": ENVIRONMENT,
     "production": PRODUCTION_ENVIRONMENT | {"RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0"},
 }
 
@@ -69,7 +73,8 @@ class Deployed:
 def both(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Iterator[dict[str, Deployed]]:
     """A cluster of each profile, of one version. The replicas of the first start while the head of the second does."""
     root = tmp_path_factory.mktemp("deployed")
-    publish_untrained(root, write_text_data(root / "my-data"))
+    for seed, version in enumerate(("v1", "v2")):
+        publish_untrained(root, write_text_data(root / "my-data"), version=version, seed=seed)
     with ExitStack() as stack:
         made = {profile: stack.enter_context(_deploying(profile, root)) for profile in ENVIRONMENTS}
         for one in made.values():
@@ -206,6 +211,29 @@ def test_a_replica_killed_under_load_costs_at_most_the_requests_in_flight(deploy
     assert len(failed) <= (NUM_CLIENTS if deployment == "Router" else 0), failed
     wait_for(lambda: deployed.num_running(deployment) == 2)
     assert victim.pid not in [one.pid for one in deployed.replicas(deployment)]
+
+
+@pytest.mark.faults
+def test_while_versions_are_swapped_each_answer_is_that_of_the_version_it_names(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Routers and shards of both are up for some seconds, and are exchanged each for itself."""
+    monkeypatch.setattr(chaos, "TEXTS", TEXTS)
+    storage = deployed.config["applications"][0]["args"]["storage"]
+    expected = chaos.offline(storage, ["v1", "v2"], TEXTS, chaos.K)
+    assert all(one != other for one, other in zip(*expected.values(), strict=True))
+
+    def swap(version: str) -> None:
+        application = deepcopy(deployed.config["applications"][0])
+        application["args"]["version"] = version
+        deployed.serve.deploy_applications({**deployed.config, "applications": [application]})
+
+    server = chaos.Server(deployed.url, expected, swap, lambda title: [], {"authorization": f"Bearer {KEY}"})
+    for version in ("v2", "v1"):
+        outcome = asyncio.run(chaos.swapped(server, version, NUM_CLIENTS, 4))
+        assert outcome["wrong"] == 0
+        assert outcome["requests"] > 2 * outcome["refused"]  # the swap is no outage
+        wait_for(lambda: deployed.application()["status"] == "RUNNING")
 
 
 def test_keys_can_change_while_serving(deployed: Deployed) -> None:

@@ -1,0 +1,71 @@
+"""The bench of chaos in a small form: overload, slow senders and greedy requests on a server of few places.
+
+Replicas that die and versions that are swapped are in `test_deploying`, on clusters of both profiles.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from examples import publish_untrained, write_text_data
+from jobs.benches import chaos
+from jobs.benches.chaos import Server
+from rails_ray.on_ray.serving.app import served
+from rails_ray.on_ray.serving.plan import Placement, ServeArgs
+from s3_server import free_port
+
+pytestmark = [pytest.mark.cluster, pytest.mark.faults]
+
+MOST_REQUESTS, MOST_ITEMS = 4, 200
+TEXTS = ["red", "blue hat", "gold ring"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Iterator[Server]:
+    root: Path = tmp_path_factory.mktemp("chaos")
+    publish_untrained(root, write_text_data(root / "my-data"))
+    args = ServeArgs(storage=str(root), allow_anonymous=True, max_requests=MOST_REQUESTS, max_answered_items=MOST_ITEMS)
+    expected = chaos.offline(str(root), ["v1"], TEXTS, chaos.K)
+    with pytest.MonkeyPatch.context() as patch, served(args, Placement(), port=free_port()) as url:
+        patch.setattr(chaos, "TEXTS", TEXTS)
+        yield Server(url, expected, lambda version: None, chaos.own_processes)
+
+
+def test_beyond_its_places_a_server_refuses_at_once_and_answers_as_many_as_before(server: Server) -> None:
+    few = asyncio.run(chaos.asked_by(server, MOST_REQUESTS, 5))
+    assert (few["refused"], few["failed"], few["wrong"]) == (0, 0, 0)
+    many = asyncio.run(chaos.asked_by(server, 8 * MOST_REQUESTS, 8))
+    assert many["refused"] > 0
+    assert (many["failed"], many["wrong"]) == (0, 0)
+    assert many["p99_s"] < 5  # none waits behind the others
+    assert many["per_s"] > 0.5 * few["per_s"]  # of a noisy machine; the bench has the figure
+
+
+def test_slow_bodies_keep_nobody_out(server: Server) -> None:
+    """More of them than a router had places when bodies took one."""
+    found = asyncio.run(chaos.beside_slow_senders(server, chaos.slow_body({}), 150, 2, 5))
+    assert found["requests"] > 0
+    assert (found["failed"], found["refused"], found["wrong"]) == (0, 0, 0)
+    assert found["p99_s"] < 5
+
+
+def test_slow_headers_are_not_waited_for(server: Server) -> None:
+    found = asyncio.run(chaos.beside_slow_senders(server, chaos.slow_headers({}), 20, 1, 16))
+    assert found["closed_s"] < 15
+    assert (found["failed"], found["refused"], found["wrong"]) == (0, 0, 0)
+
+
+def test_a_greedy_request_is_refused_in_a_sentence(server: Server) -> None:
+    def ask(num_queries: int, **body: object) -> httpx.Response:
+        return httpx.post(f"{server.url}/v1/search", json={"queries": [{"text": "red"}] * num_queries, **body})
+
+    assert ask(4, k=50, cutoff={"top_k": 50}).status_code == 200
+    refused = ask(4, k=51, cutoff={"top_k": 51})
+    expected = {"error": "queries times k must be at most 200 items, got 4 x 51: ask fewer queries at once"}
+    assert (refused.status_code, refused.json()) == (422, expected)
+    by_score = ask(10, cutoff={"score": -1})  # names no number: as many as there is room for
+    assert [one["num_kept"] for one in by_score.json()["results"]] == [20] * 10
+    assert all(one["is_truncated"] for one in by_score.json()["results"])
