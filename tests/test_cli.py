@@ -284,6 +284,18 @@ def test_the_config_that_is_printed_is_of_the_versions_shards(
         assert deployment["ray_actor_options"]["num_gpus"] == 0.25
 
 
+@pytest.mark.parametrize(("profile", "num_replicas"), [("local", 1), ("production", 2)])
+def test_a_printed_config_of_production_can_lose_a_replica(
+    profile: str, num_replicas: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Storage(str(tmp_path))
+    versions.publish(store, encode(store, "v1", [3, 2]), "2026-01-01T00:00:00Z")
+    arguments = ["serve", "--print-config", "--allow-anonymous", "--profile", profile, "--storage", str(tmp_path)]
+    assert cli.main(arguments) == 0
+    (application,) = yaml.safe_load(capsys.readouterr().out)["applications"]
+    assert {deployment["num_replicas"] for deployment in application["deployments"]} == {num_replicas}
+
+
 def test_the_production_profile_is_not_promised_on_a_cluster_that_runs(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

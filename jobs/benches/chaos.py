@@ -350,6 +350,8 @@ class Arguments:
     """That ask while something dies or is swapped."""
     seconds: float = 20
     """Of each fault."""
+    only: str = ""
+    """Faults whose name holds this text."""
 
 
 def main(arguments: Arguments) -> None:
@@ -359,6 +361,7 @@ def main(arguments: Arguments) -> None:
     record = Record("chaos")
     for profile in arguments.profiles:
         options = ["--here", profile, "--clients", str(arguments.clients), "--seconds", str(arguments.seconds)]
+        options += ["--only", arguments.only]
         done = subprocess.run(
             [sys.executable, "-m", "jobs.benches.chaos", *options],
             env=os.environ | ENVIRONMENTS[profile],
@@ -377,7 +380,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
         also = {key: value for key, value in row.items() if key not in (*COLUMNS, "profile", "fault", "execution")}
         cells = [f"{row[name]:.3g}" if name in row else "" for name in COLUMNS]
         table.add_row(row["profile"], row["fault"], *cells, ", ".join(f"{k} {v:.3g}" for k, v in also.items()))
-    Console(width=160).print(table)
+    Console(width=180).print(table)
 
 
 async def measure(arguments: Arguments) -> None:
@@ -416,7 +419,7 @@ async def measure(arguments: Arguments) -> None:
             ]
             proxy = "HAProxyManager" if "RAY_SERVE_ENABLE_HA_PROXY" in os.environ else "ProxyActor"
             faults.append(("kill the proxy", lambda: killed(server, proxy, count, seconds)))
-            for fault, run in faults:
+            for fault, run in (one for one in faults if arguments.only in one[0]):
                 print(json.dumps({"fault": fault, **await run()}), flush=True)
 
 

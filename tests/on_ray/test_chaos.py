@@ -69,3 +69,14 @@ def test_a_greedy_request_is_refused_in_a_sentence(server: Server) -> None:
     by_score = ask(10, cutoff={"score": -1})  # names no number: as many as there is room for
     assert [one["num_kept"] for one in by_score.json()["results"]] == [20] * 10
     assert all(one["is_truncated"] for one in by_score.json()["results"])
+
+
+def test_a_request_that_no_router_answers_does_not_hang(server: Server) -> None:
+    """Last of the module: a router stands still, and Serve replaces it some time later."""
+    (router,) = server.replicas("ServeReplica:rails-ray:Router")
+    router.suspend()
+    try:
+        response = httpx.post(f"{server.url}/v1/search", json={"queries": [{"text": "red"}]}, timeout=60)
+        assert response.status_code == 408
+    finally:
+        router.kill()

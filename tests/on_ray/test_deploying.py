@@ -236,6 +236,17 @@ def test_while_versions_are_swapped_each_answer_is_that_of_the_version_it_names(
         wait_for(lambda: deployed.application()["status"] == "RUNNING")
 
 
+@pytest.mark.faults
+def test_slow_headers_are_not_waited_for(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chaos, "TEXTS", TEXTS)
+    expected = chaos.offline(deployed.config["applications"][0]["args"]["storage"], ["v1"], TEXTS, chaos.K)
+    headers = {"authorization": f"Bearer {KEY}"}
+    server = chaos.Server(deployed.url, expected, lambda version: None, lambda title: [], headers)
+    found = asyncio.run(chaos.beside_slow_senders(server, chaos.slow_headers(headers), 20, 1, 16))
+    assert found["closed_s"] < 15
+    assert (found["failed"], found["refused"], found["wrong"]) == (0, 0, 0)
+
+
 def test_keys_can_change_while_serving(deployed: Deployed) -> None:
     """The last test of the module: the file is read again at Serve's health checks, every ten seconds."""
     file = Path(deployed.config["applications"][0]["args"]["keys_file"])

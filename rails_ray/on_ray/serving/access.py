@@ -16,7 +16,7 @@ from typing import Any
 
 from rails_ray.on_ray.serving.keys import Keys
 
-BODY_S = 30.0  # for a body to arrive
+BODY_S = 20.0  # for a body to arrive; Serve would give up on the request after thirty, and not say why
 MOST_WAITED_FOR = 1000  # bodies on their way to a router: some 100 kB each of sockets and buffers
 LONGEST_RETRY_S = 30
 NOBODY_GETS_IN = (

@@ -5,12 +5,13 @@ from typing import Any
 
 import httpx
 import pytest
+import ray
 import torch
 
 from rails_ray import build_search, client
 from rails_ray.errors import DamagedError, NotFoundError, UnavailableError
 from rails_ray.on_ray.serving.app import check_port, served
-from rails_ray.on_ray.serving.plan import ServeArgs
+from rails_ray.on_ray.serving.plan import Placement, ServeArgs, serve_config
 from rails_ray.storage import calibrations, manifest
 from rails_ray.storage.filesystem import Storage
 from s3_server import free_port
@@ -182,3 +183,20 @@ def test_versions_that_cannot_be_served(served_version: Served, tmp_path: Path) 
         served(ServeArgs(storage=str(tmp_path), allow_anonymous=True), port=free_port()),
     ):
         pass
+
+
+def test_a_server_listens_as_a_deployed_config_says(served_version: Served) -> None:
+    controller = ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
+    found = ray.get(controller.get_http_config.remote()).model_dump()
+    port = int(served_version.url.rpartition(":")[2])
+    config = serve_config(ServeArgs(storage="x", allow_anonymous=True), Placement(), 1, host="127.0.0.1", port=port)
+    assert found.items() >= config["http_options"].items()
+
+
+def test_numbers_that_are_none_and_too_many_items_are_refused(served_version: Served) -> None:
+    for k in ("3", True, 3.0):
+        response = served_version.search(queries=[{"text": "red"}], k=k)
+        assert (response.status_code, response.json()) == (
+            422,
+            {"error": f"k must be an integer, got {'true' if k is True else repr(k)}"},
+        )

@@ -1,0 +1,41 @@
+"""How Ray Serve is started: with the options that `serve deploy` gives it, and again where a proxy was not ready."""
+
+from typing import Any
+
+import pytest
+from ray import serve as ray_serve
+from ray.exceptions import ActorDiedError
+from ray.serve.config import HTTPOptions
+from ray.serve.schema import LoggingConfig
+
+from rails_ray.errors import UnavailableError
+from rails_ray.on_ray.serving import app
+
+
+def started(monkeypatch: pytest.MonkeyPatch, num_failures: int) -> list[Any]:
+    """The options of each try, of which the first ones end with a proxy that Ray has killed."""
+    tries = list[Any]()
+
+    def start(http_options: HTTPOptions, logging_config: LoggingConfig) -> None:
+        tries.append(http_options)
+        if len(tries) <= num_failures:
+            raise ActorDiedError
+
+    monkeypatch.setattr(ray_serve, "start", start)
+    app._start(HTTPOptions(host="127.0.0.1", port=8000), LoggingConfig())
+    return tries
+
+
+@pytest.mark.parametrize("num_failures", [0, 1, 2])
+def test_a_proxy_that_was_not_ready_in_time_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, num_failures: int
+) -> None:
+    assert len(started(monkeypatch, num_failures)) == num_failures + 1
+
+
+def test_one_that_never_is_ready_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = (
+        "Ray Serve must start, got a proxy that was not ready in time, 3 times: try again when the machine is less"
+    )
+    with pytest.raises(UnavailableError, match=message):
+        started(monkeypatch, 3)
