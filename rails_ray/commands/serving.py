@@ -35,7 +35,7 @@ class Serve(Stored):
     port: int = 8000
     """HTTP port."""
     replicas: int | None = None
-    """Replicas of the router and of each shard; by default 1, of production 2, so that one may die."""
+    """Replicas of the router and of each shard; by default 1, and 2 in production, so that one may die."""
     max_replicas: int | None = None
     """Up to so many replicas as requests come in; by default their number is fixed."""
     cpus: float = 0.1
@@ -51,13 +51,12 @@ class Serve(Stored):
     def run(self) -> None:
         load()
         from rails_ray.on_ray.serving.plan import (
-            ENVIRONMENT,
             LOOPBACK,
-            PRODUCTION_ENVIRONMENT,
             Placement,
             ServeArgs,
             commented,
             serve_config,
+            set_environment,
         )
 
         host = self.host or ("0.0.0.0" if self.profile == "production" else "127.0.0.1")
@@ -69,10 +68,8 @@ class Serve(Stored):
                 "profile production must be set on all machines before Ray starts, got a cluster that runs "
                 "(RAY_ADDRESS): deploy what --print-config prints, and see k8s/ for the variables"
             )
-        if "RAY_ADDRESS" not in os.environ:  # a cluster of our own; Ray reads these when Serve is imported, below
-            for name in PRODUCTION_ENVIRONMENT:
-                os.environ.pop(name, None)
-            os.environ.update(PRODUCTION_ENVIRONMENT if is_production else ENVIRONMENT)
+        if not self.print_config and "RAY_ADDRESS" not in os.environ:  # a cluster of our own
+            set_environment(self.profile)  # which is read when Ray Serve is first imported, below
         from contextlib import ExitStack
 
         from rails_ray import rendering

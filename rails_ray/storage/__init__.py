@@ -13,7 +13,7 @@
     versions/<version>/config.json, model.safetensors (of SOLAR one for each chunk, in its folder)
     versions/<version>/encoded.json         all parts: encoding has finished
     versions/<version>/manifest.json        written by publishing: the version exists from here on
-    CURRENT                                 names the version that is served
+    CURRENT                                 names the version that is served, and the checksum of its manifest
 
 | member       | what it does                                                                 |
 |--------------|------------------------------------------------------------------------------|

@@ -1,5 +1,6 @@
 """Replicas and reservations, and the config that says them to Ray Serve."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from rails_ray.on_ray.serving.plan import (
     commented,
     deployments,
     serve_config,
+    set_environment,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -111,3 +113,14 @@ def test_variables_are_printed_as_bash_reads_them() -> None:
             check=True,
         )
         assert printed.stdout == value
+
+
+@pytest.mark.parametrize("profile", ["local", "production"])
+def test_a_profile_sets_its_variables_and_leaves_those_that_are_set(
+    profile: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "120", "RAY_SERVE_ENABLE_HA_PROXY": "1"}
+    monkeypatch.setattr(os, "environ", environment)
+    set_environment(profile)
+    expected = PRODUCTION_ENVIRONMENT if profile == "production" else ENVIRONMENT
+    assert environment == expected | {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "120"}

@@ -1,5 +1,6 @@
 """What is deployed and how: the application's arguments, replicas and reservations, and a Serve config of both."""
 
+import os
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -30,6 +31,16 @@ PRODUCTION_ENVIRONMENT = ENVIRONMENT | {
     # Ray has no variable for the time that headers may take; what follows this one stands among HAProxy's defaults.
     "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM": f"leastconn\n    timeout http-request {HEADERS_S:g}s",
 }
+
+
+def set_environment(profile: Profile) -> None:
+    """Set the variables of a profile for a cluster that this process will start. What is set already stays, but for
+    what would make another profile of `local`."""
+    if profile == "local":
+        for name in PRODUCTION_ENVIRONMENT.keys() - ENVIRONMENT.keys():
+            os.environ.pop(name, None)
+    for name, value in (PRODUCTION_ENVIRONMENT if profile == "production" else ENVIRONMENT).items():
+        os.environ.setdefault(name, value)
 
 
 class ServeArgs(BaseModel):
