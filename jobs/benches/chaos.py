@@ -23,7 +23,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import aiohttp
 import numpy as np
@@ -39,8 +39,9 @@ from rails_ray import build, build_search, on_ray
 from rails_ray.config import to_json
 from rails_ray.data import emoji
 from rails_ray.on_ray.cluster import cluster
+from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT
 from rails_ray.on_ray.serving.app import application, served
-from rails_ray.on_ray.serving.plan import ENVIRONMENT, NAME, PRODUCTION_ENVIRONMENT, Placement, ServeArgs
+from rails_ray.on_ray.serving.plan import NAME, Placement, ServeArgs
 from rails_ray.recipes.emoji import emoji_mol
 from rails_ray.storage import runs, versions
 from rails_ray.storage.filesystem import Storage
@@ -54,20 +55,22 @@ FEW_CLIENTS, MANY_CLIENTS, SLOW_SENDERS = 8, 200, 230
 TEXTS = tuple(emoji.SHOWCASE[:6])
 COLUMNS = ("requests", "failed", "refused", "wrong", "recover_s", "p50_s", "p99_s", "per_s")
 
-Answers = dict[str, list[list[str | int]]]  # of each version, the items of each text
+Answers = dict[str, list[tuple[list[str | int], list[float]]]]  # of each version, items and scores for each text
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """
     at, seconds: when a request ended, by `time.monotonic`, and how long it took.
     status: of HTTP; 0 where the connection broke.
+    is_refused: whether it was told in a sentence when to come again.
     is_wrong: whether its answer is not that of the version which it names.
     """
 
     at: float
     seconds: float
     status: int
+    is_refused: bool
     is_wrong: bool
 
 
@@ -86,7 +89,7 @@ class Clients:
     expected: Answers
     headers: dict[str, str] = field(default_factory=dict)
     patience_s: float = 60
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[Request] = field(default_factory=list)
     wrong: list[Any] = field(default_factory=list)
 
     async def __aenter__(self) -> "Clients":
@@ -99,34 +102,47 @@ class Clients:
     async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        ended = await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._session.close()
+        for failure in ended:
+            if not isinstance(failure, asyncio.CancelledError):
+                raise RuntimeError("a client must ask until it is stopped") from failure
 
-    async def _ask_on(self, number: int) -> None:
+    async def _ask_on(self, number: int) -> NoReturn:
         while True:
             number = (number + 1) % len(self.texts)
             await asyncio.sleep(await self._ask(number))
 
     async def _ask(self, number: int) -> float:
         """Ask once; the seconds after which to come again."""
-        began, status, is_wrong, pause_s = time.monotonic(), 0, False, 0.0
+        began, status, is_refused, is_wrong, pause_s = time.monotonic(), 0, False, False, 0.0
         body = {"queries": [{"text": self.texts[number]}], "k": K, "cutoff": {"top_k": K}}
         with suppress(aiohttp.ClientError, TimeoutError):
             async with self._session.post(f"{self.url}/v1/search", json=body) as response:
+                content = await response.read()
                 status = response.status
                 if status == 200:
-                    answer = await response.json()
-                    items = answer["results"][0]["items"]
-                    is_wrong = items != self.expected[answer["version"]][number]
+                    is_wrong = not self._is_right(number, content)
                     if is_wrong:
-                        self.wrong.append((answer["version"], items))
-                elif status == 503:
-                    pause_s = float(response.headers.get("retry-after", 0))
+                        self.wrong.append(content)
+                elif status == 503 and "retry-after" in response.headers:
+                    pause_s = float(response.headers["retry-after"])
+                    is_refused = b'{"error":' in content
         if status != 200 and not pause_s:
             pause_s = 0.1  # a client that is cut off does not ask again in the same moment
         now = time.monotonic()
-        self.asked.append(Asked(now, now - began, status, is_wrong))
+        self.asked.append(Request(now, now - began, status, is_refused, is_wrong))
         return pause_s
+
+    def _is_right(self, number: int, content: bytes) -> bool:
+        """Whether an answer is that of the version which it names."""
+        try:
+            answer = json.loads(content)
+            items, scores = self.expected[answer["version"]][number]
+            (result,) = answer["results"]
+            return result["items"] == items and bool(np.allclose(result["scores"], scores, rtol=0, atol=1e-5))
+        except (ValueError, KeyError):
+            return False
 
     async def answers(self, count: int, timeout_s: float = 90) -> None:
         """Wait for so many answers with 200.
@@ -148,11 +164,11 @@ class Clients:
         own = [one for one in self.asked if one.at >= since]
         failures = [one.at for one in own if one.status != 200]
         seconds = sorted(one.seconds for one in own if one.status == 200)
-        p50, p99 = np.quantile(seconds, [0.5, 0.99]) if seconds else (np.nan, np.nan)
+        p50, p99 = np.quantile(seconds, [0.5, 0.99]) if seconds else (np.inf, np.inf)
         return {
             "requests": len(own),
-            "failed": sum(one.status not in (200, 503) for one in own),
-            "refused": sum(one.status == 503 for one in own),
+            "failed": sum(one.status != 200 and not one.is_refused for one in own),
+            "refused": sum(one.is_refused for one in own),
             "wrong": sum(one.is_wrong for one in own),
             "recover_s": max(failures, default=since) - since,
             "p50_s": float(p50),
@@ -219,7 +235,7 @@ async def beside_slow_senders(
     server: Server, sent: bytes, num_senders: int, num_clients: int, seconds: float
 ) -> dict[str, float]:
     """Clients beside connections that send something at once and then a byte a second; `closed_s`: the seconds until
-    half of these were closed by the server, nan where they were not."""
+    half of these were closed by the server, where they were."""
     began, closed = time.monotonic(), list[float]()
 
     async def drip() -> None:
@@ -246,8 +262,8 @@ async def beside_slow_senders(
             since = time.monotonic()
             await asyncio.sleep(seconds)
             found = clients.outcome(since)
-        half = sorted(closed)[num_senders // 2] if len(closed) > num_senders // 2 else np.nan
-        return {**found, "closed_s": half}
+        half = num_senders // 2
+        return {**found, "closed_s": sorted(closed)[half]} if len(closed) > half else found
     finally:
         for sender in senders:
             sender.cancel()
@@ -326,8 +342,9 @@ def offline(storage: str, names: Sequence[str], texts: Sequence[str], k: int) ->
         search = build_search.retriever("brute_force", model.similarity, items.state, k, k)
         with torch.no_grad():
             query = model.encode_queries(model.query_features(list(texts)))
-        rows = search.search(query, k).top_k.item_rows.tolist()
-        found[name] = [[items.item_ids[row] for row in line] for line in rows]
+        best = search.search(query, k).top_k
+        lines = zip(best.item_rows.tolist(), best.scores.tolist(), strict=True)
+        found[name] = [([items.item_ids[row] for row in rows], scores) for rows, scores in lines]
     return found
 
 

@@ -32,8 +32,9 @@ from jobs.benches.record import Record
 from rails_ray import build, on_ray
 from rails_ray.config import to_json
 from rails_ray.on_ray.cluster import cluster
+from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT
 from rails_ray.on_ray.serving.app import served
-from rails_ray.on_ray.serving.plan import PRODUCTION_ENVIRONMENT, ServeArgs
+from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.recipes.emoji import emoji_mol
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
@@ -41,7 +42,7 @@ from rails_ray.training import state
 
 PORT = 8321
 TURN = 25  # requests of one kind before it is the other's turn
-ENVIRONMENTS = {"local": {}, "production": PRODUCTION_ENVIRONMENT}
+ENVIRONMENTS = {"local": ENVIRONMENT, "production": PRODUCTION_ENVIRONMENT}
 
 api = FastAPI()
 

@@ -50,13 +50,13 @@ class Serve(Stored):
 
     def run(self) -> None:
         load()
+        from rails_ray.on_ray.environment import set_profile
         from rails_ray.on_ray.serving.plan import (
             LOOPBACK,
             Placement,
             ServeArgs,
             commented,
             serve_config,
-            set_environment,
         )
 
         host = self.host or ("0.0.0.0" if self.profile == "production" else "127.0.0.1")
@@ -69,7 +69,7 @@ class Serve(Stored):
                 "(RAY_ADDRESS): deploy what --print-config prints, and see k8s/ for the variables"
             )
         if not self.print_config and "RAY_ADDRESS" not in os.environ:  # a cluster of our own
-            set_environment(self.profile)  # which is read when Ray Serve is first imported, below
+            set_profile(self.profile)  # which is read when Ray Serve is first imported, below
         from contextlib import ExitStack
 
         from rails_ray import rendering

@@ -7,7 +7,7 @@ S groups of equally many: edge s is the b_s-th smallest of all n + 1 tau_q, whic
     b_s       = round(s (n + 1) / S)
 
 A query belongs to the segment whose number is that of the edges below its tau_q, so queries at an edge belong below it.
-If any segment that holds a query at all holds too few, all n + 1 queries are one segment.
+If a segment that is not empty holds too few queries, all n + 1 form one segment.
 
 Axes: Q calibration queries, B new queries, S segments, E <= S - 1 edges.
 """

@@ -11,14 +11,12 @@ import ray
 import torch
 
 from rails_ray.errors import UnavailableError
-from rails_ray.on_ray.serving.plan import ENVIRONMENT
+from rails_ray.on_ray.environment import ENVIRONMENT, NO_METRICS, set_where_missing
 
 # Ray Train's controller looks at its workers so often (2 s by default), and a short run waits for each look.
 TRAIN_POLL_S = "0.2"
-# Ray asks the cluster that RAY_ADDRESS names so often (20 times by default), 40 s each where nothing answers.
-CONNECT_TRIES = "2"
-# Ray would listen on all interfaces with what tells its metrics to whoever asks, without its token.
-NO_METRICS = {"RAY_enable_metrics_collection": "0", "AUTOSCALER_METRIC_PORT": "-1", "DASHBOARD_METRIC_PORT": "-1"}
+# Tries to reach the cluster of RAY_ADDRESS, 40 s each if nothing answers (Ray's default is 20 tries).
+NUM_CONNECT_TRIES = "2"
 NUM_STARTS = 2  # tries to start a cluster of its own that takes too long
 TOO_SLOW = re.compile("timed out|deadline exceeded|failed to (start|connect to) GCS", re.IGNORECASE)
 
@@ -67,8 +65,7 @@ def _start(num_cpus: int) -> None:
     """
     # Its one machine is never drained: no process for each run of Ray Train to look for that.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
-    for name, value in {**ENVIRONMENT, **NO_METRICS}.items():
-        os.environ.setdefault(name, value)
+    set_where_missing(ENVIRONMENT | NO_METRICS)
     for starts_left in reversed(range(NUM_STARTS)):
         try:
             _init(
@@ -91,7 +88,7 @@ def _connect() -> None:
     Raises:
         UnavailableError: if it does not answer.
     """
-    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", CONNECT_TRIES)
+    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", NUM_CONNECT_TRIES)
     try:
         _init()
     except Exception as error:

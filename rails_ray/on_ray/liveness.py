@@ -10,26 +10,31 @@ import ray
 
 from rails_ray.errors import UnavailableError
 
-ANSWER_S = 10.0  # that a cluster may take to say which of its machines are up; Ray itself waits for a minute
+ANSWER_S = 45.0  # that a busy cluster may take to answer; after a minute Ray would end the process by itself
 LOOK_S = 1.0  # between two looks
-EXIT_S = 15.0  # for what else there is to stop, part of which waits for the cluster
+EXIT_S = 15.0  # for what else there is to stop, part of which waits for the cluster; stopping takes seconds
 
 
 def check(timeout_s: float = ANSWER_S) -> None:
     """Raises:
     UnavailableError: if this machine's part of the cluster has ended, or the cluster does not answer.
     """
-    own, is_up = ray.get_runtime_context().get_node_id(), list[bool]()
+    own, found = ray.get_runtime_context().get_node_id(), list[bool | Exception]()
 
     def ask() -> None:
-        is_up.append(any(node["Alive"] for node in ray.nodes() if node["NodeID"] == own))
+        try:
+            found.append(any(node["Alive"] for node in ray.nodes() if node["NodeID"] == own))
+        except Exception as error:
+            found.append(error)
 
     asking = threading.Thread(target=ask, daemon=True)  # may hang for ever
     asking.start()
     asking.join(timeout_s)
-    if not is_up:
+    if not found:
         raise UnavailableError(f"the Ray cluster must go on, got no answer from it in {timeout_s:g} s: start it again")
-    if not is_up[0]:
+    if isinstance(found[0], Exception):
+        raise UnavailableError(f"the Ray cluster must go on, got {found[0]}: start it again")
+    if not found[0]:
         raise UnavailableError("the Ray cluster must go on, got one that has ended on this machine: start it again")
 
 

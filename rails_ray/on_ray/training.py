@@ -138,7 +138,7 @@ def _train_worker(settings: dict[str, Any]) -> None:
     if from_first(is_first and runs.is_finished(store, run)):
         return  # workers died after all was done
     data = build_data.data(run_config, store)
-    runs.begin(store, run, settings["config"], data.digest())  # or others by now
+    runs.begin(store, run, settings["config"], data.digest())  # raises if the data have changed since the run was begun
     checkpoint = from_first(runs.read_checkpoint(store, run) if is_first else None)
     model = build.model(run_config)
     if checkpoint is not None:

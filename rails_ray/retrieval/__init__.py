@@ -59,7 +59,8 @@ class FoundAbove:
 
     def gap(self, threshold: Float[Tensor, " B"], at_least: int) -> Float[Tensor, " B"] | None:
         """How much higher than it had to a missing item can score; 0 where the answer is exact, None where nothing is
-        known. To a list shorter than `at_least` any missing item belongs: inf unless nothing was left out.
+        known. If a list is shorter than `at_least`, any missing item belongs in it: the gap is inf unless nothing was
+        left out.
 
         Args:
             threshold, at_least: of the search.

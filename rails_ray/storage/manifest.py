@@ -69,6 +69,12 @@ class Encoded:
         return _checksum(dataclasses.asdict(self))
 
     @property
+    def contents_sha256(self) -> str:
+        """The checksum of what was encoded, which stays the same when the manifest is written anew: 64 hex digits."""
+        fields, encoded = dataclasses.asdict(self), {field.name for field in dataclasses.fields(Encoded)}
+        return _checksum({name: value for name, value in fields.items() if name in encoded})
+
+    @property
     def weights(self) -> list[FileEntry]:
         """The entries of the model: one, or one of each chunk."""
         return [entry for entry in self.files if PurePosixPath(entry.path).name == WEIGHTS]

@@ -2,7 +2,7 @@
 
 Writing order is the protocol: parts and weights, then `manifest.json`, then the pointer CURRENT, each in one atomic
 write. A writer that dies leaves files that no manifest names, and the former version current. The pointer is replaced
-only in the state in which it was read, so that of two publishers at once one wins and the other is told. It carries the
+only if it is still as it was read: if two publish at once, one wins and the other is told. It carries the
 sha256 of the manifest that it names, so that no other manifest can stand in for that one.
 """
 

@@ -45,7 +45,7 @@ def test_beyond_its_places_a_server_refuses_at_once_and_answers_as_many_as_befor
 
 
 def test_slow_bodies_keep_nobody_out(server: Server) -> None:
-    """More of them than a router had places when bodies took one."""
+    """More than 100 of them, which is what a router without a bound of its own would answer at once."""
     found = asyncio.run(chaos.beside_slow_senders(server, chaos.slow_body({}), 150, 2, 5))
     assert found["requests"] > 0
     assert (found["failed"], found["refused"], found["wrong"]) == (0, 0, 0)

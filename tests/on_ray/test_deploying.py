@@ -26,7 +26,8 @@ from jobs.benches import chaos
 from processes import wait_for, with_token
 from rails_ray import client
 from rails_ray.errors import AccessError, RailsRayError
-from rails_ray.on_ray.serving.plan import ENVIRONMENT, NAME, PRODUCTION_ENVIRONMENT, Placement, ServeArgs, serve_config
+from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT
+from rails_ray.on_ray.serving.plan import NAME, Placement, ServeArgs, serve_config
 
 pytestmark = pytest.mark.cluster
 
@@ -231,8 +232,8 @@ def test_while_versions_are_swapped_each_answer_is_that_of_the_version_it_names(
     server = chaos.Server(deployed.url, expected, swap, lambda title: [], {"authorization": f"Bearer {KEY}"})
     for version in ("v2", "v1"):
         outcome = asyncio.run(chaos.swapped(server, version, NUM_CLIENTS, 4))
-        assert outcome["wrong"] == 0
-        assert outcome["requests"] > 2 * outcome["refused"]  # the swap is no outage
+        assert (outcome["wrong"], outcome["failed"]) == (0, 0)
+        assert outcome["refused"] < 0.2 * outcome["requests"]  # the bench has up to .05
         wait_for(lambda: deployed.application()["status"] == "RUNNING")
 
 

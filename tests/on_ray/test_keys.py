@@ -1,10 +1,11 @@
 """Files of API keys: who gets in by them, and what a router that starts anew still knows."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from rails_ray.on_ray.serving.keys import NOBODY, Keys, KeysFile, Memory, NoKeysError
+from rails_ray.on_ray.serving.keys import NOBODY, Keys, KeysFile, LastKeys, NoKeysError
 
 KEY, OTHER = "k" * 20, "o" * 20
 
@@ -46,7 +47,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def looked_at(file: Path, folder: Path) -> KeysFile:
-    return KeysFile(str(file), Memory(str(file), folder))
+    return KeysFile(str(file), LastKeys(str(file), folder))
 
 
 def test_keys_change_with_their_file(file: Path, tmp_path: Path) -> None:
@@ -90,26 +91,57 @@ def test_a_file_that_is_malformed_leaves_the_last_good_keys_valid_also_after_a_r
     assert str(problem).endswith("got 5: nobody gets in until it is mended")
 
 
+def test_all_who_look_agree_whoever_looked_last(file: Path, tmp_path: Path) -> None:
+    """A router looks every ten seconds and the command each second: what one has seen counts for the other."""
+    router, command = (looked_at(file, tmp_path / "memory") for _ in range(2))
+    assert router.look() == command.look() == (Keys.of([KEY]), None)
+    file.write_text(f"{OTHER}\n")
+    command.look()
+    file.write_text("short\n")
+    assert router.look().keys == command.look().keys == Keys.of([OTHER])  # the first key was taken back
+    file.write_text("")
+    command.look()
+    file.write_text("short\n")
+    assert router.look().keys == NOBODY
+
+
 def test_what_is_remembered_is_no_key_and_only_its_owner_can_have_written_it(file: Path, tmp_path: Path) -> None:
     folder = tmp_path / "memory"
-    memory = Memory(str(file), folder)
-    memory.keep(Keys.of([KEY]))
+    last = LastKeys(str(file), folder)
+    assert last.keep(Keys.of([KEY]))
     (kept,) = folder.iterdir()
     assert KEY not in kept.read_text()
     assert (folder.stat().st_mode & 0o777, kept.stat().st_mode & 0o777) == (0o700, 0o600)
-    assert memory.keys() == Keys.of([KEY])
-    assert Memory(str(tmp_path / "other keys"), folder).keys() == NOBODY
+    assert last.read() == Keys.of([KEY])
+    assert LastKeys(str(tmp_path / "other keys"), folder).read() is None
     folder.chmod(0o770)  # others of the group could have written it
-    assert memory.keys() == NOBODY
+    assert last.read() is None
+    assert not last.keep(Keys.of([KEY]))
     folder.chmod(0o700)
     kept.write_text("no digest\n")
-    assert memory.keys() == NOBODY
+    assert last.read() is None
     link = tmp_path / "link"
     link.symlink_to(folder)
-    assert Memory(str(file), link).keys() == NOBODY
+    assert LastKeys(str(file), link).read() is None
 
 
-def test_a_memory_that_cannot_be_written_is_none(file: Path, tmp_path: Path) -> None:
+def test_keys_that_are_kept_are_marked_as_used(file: Path, tmp_path: Path) -> None:
+    keys = looked_at(file, tmp_path / "memory")
+    keys.look()
+    (kept,) = (tmp_path / "memory").iterdir()
+    os.utime(kept, (0, 0))
+    keys.look()
+    assert kept.stat().st_mtime > 0
+
+
+def test_keys_that_cannot_be_kept_are_told(file: Path, tmp_path: Path) -> None:
     (tmp_path / "a file").write_text("")
     keys = looked_at(file, tmp_path / "a file")
-    assert keys.look() == (Keys.of([KEY]), None)
+    found, problem = keys.look()
+    assert found == Keys.of([KEY])
+    assert problem == (
+        f"{tmp_path / 'a file'} must be a folder that only this user can open, got another or none: a router that "
+        "starts while the file of keys is malformed will let nobody in"
+    )
+    file.write_text("short\n")
+    assert keys.look().keys == Keys.of([KEY])  # this process still knows

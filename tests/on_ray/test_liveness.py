@@ -37,6 +37,18 @@ def test_a_cluster_that_does_not_say_has_ended(nodes: list[dict[str, Any]], monk
         liveness.check(timeout_s=0.05)
 
 
+def test_a_cluster_that_cannot_be_asked_has_ended(
+    nodes: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise ConnectionError("the connection is closed")
+
+    monkeypatch.setattr(ray, "nodes", fail)
+    with pytest.raises(UnavailableError, match="must go on, got the connection is closed: start it again"):
+        liveness.check()
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_a_server_stays_until_its_cluster_ends(nodes: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(liveness, "LOOK_S", 0)
     looks = list[int]()

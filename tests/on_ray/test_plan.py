@@ -10,9 +10,8 @@ import yaml
 from pydantic import ValidationError
 from ray.serve.schema import ServeDeploySchema
 
+from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT, set_profile
 from rails_ray.on_ray.serving.plan import (
-    ENVIRONMENT,
-    PRODUCTION_ENVIRONMENT,
     Placement,
     Profile,
     ServeArgs,
@@ -20,7 +19,6 @@ from rails_ray.on_ray.serving.plan import (
     commented,
     deployments,
     serve_config,
-    set_environment,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -121,6 +119,6 @@ def test_a_profile_sets_its_variables_and_leaves_those_that_are_set(
 ) -> None:
     environment = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "120", "RAY_SERVE_ENABLE_HA_PROXY": "1"}
     monkeypatch.setattr(os, "environ", environment)
-    set_environment(profile)
+    set_profile(profile)
     expected = PRODUCTION_ENVIRONMENT if profile == "production" else ENVIRONMENT
     assert environment == expected | {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "120"}

@@ -15,6 +15,7 @@ from examples import part_of, random_states, small_config
 from rails_ray import build, build_search, client
 from rails_ray.config import LossConfig, to_json
 from rails_ray.errors import DamagedError, UnavailableError, UnsupportedError
+from rails_ray.on_ray.serving import shard as shard_module
 from rails_ray.on_ray.serving.answers import coverage_of
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.asking import Shards
@@ -100,7 +101,7 @@ def router_of(folder: Path, failing: str | None) -> SimpleNamespace:
         Handle(Shard.func_or_class(str(folder), "v1", number), failing if number == 0 else None) for number in range(2)
     ]
     return SimpleNamespace(
-        shards=Shards(handles, "v1", published.sha256, timeout_s=5),
+        shards=Shards(handles, "v1", published.contents_sha256, timeout_s=5),
         shard_items=published.shard_items,
         cutoffs=Cutoffs.read(store, published, args),
         index_facts=manifest.summary(published),
@@ -180,3 +181,13 @@ def test_without_gates_a_mixture_cannot_be_searched(tmp_path: Path, method: str)
 def test_components_that_are_not_those_of_the_model(tmp_path: Path) -> None:
     with pytest.raises(DamagedError, match="must have 2 components of one width, got 15 numbers: encode a new version"):
         shard_without(tmp_path, "none", p_x=3)
+
+
+def test_what_many_items_took_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = shard_without(tmp_path, "none")
+    num_given_back = list[int]()
+    monkeypatch.setattr(shard_module, "give_back_soon", lambda: num_given_back.append(1))
+    monkeypatch.setattr(shard_module, "MANY_ITEMS", 30)
+    for k, expected in ((14, 0), (15, 1)):  # of two queries
+        asyncio.run(shard.search(shard.identity, QUERY, Asked(k, "brute_force", 10, 10), [[], []]))
+        assert len(num_given_back) == expected

@@ -65,7 +65,9 @@ def test_a_small_answer_is_one_piece_and_a_large_one_a_stream(monkeypatch: pytes
         return True, b"".join([bytes(piece) async for piece in response.body_iterator])
 
     monkeypatch.setattr(streaming, "PIECE_BYTES", 2000)
+    num_given_back = list[int]()
+    monkeypatch.setattr(streaming, "give_back_soon", lambda: num_given_back.append(1))
     for count, is_stream in ((2, False), (100, True)):
         streamed, body = asyncio.run(body_of(count))
-        assert streamed == is_stream
+        assert streamed == is_stream == bool(num_given_back)
         assert [one["items"][0] for one in json.loads(body)["results"]] == [f"item-{n}" for n in range(count)]

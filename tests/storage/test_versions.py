@@ -181,7 +181,7 @@ def replace_manifest(storage: Storage, version: str, **fields: object) -> None:
 
 def test_publishing_again_mends_a_manifest_in_which_a_number_was_changed(storage: Storage) -> None:
     publish(storage, "v1")
-    publish(storage, "v2")
+    before = publish(storage, "v2")
     damage(
         storage, "versions/v2/manifest.json", lambda data: data.replace(b'"cutoff_mass": 0.9', b'"cutoff_mass": 0.1')
     )
@@ -192,6 +192,8 @@ def test_publishing_again_mends_a_manifest_in_which_a_number_was_changed(storage
             read(storage)
     made = republish(storage, "v2")
     assert (made.created_at, made.cutoff_mass) == ("later", 0.9)
+    assert made.sha256 != before.sha256
+    assert made.contents_sha256 == before.contents_sha256  # what a server that runs asks its shards for
     assert versions.read_manifest(storage) == versions.read_manifest(storage, "v2") == made
     assert versions.rollback(storage).version == "v1"
     assert versions.rollback(storage) == made

@@ -14,7 +14,7 @@
 | `cutoffs`      | which cut-off a request gets                                                       |
 | `answers`      | what the router decides: coverage, the merged answer                               |
 | `streaming`    | an answer as JSON, in one piece or in many                                         |
-| `memory`       | what a large answer took is given back                                             |
+| `heap`         | what a large answer took is given back                                             |
 | `plan`         | arguments, replicas, reservations, and the config of `serve deploy`                |
 | `app`          | the whole application: build it, run it                                            |
 """

@@ -1,9 +1,9 @@
 """Who may ask and how much at once, checked before any of a request is understood: API keys, the size and the pace of
 a body, and the number of requests that are answered at the same time.
 
-A body that arrives slowly holds no place of those that are answered, and the one that has been waited for longest gives
-way where too many are on their way. A request for which there is no place is refused at once and told when to come
-again: as many seconds as the last answer took, which is how long those inside take to leave.
+A slow body takes no place; if too many are on their way, or hold too many bytes, the oldest is refused. If all places
+are taken, a request is refused at once with a Retry-After: the seconds that the last answer took, after which a place
+should be free. A place is free again when the answer begins, so that slow readers hold none.
 """
 
 import asyncio
@@ -11,18 +11,16 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from rails_ray.on_ray.serving.keys import Keys
 
 BODY_S = 20.0  # for a body to arrive; Serve would give up on the request after thirty, and not say why
-MOST_WAITED_FOR = 1000  # bodies on their way to a router: some 100 kB each of sockets and buffers
-LONGEST_RETRY_S = 30
-NOBODY_GETS_IN = (
-    "a request must have a key of this server, and its file of keys is missing or holds none: whoever runs it must "
-    "write one into it"
-)
+MAX_WAITING, MAX_WAITING_BYTES = 1000, 256 * 2**20  # of the bodies on their way to a router, unless one may be larger
+LONGEST_RETRY_S = 30  # as long as Serve lets a request take
+NOBODY_GETS_IN = "a request must have a valid key, but this server has none: its file of keys is missing or empty"
 Scope = dict[str, Any]
 Receive = Callable[[], Any]
 Send = Callable[[dict[str, Any]], Any]
@@ -56,7 +54,7 @@ class Access:
         """Why a request that has no valid key, or says that it is too large, does not come in; None to let it in."""
         found = dict(headers)
         given_keys = [value for name, value in headers if name == b"authorization"]
-        # Of several, a proxy in front may have judged another one than we would.
+        # If there are two, a proxy in front may have checked the other one.
         scheme, _, key = given_keys[0].partition(b" ") if len(given_keys) == 1 else (b"", b"", b"")
         given = key.strip() if scheme.lower() == b"bearer" else b""
         if self.keys is not None and not self.keys.hold(given):
@@ -67,10 +65,12 @@ class Access:
                 return Refusal(403, "the bearer key must be one that this server knows, got another")
             return Refusal(401, "a request must have the header `Authorization: Bearer KEY`, got none", ask)
         length = found.get(b"content-length", b"0")
-        return self.too_large(int(length)) if length.isdigit() else None
+        if not length.isdigit():
+            return None
+        return self.too_large(int(length[:20]))  # Python refuses to read thousands of digits
 
     def too_large(self, num_bytes: int) -> Refusal | None:
-        """Why a body of so many bytes, or of so many until now, is refused; None if it may be as large."""
+        """The refusal of a body with so many bytes so far; None if that is allowed."""
         if num_bytes <= self.max_body_bytes:
             return None
         return Refusal(
@@ -89,7 +89,7 @@ class Guard:
         self._app = app
         self._access = access
         self._clock = clock
-        self._waited_for: dict[asyncio.Timeout, None] = {}  # bodies on their way, the oldest first
+        self._waiting: dict[asyncio.Timeout, int] = {}  # bytes of the bodies on their way, the oldest first
         self._num_inside = 0
         self._last_s = 0.0  # that an answer took
 
@@ -111,35 +111,77 @@ class Guard:
         elif self._num_inside >= access.max_requests:
             await _refuse(send, self._busy(access))
         else:
-            self._num_inside += 1
-            began = self._clock()
-            try:
-                await self._app(scope, _given(body, receive), send)
-            finally:
-                self._num_inside -= 1
-                self._last_s = self._clock() - began
+            await self._inside(scope, _given(body, receive), send)
+
+    async def _inside(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application's answer, which holds a place until it begins."""
+        self._num_inside += 1
+        began, has_left = self._clock(), False
+
+        def leave() -> None:
+            nonlocal has_left
+            self._num_inside -= not has_left
+            has_left = True
+
+        async def sending(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                leave()
+                if message["status"] == 200:
+                    self._last_s = self._clock() - began
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        finally:
+            leave()
 
     async def _body(self, receive: Receive, access: Access) -> bytes | Refusal | None:
         """The body; None if whoever sends it goes away."""
         try:
             async with asyncio.timeout(BODY_S) as patience:
-                self._waited_for[patience] = None
-                if len(self._waited_for) > MOST_WAITED_FOR:
-                    next(iter(self._waited_for)).reschedule(asyncio.get_running_loop().time())
+                self._wait_for(patience, 0, access)
                 try:
-                    body = await _read(receive, access.max_body_bytes)
+                    body = await self._read(receive, access, patience)
                 finally:
-                    del self._waited_for[patience]
+                    self._waiting.pop(patience, None)
         except TimeoutError:
             return Refusal(
                 408,
-                f"the body must be sent within {BODY_S:g} s, and sooner where {MOST_WAITED_FOR} others are on their "
-                "way, got a part of it",
+                f"the body must arrive within {BODY_S:g} s (sooner when the server is busy), got only a part of it",
                 ((b"connection", b"close"),),
             )
         except ConnectionResetError:
             return None
         return access.too_large(len(body)) or body
+
+    async def _read(self, receive: Receive, access: Access, patience: asyncio.Timeout) -> bytes:
+        """The body, or what came until it was too large.
+
+        Raises:
+            ConnectionResetError: if whoever sends it goes away.
+        """
+        pieces: list[bytes] = []
+        num_bytes, is_whole = 0, False
+        while not is_whole and num_bytes <= access.max_body_bytes:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise ConnectionResetError
+            pieces.append(message.get("body", b""))
+            num_bytes += len(pieces[-1])
+            is_whole = not message.get("more_body", False)
+            if not is_whole and patience in self._waiting:
+                self._wait_for(patience, num_bytes, access)
+        return b"".join(pieces)
+
+    def _wait_for(self, patience: asyncio.Timeout, num_bytes: int, access: Access) -> None:
+        """Count a body that has come to so many bytes, and let the oldest ones go if they are too many."""
+        self._waiting[patience] = num_bytes
+        max_bytes = max(MAX_WAITING_BYTES, access.max_body_bytes)
+        while len(self._waiting) > MAX_WAITING or sum(self._waiting.values()) > max_bytes:
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            with suppress(RuntimeError):  # its time is up in this very moment
+                oldest.reschedule(asyncio.get_running_loop().time())
 
     def _busy(self, access: Access) -> Refusal:
         seconds = min(max(1, math.ceil(self._last_s)), LONGEST_RETRY_S)
@@ -163,24 +205,6 @@ def _given(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return given
-
-
-async def _read(receive: Receive, max_bytes: int) -> bytes:
-    """The body, or what came until it was too large.
-
-    Raises:
-        ConnectionResetError: if whoever sends it goes away.
-    """
-    pieces: list[bytes] = []
-    num_bytes, is_whole = 0, False
-    while not is_whole and num_bytes <= max_bytes:
-        message = await receive()
-        if message["type"] != "http.request":
-            raise ConnectionResetError
-        pieces.append(message.get("body", b""))
-        num_bytes += len(pieces[-1])
-        is_whole = not message.get("more_body", False)
-    return b"".join(pieces)
 
 
 async def _refuse(send: Send, refusal: Refusal) -> None:

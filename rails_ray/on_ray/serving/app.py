@@ -21,7 +21,7 @@ from ray.serve.schema import ApplicationStatusOverview, LoggingConfig
 
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.serving.cutoffs import NO_CALIBRATION, Cutoffs
-from rails_ray.on_ray.serving.keys import Keys
+from rails_ray.on_ray.serving.keys import KeysFile
 from rails_ray.on_ray.serving.plan import NAME, Placement, ServeArgs, deployments, http_options, shard_name
 from rails_ray.on_ray.serving.router import Router
 from rails_ray.on_ray.serving.shard import Shard
@@ -78,13 +78,15 @@ def served(
         leave_serve: end without stopping Ray Serve, because its cluster ends as well.
 
     Raises:
-        ValueError: if the file of keys cannot be used.
+        ValueError: if nobody would get in by the file of keys.
         UnavailableError: if the port is taken, Ray Serve runs on the cluster already, or the application does not
             come up.
     """
     check_port(host, port)
     if args.keys_file is not None:
-        Keys.read(args.keys_file)  # says what is wrong with it before anything starts
+        keys, problem = KeysFile(args.keys_file).look()
+        if not keys.digests:
+            raise ValueError(problem)
     target = application(args, placement)
     _check_not_running()
     logging.getLogger("ray.serve").setLevel(logging.WARNING)

@@ -12,15 +12,15 @@ from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.serving.shard import Answer
 
 REPLICA_LOST = (ActorDiedError, ActorUnavailableError, ReplicaUnavailableError)
-# Before another replica is asked: seven chances of finding one of two, within the second that a deployment may need.
-PAUSES_S = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
+# Before each try, .8 s in all: with two replicas, seven more chances to meet the right one.
+PAUSES_S = (0.0, 0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 
 
 @dataclass(frozen=True)
 class Shards:
     """
     handles: of the shards, by number.
-    version, identity: that an answer must be of (`Manifest.sha256`).
+    version, identity: what an answer must be of (`Manifest.contents_sha256`).
     timeout_s: that a shard may take to answer, all tries together.
     """
 
@@ -37,24 +37,24 @@ class Shards:
         return await asyncio.gather(*asked, return_exceptions=True)
 
     async def _ask(self, number: int, ask: Callable[..., Awaitable[Answer[Any]]], arguments: tuple[Any, ...]) -> Any:
-        """What a replica answers. If it dies, or is of another version, another one is asked: nothing that is asked
-        changes it.
+        """The answer of a replica. If one dies or serves another version, ask another: searching changes nothing, so
+        asking again is safe.
 
         Raises:
             TimeoutError: if all tries together take too long.
             UnavailableError: if each replica that answers is of another version.
         """
-        async with asyncio.timeout(self.timeout_s):
-            for pause_s in (*PAUSES_S, None):
-                try:
-                    answer = await ask(self.identity, *arguments)
-                    if answer.identity == self.identity:
-                        return answer.value
-                except REPLICA_LOST:
-                    if pause_s is None:
-                        raise
-                if pause_s is not None:
-                    await asyncio.sleep(pause_s)
-        raise UnavailableError(
+        lost: Exception = UnavailableError(
             f"shard {number} must be of version {self.version}, got replicas of another one: try again"
         )
+        async with asyncio.timeout(self.timeout_s):
+            for pause_s in PAUSES_S:
+                await asyncio.sleep(pause_s)
+                try:
+                    answer = await ask(self.identity, *arguments)
+                except REPLICA_LOST as error:
+                    lost = error
+                    continue
+                if answer.identity == self.identity:
+                    return answer.value
+        raise lost

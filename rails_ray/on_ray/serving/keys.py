@@ -4,7 +4,7 @@
 |--------------------------|---------------------------------------------------------------------------------|
 | with keys                | holders of its keys                                                             |
 | missing, or without keys | nobody                                                                          |
-| malformed, or unreadable | holders of the last good keys, also through a router that has started meanwhile |
+| malformed, or unreadable | holders of the last good keys, also through a router that has just started       |
 
 The last good keys are kept as their SHA-256 in a folder of this machine that only its owner can read or write.
 """
@@ -30,7 +30,7 @@ class NoKeysError(ValueError):
 
 @dataclass(frozen=True)
 class Keys:
-    """API keys as their SHA-256, compared in a time that tells nothing of them."""
+    """API keys as SHA-256, compared in constant time."""
 
     digests: tuple[bytes, ...]
 
@@ -66,7 +66,7 @@ class Keys:
         return Keys.of(keys)
 
     def hold(self, key: bytes) -> bool:
-        """Whether this is one of the keys; each is compared, wherever it differs and whether one is found or not."""
+        """Whether this is one of the keys. Every key is compared, so the time tells nothing."""
         digest = hashlib.sha256(key).digest()
         return sum([hmac.compare_digest(known, digest) for known in self.digests]) > 0
 
@@ -99,25 +99,8 @@ def valid(path: str, former: Keys) -> Valid:
         return Valid(former, f"{error}: {follows} until it is mended")
 
 
-class KeysFile:
-    """A file of keys that is looked at again and again."""
-
-    def __init__(self, path: str, memory: "Memory | None" = None) -> None:
-        self._path = path
-        self._memory = memory or Memory(path)
-        self._keys: Keys | None = None
-
-    def look(self) -> Valid:
-        """What is valid now."""
-        found = valid(self._path, self._memory.keys() if self._keys is None else self._keys)
-        if found.keys != self._keys:
-            self._memory.keep(found.keys)
-            self._keys = found.keys
-        return found
-
-
-class Memory:
-    """The keys that were valid last, on this machine.
+class LastKeys:
+    """The keys that were valid last, by whoever looked on this machine.
 
     Args:
         path: of the file of keys; each has a memory of its own.
@@ -125,29 +108,60 @@ class Memory:
     """
 
     def __init__(self, path: str, folder: Path | None = None) -> None:
-        self._folder = folder or Path(tempfile.gettempdir()) / f"rails-ray-{os.geteuid()}"
-        self._file = self._folder / f"keys-{hashlib.sha256(str(Path(path).absolute()).encode()).hexdigest()[:16]}"
+        self.folder = folder or Path(tempfile.gettempdir()) / f"rails-ray-{os.geteuid()}"
+        self._file = self.folder / f"keys-{hashlib.sha256(str(Path(path).absolute()).encode()).hexdigest()[:16]}"
 
-    def keys(self) -> Keys:
-        """Those that were valid last; none where that is not known, or others than the owner could have written it."""
+    def read(self) -> Keys | None:
+        """None if they are unknown, or if another user could have written the file."""
         with suppress(OSError, UnicodeError):
             if self._is_ours():
                 digests = self._file.read_text(encoding="ascii").split()
                 if all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests):
                     return Keys(tuple(map(bytes.fromhex, digests)))
-        return NOBODY
+        return None
 
-    def keep(self, keys: Keys) -> None:
-        """Where the folder cannot be written, nothing is kept: a router that starts while the file is malformed then
-        lets nobody in."""
-        with suppress(OSError):
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            if self._is_ours():
-                handle, made = tempfile.mkstemp(dir=self._folder)  # readable by its owner alone
+    def keep(self, keys: Keys) -> bool:
+        """Whether they could be kept. A file that is kept already is marked as used, so that no cleaner takes it."""
+        try:
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            if not self._is_ours():
+                return False
+            if self.read() == keys:
+                os.utime(self._file)
+                return True
+            handle, made = tempfile.mkstemp(dir=self.folder)  # readable by its owner alone
+            try:
                 with os.fdopen(handle, "w", encoding="ascii") as file:
                     file.writelines(f"{digest.hex()}\n" for digest in keys.digests)
                 Path(made).replace(self._file)
+            except OSError:
+                Path(made).unlink()
+                raise
+            return True
+        except OSError:
+            return False
 
     def _is_ours(self) -> bool:
-        found = os.lstat(self._folder)
+        found = os.lstat(self.folder)
         return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+
+
+class KeysFile:
+    """A file of keys that is looked at again and again, by several processes that must agree."""
+
+    def __init__(self, path: str, last: LastKeys | None = None) -> None:
+        self._path = path
+        self._last = last or LastKeys(path)
+        self._keys = NOBODY  # where nothing can be kept
+
+    def look(self) -> Valid:
+        """What is valid now."""
+        remembered = self._last.read()
+        keys, problem = valid(self._path, self._keys if remembered is None else remembered)
+        self._keys = keys
+        if not self._last.keep(keys) and problem is None:
+            problem = (
+                f"{self._last.folder} must be a folder that only this user can open, got another or none: a router "
+                "that starts while the file of keys is malformed will let nobody in"
+            )
+        return Valid(keys, problem)

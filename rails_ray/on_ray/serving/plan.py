@@ -1,14 +1,13 @@
 """What is deployed and how: the application's arguments, replicas and reservations, and a Serve config of both."""
 
-import os
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT, Profile
 from rails_ray.on_ray.serving.schemas import CutoffInput
-from rails_ray.on_ray.serving.slow_headers import HEADERS_S
 
 NAME = "rails-ray"
 REQUEST_TIMEOUT_S = 30  # of a whole request: a body may be as slow as `access` allows, or shards as `timeout_s`
@@ -17,30 +16,6 @@ REQUEST_TIMEOUT_S = 30  # of a whole request: a body may be as slow as `access` 
 ONGOING_OF_ROUTER, ONGOING_OF_SHARD = 2000, 32
 TARGET_ONGOING = 8  # of a replica, on average, beyond which autoscaling adds one: a quarter of what a shard takes
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-Profile = Literal["local", "production"]
-
-# Read by Serve's processes when they start, so that all machines of a cluster must have them from the beginning.
-ENVIRONMENT = {
-    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # Ray kills a proxy that takes longer than, by default, 5 s
-    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "rails_ray.on_ray.serving.slow_headers.bound",
-}
-PRODUCTION_ENVIRONMENT = ENVIRONMENT | {
-    "RAY_SERVE_ENABLE_HA_PROXY": "1",
-    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-    "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "60",  # between two bytes of a client; Ray's default is an hour
-    # Ray has no variable for the time that headers may take; what follows this one stands among HAProxy's defaults.
-    "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM": f"leastconn\n    timeout http-request {HEADERS_S:g}s",
-}
-
-
-def set_environment(profile: Profile) -> None:
-    """Set the variables of a profile for a cluster that this process will start. What is set already stays, but for
-    what would make another profile of `local`."""
-    if profile == "local":
-        for name in PRODUCTION_ENVIRONMENT.keys() - ENVIRONMENT.keys():
-            os.environ.pop(name, None)
-    for name, value in (PRODUCTION_ENVIRONMENT if profile == "production" else ENVIRONMENT).items():
-        os.environ.setdefault(name, value)
 
 
 class ServeArgs(BaseModel):

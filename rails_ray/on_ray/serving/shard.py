@@ -13,7 +13,7 @@ from ray import serve as ray_serve
 
 from rails_ray import build, build_search
 from rails_ray.on_ray.cluster import reserved_device
-from rails_ray.on_ray.serving.memory import give_back_soon
+from rails_ray.on_ray.serving.heap import give_back_soon
 from rails_ray.retrieval import Found, FoundAbove
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.retrieval.sharded import search_shard, search_shard_above
@@ -26,15 +26,16 @@ from rails_ray.top_k import Exclusions, TopK
 
 ItemId = str | int
 Value = TypeVar("Value")
-LARGE = 50_000  # items of an answer, some 10 MB of ids, titles and scores
+MANY_ITEMS = 50_000  # of an answer: some 10 MB of ids, titles and scores
 
 
 @dataclass(frozen=True)
 class Answer(Generic[Value]):
-    """What a replica says, and of what.
+    """A replica's answer, and the version that it serves.
 
-    identity: of the version that it serves (`Manifest.sha256`).
-    value: None where it was asked for another one: while a new version is deployed, routers and shards of both are up.
+    identity: of that version (`Manifest.contents_sha256`).
+    value: None if the caller asked for another version. Routers and shards of two versions are up while one replaces
+        the other.
     """
 
     identity: str
@@ -100,8 +101,8 @@ class ShardExplanation:
 
 
 def of_identity(method: Callable[..., Awaitable[Value]]) -> Callable[..., Awaitable[Answer[Value]]]:
-    """The method of a replica that is told which version it is asked of, does nothing for another one, and says which
-    one it has."""
+    """Wrap a replica's method: the caller names a version, the method runs only if the replica serves it, and the
+    answer names the replica's own."""
 
     @wraps(method)
     async def asked(self: Any, identity: str, *arguments: Any) -> Answer[Value]:
@@ -113,12 +114,12 @@ def of_identity(method: Callable[..., Awaitable[Value]]) -> Callable[..., Awaita
 
 @ray_serve.deployment(name="Shard")
 class Shard:
-    """Searches the items of one shard of an index version. Whoever asks says of which version, by its identity."""
+    """Searches one shard of an index version. Callers name the version by its identity."""
 
     def __init__(self, storage: str, version: str, shard: int) -> None:
         store = Storage(storage)
         manifest = read_manifest(store, version)
-        self.identity = manifest.sha256
+        self.identity = manifest.contents_sha256
         device = reserved_device()
         self.similarity: Any = build.version_similarity(store, manifest).to(device)
         self.config = build.version_config(store, manifest)
@@ -132,7 +133,7 @@ class Shard:
     async def search(self, query: AnyQuery, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
         """The items of the shard that are asked for, of each query, or all that are left after exclusion."""
         found = await asyncio.to_thread(self._search, query, asked, exclude)
-        if sum(top_k.k for top_k in found.found) >= LARGE:
+        if sum(top_k.k for top_k in found.found) >= MANY_ITEMS:
             give_back_soon()
         return found
 

@@ -9,17 +9,18 @@ from typing import Any
 from uvicorn.config import HTTP_PROTOCOLS
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-HEADERS_S = 10.0  # from the opening of a connection, or the first byte of a later request
+from rails_ray.on_ray.environment import HEADERS_S
 
 
 def bound() -> list[Any]:
-    """Make `PromptProtocol` that of the servers of this process; no middleware."""
+    """Make uvicorn's servers in this process use `PromptProtocol`. Returns no middleware."""
     HTTP_PROTOCOLS["auto"] = f"{__name__}:PromptProtocol"
     return []
 
 
 class PromptProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, which closes a connection whose headers do not come in time."""
+    """uvicorn's protocol, which closes a connection whose headers do not come within `HEADERS_S` of its opening, or of
+    the first byte of a later request."""
 
     _due: asyncio.TimerHandle | None = None
 
@@ -49,5 +50,6 @@ class PromptProtocol(HttpToolsProtocol):
             self._due = None
 
     def _close(self) -> None:
-        self.transport.write(b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
+        if self.cycle is None or self.cycle.response_complete:  # or it would stand in the middle of an answer
+            self.transport.write(b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
         self.transport.close()

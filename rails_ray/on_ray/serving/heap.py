@@ -4,15 +4,21 @@ import asyncio
 import ctypes
 
 DELAY_S = 1.0  # until an answer has been sent and is forgotten
+_is_due = False
 
 
 def give_back_soon() -> None:
-    """Have what is free given back, a moment from now. Of a library other than glibc nothing is asked."""
-    loop = asyncio.get_running_loop()
-    loop.call_later(DELAY_S, lambda: loop.run_in_executor(None, _trim))
+    """Give freed memory back to the system, a moment from now. Does nothing without glibc."""
+    global _is_due
+    if not _is_due:
+        _is_due = True
+        loop = asyncio.get_running_loop()
+        loop.call_later(DELAY_S, lambda: loop.run_in_executor(None, _trim))
 
 
 def _trim() -> None:
+    global _is_due
+    _is_due = False
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
