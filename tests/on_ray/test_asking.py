@@ -9,6 +9,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.serving.asking import PAUSES_S, Shards
+from rails_ray.on_ray.serving.router import Router
 from rails_ray.on_ray.serving.shard import Answer, of_identity
 
 
@@ -85,3 +86,24 @@ def test_a_replica_does_nothing_for_another_version_and_says_which_one_it_has() 
     assert asyncio.run(replica.search("ours", "red")) == Answer("ours", "RED")
     assert asyncio.run(replica.search("others", "red")) == Answer("ours", None)
     assert replica.num_asked == 1
+
+
+def test_those_who_ask_for_health_at_once_ask_the_shards_once() -> None:
+    num_asked = 0
+
+    async def ask(method: str) -> list[int]:
+        nonlocal num_asked
+        num_asked += 1
+        await asyncio.sleep(0)
+        return [3, 4]
+
+    router = SimpleNamespace(
+        shards=SimpleNamespace(ask=ask), asking_health=None, keys_problem=None, index_facts={"version": "v1"}
+    )
+    health = Router.func_or_class.health
+
+    async def run() -> list[Any]:
+        return [*await asyncio.gather(*[health(router) for _ in range(5)]), await health(router)]
+
+    assert asyncio.run(run()) == [{"status": "ok", "version": "v1", "num_shards": 2}] * 6
+    assert num_asked == 2

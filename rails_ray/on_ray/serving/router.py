@@ -7,8 +7,6 @@ No annotation here may be a string: FastAPI and Ray read them.
 
 import asyncio
 import logging
-import math
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -43,7 +41,6 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import summary
 from rails_ray.storage.versions import read_manifest
 
-HEALTH_S = 1.0  # that an answer of the shards about their health is good for
 NUM_CANDIDATES, NUM_PER_EMBEDDING = 1000, 50  # widths of a first stage, of a request that names none
 
 api = FastAPI(
@@ -107,7 +104,7 @@ class Router:
         self.keys_file = None if args.keys_file is None else KeysFile(args.keys_file)
         self.keys_problem: str | None = None
         self.access = self._look_at_keys()
-        self.asking_health, self.asked_health_at, self.missing = asyncio.Lock(), -math.inf, list[int]()
+        self.asking_health: asyncio.Task[list[Any]] | None = None
 
     @api.post(
         "/v1/search",
@@ -191,17 +188,14 @@ class Router:
     @api.get("/v1/health", responses=refused_with(401, 403, 408, 413, 503))
     async def health(self) -> dict[str, Any]:
         """Whether every shard answers, and a warning where the file of API keys cannot be used."""
-        async with self.asking_health:  # once a second, however many want to know
-            if time.monotonic() - self.asked_health_at >= HEALTH_S:
-                answers = await self.shards.ask("num_items")
-                self.missing = [number for number, answer in enumerate(answers) if not isinstance(answer, int)]
-                self.asked_health_at = time.monotonic()
-        num_shards = len(self.shard_items)
-        if self.missing:
-            missing = ", ".join(f"shard {number}" for number in self.missing)
-            raise HTTPException(503, f"{num_shards} shards must answer, got none from {missing}")
+        if self.asking_health is None or self.asking_health.done():
+            self.asking_health = asyncio.create_task(self.shards.ask("num_items"))
+        shards = await asyncio.shield(self.asking_health)  # once for all who want to know at the same time
+        missing = [f"shard {number}" for number, answer in enumerate(shards) if not isinstance(answer, int)]
+        if missing:
+            raise HTTPException(503, f"{len(shards)} shards must answer, got none from {', '.join(missing)}")
         warning = {} if self.keys_problem is None else {"warning": self.keys_problem}
-        return {"status": "ok", "version": self.index_facts["version"], "num_shards": num_shards, **warning}
+        return {"status": "ok", "version": self.index_facts["version"], "num_shards": len(shards), **warning}
 
     @api.get("/v1/index", responses=refused_with(401, 403, 408, 413))
     async def index(self) -> dict[str, Any]:
