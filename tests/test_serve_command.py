@@ -99,7 +99,7 @@ def test_what_happens_to_the_keys_is_told_where_the_server_runs_and_by_its_healt
     serving.keys.write_text("")
     wait_for(lambda: serving.heard(f"got none in {serving.keys}: nobody gets in until it holds one"))
     wait_for(lambda: serving.health().status_code == 401)
-    assert "its file of keys is missing or holds none" in serving.health().json()["error"]
+    assert "its file of keys is missing or empty" in serving.health().json()["error"]
     serving.keys.write_text(f"{OTHER}\n")
     wait_for(lambda: serving.heard(f"the keys of {serving.keys} are valid"))
     wait_for(lambda: serving.health(OTHER).status_code == 200)
@@ -107,6 +107,8 @@ def test_what_happens_to_the_keys_is_told_where_the_server_runs_and_by_its_healt
 
 
 def test_a_router_that_starts_anew_knows_the_last_good_keys(serving: Serving) -> None:
+    serving.keys.write_text(f"{OTHER}\n")
+    wait_for(lambda: serving.health(OTHER).status_code == 200)
     serving.keys.write_text("short\n")
     assert processes.kill_one("ServeReplica:rails-ray:Router", serving.token)
 
