@@ -105,7 +105,7 @@ def _init(**options: Any) -> None:
     """
     try:
         ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
-    except Exception:
+    except Exception:  # it raises RuntimeError, ConnectionError, ValueError and errors of its own
         ray.shutdown()
         raise
 

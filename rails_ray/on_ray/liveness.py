@@ -60,7 +60,7 @@ def stay(
             timer.start()
             raise
         at_each_look()
-        time.sleep(LOOK_S)
+        time.sleep(LOOK_S)  # Ray has no event for the end of a cluster
 
 
 def _end(tell: Callable[[str], None], sentence: str, exit_code: int) -> None:

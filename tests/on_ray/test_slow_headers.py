@@ -35,7 +35,7 @@ def port() -> Iterator[int]:
         thread = threading.Thread(target=server.run)
         thread.start()
         while not server.started:
-            time.sleep(0.01)
+            time.sleep(0.01)  # uvicorn tells nobody
         yield port
         server.should_exit = True
         thread.join()
@@ -80,7 +80,7 @@ def test_headers_in_time_are_answered_however_long_the_body_takes(port: int) -> 
     def slowly() -> Iterator[bytes]:
         for _ in range(3):
             yield b"x"
-            time.sleep(PATIENCE_S / 2)
+            time.sleep(PATIENCE_S / 2)  # the slow body is the fault
 
     with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
         assert client.post("/", content=slowly()).text == "ok"

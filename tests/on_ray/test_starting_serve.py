@@ -1,5 +1,7 @@
 """How Ray Serve is started: with the options that `serve deploy` gives it, and again where a proxy was not ready."""
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,8 +10,10 @@ from ray.exceptions import ActorDiedError
 from ray.serve.config import HTTPOptions
 from ray.serve.schema import LoggingConfig
 
-from rails_ray.errors import UnavailableError
+from rails_ray.errors import NotFoundError, UnavailableError
 from rails_ray.on_ray.serving import app
+from rails_ray.on_ray.serving.plan import ServeArgs
+from s3_server import free_port
 
 
 def started(monkeypatch: pytest.MonkeyPatch, num_failures: int) -> list[Any]:
@@ -39,3 +43,23 @@ def test_one_that_never_is_ready_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     with pytest.raises(UnavailableError, match=message):
         started(monkeypatch, 3)
+
+
+def test_a_server_starts_by_the_keys_that_were_valid_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets as far as looking for its version, or is refused before."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    file = tmp_path / "keys"
+    args = ServeArgs(storage=str(tmp_path / "storage"), keys_file=str(file))
+
+    def start() -> None:
+        with app.served(args, port=free_port()):
+            pass
+
+    for content, refusal in (("short\n", "got 5: nobody gets in until it is mended"), ("", "nobody gets in until it")):
+        file.write_text(content)
+        with pytest.raises(ValueError, match=refusal):
+            start()
+    for content in ("a-key-of-the-test-1\n", "short\n"):
+        file.write_text(content)
+        with pytest.raises(NotFoundError):
+            start()

@@ -12,6 +12,7 @@ from rails_ray import build_search, client
 from rails_ray.errors import DamagedError, NotFoundError, UnavailableError
 from rails_ray.on_ray.serving.app import check_port, served
 from rails_ray.on_ray.serving.plan import Placement, ServeArgs, serve_config
+from rails_ray.on_ray.serving.streaming import PIECE_BYTES
 from rails_ray.storage import calibrations, manifest
 from rails_ray.storage.filesystem import Storage
 from s3_server import free_port
@@ -200,3 +201,13 @@ def test_numbers_that_are_none_and_too_many_items_are_refused(served_version: Se
             422,
             {"error": f"k must be an integer, got {'true' if k is True else repr(k)}"},
         )
+
+
+def test_a_large_answer_is_streamed_and_is_the_same(served_version: Served) -> None:
+    """61,440 items, some 2 MB, in as many pieces as a proxy hands on."""
+    texts = [TEXTS[number % len(TEXTS)] for number in range(1024)]
+    response = served_version.search(queries=[{"text": text} for text in texts], k=60, cutoff={"top_k": 60})
+    assert response.status_code == 200
+    assert len(response.content) > 4 * PIECE_BYTES
+    expected = dict(zip(TEXTS, served_version.offline(TEXTS, 60), strict=True))
+    assert [result["items"] for result in response.json()["results"]] == [expected[text] for text in texts]
