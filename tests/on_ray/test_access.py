@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -315,3 +316,30 @@ def test_a_length_of_thousands_of_digits_is_too_large() -> None:
     refusal = Access(None, LIMIT, MOST).refusal([(b"content-length", b"9" * 5000)])
     assert refusal is not None
     assert refusal.status == 413
+
+
+def test_a_body_can_be_let_go_in_the_moment_in_which_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its timer has gone off, and before its task knows."""
+    monkeypatch.setattr(guard, "MAX_WAITING", 1)
+    monkeypatch.setattr(guard, "BODY_S", 0.02)
+
+    async def run() -> None:
+        access, outcome = Access(None, LIMIT, MOST), list[str]()
+        app, loop = Guard(Echo(), lambda: access), asyncio.get_running_loop()
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
+            slow = asyncio.create_task(client.post("/", content=endless()))
+            while not app._waiting:
+                await asyncio.sleep(0)
+            (oldest,) = app._waiting
+
+            def come() -> None:
+                outcome.append(f"{oldest._state.value} {oldest in app._waiting}")
+                app._wait_for(asyncio.timeout(1), 0, access)
+                outcome.append(f"{oldest in app._waiting}")
+
+            loop.call_at(oldest.when() + 1e-6, come)
+            time.sleep(0.05)  # so that both timers are due in one turn of the loop
+            assert (await slow).status_code == 408
+            assert outcome == ["expiring True", "False"]
+
+    asyncio.run(run())
