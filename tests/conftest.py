@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from s3_server import new_bucket, s3_server_process, use_s3
+from support.s3_server import new_bucket, s3_server_process, use_s3
 
 # Ray reads its environment when it is first imported. A token of the session's own: nothing is written to $HOME.
 os.environ["RAY_AUTH_MODE"] = "token"

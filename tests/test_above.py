@@ -10,7 +10,7 @@ import oracles
 from rails_ray import above
 from rails_ray.above import Above, ScanAbove, check_above, merge_above
 from rails_ray.top_k import Exclusions, TopK
-from test_top_k import tied_scores
+from support.scores import tied_scores
 
 INFINITY = float("inf")
 Asked = tuple[torch.Tensor, torch.Tensor, int, int, list[list[int]]]

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 import torch
 
-from examples import small_config, small_solar_config, write_text_data
 from rails_ray import build, build_chunks, build_data
 from rails_ray.config import DataConfig, LossConfig, RunConfig, to_json
 from rails_ray.encoders.bags import WeightedBags
@@ -18,7 +17,8 @@ from rails_ray.similarities.look_up import LookUp, LookUpConfig
 from rails_ray.storage import manifest, parquet, parts
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
-from test_build_data import INPUTS, data_of, texts, with_encoder
+from support.examples import small_config, small_solar_config, write_text_data
+from support.numbers_data import INPUTS, data_of, texts, with_encoder
 
 CONFIG = small_solar_config()
 ITEM_IDS = [f"item-{row}" for row in range(60)]

@@ -1,49 +1,16 @@
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from examples import small_config, small_solar_config, write_text_data
 from rails_ray import build_data
-from rails_ray.config import DataConfig, RunConfig
-from rails_ray.data.dataset import DataSet, ItemLists, Queries, SparseRows
+from rails_ray.config import DataConfig
 from rails_ray.storage.filesystem import Storage
-
-CONFIG = small_solar_config()
-
-
-def with_encoder(**fields: Any) -> RunConfig:
-    return replace(CONFIG, encoder=replace(CONFIG.encoder, **fields))
-
-
-def data_of(inputs: Callable[[int, int], Any]) -> DataSet:
-    """Three queries of each split on ten items; `inputs` of a number of queries by the seed of a split."""
-    queries = {
-        split: Queries(inputs(3, seed), ItemLists.of([[seed], [seed, 4], [9]]))
-        for seed, split in enumerate(("train", "valid", "test"))
-    }
-    return DataSet([f"i{row}" for row in range(10)], np.arange(10), queries)
-
-
-def vectors(count: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((count, 7)).astype(np.float32)
-
-
-def sparse(count: int, seed: int) -> SparseRows:
-    indices = np.arange(2 * count, dtype=np.int64) + seed
-    return SparseRows(2 * np.arange(count + 1), indices, np.ones(2 * count, dtype=np.float32), 8)
-
-
-def texts(count: int, seed: int) -> list[str]:
-    return [f"word{number} split{seed}" for number in range(count)]
-
-
-INPUTS = [("text", texts, 0), ("features", sparse, 8), ("vector", vectors, 7)]
+from support.examples import small_config, write_text_data
+from support.numbers_data import CONFIG, INPUTS, data_of, sparse, texts, vectors, with_encoder
 
 
 @pytest.mark.parametrize(("kind", "inputs", "width"), INPUTS)

@@ -1,11 +1,11 @@
 import pytest
 import torch
 
-from examples import small_config
 from rails_ray import build, build_search
 from rails_ray.quantizers import random_codes
 from rails_ray.similarities.look_up import LookUp
 from rails_ray.similarities.states import Codes, Tables
+from support.examples import small_config
 
 TEXTS = ["red car", "blue hat"]
 

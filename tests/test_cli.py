@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from command_line import ROOT, readme_commands
-from examples import encode
 from rails_ray import cli
 from rails_ray.commands import serving, stages
 from rails_ray.storage import calibrations, manifest, versions
 from rails_ray.storage.filesystem import Storage
 from storage.test_calibrations import STORED
+from support.command_line import ROOT, readme_commands
+from support.examples import encode
 
 COMMANDS = ("quickstart", "train", "encode", "publish", "evaluate", "calibrate", "pipeline", "serve", "query", "index")
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-import processes
-from command_line import readme_commands, run
 from rails_ray import cli
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
-from s3_server import free_port
+from support import processes
+from support.command_line import readme_commands, run
+from support.s3_server import free_port
 
 pytestmark = pytest.mark.cluster
 

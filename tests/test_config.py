@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from examples import small_config, small_history_config, small_solar_config, write_sequence_data, write_text_data
 from rails_ray import build, build_data, config, recipes
 from rails_ray.config import DataConfig, LossConfig, RunConfig
 from rails_ray.data import sequences
@@ -23,6 +22,13 @@ from rails_ray.similarities.look_up import LookUpConfig
 from rails_ray.storage import manifest
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.contrast import Gathered, Streamed, WithinBatch
+from support.examples import (
+    small_config,
+    small_history_config,
+    small_solar_config,
+    write_sequence_data,
+    write_text_data,
+)
 
 
 @pytest.mark.parametrize("recipe", recipes.RECIPES)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from examples import encode
 from rails_ray import cli
 from rails_ray.commands import stages
 from rails_ray.storage.filesystem import Storage
+from support.examples import encode
 
 ROOT = Path(__file__).parents[1]
 JOBS = ("train", "encode", "publish", "evaluate", "pipeline")

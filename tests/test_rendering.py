@@ -1,4 +1,3 @@
-from collections.abc import Callable, Iterator
 from io import StringIO
 
 from rich.console import Console
@@ -6,16 +5,12 @@ from rich.progress import Progress
 
 from rails_ray import rendering
 from rails_ray.rendering import LOG_S, Bar
+from support.clocks import clock_of
 
 
 def progress_to(text: StringIO, is_terminal: bool) -> Progress:
     """One that draws nothing by itself."""
     return Progress(console=Console(file=text, width=80, force_terminal=is_terminal), auto_refresh=False)
-
-
-def clock_of(*times: float) -> Callable[[], float]:
-    ticks: Iterator[float] = iter(times)
-    return lambda: next(ticks)
 
 
 def test_a_bar_in_a_log_is_a_line_every_so_many_seconds() -> None:

@@ -12,11 +12,11 @@ import httpx
 import psutil
 import pytest
 
-import processes
-from examples import publish_untrained, write_text_data
-from processes import wait_for
 from rails_ray import cli
-from s3_server import free_port
+from support import processes
+from support.examples import publish_untrained, write_text_data
+from support.processes import wait_for
+from support.s3_server import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.faults]
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cross_device_worker import BASELINES, FORMS, Case, Proof, by_slices, cases, descend, prove, whole
 from rails_ray.collectives.processes import in_processes
+from support.cross_device_worker import BASELINES, FORMS, Case, Proof, by_slices, cases, descend, prove, whole
 
 Found = tuple[float, dict[str, Tensor]]
 SMALLEST = 1e-9  # of a gradient's norm: below it, it is zero but for rounding

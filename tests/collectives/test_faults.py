@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-import faulty_worker
-from cross_device_worker import BASELINES, FORMS
 from rails_ray.collectives.each import from_each
 from rails_ray.collectives.gather import gather, gather_constants
 from rails_ray.collectives.group import Place, num_workers, place_of, rank
 from rails_ray.collectives.processes import in_processes
 from rails_ray.collectives.ring import shift_on_ring
+from support import faulty_worker
+from support.cross_device_worker import BASELINES, FORMS
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 import torch
 
-from examples import batches_of
-from gloo_worker import CASES, NUM_WORKERS, config_of, work
 from rails_ray import build
 from rails_ray.collectives.first import from_first
 from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.collectives.processes import in_processes
 from rails_ray.training.step import in_one_process
+from support.examples import batches_of
+from support.gloo_worker import CASES, NUM_WORKERS, config_of, work
 
 
 @pytest.fixture(scope="module")

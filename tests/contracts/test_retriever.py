@@ -6,13 +6,13 @@ import pytest
 import torch
 
 import oracles
-from examples import random_states, small_mixture
-from of_codes import look_ups, of_codes, random_codes
 from rails_ray import build_search
 from rails_ray.retrieval import Retriever
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.states import AnyQuery, ItemState, QueryState, take
 from rails_ray.top_k import Exclusions
+from support.examples import random_states, small_mixture
+from support.of_codes import look_ups, of_codes, random_codes
 
 NUM_QUERIES, NUM_ITEMS = 3, 40
 OF_CODES = ("look_up", "inverted")

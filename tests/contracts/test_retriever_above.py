@@ -9,8 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
-from examples import random_states, sharp_mixture, small_mixture
-from of_codes import NUM_BUCKETS, look_ups, of_codes, random_codes
 from rails_ray import build_search
 from rails_ray.indexes.inverted import InvertedIndex
 from rails_ray.retrieval import FoundAbove, Retriever
@@ -20,6 +18,8 @@ from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits
 from rails_ray.similarities.states import AnyQuery, ItemState, QueryState, Tables, map_tensors, take
 from rails_ray.top_k import Exclusions
+from support.examples import random_states, sharp_mixture, small_mixture
+from support.of_codes import NUM_BUCKETS, look_ups, of_codes, random_codes
 
 INFINITY = float("inf")
 OF_CODES = ("look_up", "inverted")

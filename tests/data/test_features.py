@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples import real_data
 from rails_ray.data import features
 from rails_ray.data.dataset import SPLITS, DataSet, SparseRows
 from rails_ray.errors import NotFoundError
 from rails_ray.storage.filesystem import Storage
+from support.examples import real_data
 
 NUM_QUERIES, NUM_ITEMS = 40, 12
 INDICES = [[(7 * query + step) % 30 for step in range(query % 4)] for query in range(NUM_QUERIES)]

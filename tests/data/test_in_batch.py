@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from cross_device_worker import ANSWERS, ITEMS, QUERIES, Case, model_of, sampler_of
 from rails_ray.data.batch import TrainingBatch
 from rails_ray.data.dataset import ItemLists, Queries
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.encoders.character_ngrams import hash_texts
+from support.cross_device_worker import ANSWERS, ITEMS, QUERIES, Case, model_of, sampler_of
 
 
 def sampler(batch_size: int, *, seed: int = 0, rank: int = 0, num_workers: int = 1) -> InBatchSampler:

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
-from examples import real_data, write_sequence_data
 from rails_ray.data import sequences
 from rails_ray.data.sequences import SequenceData
 from rails_ray.errors import NotFoundError
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
+from support.examples import real_data, write_sequence_data
 
 
 def write(storage: Storage, **tables: dict[str, Any]) -> None:

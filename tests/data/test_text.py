@@ -5,11 +5,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from examples import real_data, write_text_data
 from rails_ray.data import text
 from rails_ray.data.dataset import DataSet
 from rails_ray.errors import NotFoundError
 from rails_ray.storage.filesystem import Storage
+from support.examples import real_data, write_text_data
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import oracles
-from cross_device_worker import ITEMS, QUERIES
 from rails_ray.encoders import tokenizer
 from rails_ray.encoders.text import BLANK, PADDING, TextTransformer, Tokens, TransformerConfig
 from rails_ray.training import state
+from support.cross_device_worker import ITEMS, QUERIES
 
 TEXTS = [*QUERIES, *ITEMS]
 

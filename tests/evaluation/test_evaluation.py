@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
-from examples import COLOURED, THINGS, small_config, small_history_config
 from rails_ray import build
 from rails_ray.cutoffs.distributions import UNIFORM, BetaDistribution
 from rails_ray.data.dataset import ItemLists, Queries
@@ -14,6 +13,7 @@ from rails_ray.evaluation.metrics import hit_rate, list_quality, mean_reciprocal
 from rails_ray.evaluation.ranking import NOT_FOUND, encode_items, rank_all, rank_of_best
 from rails_ray.evaluation.report import evaluate, validate, validation_mrr
 from rails_ray.losses.beta_nce import beta_logit
+from support.examples import COLOURED, THINGS, small_config, small_history_config
 
 BETA = BetaDistribution(UNIFORM)
 

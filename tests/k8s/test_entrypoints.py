@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 import ray
 
-from k8s.kuberay import REPOSITORY
-from k8s.rendering import K8S, VERSION, every_folder, every_overlay, of_kind, parsed, rendered, the, values
+from support.kuberay import REPOSITORY
+from support.manifests import K8S, VERSION, every_folder, every_overlay, of_kind, parsed, rendered, the, values
 
 
 @every_folder

@@ -5,7 +5,7 @@ import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 
-from k8s.kuberay import REPOSITORY
+from support.kuberay import REPOSITORY
 
 LINES = re.sub(r"\\\n\s*", "", (REPOSITORY / "k8s/Dockerfile").read_text()).splitlines()
 INSTRUCTIONS = [line.split(maxsplit=1) for line in LINES if line and not line.startswith("#")]

@@ -4,8 +4,19 @@ from collections.abc import Callable
 
 import pytest
 
-from k8s.kuberay import CRDS, Object, errors, objections
-from k8s.rendering import OVERLAYS, change, every_folder, every_overlay, move, named, of_kind, rendered, secrets, the
+from support.kuberay import CRDS, Object, errors, objections
+from support.manifests import (
+    OVERLAYS,
+    change,
+    every_folder,
+    every_overlay,
+    move,
+    named,
+    of_kind,
+    rendered,
+    secrets,
+    the,
+)
 
 PLAIN_KINDS_OF = "1.30"  # of Kubernetes: old enough for most clusters
 

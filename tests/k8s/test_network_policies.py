@@ -2,8 +2,8 @@
 
 import pytest
 
-from k8s.network import Peer, reaches, selects
-from k8s.rendering import OVERLAYS, all_pods, of_kind
+from support.manifests import OVERLAYS, all_pods, of_kind
+from support.network import Peer, reaches, selects
 
 GATEWAY = Peer({}, {"rails-ray/gateway": "allowed"})
 OPERATOR = Peer({"app.kubernetes.io/name": "kuberay-operator"}, {"kubernetes.io/metadata.name": "kuberay-system"})

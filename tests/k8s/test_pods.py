@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from k8s.kuberay import CRDS, REPOSITORY, Object, Pod, cluster_of, groups
-from k8s.network import selects
-from k8s.rendering import (
+from support.kuberay import CRDS, REPOSITORY, Object, Pod, cluster_of, groups
+from support.manifests import (
     K8S,
     all_pods,
     every_folder,
@@ -23,6 +22,7 @@ from k8s.rendering import (
     the,
     values,
 )
+from support.network import selects
 
 
 def containers(pod: Pod) -> list[Object]:

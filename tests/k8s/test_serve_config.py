@@ -11,10 +11,10 @@ from pydantic import BaseModel
 from ray.serve.config import AutoscalingConfig
 from ray.serve.schema import ServeDeploySchema
 
-from k8s.kuberay import CRDS, Object, at, cluster_of, groups
-from k8s.rendering import K8S, change, every_overlay, move, named, of_kind, parsed, secret_keys, serve_config, the
 from rails_ray.on_ray.serving import plan
 from rails_ray.on_ray.serving.plan import Placement, ServeArgs
+from support.kuberay import CRDS, Object, at, cluster_of, groups
+from support.manifests import K8S, change, every_overlay, move, named, of_kind, parsed, secret_keys, serve_config, the
 
 
 def unknown_fields(given: Any, taken: Any, path: str = "") -> Iterator[str]:

@@ -3,10 +3,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples import random_states, small_mixture
 from rails_ray.kernels import mol_scan
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.similarities.states import ItemState, QueryState, map_tensors, take
+from support.examples import random_states, small_mixture
 
 
 def double_scores(mixture: MixtureOfLogits, query: QueryState, items: ItemState) -> torch.Tensor:

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pyarrow.parquet as pq
 import pytest
 
-from examples import small_config, write_text_data
 from rails_ray.config import DataConfig, RunConfig
+from support.examples import small_config, write_text_data
 
 
 @pytest.fixture(scope="module")

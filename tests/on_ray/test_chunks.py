@@ -14,9 +14,6 @@ import pytest
 import safetensors.torch
 import torch
 
-from command_line import options_of
-from examples import mark, publish_solar, small_solar_config, times_of, write_number_data, write_text_data
-from processes import finished, interrupted, kill_one, killed
 from rails_ray import build, build_chunks, build_data, cli, config, on_ray
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.encoders.solar import Solar, predicted_buckets
@@ -29,7 +26,10 @@ from rails_ray.storage import codes, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
 from rails_ray.training.loop import train
-from s3_server import free_port
+from support.command_line import options_of
+from support.examples import mark, publish_solar, small_solar_config, times_of, write_number_data, write_text_data
+from support.processes import finished, interrupted, kill_one, killed
+from support.s3_server import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 

@@ -7,13 +7,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from examples import small_config, small_solar_config, write_text_data
 from rails_ray import config
 from rails_ray.config import DataConfig
 from rails_ray.on_ray import chunks
 from rails_ray.on_ray.fitting import Every
 from rails_ray.storage.filesystem import Storage
-from test_rendering import clock_of
+from support.clocks import clock_of
+from support.examples import small_config, small_solar_config, write_text_data
 
 STEPS = 60
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from examples import small_config, write_text_data, write_untrained_run
 from rails_ray import on_ray
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.errors import StorageError, TrainingError
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
+from support.examples import small_config, write_text_data, write_untrained_run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.usefixtures("ray_cluster")]
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from command_line import options_of
-from examples import mark, small_config, write_text_data, write_untrained_run
-from processes import finished, kill_one, killed, stop_one
 from rails_ray import build, build_data, on_ray
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.storage import manifest, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.loop import train
 from rails_ray.training.step import in_one_process
+from support.command_line import options_of
+from support.examples import mark, small_config, write_text_data, write_untrained_run
+from support.processes import finished, kill_one, killed, stop_one
 
 pytestmark = [pytest.mark.cluster, pytest.mark.faults]
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from examples import times_of, write_untrained_run
 from rails_ray import build, config, on_ray
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.errors import ConflictError, GateError
@@ -20,6 +19,7 @@ from rails_ray.on_ray.progress import OnProgress
 from rails_ray.storage import manifest, runs, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
+from support.examples import times_of, write_untrained_run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 

@@ -28,7 +28,7 @@ from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.runs import Run
 from rails_ray.top_k import Exclusions
 from rails_ray.training.loop import TrainingConfig
-from s3_server import free_port, new_bucket
+from support.s3_server import free_port, new_bucket
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
@@ -113,7 +113,7 @@ def test_everything_lies_in_the_bucket(on_s3: OnS3) -> None:
 
 
 def test_no_credential_is_written_anywhere(on_s3: OnS3) -> None:
-    from s3_server import KEY_ID, SECRET
+    from support.s3_server import KEY_ID, SECRET
 
     store = Storage(on_s3.root)
     files = files_below(store, "")

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import oracles
-from examples import small_history_config, times_of, write_sequence_data, write_untrained_run
 from rails_ray import build, build_data, config, on_ray
 from rails_ray.commands.stages import Evaluate
 from rails_ray.config import DataConfig, RunConfig
@@ -29,6 +28,7 @@ from rails_ray.similarities.states import ItemState
 from rails_ray.storage import calibrations, manifest, runs, shards
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.runs import Run
+from support.examples import small_history_config, times_of, write_sequence_data, write_untrained_run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 

@@ -7,10 +7,10 @@ import pytest
 import requests
 from ray.job_submission import JobStatus
 
-from head_node import free_ports
 from rails_ray import on_ray
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray import submitting
+from support.head_node import free_ports
 
 
 class FlakyClient:

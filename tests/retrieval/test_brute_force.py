@@ -3,13 +3,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from examples import random_states, sharp_mixture, small_mixture
 from rails_ray.losses import ScoreLogit
 from rails_ray.losses.beta_nce import beta_logit
 from rails_ray.retrieval import brute_force
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.similarities.states import take
 from rails_ray.top_k import Exclusions
+from support.examples import random_states, sharp_mixture, small_mixture
 
 
 def test_blocks_of_any_size_give_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:

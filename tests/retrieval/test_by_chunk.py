@@ -3,14 +3,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from by_chunk_worker import CASE, NUM_BUCKETS, NUM_CANDIDATES, NUM_PROBES, K, parts_of, random_case, work
-from of_codes import full_search
 from rails_ray.collectives.processes import in_processes
 from rails_ray.indexes.inverted import InvertedIndex
 from rails_ray.retrieval import by_chunk
 from rails_ray.retrieval.look_up import Inverted
 from rails_ray.similarities.states import Codes, Tables
 from rails_ray.top_k import Exclusions
+from support.by_chunk_worker import CASE, NUM_BUCKETS, NUM_CANDIDATES, NUM_PROBES, K, parts_of, random_case, work
+from support.of_codes import full_search
 
 a_case = st.tuples(st.integers(0, 3), st.integers(1, 40), st.integers(1, 5), st.integers(0, 99))
 

@@ -5,11 +5,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples import random_states, sharp_mixture, small_mixture
 from rails_ray.kernels import mol_scan
 from rails_ray.retrieval.approximate import Approximate, Widths
 from rails_ray.retrieval.certificate import Certificate, all_scored, rounding_slack
 from rails_ray.similarities.states import ItemState, QueryState, map_tensors
+from support.examples import random_states, sharp_mixture, small_mixture
 
 
 def test_the_printed_theorem_2_is_false_and_ours_holds() -> None:

@@ -4,12 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
-from of_codes import full_search
 from rails_ray.indexes.inverted import InvertedIndex
 from rails_ray.retrieval import Found, Retriever, look_up
 from rails_ray.retrieval.look_up import Inverted, Posted
 from rails_ray.similarities.states import Codes, Tables, take
 from rails_ray.top_k import Exclusions
+from support.of_codes import full_search
 
 a_shape = st.tuples(  # B, X, K, R, seed
     *(st.integers(0, 3), st.integers(1, 30), st.integers(1, 4), st.integers(1, 7), st.integers(0, 99))

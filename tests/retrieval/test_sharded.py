@@ -5,8 +5,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from examples import random_states, small_mixture
-from of_codes import full_search
 from rails_ray.indexes.inverted import InvertedIndex
 from rails_ray.retrieval import Found, Retriever
 from rails_ray.retrieval.approximate import Approximate, Widths
@@ -15,6 +13,8 @@ from rails_ray.retrieval.look_up import Inverted
 from rails_ray.retrieval.sharded import merge_shards, merge_shards_above, search_shard, search_shard_above
 from rails_ray.similarities.states import AnyItems, AnyQuery, Codes, ItemState, Tables, map_tensors
 from rails_ray.top_k import Exclusions
+from support.examples import random_states, small_mixture
+from support.of_codes import full_search
 
 
 def exact(items: ItemState) -> Retriever:

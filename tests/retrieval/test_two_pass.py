@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from examples import random_states, sharp_mixture, small_mixture
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.retrieval.two_pass import TwoPass
 from rails_ray.similarities.mol import MixtureOfLogits
+from support.examples import random_states, sharp_mixture, small_mixture
 
 
 @pytest.mark.parametrize("mixture", [small_mixture(), sharp_mixture()], ids=["flat", "sharp"])

@@ -2,9 +2,9 @@ import pytest
 import torch
 
 import oracles
-from examples import random_states
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.states import map_tensors, take
+from support.examples import random_states
 
 
 def test_equals_the_cosine() -> None:

@@ -1,11 +1,11 @@
 import pytest
 import torch
 
-from examples import random_states, small_mixture
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.explain import explain
 from rails_ray.similarities.look_up import LookUp
 from rails_ray.similarities.states import Codes, Tables, map_tensors
+from support.examples import random_states, small_mixture
 
 
 def test_the_parts_make_the_score() -> None:

@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
-from examples import random_states, small_mixture
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.similarities.states import QueryState, map_tensors
+from support.examples import random_states, small_mixture
 
 
 @settings(deadline=None)

@@ -1,7 +1,7 @@
 import torch
 
-from examples import random_states
 from rails_ray.similarities.states import QueryState, concatenate, map_tensors
+from support.examples import random_states
 
 
 def test_slices_concatenate_to_the_whole() -> None:

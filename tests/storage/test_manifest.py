@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from examples import encode
 from rails_ray.errors import DamagedError, NotFoundError
 from rails_ray.storage import manifest, shards
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded, FileEntry, Manifest, PartEntry
+from support.examples import encode
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples import part_of, random_states
 from rails_ray.errors import DamagedError
 from rails_ray.similarities.states import Codes, ItemState
 from rails_ray.storage.filesystem import Storage
@@ -23,6 +22,7 @@ from rails_ray.storage.parquet import (
     rows_of,
     to_bytes,
 )
+from support.examples import part_of, random_states
 
 
 @pytest.mark.parametrize("has_gate", [True, False])

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples import encode, part_of, random_states
 from rails_ray.errors import DamagedError
 from rails_ray.storage import manifest, parts
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parts import PlannedPart
+from support.examples import encode, part_of, random_states
 
 RECORD = "versions/v1/parts/000000000004.json"
 

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from examples import encode
 from rails_ray import cli
 from rails_ray.errors import ConflictError, DamagedError, NotFoundError, RailsRayError, StorageError
 from rails_ray.storage import manifest, shards, versions
 from rails_ray.storage.filesystem import Storage
-from s3_server import FaultyProxy, answer, delay, lose_answer
+from support.examples import encode
+from support.s3_server import FaultyProxy, answer, delay, lose_answer
 
 
 @pytest.fixture

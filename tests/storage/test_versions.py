@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from examples import encode
 from rails_ray.errors import ConflictError, DamagedError, NotFoundError
 from rails_ray.storage import manifest, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded, Manifest
+from support.examples import encode
 
 
 @pytest.fixture

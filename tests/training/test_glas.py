@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import oracles
-from examples import COLOURED, THINGS, sampler_of, small_config, small_history_config, write_text_data
 from rails_ray import build, build_data, recipes
 from rails_ray.config import DataConfig, LossConfig, RunConfig, from_json, to_json
 from rails_ray.data.batch import PairSampler, relevance_of
@@ -16,6 +15,7 @@ from rails_ray.encoders.model import Model
 from rails_ray.losses.glas import CoOccurrence
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.step import in_one_process
+from support.examples import COLOURED, THINGS, sampler_of, small_config, small_history_config, write_text_data
 
 CO_OCCURRENCE = CoOccurrence(relevance_of(COLOURED.relevant), len(THINGS))
 

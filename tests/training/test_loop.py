@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from examples import small_config, small_history_config, window_sampler
 from rails_ray import build
 from rails_ray.training import state
 from rails_ray.training.loop import Progress, TrainingConfig, Validation, learning_rate_factor, train
 from rails_ray.training.step import TrainingStep, in_one_process
+from support.examples import small_config, small_history_config, window_sampler
 
 CONFIG = TrainingConfig(num_steps=50, batch_size=1, num_items=1, learning_rate=0.1)
 

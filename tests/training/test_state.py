@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from examples import sampler_of, small_config
 from rails_ray import build
 from rails_ray.training import state
+from support.examples import sampler_of, small_config
 
 
 def test_weights_come_back_as_they_were() -> None:

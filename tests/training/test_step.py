@@ -5,13 +5,21 @@ import pytest
 import torch
 
 import oracles
-from examples import COLOURED, THINGS, batches_of, sampler_of, small_config, small_history_config, window_sampler
 from rails_ray import build
 from rails_ray.config import LossConfig, RunConfig
 from rails_ray.data.batch import PairSampler, TrainingBatch
 from rails_ray.encoders.text import TransformerConfig
 from rails_ray.similarities.states import take
 from rails_ray.training.step import TrainingStep, in_one_process
+from support.examples import (
+    COLOURED,
+    THINGS,
+    batches_of,
+    sampler_of,
+    small_config,
+    small_history_config,
+    window_sampler,
+)
 
 
 @pytest.mark.parametrize("similarity", ["mixture", "dot product"])

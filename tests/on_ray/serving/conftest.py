@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from examples import publish_untrained, write_text_data
 from rails_ray import build, on_ray
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.storage import shards
 from rails_ray.storage.filesystem import Storage
-from s3_server import free_port
-from served_version import Served
+from support.examples import publish_untrained, write_text_data
+from support.s3_server import free_port
+from support.served_version import Served
 
 
 @pytest.fixture(scope="package")

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from served_version import Served
+from support.served_version import Served
 
 pytestmark = pytest.mark.cluster
 

@@ -12,7 +12,7 @@ from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.schemas import CutoffInput
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.storage.filesystem import Storage
-from served_version import ASKED, TEXTS, Served
+from support.served_version import ASKED, TEXTS, Served
 
 pytestmark = pytest.mark.cluster
 

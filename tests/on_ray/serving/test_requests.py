@@ -15,8 +15,8 @@ from rails_ray.on_ray.serving.plan import Placement, ServeArgs, serve_config
 from rails_ray.on_ray.serving.streaming import PIECE_BYTES
 from rails_ray.storage import calibrations, manifest
 from rails_ray.storage.filesystem import Storage
-from s3_server import free_port
-from served_version import ASKED, NO_CHUNKS, TEXTS, Served
+from support.s3_server import free_port
+from support.served_version import ASKED, NO_CHUNKS, TEXTS, Served
 
 pytestmark = pytest.mark.cluster
 

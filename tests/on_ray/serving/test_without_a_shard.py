@@ -8,7 +8,7 @@ import httpx
 import pytest
 import ray
 
-from served_version import NO_CHUNKS, Served
+from support.served_version import NO_CHUNKS, Served
 
 pytestmark = pytest.mark.cluster
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from head_node import HeadNode, head_node
+from support.head_node import HeadNode, head_node
 
 
 @pytest.fixture(scope="package")

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from ray.util.state import list_placement_groups
 
-from command_line import options_of
-from examples import small_solar_config
-from head_node import ROOT, HeadNode, submit
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
+from support.command_line import options_of
+from support.examples import small_solar_config
+from support.head_node import ROOT, HeadNode, submit
 
 
 @pytest.mark.cluster

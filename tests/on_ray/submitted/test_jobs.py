@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from ray.job_submission import JobSubmissionClient
 
-from head_node import ROOT, HeadNode, Heard, free_ports, submit
-from processes import wait_for
 from rails_ray import on_ray
 from rails_ray.errors import ConflictError, UnavailableError
+from support.head_node import ROOT, HeadNode, Heard, free_ports, submit
+from support.processes import wait_for
 
 WAITING_JOB = """
 import os, sys, time

@@ -14,12 +14,12 @@ import pytest
 import safetensors.torch
 from safetensors import safe_open
 
-from examples import write_text_data
-from head_node import ROOT, HeadNode, Heard, submit
-from processes import wait_for, with_token
 from rails_ray.storage import manifest, runs, versions
 from rails_ray.storage.filesystem import Storage
-from s3_server import SECRET, new_bucket, use_s3
+from support.examples import write_text_data
+from support.head_node import ROOT, HeadNode, Heard, submit
+from support.processes import wait_for, with_token
+from support.s3_server import SECRET, new_bucket, use_s3
 
 pytestmark = [pytest.mark.cluster, pytest.mark.faults]
 

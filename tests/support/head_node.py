@@ -19,10 +19,10 @@ from typing import Any
 
 import psutil
 
-from processes import wait_for, with_token
 from rails_ray import on_ray
+from support.processes import wait_for, with_token
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 HOST = "127.0.0.1"
 MARK = "RAILS_RAY_HEAD_NODE"  # stands in the environment of all processes of one cluster
 

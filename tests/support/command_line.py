@@ -5,10 +5,10 @@ import re
 import subprocess
 from pathlib import Path
 
-import processes
 from rails_ray.config import RunConfig
+from support import processes
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def run(*arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:

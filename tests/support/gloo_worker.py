@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from examples import batches_of, small_config, small_history_config
 from rails_ray import build
 from rails_ray.collectives.each import from_each
 from rails_ray.collectives.first import from_first
 from rails_ray.collectives.group import rank
 from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.config import LossConfig, RunConfig
+from support.examples import batches_of, small_config, small_history_config
 
 NUM_WORKERS = 2
 CASES = tuple(product(("texts", "histories"), ("mixture", "dot product")))

@@ -210,7 +210,7 @@ def write_sequence_data(folder: Path, *, num_users: int = 30, num_items: int = 1
 
 def real_data(name: str) -> Storage:
     """A real data set, which no clone has; a test that needs it is skipped where it is not."""
-    here = Path(__file__).parents[1]
+    here = Path(__file__).parents[2]
     folder = here / os.environ.get("RAILS_RAY_DATA", "../shared/data") / name
     if not folder.is_dir():
         pytest.skip(f"needs the data set {name} in {folder.parent.resolve()}: set RAILS_RAY_DATA")

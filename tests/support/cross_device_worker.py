@@ -9,7 +9,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from examples import small_config
 from rails_ray import build
 from rails_ray.collectives.gather import gather_constants
 from rails_ray.collectives.group import device, num_workers, rank
@@ -24,6 +23,7 @@ from rails_ray.losses.negatives import Relevance, are_copies, roles_among_copies
 from rails_ray.similarities.states import concatenate
 from rails_ray.training.contrast import Contrast, Gathered, PrimaryAndImage, Streamed, WithinBatch
 from rails_ray.training.step import TrainingStep, in_one_process
+from support.examples import small_config
 
 QUERIES = ["red", "car", "blue hat", "hat", "a car that is blue", "green", "the green tree", "tree", "stone", "pink"]
 ITEMS = ["red car", "red hat", "blue car", "blue hat", "green tree", "pink stone", "grey stone of some size"]

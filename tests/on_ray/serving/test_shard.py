@@ -11,7 +11,6 @@ import httpx
 import pytest
 import torch
 
-from examples import part_of, random_states, small_config
 from rails_ray import build, build_search, client
 from rails_ray.config import LossConfig, to_json
 from rails_ray.errors import DamagedError, UnavailableError, UnsupportedError
@@ -30,7 +29,8 @@ from rails_ray.similarities.states import take
 from rails_ray.storage import manifest, parts, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
-from s3_server import free_port
+from support.examples import part_of, random_states, small_config
+from support.s3_server import free_port
 
 CONFIG = replace(small_config(), loss=LossConfig(kind="sampled_softmax"))
 QUERY, ITEMS = random_states(2, 30, p_q=2, p_x=2, width=6)

@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 
 from rails_ray.on_ray.serving import slow_headers
-from s3_server import free_port
+from support.s3_server import free_port
 
 PATIENCE_S = 0.5
 

@@ -8,7 +8,6 @@ import httpx
 import numpy as np
 import pytest
 
-from examples import publish_solar, write_text_data
 from rails_ray import build, build_search, cli
 from rails_ray.encoders.solar import Solar
 from rails_ray.on_ray.serving.app import served
@@ -17,8 +16,9 @@ from rails_ray.storage import shards
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.shards import Items
 from rails_ray.top_k import Exclusions
-from s3_server import free_port
-from served_version import ASKED, TEXTS
+from support.examples import publish_solar, write_text_data
+from support.s3_server import free_port
+from support.served_version import ASKED, TEXTS
 
 pytestmark = [pytest.mark.cluster]
 

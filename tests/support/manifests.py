@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from k8s.kuberay import CRDS, REPOSITORY, Object, Pod, at, pods
 from rails_ray import cli
+from support.kuberay import CRDS, REPOSITORY, Object, Pod, at, pods
 
 OVERLAYS = ["cpu", "gpu"]
 FOLDERS = {"cpu": "k8s/overlays/cpu", "gpu": "k8s/overlays/gpu", "example": "k8s/examples/training"}

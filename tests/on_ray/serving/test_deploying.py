@@ -20,18 +20,18 @@ import psutil
 import pytest
 from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 
-from examples import publish_untrained, write_text_data
-from head_node import HeadNode, free_ports, head_node
 from jobs.benches import chaos
-from processes import wait_for, with_token
 from rails_ray import client
 from rails_ray.errors import AccessError, RailsRayError
 from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT
 from rails_ray.on_ray.serving.plan import NAME, Placement, ServeArgs, serve_config
+from support.examples import publish_untrained, write_text_data
+from support.head_node import HeadNode, free_ports, head_node
+from support.processes import wait_for, with_token
 
 pytestmark = pytest.mark.cluster
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 KEY = "a-key-of-the-test"
 NUM_CLIENTS = 3
 TEXTS = ["red", "blue hat", "gold ring"]

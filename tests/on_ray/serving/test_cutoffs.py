@@ -7,7 +7,6 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from cutoffs.test_calibration import BETA, drawn
-from examples import small_config
 from rails_ray.config import LossConfig
 from rails_ray.cutoffs.calibration import Calibration
 from rails_ray.cutoffs.distributions import UNIFORM, Background, BetaDistribution, ExpDistribution, sphere
@@ -18,6 +17,7 @@ from rails_ray.on_ray.serving.cutoffs import Cutoffs
 from rails_ray.on_ray.serving.router import _told
 from rails_ray.on_ray.serving.schemas import CutoffInput
 from storage.test_calibrations import STORED
+from support.examples import small_config
 
 CONFIG = small_config()
 FITTED = Background(30.0, 40.0)

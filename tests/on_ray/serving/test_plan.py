@@ -21,7 +21,7 @@ from rails_ray.on_ray.serving.plan import (
     serve_config,
 )
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ARGS = ServeArgs(storage="s3://bucket/prefix", version="demo-1", keys_file="/etc/rails-ray/keys")
 
 

@@ -1,0 +1,1 @@
+"""What several tests use: workers, servers, data, versions."""
