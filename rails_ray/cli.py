@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import sys
 from collections.abc import Sequence
@@ -124,7 +125,7 @@ def parse(arguments: Sequence[str]) -> Command:
         return tyro.cli(Commands, prog="rails-ray", description=DESCRIPTION, args=arguments)
 
     def parsed(recipe: str) -> Any:  # which fields there are to override, and their defaults, is the recipe's matter
-        default = kind(recipe=recipe, config=by_name(recipe))
+        default = kind(recipe=recipe, config=by_name(recipe).with_kinds(_kinds(arguments)))
         return tyro.cli(kind, prog=f"rails-ray {arguments[0]}", args=arguments[1:], default=default)
 
     named = next((word for word in arguments[1:] if word in names()), stages.DEFAULT_RECIPE)
@@ -132,6 +133,17 @@ def parse(arguments: Sequence[str]) -> Command:
     # The recipe may be a word that is none, or an option's value be called like one.
     found: Command = command if command.recipe == named else parsed(command.recipe)
     return found
+
+
+def _kinds(arguments: Sequence[str]) -> dict[str, str]:
+    """What `--NAME.kind KIND` says, which decides what other options there are."""
+    words = [part for argument in arguments for part in argument.split("=", 1)]
+    options = (re.fullmatch(r"--([\w-]+)\.kind", word) for word in words)
+    return {
+        option[1].replace("-", "_"): kind
+        for option, kind in zip(options, words[1:], strict=False)
+        if option is not None
+    }
 
 
 def _quiet_ray() -> None:

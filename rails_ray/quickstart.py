@@ -6,7 +6,10 @@ from dataclasses import dataclass, replace
 
 from rich.console import Console
 
-from rails_ray import build, build_data, build_search, client, on_ray, rendering
+from rails_ray import client, on_ray, rendering
+from rails_ray.build import search as search_building
+from rails_ray.build.data import read_data
+from rails_ray.build.version import version_config, version_model
 from rails_ray.config import RunConfig
 from rails_ray.data import emoji
 from rails_ray.evaluation.agreement import recall_at_k
@@ -128,19 +131,19 @@ def _train(config: RunConfig, storage: str, num_steps: int | None, console: Cons
 def _served_recall(url: str, storage: str, manifest: Manifest) -> dict[str, float]:
     """By method, the recall of the served answers against brute force in this process."""
     store = Storage(storage)
-    model = build.version_model(store, manifest)
+    model = version_model(store, manifest)
     items = read_shards(store, manifest, range(len(manifest.shard_items)))
-    data = build_data.data(build.version_config(store, manifest), store)
+    data = read_data(version_config(store, manifest), store)
     texts = data.queries["test"].head(NUM_COMPARED).inputs
     assert isinstance(texts, list)
-    search = build_search.retriever("brute_force", model.similarity, items.state, COMPARED_K, COMPARED_K)
+    search = search_building.retriever("brute_force", model.similarity, items.state, COMPARED_K, COMPARED_K)
     expected = [
         [items.item_ids[row] for row in rows]
         for _, query in query_batches(model, texts)
         for rows in search.search(query, COMPARED_K).top_k.item_rows.tolist()
     ]
     recall = {}
-    for method in build_search.METHODS:
+    for method in search_building.METHODS:
         answer = client.search(
             url, [{"text": text} for text in texts], k=COMPARED_K, method=method, cutoff={"top_k": COMPARED_K}
         )

@@ -37,7 +37,7 @@ def test_a_recipes_fields_are_overridden_by_their_dotted_names() -> None:
     assert command.config.training.num_steps == 7
     assert command.config.training.batch_size == 512
     assert command.config.data.folder == "/x"
-    assert command.config.similarity.temperature == 0.2
+    assert command.config.family.similarity.temperature == 0.2
 
 
 def test_the_recipe_may_stand_anywhere() -> None:

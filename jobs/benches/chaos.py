@@ -35,7 +35,10 @@ from rich.console import Console
 from rich.table import Table
 
 from jobs.benches.record import Record, last_execution
-from rails_ray import build, build_search, on_ray
+from rails_ray import on_ray
+from rails_ray.build import search as search_building
+from rails_ray.build.dual_encoder import DualEncoderFamily
+from rails_ray.build.version import version_model
 from rails_ray.config import to_json
 from rails_ray.data import emoji
 from rails_ray.on_ray.cluster import cluster
@@ -324,7 +327,7 @@ def publish(storage: str) -> None:
         runs.write(
             Storage(storage),
             version,
-            weights=state.to_bytes(build.model(config)),
+            weights=state.to_bytes(DualEncoderFamily.of(config).model()),
             validation=json.dumps({"cutoff_mass": 0.99}).encode(),
             training={"seconds": 0, "losses": []},
             config=to_json(config),
@@ -337,9 +340,9 @@ def offline(storage: str, names: Sequence[str], texts: Sequence[str], k: int) ->
     store, found = Storage(storage), Answers()
     for name in names:
         manifest = versions.read_manifest(store, name)
-        model = build.version_model(store, manifest)
+        model = version_model(store, manifest)
         items = read_shards(store, manifest, range(len(manifest.shard_items)))
-        search = build_search.retriever("brute_force", model.similarity, items.state, k, k)
+        search = search_building.retriever("brute_force", model.similarity, items.state, k, k)
         with torch.no_grad():
             query = model.encode_queries(model.query_features(list(texts)))
         best = search.search(query, k).top_k

@@ -33,30 +33,33 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from jobs.benches.record import Record
-from rails_ray import build, build_data
+from rails_ray.build.data import read_data
+from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.collectives.each import from_each
 from rails_ray.collectives.gather import gather_constants
 from rails_ray.collectives.group import Place, num_workers, rank
 from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.collectives.processes import in_processes
 from rails_ray.collectives.ring import Ring, over_all_items
-from rails_ray.config import DataConfig, LossConfig, RunConfig
+from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.batch import Sampler, TrainingBatch
 from rails_ray.data.dataset import DataSet
-from rails_ray.encoders.model import Model
+from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.encoders.text import TransformerConfig
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.evaluation.report import validate
 from rails_ray.losses.negatives import Relevance, Roles, roles_among_copies
 from rails_ray.losses.sampled_softmax import scaled_logit
 from rails_ray.losses.streaming_log_sum_exp import Sums
+from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.recipes import by_name
+from rails_ray.similarities.dot_product import DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.similarities.states import ItemState, QueryState, concatenate, tensors_of, with_tensors
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.contrast import Contrast, Gathered, PrimaryAndImage, Streamed, WithinBatch
 from rails_ray.training.loop import train
-from rails_ray.training.objectives import Contrastive, Objective
+from rails_ray.training.objectives import Contrastive, ContrastiveConfig, Objective
 from rails_ray.training.step import TrainingStep
 
 LOCAL_BATCH = 32
@@ -78,27 +81,28 @@ def config_of(folder: Path, data: str, num_workers: int, seed: int, num_steps: i
         base,
         seed=seed,
         data=DataConfig(folder=str(folder / data)),
-        encoder=TransformerConfig(width=64, num_heads=2, hidden=256, max_length=24, dropout=0.1),
-        components=replace(base.components, width=64),
-        similarity=replace(base.similarity, temperature=0.05),
-        loss=LossConfig(kind="sampled_softmax", pointwise_weight=0.0),
         training=replace(base.training, num_steps=num_steps, batch_size=LOCAL_BATCH * num_workers),
+    ).with_family(
+        encoder=TransformerConfig(width=64, num_heads=2, hidden=256, max_length=24, dropout=0.1),
+        components=ComponentsConfig(width=64, query_hidden=0, gate_hidden=64),
+        similarity=DotProductConfig(temperature=0.05),
+        loss=ContrastiveConfig(kind="sampled_softmax", pointwise_weight=0.0),
     )
 
 
-def prepared(config: RunConfig) -> tuple[DataSet, Model, Sampler]:
-    data = build_data.data(config, Storage("."))
-    model = build.model(config)
-    build.learn_tokens(model, data)
-    return data, model, build.sampler(config, model, data, rank(), num_workers())
+def prepared(config: RunConfig) -> tuple[DataSet, DualEncoder, Sampler]:
+    data = read_data(config, Storage("."))
+    model = DualEncoderFamily.of(config).model()
+    DualEncoderFamily.of(config).learn_tokens(model, data)
+    return data, model, DualEncoderFamily.of(config).sampler(model, data, rank(), num_workers())
 
 
 def wrapped(step: TrainingStep) -> torch.nn.Module:
     return DistributedDataParallel(step) if num_workers() > 1 else step
 
 
-def step_of(config: RunConfig, model: Model, kind: str) -> TrainingStep:
-    step = build.training_step(model, config, mean_over_workers)
+def step_of(config: RunConfig, model: DualEncoder, kind: str) -> TrainingStep:
+    step = DualEncoderFamily.of(config).training_step(model, mean_over_workers)
     step.contrast = KINDS[kind]
     return step
 
@@ -111,7 +115,7 @@ class After:
         self.then = KINDS[kind]
 
     def __call__(
-        self, model: Model, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
+        self, model: DualEncoder, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
     ) -> tuple[Tensor, Tensor | None]:
         self.num_left -= 1
         contrast = self.then if self.num_left < 0 else KINDS["in-batch"]

@@ -30,8 +30,12 @@ import tyro
 from rich.console import Console
 
 from jobs.benches.record import Record
-from rails_ray import build, build_data, config, on_ray
+from rails_ray import config, on_ray
+from rails_ray.build import family
+from rails_ray.build.data import for_data, item_inputs, read_corpus, read_data
+from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.config import DataConfig, RunConfig
+from rails_ray.encoders.two_tower import TwoTowerConfig
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.encoding import PART_ITEMS
 from rails_ray.recipes import by_name
@@ -89,12 +93,12 @@ def prepare(folder: Path, num_items: int) -> None:
     for run, recipe in RUNS.items():
         run_config: RunConfig = replace(by_name(recipe), data=DataConfig(folder=str(data)))
         if recipe == "text-dot":  # 64 numbers wide throughout
-            run_config = replace(run_config, encoder=by_name("emoji-dot").encoder)
-        run_config = build_data.for_data(run_config, build_data.data(run_config, Storage(str(folder))))
+            run_config = run_config.with_family(encoder=TwoTowerConfig(width=64, hidden=128, num_buckets=2**16))
+        run_config = for_data(run_config, read_data(run_config, Storage(str(folder))))
         runs.write(
             Storage(str(folder)),
             run,
-            weights=state.to_bytes(build.model(run_config)),
+            weights=state.to_bytes(DualEncoderFamily.of(run_config).model()),
             validation=json.dumps({"cutoff_mass": None}).encode(),
             training={"seconds": 0, "losses": []},
             config=config.to_json(run_config),
@@ -106,8 +110,8 @@ def loop(folder: Path, run: str) -> dict[str, Any]:
     store = Storage(str(folder))
     found = runs.read(store, run)
     run_config = config.from_json(found.config)
-    model = build.trained_model(run_config, runs.weights(store, found))
-    items = build_data.corpus(run_config, store).items
+    model = family(run_config).trained_model(runs.weights(store, found))
+    items = read_corpus(run_config, store).items
     items = items.append_column("item_row", pa.array(np.arange(items.num_rows)))
     target = folder / "loop"
     target.mkdir(exist_ok=True)
@@ -115,7 +119,7 @@ def loop(folder: Path, run: str) -> dict[str, Any]:
     with torch.no_grad():
         for first in range(0, items.num_rows, PART_ITEMS):
             batch = items.slice(first, PART_ITEMS)
-            encoded = model.encode_items(model.item_features(build_data.item_inputs(batch)))
+            encoded = model.encode_items(model.item_features(item_inputs(batch)))
             part = parquet.item_part(batch, encoded)
             pq.write_table(part, target / f"{first}.parquet", compression="zstd", use_dictionary=False)
     return result(run, "loop", items.num_rows, time.perf_counter() - started)

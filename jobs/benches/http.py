@@ -29,7 +29,8 @@ from ray import serve as ray_serve
 from ray.serve.handle import DeploymentHandle
 
 from jobs.benches.record import Record
-from rails_ray import build, on_ray
+from rails_ray import on_ray
+from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.config import to_json
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT
@@ -144,7 +145,7 @@ def publish(storage: str) -> None:
     runs.write(
         Storage(storage),
         "random",
-        weights=state.to_bytes(build.model(config)),
+        weights=state.to_bytes(DualEncoderFamily.of(config).model()),
         validation=json.dumps({"cutoff_mass": 0.99}).encode(),
         training={"seconds": 0, "losses": []},
         config=to_json(config),

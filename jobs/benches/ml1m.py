@@ -18,12 +18,14 @@ import tyro
 from rich.console import Console
 
 from jobs.benches.record import Record
-from rails_ray import build, build_data, rendering
+from rails_ray import rendering
+from rails_ray.build.data import for_data, read_data
+from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.dataset import DataSet, Queries
-from rails_ray.encoders.model import Model
 from rails_ray.evaluation.ranking import encode_items, rank_all
 from rails_ray.evaluation.report import HIT_RATES
+from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.recipes import by_name
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.loop import train
@@ -53,27 +55,28 @@ def main(arguments: Arguments) -> None:
     record, console = Record("ml1m"), Console()
     for name in arguments.recipes:
         config = replace(by_name(name), data=arguments.data, seed=arguments.seed)
-        data = build_data.data(config, Storage("."))
-        config = build_data.for_data(sized(config, arguments), data)
+        data = read_data(config, Storage("."))
+        config = for_data(sized(config, arguments), data)
         with rendering.bar(console, name) as on_progress:
             one(config, data, arguments.device, record, on_progress)
 
 
 def sized(config: RunConfig, arguments: Arguments) -> RunConfig:
-    encoder, training = config.encoder, config.training
+    training = config.training
     if arguments.max_length is not None:
-        encoder = replace(encoder, max_length=arguments.max_length)
+        encoder = DualEncoderFamily.of(config).own.encoder
+        config = config.with_family(encoder=replace(encoder, max_length=arguments.max_length))
     if arguments.steps is not None:
         training = replace(training, num_steps=arguments.steps)
     if arguments.validate_every is not None:
         training = replace(training, validate_every=arguments.validate_every)
-    return replace(config, encoder=encoder, training=training)
+    return replace(config, training=training)
 
 
 def one(config: RunConfig, data: DataSet, device: str, record: Record, on_progress: rendering.Bar) -> None:
     """Train by one recipe, with a row for each validation and for the test."""
-    model = build.model(config).to(device)
-    step = build.training_step(model, config, in_one_process).to(device)
+    model = DualEncoderFamily.of(config).model().to(device)
+    step = DualEncoderFamily.of(config).training_step(model, in_one_process).to(device)
     losses: list[float] = []
     started = time.monotonic()
 
@@ -87,7 +90,7 @@ def one(config: RunConfig, data: DataSet, device: str, record: Record, on_progre
         losses.append(loss)
         on_progress(done, config.training.num_steps, f"loss {loss:.3f}")
 
-    sampler = build.sampler(config, model, data)
+    sampler = DualEncoderFamily.of(config).sampler(model, data)
     progress = train(step, sampler.batch, config.training, seed=[config.seed, 0], report=report, validate=validate)
     record.row(
         kind="test",
@@ -101,7 +104,7 @@ def one(config: RunConfig, data: DataSet, device: str, record: Record, on_progre
     )
 
 
-def measures(model: Model, data: DataSet, queries: Queries) -> dict[str, float]:
+def measures(model: DualEncoder, data: DataSet, queries: Queries) -> dict[str, float]:
     items = encode_items(model, model.item_features(data.item_inputs))
     rank = rank_all(model, items, queries, 1).best_rank
     return {f"hr@{k}": float((rank <= k).mean()) for k in HIT_RATES} | {"mrr": float((1 / rank).mean())}

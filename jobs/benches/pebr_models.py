@@ -7,24 +7,28 @@ from pathlib import Path
 
 import numpy as np
 
-from rails_ray import build, build_data
-from rails_ray.config import LossConfig, RunConfig
+from rails_ray.build import family
+from rails_ray.build.data import for_data
+from rails_ray.build.dual_encoder import DualEncoderFamily
+from rails_ray.config import RunConfig
 from rails_ray.data.dataset import DataSet
-from rails_ray.encoders.model import Model
+from rails_ray.encoders.two_tower import TwoTowerConfig
 from rails_ray.evaluation.ranking import Ranking, encode_items, rank_all
+from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.recipes import by_name
 from rails_ray.training import state
 from rails_ray.training.loop import train
+from rails_ray.training.objectives import ContrastiveConfig, MaximumLikelihoodConfig, PointwiseConfig
 from rails_ray.training.step import in_one_process
 
 LOSSES = {
-    "softmax": LossConfig(kind="sampled_softmax", pointwise_weight=0.0),
-    "beta": LossConfig(kind="beta_nce"),
-    "exp": LossConfig(kind="exp_nce"),
-    "beta-pure": LossConfig(kind="beta_nce", pointwise_weight=0.0),
-    "exp-pure": LossConfig(kind="exp_nce", pointwise_weight=0.0),
-    "pointwise": LossConfig(kind="pointwise"),
-    "likelihood": LossConfig(kind="maximum_likelihood"),
+    "softmax": ContrastiveConfig(kind="sampled_softmax", pointwise_weight=0.0),
+    "beta": ContrastiveConfig(kind="beta_nce"),
+    "exp": ContrastiveConfig(kind="exp_nce"),
+    "beta-pure": ContrastiveConfig(kind="beta_nce", pointwise_weight=0.0),
+    "exp-pure": ContrastiveConfig(kind="exp_nce", pointwise_weight=0.0),
+    "pointwise": PointwiseConfig(),
+    "likelihood": MaximumLikelihoodConfig(),
 }
 LONGEST_LIST = 3000
 
@@ -36,13 +40,13 @@ def config_of(data: str, loss: str, seed: int, similarity: str = "dot") -> RunCo
         training = replace(base.training, num_steps=800)
     elif data == "wordnet":
         base = by_name(f"text-{similarity}")
-        base = replace(base, encoder=replace(base.encoder, width=64, hidden=128, num_buckets=2**16))
+        base = base.with_family(encoder=TwoTowerConfig(width=64, hidden=128, num_buckets=2**16))
         training = replace(base.training, num_steps=3000, batch_size=256)
     else:
         base = by_name("ml1m-sasrec" if similarity == "dot" else "ml1m-sasrec-mol")
         size = {"ml-1m": (2000, 32), "amazon-beauty": (1500, 64)}[data]
         training = replace(base.training, num_steps=size[0], batch_size=size[1], validate_every=0, patience=0)
-    return replace(base, name=f"{data}-{loss}", seed=seed, loss=LOSSES[loss], training=training)
+    return replace(base, name=f"{data}-{loss}", seed=seed, training=training).with_family(loss=LOSSES[loss])
 
 
 def rankings(
@@ -57,7 +61,7 @@ def rankings(
         for split in ("valid", "test"):
             on_step(0, 1, f"rank {split}")
             k = min(LONGEST_LIST, len(data.item_ids))
-            ranking = rank_all(model, items, data.queries[split], k, build.logit(config))
+            ranking = rank_all(model, items, data.queries[split], k, family(config).offers.logit)
             made |= {f"{split}.{name}": value for name, value in dataclasses.asdict(ranking).items()}
         storage.mkdir(parents=True, exist_ok=True)
         path.with_suffix(".safetensors").write_bytes(state.to_bytes(model))
@@ -67,14 +71,14 @@ def rankings(
     return {split: Ranking(**{name: stored[f"{split}.{name}"] for name in names}) for split in ("valid", "test")}
 
 
-def trained(config: RunConfig, data: DataSet, on_step: Callable[[int, int, str], None]) -> Model:
-    config = build_data.for_data(config, data)
-    model = build.model(config)
+def trained(config: RunConfig, data: DataSet, on_step: Callable[[int, int, str], None]) -> DualEncoder:
+    config = for_data(config, data)
+    model = DualEncoderFamily.of(config).model()
 
     def report(done: int, loss: float) -> None:
         on_step(done, config.training.num_steps, f"loss {loss:.3f}")
 
-    step = build.training_step(model, config, in_one_process)
-    sampler = build.sampler(config, model, data)
+    step = DualEncoderFamily.of(config).training_step(model, in_one_process)
+    sampler = DualEncoderFamily.of(config).sampler(model, data)
     train(step, sampler.batch, config.training, seed=[config.seed, 0], report=report)
     return model

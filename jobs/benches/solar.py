@@ -50,9 +50,10 @@ from jobs.benches.solar_models import (
     train_solar,
     zero_shot,
 )
-from rails_ray import build_chunks, build_data, on_ray
+from rails_ray import on_ray
+from rails_ray.build.data import for_data, read_data
+from rails_ray.build.solar import SolarFamily
 from rails_ray.config import DataConfig
-from rails_ray.encoders.solar import SolarConfig
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.placing import Placing
 from rails_ray.quantizers import random_codes
@@ -65,8 +66,8 @@ def main_quality(record: Record, arguments: argparse.Namespace) -> None:
     for seed in arguments.seeds:
         base = replace(by_name("text-solar"), seed=seed, data=folder)
         base = replace(base, training=replace(base.training, num_steps=arguments.steps or base.training.num_steps))
-        assert isinstance(base.encoder, SolarConfig)
-        on_queries = train_solar(replace(base, encoder=replace(base.encoder, reads_items=False)))
+        encoder = SolarFamily.of(base).own.encoder
+        on_queries = train_solar(base.with_family(encoder=replace(encoder, reads_items=False)))
         trained = train_solar(base)
         data, is_seen = trained.data, seen_items(trained.data)
         queries = data.queries["test"].head(MOST_QUERIES)
@@ -104,14 +105,14 @@ def main_extreme(record: Record, arguments: argparse.Namespace) -> None:
     for name in ("delicious", "bibtex"):
         folder = DataConfig(folder=str(arguments.folder / name))
         base = replace(by_name("features-solar"), data=folder)
-        assert isinstance(base.encoder, SolarConfig)
-        num_items = len(build_data.data(base, Storage(".")).item_ids)
+        encoder = SolarFamily.of(base).own.encoder
+        num_items = len(read_data(base, Storage(".")).item_ids)
         for method, sizes in {
-            "SOLAR": {"num_chunks": 16, "num_buckets": min(base.encoder.num_buckets, num_items)},
+            "SOLAR": {"num_chunks": 16, "num_buckets": min(encoder.num_buckets, num_items)},
             "classifier": {"num_chunks": 1, "num_buckets": num_items},
         }.items():
             for seed in arguments.seeds:
-                trained = train_solar(replace(base, seed=seed, encoder=replace(base.encoder, **sizes)))
+                trained = train_solar(replace(base, seed=seed).with_family(encoder=replace(encoder, **sizes)))
                 is_seen, queries = seen_items(trained.data), trained.data.queries["test"].head(MOST_QUERIES)
                 probes = min(25, sizes["num_buckets"])
                 for way, search in {
@@ -134,9 +135,9 @@ def main_extreme(record: Record, arguments: argparse.Namespace) -> None:
 
 def main_ablation(record: Record, arguments: argparse.Namespace) -> None:
     base = replace(by_name("text-solar"), data=DataConfig(folder=str(arguments.folder / "tldr")))
-    assert isinstance(base.encoder, SolarConfig)
+    encoder = SolarFamily.of(base).own.encoder
     for num_buckets in (1000, 2000, 5000):
-        trained = train_solar(replace(base, encoder=replace(base.encoder, num_buckets=num_buckets)))
+        trained = train_solar(base.with_family(encoder=replace(encoder, num_buckets=num_buckets)))
         is_seen, queries = seen_items(trained.data), trained.data.queries["test"].head(MOST_QUERIES)
         for num_chunks in (4, 8, 16):
             first = first_chunks(trained, num_chunks)
@@ -150,20 +151,19 @@ def main_ablation(record: Record, arguments: argparse.Namespace) -> None:
                     method=way,
                     num_buckets=num_buckets,
                     num_chunks=num_chunks,
-                    train_s=trained.seconds * num_chunks / base.encoder.num_chunks,
+                    train_s=trained.seconds * num_chunks / encoder.num_chunks,
                     **measured(search, queries, is_seen),
                 )
 
 
 def main_workers(record: Record, arguments: argparse.Namespace) -> None:
     base = replace(by_name("text-solar"), data=DataConfig(folder=str(arguments.folder / "tldr")))
-    assert isinstance(base.encoder, SolarConfig)
+    encoder = SolarFamily.of(base).own.encoder
     with cluster(num_cpus=4), tempfile.TemporaryDirectory() as storage:
         for backend in ("tasks", "ray_train"):
             for num_chunks, at_once in ((1, 1), (4, 1), (4, 2)):
                 config = replace(
-                    base,
-                    encoder=replace(base.encoder, num_chunks=num_chunks),
+                    base.with_family(encoder=replace(encoder, num_chunks=num_chunks)),
                     training=replace(base.training, num_steps=arguments.steps or 400),
                 )
                 started = time.perf_counter()
@@ -189,20 +189,20 @@ def main_load(record: Record, arguments: argparse.Namespace) -> None:
     generator = np.random.default_rng(0)
     for name in ("tldr", "wordnet"):
         base = replace(by_name("text-solar"), data=DataConfig(folder=str(arguments.folder / name)))
-        data = build_data.data(base, Storage("."))
-        encoder: Any = build_data.for_data(base, data).encoder
+        data = read_data(base, Storage("."))
+        encoder = SolarFamily.of(for_data(base, data)).own.encoder
         item_ids: Any = data.item_ids
         num_new = len(item_ids) // 5
         for kind in ("balanced", "hashed"):
-            config = replace(base, encoder=replace(encoder, codes=kind))
-            known = build_chunks.codes(config, item_ids)
+            config = base.with_family(encoder=replace(encoder, codes=kind))
+            known = SolarFamily.of(config).codes(item_ids)
             kept = sorted(generator.permutation(len(item_ids))[num_new:].tolist())
             new_ids = [f"new-{number}" for number in range(num_new)]
             churned: Any = [*(item_ids[row] for row in kept), *new_ids]
             if kind == "balanced":
-                after = build_chunks.codes_of(config, known, churned)[0].codes
+                after = SolarFamily.of(config).codes_of(known, churned)[0].codes
             else:
-                after = build_chunks.codes(config, churned).codes
+                after = SolarFamily.of(config).codes(churned).codes
             for when, codes in (("at first", known.codes), ("after 20% churn", after)):
                 loads = random_codes.loads(codes, encoder.num_buckets)
                 record.row(

@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 from rich.progress import track
 from torch import Tensor
 
-from rails_ray import build, build_chunks, build_data, build_search
+from rails_ray.build import search as search_building
+from rails_ray.build.data import for_data, read_data
+from rails_ray.build.dual_encoder import DualEncoderFamily
+from rails_ray.build.solar import SolarFamily
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.dataset import DataSet, Queries
-from rails_ray.encoders.solar import Solar, SolarConfig, predicted_buckets
 from rails_ray.evaluation.metrics import attainable_precision, precision, recall_of_relevant
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.indexes.inverted import InvertedIndex, top_buckets
+from rails_ray.models.solar import Solar, predicted_buckets
 from rails_ray.recipes import by_name
 from rails_ray.similarities.states import Tables
 from rails_ray.storage.codes import ItemCodes
@@ -52,20 +55,21 @@ class Trained:
 
 def train_solar(config: RunConfig) -> Trained:
     """All chunks, one after the other in this process."""
-    data = build_data.data(config, Storage("."))
-    config = build_data.for_data(config, data)
-    assert isinstance(config.encoder, SolarConfig)
-    codes = build_chunks.codes(config, data.item_ids)
+    data = read_data(config, Storage("."))
+    config = for_data(config, data)
+    codes = SolarFamily.of(config).codes(data.item_ids)
     chunks, recalls, started = {}, [], time.perf_counter()
-    for number in track(range(config.encoder.num_chunks), f"{config.name} on {Path(config.data.folder or '').name}"):
-        queries = build_chunks.training_queries(config, data)
-        chunk = build_chunks.chunk(config, number, float(queries.relevant.lengths.mean()))
-        own = build_chunks.chunk_training(chunk, config, data, codes.codes[:, number])
+    for number in track(
+        range(SolarFamily.of(config).own.encoder.num_chunks), f"{config.name} on {Path(config.data.folder or '').name}"
+    ):
+        queries = SolarFamily.of(config).training_queries(data)
+        chunk = SolarFamily.of(config).chunk(number, float(queries.relevant.lengths.mean()))
+        own = SolarFamily.of(config).chunk_training(chunk, data, codes.codes[:, number])
         train(own.step, own.sampler.batch, config.training, seed=[chunk.seed], report=quiet)
         chunks[number] = chunk
         recalls.append(own.bucket_recall())
     seconds = time.perf_counter() - started
-    model = build_chunks.solar(config, chunks)
+    model = SolarFamily.of(config).solar(chunks)
     return Trained(config, data, model, codes, seconds, float(np.mean(recalls)))
 
 
@@ -78,8 +82,8 @@ def tables_of(model: Solar, queries: Queries) -> Tables:
 def by_method(trained: Trained, codes: ItemCodes, method: str, num_probes: int = K) -> Search:
     """A search of the product."""
     num_items = len(codes.item_ids)
-    indexes = build_search.code_indexes(trained.model.similarity, codes.state)
-    made = build_search.retriever(
+    indexes = search_building.code_indexes(trained.model.similarity, codes.state)
+    made = search_building.retriever(
         method,
         trained.model.similarity,
         codes.state,
@@ -112,7 +116,7 @@ def zero_shot(trained: Trained, is_seen: NDArray[np.bool_]) -> ItemCodes:
     """The codes, those of items that training did not see chosen by what is predicted for their texts."""
     rows = np.flatnonzero(~is_seen)
     predicted = predicted_buckets(trained.model, [str(trained.data.item_inputs[row]) for row in rows])
-    return build_chunks.with_predicted(trained.config, trained.codes, rows[predicted.is_known], predicted)
+    return SolarFamily.of(trained.config).with_predicted(trained.codes, rows[predicted.is_known], predicted)
 
 
 def dual_encoder(recipe: str, config: DataConfig, seed: int, seconds: float) -> tuple[Search, int, float, int]:
@@ -121,11 +125,11 @@ def dual_encoder(recipe: str, config: DataConfig, seed: int, seconds: float) -> 
     def run(num_steps: int) -> tuple[Any, DataSet, float, float]:
         base = by_name(recipe)
         own = replace(base, seed=seed, data=config, training=replace(base.training, num_steps=num_steps))
-        data = build_data.data(own, Storage("."))
+        data = read_data(own, Storage("."))
         started = time.perf_counter()
-        model = build.model(own)
-        step = build.training_step(model, own, lambda tensor: tensor)
-        sampler = build.sampler(own, model, data)
+        model = DualEncoderFamily.of(own).model()
+        step = DualEncoderFamily.of(own).training_step(model, lambda tensor: tensor)
+        sampler = DualEncoderFamily.of(own).sampler(model, data)
         of_steps = train(step, sampler.batch, own.training, seed=[seed], report=quiet).seconds
         return model.eval(), data, time.perf_counter() - started, of_steps
 
@@ -134,7 +138,7 @@ def dual_encoder(recipe: str, config: DataConfig, seed: int, seconds: float) -> 
     num_steps = int((seconds - (took - of_steps)) / of_steps * STEPS_TIMED)
     model, data, took, _ = run(num_steps)
     items = encode_items(model, model.item_features(data.item_inputs))
-    made = build_search.retriever("brute_force", model.similarity, items, K, K)
+    made = search_building.retriever("brute_force", model.similarity, items, K, K)
 
     def search(queries: Queries) -> Tensor:
         with torch.no_grad():
@@ -209,9 +213,9 @@ def seen_items(data: DataSet) -> NDArray[np.bool_]:
 
 def first_chunks(trained: Trained, num_chunks: int) -> Trained:
     """The same with some of its chunks, which know nothing of the others."""
-    encoder: Any = trained.config.encoder
-    config = replace(trained.config, encoder=replace(encoder, num_chunks=num_chunks))
+    encoder = SolarFamily.of(trained.config).own.encoder
+    config = trained.config.with_family(encoder=replace(encoder, num_chunks=num_chunks))
     chunks: Any = {number: trained.model.chunks[f"{number:03d}"] for number in range(num_chunks)}
-    model = build_chunks.solar(config, chunks)
+    model = SolarFamily.of(config).solar(chunks)
     codes = ItemCodes(trained.codes.item_ids, trained.codes.codes[:, :num_chunks])
     return replace(trained, config=config, model=model, codes=codes)

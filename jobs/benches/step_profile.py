@@ -19,9 +19,10 @@ from rich.table import Table
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from jobs.benches.record import Record
-from rails_ray import build, build_data
+from rails_ray.build import family
+from rails_ray.build.data import for_data, read_data
+from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.config import DataConfig, RunConfig
-from rails_ray.encoders.sasrec import SasrecConfig
 from rails_ray.recipes import by_name
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.loop import train
@@ -78,16 +79,16 @@ def main(arguments: Arguments) -> None:
 
 def config_of(recipe: str, arguments: Arguments) -> RunConfig:
     config = by_name(recipe)
-    return replace(config, data=arguments.data) if isinstance(config.encoder, SasrecConfig) else config
+    return replace(config, data=arguments.data) if family(config).reads == "history" else config
 
 
 def shares(config: RunConfig, num_steps: int) -> tuple[float, dict[str, float]]:
     """Seconds a step, and the share of each kind of work."""
-    data = build_data.data(config, Storage("rails-ray-data"))
-    config = build_data.for_data(config, data)
-    model = build.model(config)
-    sampler = build.sampler(config, model, data)
-    step = build.training_step(model, config, in_one_process)
+    data = read_data(config, Storage("rails-ray-data"))
+    config = for_data(config, data)
+    model = DualEncoderFamily.of(config).model()
+    sampler = DualEncoderFamily.of(config).sampler(model, data)
+    step = DualEncoderFamily.of(config).training_step(model, in_one_process)
 
     def batch_of(number: int) -> object:
         with record_function(SAMPLING):

@@ -42,6 +42,7 @@ class SasrecConfig:
         corpus: digest of the item ids, filled in likewise, so that a row stays the same item; leave it empty.
     """
 
+    kind: Literal["sasrec"] = "sasrec"
     width: int = 64
     num_blocks: int = 2
     num_heads: int = 1

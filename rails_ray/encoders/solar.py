@@ -14,40 +14,32 @@ that other words trained; bags have length 1; b_k begins at the logit of a bucke
 Axes: B queries, K chunks, R buckets, H hidden width, D width of a dense input, V tokens that training saw.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rails_ray.encoders.bags import (
     WeightedBags,
     hashed,
     known_only,
-    num_known,
     of_length_one,
     unweighted,
     without_zeros,
 )
 from rails_ray.encoders.character_ngrams import hash_texts
-from rails_ray.similarities.look_up import LookUp, LookUpConfig
-from rails_ray.similarities.states import Tables
 
 NUM_TOKENS = 2**36  # numbers of words: of 100,000 words, two share one with a probability of 7%
 INITIAL_STD = 0.5  # of the first layer; figures of this and other choices are in jobs/benches/LOG.md
-NUM_PREDICTED = 10  # buckets of a chunk, among which a new item's is chosen by their loads; chosen, not tuned
-BATCH_SIZE = 128  # texts at a time for which buckets are predicted
 USUAL_BUCKETS = 5000  # which two cores train in minutes; the paper has 10,000 to 30,000 (Table 4)
 MOST_CHUNKS = 1000  # which three digits number
 
 
 @dataclass(frozen=True, kw_only=True)
-class SolarConfig:
+class ChunksConfig:
     """Sizes of the chunks.
 
     Args:
@@ -77,7 +69,7 @@ class SolarConfig:
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         for name in ("codes", "input"):
-            known = get_args(get_type_hints(SolarConfig)[name])
+            known = get_args(get_type_hints(ChunksConfig)[name])
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
         if self.num_chunks > MOST_CHUNKS:
@@ -116,7 +108,7 @@ class Chunk(nn.Module):
         expected_buckets: positive buckets of a query, on average.
     """
 
-    def __init__(self, config: SolarConfig, seed: int, expected_buckets: float = 1.0) -> None:
+    def __init__(self, config: ChunksConfig, seed: int, expected_buckets: float = 1.0) -> None:
         super().__init__()
         self.config = config
         self.seed = seed
@@ -180,100 +172,7 @@ class Chunk(nn.Module):
         return F.linear(hidden, self.output.weight[buckets], self.output.bias[buckets])
 
 
-class Solar(nn.Module):
-    """What is served: the trained chunks. It has the surface of `Model` for queries; its items are codes.
-
-    Args:
-        chunks: by number; those that were not trained are missing, and count nothing.
-    """
-
-    def __init__(self, config: SolarConfig, compared: LookUpConfig, chunks: Mapping[int, Chunk]) -> None:
-        super().__init__()
-        if not chunks:
-            raise ValueError("a model must have at least 1 trained chunk, got none")
-        self.config = config
-        self.values = compared.values
-        self.chunks = nn.ModuleDict({f"{number:03d}": chunks[number] for number in sorted(chunks)})
-        self.similarity: Any = LookUp(config.num_buckets)
-
-    @property
-    def encoder(self) -> "Solar":
-        return self
-
-    @property
-    def reads(self) -> str:
-        return self.config.input
-
-    @property
-    def query_width(self) -> int:
-        """D of a vector."""
-        return self.config.width
-
-    @property
-    def first(self) -> Chunk:
-        """Any of the chunks: all know the same tokens."""
-        first = next(iter(self.chunks.values()))
-        assert isinstance(first, Chunk)
-        return first
-
-    def query_features(self, inputs: Any) -> WeightedBags | Vectors:
-        return self.first.features(inputs)
-
-    def is_blank(self, query: Any) -> bool:
-        """Never: a query of which no token is known is answered too, by the biases."""
-        return False
-
-    def has_known(self, inputs: Any) -> list[bool]:
-        """Of each query, whether training saw any of its tokens; of a vector, whether it is not 0."""
-        if self.config.input == "vector":
-            return torch.as_tensor(inputs).any(dim=1).tolist()
-        return (num_known(tokens_of(self.config, inputs), self.first.known) > 0).tolist()
-
-    @torch.no_grad()
-    def encode_queries(self, features: Any, precision: torch.dtype = torch.float32) -> Tables:
-        """What buckets add to a score: their probabilities or logits, over the number of chunks.
-
-        Args:
-            precision: of the products; tables are float32.
-        """
-        device = self.first.hidden_bias.device
-        tables = torch.zeros(len(features), self.config.num_chunks, self.config.num_buckets, device=device)
-        value_of: Callable[[Tensor], Tensor] = torch.sigmoid if self.values == "probability" else torch.clone
-        with torch.autocast(device.type, precision, enabled=precision != torch.float32):
-            for name, chunk in self.chunks.items():
-                torch.div(value_of(chunk(features).float()), len(self.chunks), out=tables[:, int(name)])
-        return Tables(tables, torch.ones(len(features), device=device))
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """The buckets that SOLAR predicts for texts of which it knows a word.
-
-    is_known: whether it does, of all texts [N].
-    chunks: those that are trained, K' of K.
-    buckets: of the others in each of these, best first [N', K', C].
-    """
-
-    is_known: NDArray[np.bool_]
-    chunks: list[int]
-    buckets: NDArray[np.int64]
-
-
-def predicted_buckets(model: Solar, texts: list[str]) -> Predicted:
-    """What codes of new items can be chosen from."""
-    is_known = np.array(model.has_known(texts), dtype=bool)
-    known = [text for text, own in zip(texts, is_known, strict=True) if own]
-    chunks = [int(name) for name in model.chunks]
-    num = min(NUM_PREDICTED, model.config.num_buckets)
-    best = [torch.empty(0, len(chunks), num, dtype=torch.int64)]
-    features, device = model.query_features(known), model.first.hidden_bias.device
-    for rows in torch.arange(len(known)).split(BATCH_SIZE):
-        tables = model.encode_queries(features.take(rows).to(device)).tables
-        best.append(tables[:, chunks].topk(num, dim=2).indices.cpu())
-    return Predicted(is_known, chunks, torch.cat(best).numpy())
-
-
-def tokens_of(config: SolarConfig, inputs: Any) -> WeightedBags:
+def tokens_of(config: ChunksConfig, inputs: Any) -> WeightedBags:
     """The tokens of queries, known or not; a feature of value 0 is none."""
     if config.input == "text":
         return unweighted(hash_texts(inputs, config.ngram_sizes, NUM_TOKENS))

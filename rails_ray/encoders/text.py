@@ -48,6 +48,7 @@ class TransformerConfig:
         dropout: share of embeddings and of attention's and networks' outputs dropped in training, in [0, 1).
     """
 
+    kind: Literal["transformer"] = "transformer"
     width: int = 128
     num_blocks: int = 2
     num_heads: int = 4

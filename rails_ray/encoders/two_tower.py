@@ -32,6 +32,7 @@ class TwoTowerConfig:
         ngram_sizes: lengths of the character n-grams beside whole words.
     """
 
+    kind: Literal["two_tower"] = "two_tower"
     width: int = 128
     hidden: int = 256
     num_buckets: int = 2**15

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from rails_ray.data.batch import FeatureRows
 from rails_ray.data.dataset import Queries
-from rails_ray.encoders.model import AnyModel, Model
 from rails_ray.losses import ScoreLogit
-from rails_ray.similarities.states import AnyItems, AnyQuery, ItemState, concatenate
+from rails_ray.models import Model
+from rails_ray.similarities.states import AnyItems, AnyQuery, concatenate
 from rails_ray.top_k import select
 
 BATCH_SIZE = 128  # queries or items encoded at a time
@@ -49,13 +49,13 @@ class Ranking:
     log_normaliser: NDArray[np.float64] | None = None
 
 
-def encode_items(model: Model, features: FeatureRows) -> ItemState:
+def encode_items(model: Model, features: FeatureRows) -> AnyItems:
     """The state of all items, encoded in batches."""
     with torch.no_grad():
         return concatenate([model.encode_items(batch) for _, batch in in_batches(features, model)])
 
 
-def in_batches(features: FeatureRows, model: AnyModel) -> Iterator[tuple[int, FeatureRows]]:
+def in_batches(features: FeatureRows, model: Model) -> Iterator[tuple[int, FeatureRows]]:
     """(number of the first, features) of consecutive batches, on the model's device."""
     device = next(model.parameters()).device
     for first in range(0, len(features), BATCH_SIZE):
@@ -63,14 +63,14 @@ def in_batches(features: FeatureRows, model: AnyModel) -> Iterator[tuple[int, Fe
         yield first, features.take(rows).to(device)
 
 
-def query_batches(model: AnyModel, inputs: Any) -> Iterator[tuple[int, AnyQuery]]:
+def query_batches(model: Model, inputs: Any) -> Iterator[tuple[int, AnyQuery]]:
     """(number of the first, encoded queries) of consecutive batches."""
     with torch.no_grad():
         for first, batch in in_batches(model.query_features(inputs), model):
             yield first, model.encode_queries(batch)
 
 
-def rank_all(model: AnyModel, items: AnyItems, queries: Queries, k: int, logit: ScoreLogit | None = None) -> Ranking:
+def rank_all(model: Model, items: AnyItems, queries: Queries, k: int, logit: ScoreLogit | None = None) -> Ranking:
     """Score every item that a query has not seen, for every query, and keep the k best.
 
     Args:
@@ -81,7 +81,7 @@ def rank_all(model: AnyModel, items: AnyItems, queries: Queries, k: int, logit: 
         scores: Tensor = model.similarity.scores(query, items)
         is_relevant = torch.zeros_like(scores, dtype=torch.bool)
         for line in range(len(query)):
-            if model.encoder.is_blank(queries.inputs[first + line]):  # a server refuses it: nothing is found
+            if model.is_blank(queries.inputs[first + line]):  # a server refuses it: nothing is found
                 scores[line] = -torch.inf
             if queries.seen is not None:
                 scores[line, torch.from_numpy(queries.seen[first + line])] = -torch.inf

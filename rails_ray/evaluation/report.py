@@ -9,10 +9,10 @@ from rails_ray.cutoffs.distributions import ScoreDistribution
 from rails_ray.cutoffs.measuring import Measured, measure
 from rails_ray.data.batch import FeatureRows
 from rails_ray.data.dataset import Queries
-from rails_ray.encoders.model import AnyModel, Model
 from rails_ray.evaluation.calibrating import positives_of
 from rails_ray.evaluation.metrics import ListQuality, hit_rate, list_quality, mean_reciprocal_rank
 from rails_ray.evaluation.ranking import Ranking, encode_items, rank_all
+from rails_ray.models import Model
 from rails_ray.similarities.states import AnyItems
 
 LONGEST_LIST = 1000  # items of a list that a cut-off may keep
@@ -40,7 +40,7 @@ class Report:
         return dataclasses.asdict(self)
 
 
-def validate(model: AnyModel, items: AnyItems, queries: Queries, distribution: ScoreDistribution | None) -> Report:
+def validate(model: Model, items: AnyItems, queries: Queries, distribution: ScoreDistribution | None) -> Report:
     """The report on the validation split, with the mass that keeps the best lists there.
 
     Args:
@@ -61,7 +61,7 @@ def validation_mrr(model: Model, item_features: FeatureRows, queries: Queries) -
 
 
 def evaluate(
-    model: AnyModel,
+    model: Model,
     items: AnyItems,
     queries: Queries,
     split: str,

@@ -11,12 +11,29 @@ Source: SOLAR, Section 3.2. Negative sampling: not in the source.
 Axes: B queries, R buckets, C buckets of a sample, M pairs of a query and one of its positive buckets.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketCrossEntropyConfig:
+    """Binary cross entropy of buckets.
+
+    Args:
+        num_sampled_buckets: buckets that stand for all negative ones in a step; 0 for all.
+    """
+
+    kind: Literal["bucket_cross_entropy"] = "bucket_cross_entropy"
+    num_sampled_buckets: int = 0
+
+    def __post_init__(self) -> None:
+        if self.num_sampled_buckets < 0:
+            raise ValueError(f"num_sampled_buckets must be at least 0, got {self.num_sampled_buckets}")
 
 
 class Positives(NamedTuple):

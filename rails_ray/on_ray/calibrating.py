@@ -4,9 +4,10 @@ from datetime import UTC, datetime
 
 import ray
 
-from rails_ray import build
+from rails_ray.build import family
 from rails_ray.config import DataConfig
 from rails_ray.cutoffs.calibration import NUM_SEGMENTS, Calibration
+from rails_ray.cutoffs.offers import BACKGROUNDS
 from rails_ray.errors import UnsupportedError
 from rails_ray.evaluation.calibrating import CalibrationReport, fitted_background, positives_of, report_on
 from rails_ray.evaluation.ranking import Ranking, rank_all
@@ -49,8 +50,8 @@ def calibrate(
     check_split(measured_on)
     if split == measured_on:
         raise ValueError(f"measured_on must be another split than the one that calibrates, got {split!r} for both")
-    if background not in build.BACKGROUNDS:
-        raise ValueError(f"background must be one of {', '.join(build.BACKGROUNDS)}, got {background!r}")
+    if background not in BACKGROUNDS:
+        raise ValueError(f"background must be one of {', '.join(BACKGROUNDS)}, got {background!r}")
     if num_segments < 1:
         raise ValueError(f"segments must be at least 1, got {num_segments}")
     store = Storage(storage)
@@ -72,7 +73,7 @@ def _calibrate(
 ) -> CalibrationReport:
     store = Storage(storage)
     found = VersionQueries.read(store, version, data)
-    if not build.has_bounded_scores(found.config):
+    if not family(found.config).offers.has_bounded_scores:
         raise UnsupportedError(
             "calibration needs scores in [-1, 1], got a model whose similarity.values are logits: train one with "
             "probability, or cut by top_k"
@@ -88,8 +89,8 @@ def _calibrate(
     except ValueError:
         if background == "fitted":
             raise
-    chosen = build.background(found.config, background, fitted)
-    distribution = build.score_distribution(found.config, chosen)
+    chosen = family(found.config).offers.background(background, fitted)
+    distribution = family(found.config).offers.distribution(chosen)
     positives = positives_of(before, distribution)
     if not positives.num_queries:
         raise ValueError(f"split {split!r} must hold a query with a relevant item in the index, got none")

@@ -20,9 +20,12 @@ from ray.exceptions import RayError
 from ray.train.v2.api.config import ScalingConfig
 from ray.train.v2.api.exceptions import TrainingFailedError
 
-from rails_ray import build, build_chunks, build_data, config
+from rails_ray import config
+from rails_ray.build import family
+from rails_ray.build.data import for_data, read_data
+from rails_ray.build.solar import SolarFamily
 from rails_ray.config import RunConfig
-from rails_ray.encoders.solar import SolarConfig
+from rails_ray.config.solar import SolarConfig
 from rails_ray.errors import TrainingError
 from rails_ray.evaluation.report import validate
 from rails_ray.on_ray.cluster import reserved_device
@@ -69,7 +72,7 @@ def train_chunks(
         StorageError: if storage cannot be written to.
         TrainingError: if chunks fail; it names them. The others are kept.
     """
-    if not isinstance(run_config.encoder, SolarConfig):
+    if not isinstance(run_config.family, SolarConfig):
         raise ValueError(f"train_chunks is for SOLAR, got recipe {run_config.name}: train trains models of one piece")
     if at_once < 1:
         raise ValueError(f"workers must be at least 1, got {at_once}")
@@ -91,9 +94,9 @@ def train_chunks(
 
 def _begin(store: Storage, run: str, run_config: RunConfig) -> tuple[RunConfig, list[int]]:
     """Reserve the run's name and draw its codes; its whole config, and which chunks are to be trained."""
-    data = build_data.data(run_config, store)  # says what is wrong with it before anything starts
-    run_config = build_data.for_data(run_config, data)
-    drawn = build_chunks.codes(run_config, data.item_ids)
+    data = read_data(run_config, store)  # says what is wrong with it before anything starts
+    run_config = for_data(run_config, data)
+    drawn = SolarFamily.of(run_config).codes(data.item_ids)
     config_json, digest = config.to_json(run_config), data.digest()
     runs.begin(store, run, config_json, digest)
     if not codes.exist(store, f"runs/{run}"):
@@ -118,8 +121,8 @@ def _fit_missing(
     """Raises:
     TrainingError: if chunks fail.
     """
-    assert isinstance(run_config.encoder, SolarConfig)
-    num_chunks, num_steps = run_config.encoder.num_chunks, run_config.training.num_steps
+    assert isinstance(run_config.family, SolarConfig)
+    num_chunks, num_steps = run_config.family.encoder.num_chunks, run_config.training.num_steps
     board = new_board()
     settings = {
         "config": config.to_json(run_config),
@@ -216,12 +219,12 @@ def _train_chunk(settings: dict[str, Any]) -> None:
     run_config = config.from_json(settings["config"])
     store, number = Storage(settings["storage"]), settings["chunk"]
     run = runs.chunk_run(settings["run"], number)
-    data = build_data.data(run_config, store)
+    data = read_data(run_config, store)
     runs.begin_chunk(store, settings["run"], number, settings["config"], data.digest())  # or others by now
     item_codes = codes.read(store, f"runs/{settings['run']}")
-    queries = build_chunks.training_queries(run_config, data)
-    chunk = build_chunks.chunk(run_config, number, float(queries.relevant.lengths.mean())).to(reserved_device())
-    trained = build_chunks.chunk_training(chunk, run_config, data, item_codes.codes[:, number])
+    queries = SolarFamily.of(run_config).training_queries(data)
+    chunk = SolarFamily.of(run_config).chunk(number, float(queries.relevant.lengths.mean())).to(reserved_device())
+    trained = SolarFamily.of(run_config).chunk_training(chunk, data, item_codes.codes[:, number])
     checkpoint = runs.read_checkpoint(store, run)
     if runs.is_finished(store, run):
         return  # by a predecessor that died after all was done, or late
@@ -263,9 +266,9 @@ def _finish(storage: str, run: str) -> None:
     of_chunks = {chunk: runs.read_chunk(store, run, chunk) for chunk in runs.finished_chunks(store, run)}
     found = runs.read(store, run)
     run_config = config.from_json(found.config)
-    data = build_data.data(run_config, store)
+    data = read_data(run_config, store)
     runs.begin(store, run, found.config, data.digest())  # or others by now
-    model = build.trained_model(run_config, runs.weights(store, found)).to(reserved_device())
+    model = family(run_config).trained_model(runs.weights(store, found)).to(reserved_device())
     report = validate(model, codes.read(store, f"runs/{run}").state, data.queries["valid"], None)
     runs.finish(
         store,

@@ -15,12 +15,16 @@ import torch
 from ray.data import Datasink
 from ray.data.block import Block, BlockAccessor
 
-from rails_ray import build, build_chunks, build_data, config
+from rails_ray import config
+from rails_ray.build import family
+from rails_ray.build.data import item_inputs, read_corpus, with_data
+from rails_ray.build.solar import SolarFamily
 from rails_ray.config import DataConfig, RunConfig
-from rails_ray.encoders.model import Model
-from rails_ray.encoders.solar import Predicted, Solar, SolarConfig, predicted_buckets
+from rails_ray.config.solar import SolarConfig
 from rails_ray.errors import DamagedError
 from rails_ray.evaluation.ranking import encode_items
+from rails_ray.models import Model
+from rails_ray.models.solar import Predicted, Solar, predicted_buckets
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.failures import told_plainly
 from rails_ray.on_ray.progress import OnProgress, watch
@@ -84,10 +88,10 @@ def encode(
     store.check_writable()
     found = runs.read(store, run, min_chunks)
     run_config = config.from_json(found.config)
-    run_config = build_data.with_data(run_config, data or run_config.data)
-    corpus = build_data.corpus(run_config, store)
+    run_config = with_data(run_config, data or run_config.data)
+    corpus = read_corpus(run_config, store)
     items = corpus.items
-    has_codes = isinstance(run_config.encoder, SolarConfig)
+    has_codes = isinstance(run_config.family, SolarConfig)
     if not 1 <= num_shards <= items.num_rows:
         raise ValueError(f"num_shards must be at least 1 and at most the {items.num_rows} items, got {num_shards}")
     version = version or timed_name(run_config.name)
@@ -190,7 +194,7 @@ class EncodingSink(Datasink[None]):
         if "codes" in items.column_names:
             return Codes(torch.tensor(parquet.rows_in(items["codes"])))
         model = _model(self.storage, self.run, self.weights_sha256)
-        return encode_items(model, model.item_features(build_data.item_inputs(items)))
+        return encode_items(model, model.item_features(item_inputs(items)))
 
 
 @lru_cache(maxsize=1)
@@ -203,9 +207,9 @@ def _model(storage: str, run: str, weights_sha256: str) -> Model:
     found = runs.read(Storage(storage), run)
     if _digest_of(found) != weights_sha256:
         raise DamagedError(f"run {run!r} must stay as it was when encoding began, got other weights: encode it again")
-    model = build.trained_model(config.from_json(found.config), runs.weights(Storage(storage), found))
-    assert isinstance(model, Model)
-    return model.to(reserved_device())
+    model = family(config.from_json(found.config)).trained_model(runs.weights(Storage(storage), found))
+    loaded: Model = model.to(reserved_device())
+    return loaded
 
 
 def _digest_of(run: runs.Run) -> str:
@@ -230,13 +234,13 @@ def _chosen(store: Storage, found: runs.Run, run_config: RunConfig, items: pa.Ta
     if current is not None and _is_of(current, found):
         known = known.or_else(codes.of_version(store, current))
     item_ids = items["item_id"].to_pylist()
-    own, is_new = build_chunks.codes_of(run_config, known, item_ids)
+    own, is_new = SolarFamily.of(run_config).codes_of(known, item_ids)
     if new_codes == "least_loaded" or not is_new.any():
         return own
     texts = items["input"].filter(pa.array(is_new)).to_pylist()
     with told_plainly():
         predicted = ray.get(_predicted.remote(str(store), found.name, texts, len(found.weights_sha256)))
-    return build_chunks.with_predicted(run_config, own, np.flatnonzero(is_new)[predicted.is_known], predicted)
+    return SolarFamily.of(run_config).with_predicted(own, np.flatnonzero(is_new)[predicted.is_known], predicted)
 
 
 def _is_of(version: manifest.Manifest, found: runs.Run) -> bool:
@@ -249,6 +253,6 @@ def _is_of(version: manifest.Manifest, found: runs.Run) -> bool:
 def _predicted(storage: str, run: str, texts: list[str], min_chunks: int) -> Predicted:
     store = Storage(storage)
     found = runs.read(store, run, min_chunks)
-    model = build.trained_model(config.from_json(found.config), runs.weights(store, found))
+    model = family(config.from_json(found.config)).trained_model(runs.weights(store, found))
     assert isinstance(model, Solar)
     return predicted_buckets(model.to(reserved_device()), texts)

@@ -6,14 +6,18 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from rails_ray import build, build_chunks, build_data, config
+from rails_ray import config
+from rails_ray.build import family
+from rails_ray.build.data import read_data
+from rails_ray.build.solar import SolarFamily
+from rails_ray.build.version import version_calibration, version_config, version_model
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.dataset import SPLITS, DataSet, Queries
-from rails_ray.encoders.model import AnyModel
-from rails_ray.encoders.solar import Solar
 from rails_ray.evaluation import report
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.evaluation.report import Report
+from rails_ray.models import Model
+from rails_ray.models.solar import Solar
 from rails_ray.on_ray.failures import told_plainly
 from rails_ray.similarities.states import AnyItems
 from rails_ray.storage import calibrations, codes, runs, shards, versions
@@ -64,7 +68,7 @@ class VersionQueries:
 
     version: str
     config: RunConfig
-    model: AnyModel
+    model: Model
     items: AnyItems
     cutoff_mass: float | None
     rows: NDArray[np.int64]
@@ -77,10 +81,10 @@ class VersionQueries:
             data: by default those of the version's config.
         """
         described = versions.read_described(store, version)
-        model = build.version_model(store, described)
+        model = version_model(store, described)
         stored = shards.read_shards(store, described, range(len(described.shard_items)))
-        run_config = build.version_config(store, described)
-        asked = build_data.data(replace(run_config, data=data or run_config.data), store)
+        run_config = version_config(store, described)
+        asked = read_data(replace(run_config, data=data or run_config.data), store)
         row_of = {item_id: row for row, item_id in enumerate(stored.item_ids)}
         rows = np.array([row_of.get(item_id, -1) for item_id in asked.item_ids])
         return VersionQueries(described.version, run_config, model, stored.state, described.cutoff_mass, rows, asked)
@@ -90,10 +94,10 @@ class VersionQueries:
         return self.data.queries[split].in_corpus(self.rows, len(self.items))
 
 
-def run_items(store: Storage, found: runs.Run, run_config: RunConfig, model: AnyModel, data: DataSet) -> AnyItems:
+def run_items(store: Storage, found: runs.Run, run_config: RunConfig, model: Model, data: DataSet) -> AnyItems:
     """All items of a data set as a run's model has them."""
     if isinstance(model, Solar):
-        own, _ = build_chunks.codes_of(run_config, codes.read(store, f"runs/{found.name}"), data.item_ids)
+        own, _ = SolarFamily.of(run_config).codes_of(codes.read(store, f"runs/{found.name}"), data.item_ids)
         return own.state
     return encode_items(model, model.item_features(data.item_inputs))
 
@@ -105,11 +109,11 @@ def _evaluate(storage: str, run: str | None, version: str | None, split: str, da
         found = runs.read(store, run)
         run_config, cutoff_mass = config.from_json(found.config), found.cutoff_mass
         run_config = replace(run_config, data=data_config or run_config.data)
-        data = build_data.data(run_config, store)
-        build_data.check_can_be_asked(run_config, data)
-        model = build.trained_model(run_config, runs.weights(store, found))
+        data = read_data(run_config, store)
+        family(run_config).check_can_be_asked(data)
+        model = family(run_config).trained_model(runs.weights(store, found))
         items = run_items(store, found, run_config, model, data)
-        distribution = build.score_distribution(run_config)
+        distribution = family(run_config).offers.distribution()
         return report.evaluate(model, items, data.queries[split], split, cutoff_mass, distribution)
     own = VersionQueries.read(store, version, data_config)
     stored = calibrations.read_current(store, own.version)
@@ -119,6 +123,6 @@ def _evaluate(storage: str, run: str | None, version: str | None, split: str, da
         own.queries(split),
         split,
         own.cutoff_mass,
-        build.score_distribution(own.config),
-        None if stored is None else build.calibration(own.config, stored),
+        family(own.config).offers.distribution(),
+        None if stored is None else version_calibration(family(own.config).offers, stored),
     )

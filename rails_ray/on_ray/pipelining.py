@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from rails_ray import build
+from rails_ray.build import family
 from rails_ray.config import RunConfig, from_json
 from rails_ray.errors import ConflictError, DamagedError, GateError, NotFoundError
 from rails_ray.evaluation.gates import Gates, objection
@@ -93,7 +93,7 @@ def pipeline(
         )
     with stage(f"encode {name}") as on_progress:
         encode(storage, name, version=name, num_shards=num_shards, use_gpu=use_gpu, on_progress=on_progress)
-    if calibrations.current(store, name) is None and build.has_bounded_scores(from_json(trained.config)):
+    if calibrations.current(store, name) is None and family(from_json(trained.config)).offers.has_bounded_scores:
         with stage(f"calibrate {name}") as on_progress:
             calibrate(storage, version=name)
             on_progress(1, 1, "versions")

@@ -17,12 +17,15 @@ from ray.train.torch import TorchConfig
 from ray.train.v2.api.config import ScalingConfig
 from ray.train.v2.api.exceptions import TrainingFailedError
 
-from rails_ray import build, build_data, config
+from rails_ray import config
+from rails_ray.build import family
+from rails_ray.build.data import for_data, read_data
+from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.collectives.each import from_each
 from rails_ray.collectives.first import from_first
 from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.config import RunConfig
-from rails_ray.encoders.solar import SolarConfig
+from rails_ray.config.solar import SolarConfig
 from rails_ray.errors import TrainingError
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.evaluation.report import validate, validation_mrr
@@ -73,7 +76,7 @@ def train(
         StorageError: if storage cannot be written to.
         TrainingError: if training fails, or a worker reads other data than the run was begun with.
     """
-    if isinstance(run_config.encoder, SolarConfig):
+    if isinstance(run_config.family, SolarConfig):
         return train_chunks(
             run_config,
             storage,
@@ -86,8 +89,8 @@ def train(
         )
     if num_workers < 1:
         raise ValueError(f"num_workers must be at least 1, got {num_workers}")
-    sizes = run_config.training
-    if sizes.negatives == "uniform" and sizes.batch_size % num_workers:
+    sizes, negatives = run_config.training, run_config.family.negatives
+    if negatives.kind == "uniform" and sizes.batch_size % num_workers:
         raise ValueError(f"training.batch_size must be a multiple of the {num_workers} workers, got {sizes.batch_size}")
     if checkpoint_s < 0:
         raise ValueError(f"checkpoint_s must be at least 0, got {checkpoint_s}")
@@ -95,8 +98,8 @@ def train(
         raise ValueError(f"timeout_s must be above 0, got {timeout_s}")
     store = Storage(storage)
     store.check_writable()
-    data = build_data.data(run_config, store)  # says what is wrong with it before anything starts
-    run_config = build_data.for_data(run_config, data)
+    data = read_data(run_config, store)  # says what is wrong with it before anything starts
+    run_config = for_data(run_config, data)
     run = run or timed_name(run_config.name)
     config_json = config.to_json(run_config)
     runs.begin(store, run, config_json, data.digest())
@@ -137,16 +140,16 @@ def _train_worker(settings: dict[str, Any]) -> None:
     # One worker reads, and tells the others: each for itself could find another state.
     if from_first(is_first and runs.is_finished(store, run)):
         return  # workers died after all was done
-    data = build_data.data(run_config, store)
+    data = read_data(run_config, store)
     runs.begin(store, run, settings["config"], data.digest())  # raises if the data have changed since the run was begun
     checkpoint = from_first(runs.read_checkpoint(store, run) if is_first else None)
-    model = build.model(run_config)
+    model = DualEncoderFamily.of(run_config).model()
     if checkpoint is not None:
         state.load_model(model, checkpoint)
     else:
-        build.learn_tokens(model, data, is_first=is_first, from_first=from_first)
-    sampler = build.sampler(run_config, model, data, rank, context.get_world_size())
-    step = ray.train.torch.prepare_model(build.training_step(model, run_config, mean_over_workers))
+        DualEncoderFamily.of(run_config).learn_tokens(model, data, is_first=is_first, from_first=from_first)
+    sampler = DualEncoderFamily.of(run_config).sampler(model, data, rank, context.get_world_size())
+    step = ray.train.torch.prepare_model(DualEncoderFamily.of(run_config).training_step(model, mean_over_workers))
     item_features, held_out = model.item_features(data.item_inputs), data.queries["valid"]
 
     progress = train_loop(
@@ -167,7 +170,8 @@ def _train_worker(settings: dict[str, Any]) -> None:
     )
     if is_first:
         items = encode_items(model, item_features)
-        distribution = build.score_distribution(run_config) if build.has_trained_temperature(run_config) else None
+        offers = family(run_config).offers
+        distribution = offers.distribution() if offers.has_trained_temperature else None
         report = validate(model, items, held_out, distribution)
         runs.write(
             store,

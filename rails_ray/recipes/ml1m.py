@@ -8,33 +8,33 @@ Figures of this and other choices are in jobs/benches/LOG.md.
 
 from dataclasses import replace
 
-from rails_ray.config import LossConfig, RunConfig
+from rails_ray.config import RunConfig
+from rails_ray.config.dual_encoder import DualEncoderConfig
 from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.encoders.sasrec import SasrecConfig
 from rails_ray.similarities.dot_product import DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogitsConfig
 from rails_ray.training.loop import TrainingConfig
+from rails_ray.training.objectives import ContrastiveConfig
 
 
 def ml1m_sasrec() -> RunConfig:
     """SASRec under a dot product."""
     return RunConfig(
         name="ml1m-sasrec",
-        encoder=SasrecConfig(width=64, num_blocks=2, num_heads=1, max_length=50),
-        components=ComponentsConfig(width=64, query_hidden=0, gate_hidden=64),
-        similarity=DotProductConfig(temperature=0.03),
-        loss=LossConfig(kind="sampled_softmax", pointwise_weight=0.0),
-        training=TrainingConfig(
-            num_steps=3780, batch_size=32, num_items=512, learning_rate=2e-3, validate_every=378, patience=3
+        family=DualEncoderConfig(
+            encoder=SasrecConfig(width=64, num_blocks=2, num_heads=1, max_length=50),
+            components=ComponentsConfig(width=64, query_hidden=0, gate_hidden=64),
+            similarity=DotProductConfig(temperature=0.03),
+            loss=ContrastiveConfig(kind="sampled_softmax", pointwise_weight=0.0),
         ),
+        training=TrainingConfig(num_steps=3780, batch_size=32, learning_rate=2e-3, validate_every=378, patience=3),
     )
 
 
 def ml1m_sasrec_mol() -> RunConfig:
     """The same backbone under a Mixture of Logits of 4 x 2 components, each as wide as the dot product's vectors."""
-    return replace(
-        ml1m_sasrec(),
-        name="ml1m-sasrec-mol",
+    return replace(ml1m_sasrec(), name="ml1m-sasrec-mol").with_family(
         similarity=MixtureOfLogitsConfig(
             # Dropout is for longer runs, and on a CPU costs as much as all else of the mixture.
             num_query_components=4,

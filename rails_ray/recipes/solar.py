@@ -6,21 +6,23 @@ other choices are in jobs/benches/LOG.md.
 
 from dataclasses import replace
 
-from rails_ray.config import LossConfig, RunConfig
-from rails_ray.encoders.solar import SolarConfig
-from rails_ray.similarities.look_up import LookUpConfig
+from rails_ray.config import RunConfig
+from rails_ray.config.solar import SolarConfig
+from rails_ray.encoders.solar import ChunksConfig
+from rails_ray.losses.bucket_cross_entropy import BucketCrossEntropyConfig
 from rails_ray.training.loop import TrainingConfig
 
-ENCODER = SolarConfig(num_chunks=16, hidden=512, num_inputs=2**14, ngram_sizes=(3, 4))
+ENCODER = ChunksConfig(num_chunks=16, hidden=512, num_inputs=2**14, ngram_sizes=(3, 4))
 
 
 def text_solar() -> RunConfig:
     """Texts that find texts, by their words and character n-grams, and by those of the items' own texts."""
     return RunConfig(
         name="text-solar",
-        encoder=replace(ENCODER, reads_items=True),
-        similarity=LookUpConfig(),
-        loss=LossConfig(kind="bucket_cross_entropy", num_sampled_buckets=500),
+        family=SolarConfig(
+            encoder=replace(ENCODER, reads_items=True),
+            loss=BucketCrossEntropyConfig(num_sampled_buckets=500),
+        ),
         training=TrainingConfig(num_steps=700, batch_size=512, learning_rate=1e-2, precision="auto"),
     )
 
@@ -31,12 +33,13 @@ def features_solar() -> RunConfig:
     return replace(
         config,
         name="features-solar",
-        encoder=replace(ENCODER, input="features", num_buckets=100),
-        loss=replace(config.loss, num_sampled_buckets=0),
+        family=SolarConfig(encoder=replace(ENCODER, input="features", num_buckets=100)),
         training=replace(config.training, num_steps=300, learning_rate=5e-3),
     )
 
 
 def vector_solar() -> RunConfig:
     """Vectors that find labels."""
-    return replace(features_solar(), name="vector-solar", encoder=replace(ENCODER, input="vector", num_buckets=100))
+    return replace(features_solar(), name="vector-solar").with_family(
+        encoder=replace(ENCODER, input="vector", num_buckets=100)
+    )

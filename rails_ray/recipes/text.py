@@ -3,10 +3,13 @@
 from dataclasses import replace
 
 from rails_ray.config import RunConfig
+from rails_ray.config.dual_encoder import CrossDeviceNegatives
+from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.encoders.text import TransformerConfig
 from rails_ray.encoders.two_tower import TwoTowerConfig
-from rails_ray.recipes.emoji import emoji_mol
+from rails_ray.recipes.emoji import MIXTURE, emoji_mol
 from rails_ray.similarities.dot_product import DotProductConfig
+from rails_ray.training.terms import TermsConfig
 
 
 def text_mol() -> RunConfig:
@@ -15,14 +18,13 @@ def text_mol() -> RunConfig:
     return replace(
         config,
         name="text-mol",
-        encoder=TwoTowerConfig(width=128, hidden=256, num_buckets=2**18),
         training=replace(config.training, num_steps=2000),
-    )
+    ).with_family(encoder=TwoTowerConfig(width=128, hidden=256, num_buckets=2**18))
 
 
 def text_dot() -> RunConfig:
     """The same towers under a dot product."""
-    return replace(text_mol(), name="text-dot", similarity=DotProductConfig())
+    return replace(text_mol(), name="text-dot").with_family(similarity=DotProductConfig())
 
 
 def text_dot_glas() -> RunConfig:
@@ -33,8 +35,7 @@ def text_dot_glas() -> RunConfig:
     .603, .580 (seed 1: .4046 and .588 at 0, .4079 and .592 at 100). No query of TLDR has two items, so that it only
     spreads them out there.
     """
-    config = text_dot()
-    return replace(config, name="text-dot-glas", loss=replace(config.loss, glas_weight=100.0))
+    return replace(text_dot(), name="text-dot-glas").with_family(terms=TermsConfig(glas_weight=100.0))
 
 
 def text_transformer_dot() -> RunConfig:
@@ -43,20 +44,17 @@ def text_transformer_dot() -> RunConfig:
     return replace(
         config,
         name="text-transformer-dot",
+        training=replace(config.training, batch_size=256, learning_rate=1e-3, warmup_fraction=0.1),
+    ).with_family(
         encoder=TransformerConfig(),
-        components=replace(config.components, width=128),
-        training=replace(
-            config.training, batch_size=256, negatives="cross_device", learning_rate=1e-3, warmup_fraction=0.1
-        ),
+        components=ComponentsConfig(width=128, query_hidden=0, gate_hidden=64),
+        negatives=CrossDeviceNegatives(),
     )
 
 
 def text_transformer_mol() -> RunConfig:
     """The same under a Mixture of Logits, each of whose components has an aggregation token of its own."""
-    config = text_transformer_dot()
-    return replace(
-        config,
-        name="text-transformer-mol",
+    return replace(text_transformer_dot(), name="text-transformer-mol").with_family(
         encoder=TransformerConfig(pooling="aggregation"),
-        similarity=text_mol().similarity,
+        similarity=MIXTURE,
     )

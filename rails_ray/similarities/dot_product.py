@@ -8,6 +8,7 @@ Axes: B queries, X items, C candidates.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -25,6 +26,7 @@ class DotProductConfig:
         temperature: tau of the training logit score / tau, > 0.
     """
 
+    kind: Literal["dot_product"] = "dot_product"
     temperature: float = 0.05
 
     def __post_init__(self) -> None:

@@ -32,6 +32,7 @@ class LookUpConfig:
             excludes counts against an item; scores are then in no fixed range.
     """
 
+    kind: Literal["look_up"] = "look_up"
     values: Literal["probability", "logit"] = "probability"
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ Axes: B queries, X items, C candidates, P_Q / P_X components, P = P_Q * P_X, d w
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +39,7 @@ class MixtureOfLogitsConfig:
         gate_dropout: share of gates dropped in training, in [0, 1).
     """
 
+    kind: Literal["mixture_of_logits"] = "mixture_of_logits"
     num_query_components: int = 8
     num_item_components: int = 4
     temperature: float = 0.05

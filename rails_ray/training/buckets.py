@@ -17,6 +17,7 @@ from rails_ray.encoders.bags import WeightedBags
 from rails_ray.encoders.solar import Chunk, Vectors
 from rails_ray.indexes.inverted import NUM_PROBES
 from rails_ray.losses.bucket_cross_entropy import Positives, bucket_cross_entropy, sampled_bucket_cross_entropy
+from rails_ray.training.step import precision_on
 
 BATCH_SIZE = 512  # queries of a look at the validation split
 
@@ -49,9 +50,8 @@ class BucketStep(nn.Module):
     def _logits(
         self, queries: WeightedBags | Vectors, buckets: Int[Tensor, " C"] | None = None
     ) -> Float[Tensor, "B _"]:
-        device = queries.device.type
-        precision = self.precision or (torch.bfloat16 if device == "cuda" else torch.float32)
-        with torch.autocast(device, precision, enabled=precision != torch.float32):
+        precision = precision_on(queries.device, self.precision)
+        with torch.autocast(queries.device.type, precision, enabled=precision != torch.float32):
             logits: Tensor = self.chunk(queries, buckets)
         return logits.float()
 

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol, get_args, get_type_hints, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,15 +16,8 @@ from torch import nn
 
 from rails_ray.training import state
 
-LEAST = {  # of the fields of `TrainingConfig`
-    "num_steps": 1,
-    "batch_size": 1,
-    "num_items": 1,
-    "encode_size": 0,
-    "block_size": 0,
-    "validate_every": 0,
-    "patience": 0,
-}
+LEAST = {"num_steps": 1, "batch_size": 1, "validate_every": 0, "patience": 0}  # of the fields of `TrainingConfig`
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": None}
 
 
 @runtime_checkable
@@ -41,13 +34,7 @@ class TrainingConfig:
     Args:
         num_steps: optimiser steps.
         batch_size: queries, or histories all of whose positions are queries, per step, over all workers.
-        negatives: `uniform` items of the corpus, the same for all queries; `in_batch`, the positives of the other
-            queries of the same worker; or `cross_device`, those of the queries of all workers.
-        num_items: N, uniform items per step, in text data the positives among them; of no effect on other negatives.
-        encode_size: queries or items that a worker encodes at once (gradient caching); 0 for all.
-        block_size: items that a worker scores at once with `cross_device`, where blocks of embeddings then travel from
-            worker to worker; 0 to gather them all.
-        precision: of the encoder's products in training; `auto`, of SOLAR alone, is bfloat16 on GPUs.
+        precision: of the encoder's products in training; `auto` is bfloat16 on GPUs and float32 elsewhere.
         learning_rate: its peak, after the warm-up; from there it falls linearly to 0.
         warmup_fraction: share of the steps over which the learning rate rises from 0, in [0, 1).
         weight_decay: of AdamW.
@@ -58,10 +45,6 @@ class TrainingConfig:
 
     num_steps: int = 400
     batch_size: int = 256
-    negatives: Literal["uniform", "in_batch", "cross_device"] = "uniform"
-    num_items: int = 512
-    encode_size: int = 0
-    block_size: int = 0
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
     learning_rate: float = 1e-3
     warmup_fraction: float = 0.05
@@ -73,12 +56,8 @@ class TrainingConfig:
         for name, number in LEAST.items():
             if getattr(self, name) < number:
                 raise ValueError(f"{name} must be at least {number}, got {getattr(self, name)}")
-        for name in ("negatives", "precision"):
-            known = get_args(get_type_hints(TrainingConfig)[name])
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
-        if self.block_size and self.negatives != "cross_device":
-            raise ValueError(f"block_size needs negatives cross_device, got {self.block_size} and {self.negatives}")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}")
         if not 0 <= self.warmup_fraction < 1:

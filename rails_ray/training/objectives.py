@@ -14,7 +14,8 @@ Axes: B queries, N items of the batch, P_Q query components, d width of a compon
 """
 
 import math
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -30,6 +31,37 @@ from rails_ray.similarities.states import QueryState
 
 INITIAL_OFFSET = 10.0  # -log(1 - c) of a usual mass c; training moves it
 LARGEST_COUNT = 1e3  # of alpha and beta: a standard deviation of .03 of a score, and no density grows without bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContrastiveConfig:
+    """A softmax over the positive and the negatives of each query.
+
+    Args:
+        kind: `beta_nce` and `exp_nce` train tau_q, which cut-offs by mass need; `sampled_softmax` (pair-wise) does not.
+        pointwise_weight: of the point-wise loss beside it, which teaches tau_q where to cut; at least 0.
+    """
+
+    kind: Literal["beta_nce", "exp_nce", "sampled_softmax"] = "beta_nce"
+    pointwise_weight: float = 0.3
+
+    def __post_init__(self) -> None:
+        if self.pointwise_weight < 0:
+            raise ValueError(f"pointwise_weight must be at least 0, got {self.pointwise_weight}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointwiseConfig:
+    """The point-wise loss alone, which trains no tau_q."""
+
+    kind: Literal["pointwise"] = "pointwise"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaximumLikelihoodConfig:
+    """Beta densities of relevant and irrelevant scores, which train no tau_q."""
+
+    kind: Literal["maximum_likelihood"] = "maximum_likelihood"
 
 
 @runtime_checkable

@@ -1,6 +1,6 @@
 """One training step: encode the batch, score its queries against items, and take the loss.
 
-    L = weight * sum_q objective_q(scores) + weight_MI * L_MI + weight_GLaS * l_GLaS
+    L = weight * sum_q objective_q(scores) + sum of the terms (L_MI, GLaS)
 
 A module, so that a data-parallel wrapper sees one forward pass. The mean of the workers' gradients is the gradient of
 the whole batch: each query has the same weight on whichever worker it is, and the mean gates of L_MI are averaged over
@@ -15,7 +15,7 @@ Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup.
 Axes: B queries, N items, P pairs of components.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,13 +26,12 @@ from torch.utils.checkpoint import checkpoint
 
 from rails_ray.collectives.group import place_of
 from rails_ray.data.batch import TrainingBatch
-from rails_ray.encoders.model import Model
-from rails_ray.losses.glas import glas
-from rails_ray.losses.mutual_information import mutual_information
+from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.randomness import drawing, new_seed
 from rails_ray.similarities.states import State, concatenate, tensors_of
 from rails_ray.training.contrast import Contrast
 from rails_ray.training.objectives import Objective
+from rails_ray.training.terms import Compared, Term
 
 
 class TrainingStep(nn.Module):
@@ -41,32 +40,27 @@ class TrainingStep(nn.Module):
     Args:
         objective: of the scores; a module where it learns something of its own.
         contrast: which items a query is compared with.
-        mutual_information_weight: of L_MI; of no effect on a similarity without gates.
-        glas_weight: of l_GLaS; above 0, batches must have `glas_targets`, and items one component.
-        mean_over_workers: the differentiable mean of a tensor over all workers; the tensor itself in a single process.
+        terms: what is added to the loss of the queries.
         encode_size: inputs that are encoded at once; 0 for all.
-        precision: of the encoder's products; similarities and losses are computed as the weights are stored.
+        precision: of the encoder's products, None for bfloat16 on GPUs and float32 elsewhere; similarities and losses
+            are computed as the weights are stored.
     """
 
     def __init__(
         self,
-        model: Model,
+        model: DualEncoder,
         objective: Objective,
         contrast: Contrast,
         *,
-        mutual_information_weight: float,
-        mean_over_workers: Callable[[Tensor], Tensor],
-        glas_weight: float = 0.0,
+        terms: Sequence[Term] = (),
         encode_size: int = 0,
-        precision: torch.dtype = torch.float32,
+        precision: torch.dtype | None = torch.float32,
     ) -> None:
         super().__init__()
         self.model = model
         self.objective = objective
         self.contrast = contrast
-        self.mutual_information_weight = mutual_information_weight
-        self.glas_weight = glas_weight
-        self.mean_over_workers = mean_over_workers
+        self.terms = terms
         self.encode_size = encode_size
         self.precision = precision
 
@@ -81,21 +75,18 @@ class TrainingStep(nn.Module):
         items = replace(self._encoded(self.model.encode_items, batch.items), average=None)  # which no score reads
         loss, own_gates = self.contrast(self.model, self.objective, query, items, batch)
         loss = loss * batch.weight
-        if own_gates is not None and self.mutual_information_weight:
-            mean_gates = self.mean_over_workers(own_gates.sum(dim=0) * batch.weight)
-            loss = loss + self.mutual_information_weight * mutual_information(own_gates, mean_gates, batch.weight)
-        if self.glas_weight:
-            assert batch.glas_targets is not None
-            loss = loss + self.glas_weight * glas(items.components.squeeze(1), batch.glas_targets)
+        for term in self.terms:
+            loss = loss + term(Compared(items, own_gates, batch))
         return loss
 
     def _encoded(self, encode: Callable[..., State], features: Any) -> State:
+        precision = precision_on(next(self.parameters()).device, self.precision)
         if not self.encode_size or len(features) <= self.encode_size:
-            encoded: State = encode(features, self.precision)
+            encoded: State = encode(features, precision)
             return encoded
         rows = torch.arange(len(features)).split(self.encode_size)
         parts: list[State] = [
-            checkpoint(_encoded_by_seed, encode, features.take(part), self.precision, new_seed(), use_reentrant=False)
+            checkpoint(_encoded_by_seed, encode, features.take(part), precision, new_seed(), use_reentrant=False)
             for part in rows
         ]
         return concatenate(parts)
@@ -106,6 +97,11 @@ def _encoded_by_seed(encode: Callable[..., State], features: Any, precision: tor
     with drawing(seed, features.device):
         encoded: State = encode(features, precision)
     return encoded
+
+
+def precision_on(device: torch.device, precision: torch.dtype | None) -> torch.dtype:
+    """The precision of products, which the device decides where it is None."""
+    return precision or (torch.bfloat16 if device.type == "cuda" else torch.float32)
 
 
 def in_one_process(tensor: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import oracles
-from rails_ray import build_search
+from rails_ray.build import search as search_building
 from rails_ray.retrieval import Retriever
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.states import AnyQuery, ItemState, QueryState, take
@@ -22,7 +22,7 @@ def made(
     method: str, seed: int = 0, num_candidates: int = NUM_ITEMS, num_per_embedding: int = NUM_ITEMS
 ) -> tuple[Retriever, QueryState, ItemState]:
     query, items = random_states(NUM_QUERIES, NUM_ITEMS, seed=seed)
-    return build_search.retriever(method, small_mixture(), items, num_candidates, num_per_embedding), query, items
+    return search_building.retriever(method, small_mixture(), items, num_candidates, num_per_embedding), query, items
 
 
 def case(
@@ -36,12 +36,12 @@ def case(
     return of_codes(method, items, num_candidates), query, look_ups(query, items)
 
 
-@pytest.fixture(params=build_search.METHODS)
+@pytest.fixture(params=search_building.METHODS)
 def method(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(params=(*build_search.METHODS, *OF_CODES))
+@pytest.fixture(params=(*search_building.METHODS, *OF_CODES))
 def any_method(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -155,7 +155,7 @@ def test_components_of_another_shape(method: str) -> None:
         retriever.search(query, 3)
     query, items = random_states(NUM_QUERIES, NUM_ITEMS, p_x=2)
     with pytest.raises(ValueError, match="items must have the 3 components that the similarity compares, got 2"):
-        build_search.retriever(method, small_mixture(), items, 9, 9)
+        search_building.retriever(method, small_mixture(), items, 9, 9)
     query, items = random_states(NUM_QUERIES, NUM_ITEMS, p_q=1)
     retriever, _, _ = made(method)
     with pytest.raises(ValueError, match="query must have 2 components, got 1"):
@@ -165,12 +165,12 @@ def test_components_of_another_shape(method: str) -> None:
 def test_items_without_the_columns_that_a_method_needs(method: str) -> None:
     query, items = random_states(NUM_QUERIES, NUM_ITEMS)
     with pytest.raises(ValueError, match="must have the column 'gate' of its items, got an index without it"):
-        build_search.retriever(method, small_mixture(), replace(items, gate=None), 9, 9)
+        search_building.retriever(method, small_mixture(), replace(items, gate=None), 9, 9)
     if method in ("average", "combined"):
         with pytest.raises(ValueError, match="need the column 'average' of the index, got one without it"):
-            build_search.retriever(method, small_mixture(), replace(items, average=None), 9, 9)
+            search_building.retriever(method, small_mixture(), replace(items, average=None), 9, 9)
     else:
-        build_search.retriever(method, small_mixture(), replace(items, average=None), 9, 9).search(query, 3)
+        search_building.retriever(method, small_mixture(), replace(items, average=None), 9, 9).search(query, 3)
 
 
 @pytest.mark.parametrize(
@@ -202,9 +202,9 @@ def test_more_candidates_never_lower_the_scores_found() -> None:
 def test_with_a_single_pair_of_components_the_first_stage_is_exact(method: str) -> None:
     query, items = random_states(4, 30, p_q=1, p_x=1)
     dot_product = DotProduct(DotProductConfig())
-    retriever = build_search.retriever(method, dot_product, items, 5, 5)
+    retriever = search_building.retriever(method, dot_product, items, 5, 5)
     assert retriever.is_exact
-    brute_force = build_search.retriever("brute_force", dot_product, items, 5, 5).search(query, 5)
+    brute_force = search_building.retriever("brute_force", dot_product, items, 5, 5).search(query, 5)
     found = retriever.search(query, 5)
     assert torch.equal(found.top_k.item_rows, brute_force.top_k.item_rows)
     assert found.certificate.gap(found.top_k.scores[:, -1]).tolist() == [0] * 4

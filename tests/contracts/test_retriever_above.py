@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
-from rails_ray import build_search
+from rails_ray.build import search as search_building
 from rails_ray.indexes.inverted import InvertedIndex
 from rails_ray.retrieval import FoundAbove, Retriever
 from rails_ray.retrieval.look_up import Inverted
@@ -24,8 +24,8 @@ from support.of_codes import NUM_BUCKETS, look_ups, of_codes, random_codes
 INFINITY = float("inf")
 OF_CODES = ("look_up", "inverted")
 EXACT = ("brute_force", "two_pass", "look_up")
-every_method = pytest.mark.parametrize("method", build_search.METHODS)
-any_method = pytest.mark.parametrize("method", [*build_search.METHODS, *OF_CODES])
+every_method = pytest.mark.parametrize("method", search_building.METHODS)
+any_method = pytest.mark.parametrize("method", [*search_building.METHODS, *OF_CODES])
 a_shape = st.tuples(st.integers(0, 3), st.integers(1, 25), st.integers(0, 50))  # B, X, seed
 
 
@@ -63,7 +63,7 @@ def exact_case(
 
 def made(method: str, mixture: MixtureOfLogits, items: ItemState, width: int | None = None) -> Retriever:
     width = len(items) if width is None else width
-    return build_search.retriever(method, mixture, items, width, width)
+    return search_building.retriever(method, mixture, items, width, width)
 
 
 def scores_of(mixture: MixtureOfLogits, query: QueryState, items: ItemState) -> list[list[float]]:
@@ -206,7 +206,7 @@ def test_shards_give_the_answer_of_one(method: str, sizes: list[int], seed: int,
 def test_a_dot_product_is_searched_exactly(method: str) -> None:
     """However narrow the lists of the first stage."""
     query, items = random_states(4, 30, p_q=1, p_x=1)
-    retriever = build_search.retriever(method, DotProduct(DotProductConfig()), items, 2, 2)
+    retriever = search_building.retriever(method, DotProduct(DotProductConfig()), items, 2, 2)
     scores = (query.components[:, 0] @ items.components[:, 0].T).tolist()
     found = retriever.search_above(query, torch.full((4,), 0.1), 25, at_least=3)
     assert_oracle(found, scores, [0.1] * 4, 25, 3)

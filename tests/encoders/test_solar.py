@@ -8,12 +8,13 @@ import torch
 import oracles
 from rails_ray.data.dataset import SparseRows
 from rails_ray.encoders.character_ngrams import hash_texts
-from rails_ray.encoders.solar import NUM_TOKENS, Chunk, Solar, SolarConfig, chunk_seed
+from rails_ray.encoders.solar import NUM_TOKENS, Chunk, ChunksConfig, chunk_seed
+from rails_ray.models.solar import Solar
 from rails_ray.similarities.look_up import LookUpConfig
 from rails_ray.similarities.states import Codes
 from rails_ray.training import state
 
-TEXT = SolarConfig(num_chunks=3, num_buckets=5, hidden=4, num_inputs=50)
+TEXT = ChunksConfig(num_chunks=3, num_buckets=5, hidden=4, num_inputs=50)
 FEATURES = replace(TEXT, input="features", width=6)
 VECTOR = replace(TEXT, input="vector", width=2)
 TEXTS = ["red car", "blue hat", "a red hat and a blue car"]
@@ -36,7 +37,7 @@ KINDS = ["text", "features", "vector"]
 EMPTY = [(TEXT, []), (FEATURES, sparse([])), (VECTOR, VECTORS[:0])]
 
 
-def chunk_of(config: SolarConfig, inputs: Any, seed: int = 3) -> Chunk:
+def chunk_of(config: ChunksConfig, inputs: Any, seed: int = 3) -> Chunk:
     """One that has learnt its tokens and has biases of its own."""
     torch.manual_seed(seed)
     chunk = Chunk(config, seed)
@@ -46,7 +47,7 @@ def chunk_of(config: SolarConfig, inputs: Any, seed: int = 3) -> Chunk:
     return chunk
 
 
-def solar_of(config: SolarConfig, inputs: Any, numbers: list[int], values: str = "probability") -> Solar:
+def solar_of(config: ChunksConfig, inputs: Any, numbers: list[int], values: str = "probability") -> Solar:
     chunks = {number: chunk_of(config, inputs, seed=number) for number in numbers}
     return Solar(config, LookUpConfig(values=values), chunks).eval()
 
@@ -55,7 +56,7 @@ def weights_of(chunk: Chunk) -> dict[str, Any]:
     return {name: parameter.tolist() for name, parameter in chunk.named_parameters()}
 
 
-def bags_of(config: SolarConfig, inputs: Any, seed: int) -> list[list[tuple[int, float]]]:
+def bags_of(config: ChunksConfig, inputs: Any, seed: int) -> list[list[tuple[int, float]]]:
     """The places and weights of queries, of which all tokens are known."""
     if config.input == "features":
         return BAGS
@@ -64,7 +65,7 @@ def bags_of(config: SolarConfig, inputs: Any, seed: int) -> list[list[tuple[int,
 
 
 @pytest.mark.parametrize(("config", "inputs"), [*INPUTS, *EMPTY], ids=[*KINDS, *(f"no {kind}" for kind in KINDS)])
-def test_what_is_learnt_from_has_the_features_of_any_query(config: SolarConfig, inputs: Any) -> None:
+def test_what_is_learnt_from_has_the_features_of_any_query(config: ChunksConfig, inputs: Any) -> None:
     chunk = Chunk(config, 0)
     learnt, features = chunk.learn(inputs), chunk.features(inputs)
     assert vars(learnt).keys() == vars(features).keys()
@@ -73,7 +74,7 @@ def test_what_is_learnt_from_has_the_features_of_any_query(config: SolarConfig, 
 
 @pytest.mark.parametrize("ngram_sizes", [(), (3, 4)])
 @pytest.mark.parametrize(("config", "inputs"), INPUTS[:2], ids=KINDS[:2])
-def test_logits_of_bags_equal_the_equation(config: SolarConfig, inputs: Any, ngram_sizes: tuple[int, ...]) -> None:
+def test_logits_of_bags_equal_the_equation(config: ChunksConfig, inputs: Any, ngram_sizes: tuple[int, ...]) -> None:
     config = replace(config, ngram_sizes=ngram_sizes)
     chunk = chunk_of(config, inputs)
     expected = [oracles.chunk_logits(bag, weights_of(chunk)) for bag in bags_of(config, inputs, chunk.seed)]
@@ -90,7 +91,7 @@ def test_logits_of_vectors_equal_the_equation() -> None:
 
 
 @pytest.mark.parametrize(("config", "inputs"), INPUTS, ids=KINDS)
-def test_some_buckets_have_the_logits_that_they_have_among_all(config: SolarConfig, inputs: Any) -> None:
+def test_some_buckets_have_the_logits_that_they_have_among_all(config: ChunksConfig, inputs: Any) -> None:
     chunk = chunk_of(config, inputs)
     features = chunk.features(inputs)
     some = torch.tensor([4, 0, 2])
@@ -99,7 +100,7 @@ def test_some_buckets_have_the_logits_that_they_have_among_all(config: SolarConf
 
 
 @pytest.mark.parametrize(("config", "inputs"), INPUTS, ids=KINDS)
-def test_a_query_has_the_same_logits_in_any_company(config: SolarConfig, inputs: Any) -> None:
+def test_a_query_has_the_same_logits_in_any_company(config: ChunksConfig, inputs: Any) -> None:
     chunk = chunk_of(config, inputs)
     features = chunk.features(inputs)
     together = chunk(features)
@@ -110,13 +111,13 @@ def test_a_query_has_the_same_logits_in_any_company(config: SolarConfig, inputs:
 
 
 @pytest.mark.parametrize(("config", "inputs"), EMPTY, ids=KINDS)
-def test_no_query_has_no_logits(config: SolarConfig, inputs: Any) -> None:
+def test_no_query_has_no_logits(config: ChunksConfig, inputs: Any) -> None:
     of_queries = {"text": TEXTS, "features": sparse(BAGS), "vector": VECTORS}[config.input]
     chunk = chunk_of(config, of_queries)
     assert chunk(chunk.features(inputs)).shape == (0, 5)
     solar = solar_of(config, of_queries, [0, 2])
     assert solar.encode_queries(solar.query_features(inputs)).tables.shape == (0, 3, 5)
-    assert solar.has_known(inputs) == []
+    assert solar.are_known(inputs) == []
 
 
 def test_words_that_training_did_not_see_change_nothing() -> None:
@@ -143,10 +144,10 @@ def test_words_that_training_did_not_see_change_nothing() -> None:
     ids=KINDS,
 )
 def test_a_query_of_which_nothing_is_known_has_the_answer_of_the_biases(
-    config: SolarConfig, inputs: Any, strange: Any, has_known: list[bool]
+    config: ChunksConfig, inputs: Any, strange: Any, has_known: list[bool]
 ) -> None:
     solar = solar_of(config, inputs, [1])
-    assert solar.has_known(strange) == has_known
+    assert solar.are_known(strange) == has_known
     assert not solar.is_blank(strange)
     of = weights_of(solar.first)
     relu = [max(value, 0.0) for value in of["hidden_bias"]]
@@ -161,7 +162,7 @@ def test_a_feature_of_value_0_is_none() -> None:
     chunk = chunk_of(FEATURES, zeros)
     assert chunk.known.tolist() == [1]
     assert torch.equal(chunk(chunk.features(zeros)), chunk(chunk.features(bare)))
-    assert solar_of(FEATURES, zeros, [1]).has_known(zeros) == [True, False]
+    assert solar_of(FEATURES, zeros, [1]).are_known(zeros) == [True, False]
 
 
 def test_a_chunk_learns_each_token_once_and_ascending() -> None:
@@ -183,7 +184,7 @@ def test_a_single_bucket() -> None:
 
 
 @pytest.mark.parametrize(("config", "inputs"), INPUTS, ids=KINDS)
-def test_weights_come_back_with_the_tokens_that_they_are_for(config: SolarConfig, inputs: Any) -> None:
+def test_weights_come_back_with_the_tokens_that_they_are_for(config: ChunksConfig, inputs: Any) -> None:
     chunk = chunk_of(config, inputs)
     back = Chunk(config, 3)
     state.load(back, state.to_bytes(chunk))
@@ -251,10 +252,9 @@ def test_bfloat16_is_close_and_gives_float32(values: str) -> None:
 
 
 @pytest.mark.parametrize(("config", "inputs"), INPUTS, ids=KINDS)
-def test_it_has_the_surface_of_a_model(config: SolarConfig, inputs: Any) -> None:
+def test_it_has_the_surface_of_a_model(config: ChunksConfig, inputs: Any) -> None:
     solar = solar_of(config, inputs, [0])
-    assert solar.encoder is solar
-    assert (solar.reads, solar.query_width) == (config.input, config.width)
+    assert solar.reads == config.input
     assert solar.similarity.num_buckets == 5
 
 
@@ -277,4 +277,4 @@ def test_no_chunk_is_no_model() -> None:
 )
 def test_config_out_of_range(field: str, value: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        SolarConfig(**{field: value})
+        ChunksConfig(**{field: value})

@@ -14,10 +14,14 @@ import pytest
 import safetensors.torch
 import torch
 
-from rails_ray import build, build_chunks, build_data, cli, config, on_ray
+from rails_ray import cli, config, on_ray
+from rails_ray.build import family
+from rails_ray.build.data import for_data, read_data
+from rails_ray.build.solar import SolarFamily
+from rails_ray.build.version import version_model
 from rails_ray.config import DataConfig, RunConfig
-from rails_ray.encoders.solar import Solar, predicted_buckets
 from rails_ray.errors import TrainingError
+from rails_ray.models.solar import Solar, predicted_buckets
 from rails_ray.on_ray.pipelining import pipeline
 from rails_ray.on_ray.placing import Placing
 from rails_ray.on_ray.serving.app import served
@@ -67,11 +71,10 @@ def trained(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def alone(run_config: RunConfig, number: int) -> dict[str, torch.Tensor]:
     """The weights of a chunk that is trained in this process."""
-    data = build_data.data(run_config, Storage("."))
-    chunk = build_chunks.chunk(run_config, number, float(data.queries["train"].relevant.lengths.mean()))
-    own = build_chunks.chunk_training(
-        chunk, run_config, data, build_chunks.codes(run_config, data.item_ids).codes[:, number]
-    )
+    data = read_data(run_config, Storage("."))
+    chunk = SolarFamily.of(run_config).chunk(number, float(data.queries["train"].relevant.lengths.mean()))
+    family = SolarFamily.of(run_config)
+    own = family.chunk_training(chunk, data, family.codes(data.item_ids).codes[:, number])
     train(own.step, own.sampler.batch, run_config.training, seed=[chunk.seed], report=lambda *_: None)
     return state.copy(chunk)
 
@@ -115,8 +118,7 @@ def test_a_process_that_dies_takes_its_own_chunk_back_to_its_checkpoint(
     run_config: RunConfig, backend: Literal["tasks", "ray_train"], title: str, tmp_path: Path
 ) -> None:
     slow = replace(
-        run_config,
-        encoder=replace(run_config.encoder, num_chunks=2),
+        run_config.with_family(encoder=replace(run_config.family.encoder, num_chunks=2)),
         training=replace(run_config.training, num_steps=2000),
     )
     checkpoints = [tmp_path / "runs" / "r" / f"chunk-{number:03d}" / "checkpoint.safetensors" for number in range(2)]
@@ -149,8 +151,7 @@ def test_a_driver_that_is_interrupted_or_killed_loses_no_chunk_that_was_done(
     root = tmp_path / "storage"
     # So many steps that a worker cannot end them before it notices that its driver is gone.
     run_config = replace(
-        run_config,
-        encoder=replace(run_config.encoder, num_chunks=2),
+        run_config.with_family(encoder=replace(run_config.family.encoder, num_chunks=2)),
         training=replace(run_config.training, num_steps=2000),
     )
     training = ["train", "text-solar", "--run", "r", "--storage", str(root), "--workers", "1"]
@@ -189,11 +190,11 @@ def test_chunks_that_fail_are_named_and_the_others_can_be_served_if_asked(
     run_config: RunConfig, tmp_path: Path
 ) -> None:
     root, store = str(tmp_path), Storage(str(tmp_path))
-    data = build_data.data(run_config, store)
-    own = build_data.for_data(run_config, data)
+    data = read_data(run_config, store)
+    own = for_data(run_config, data)
     runs.begin(store, "r", config.to_json(own), data.digest())
     # A checkpoint of another seed, as if folders had been mixed up.
-    other = build_chunks.chunk(replace(own, seed=1), 1)
+    other = SolarFamily.of(replace(own, seed=1)).chunk(1)
     step = torch.nn.ModuleDict({"chunk": other})
     optimizer = torch.optim.AdamW(step.parameters())
     facts = {"losses": [1.0], "validations": [], "seconds": 1.0}
@@ -210,7 +211,7 @@ def test_chunks_that_fail_are_named_and_the_others_can_be_served_if_asked(
     assert cli.main(["encode", "--run", "r", "--version", "v", "--min-chunks", "2", "--storage", root]) == 0
     encoded = on_ray.publish(root, "v")
     assert [entry.path for entry in encoded.weights] == ["chunk-000/model.safetensors", "chunk-002/model.safetensors"]
-    assert build_chunks.chunk_counts(own, encoded) == {"chunks_trained": 2, "num_chunks": 3}
+    assert family(own).model_facts(encoded) == {"chunks_trained": 2, "num_chunks": 3}
     assert on_ray.evaluate(root, version="v").hit_rate[10] > 0.3, "by chance it is 1 in 6"
 
     store.delete("runs/r/chunk-001/checkpoint.safetensors")
@@ -257,7 +258,7 @@ def test_items_come_and_go_by_versions_alone(
     newer = ["--folder", str(newest.folder), "--new-codes", "predicted"]
     assert cli.main(["encode", "--run", "r", "--version", "predicted", *newer, "--storage", root]) == 0
     predicted = on_ray.publish(root, "predicted")
-    of_predicted, model = codes.of_version(store, predicted), build.version_model(store, predicted)
+    of_predicted, model = codes.of_version(store, predicted), version_model(store, predicted)
     assert np.array_equal(of_predicted.codes[:75], of_again.codes[:75])
     assert isinstance(model, Solar)
     texts = pq.read_table(Path(str(newest.folder)) / "items.parquet")["text"].to_pylist()[75:]
@@ -280,15 +281,15 @@ def test_queries_that_are_numbers_from_data_to_a_current_version(kind: str, tmp_
     """Each label has a feature of its own, so that a model that has learnt finds it first."""
     folder = write_number_data(tmp_path / "data", kind)
     small = small_solar_config(num_chunks=2)
-    encoder = replace(small.encoder, input=kind, ngram_sizes=())
+    encoder = replace(small.family.encoder, input=kind, ngram_sizes=())
     training = replace(small.training, num_steps=150)
-    own = replace(small, encoder=encoder, training=training, data=DataConfig(folder=str(folder)))
+    own = replace(small.with_family(encoder=encoder), training=training, data=DataConfig(folder=str(folder)))
     done = pipeline(own, str(tmp_path), run="r", placing=TASKS)
     assert done.report.hit_rate[1] == 1
     assert done.manifest.query == (
         {"features": "map<int64, float>"} if kind == "features" else {"embedding": "list<float>"}
     )
-    assert build_chunks.chunk_counts(own, done.manifest) == {"chunks_trained": 2, "num_chunks": 2}
+    assert family(own).model_facts(done.manifest) == {"chunks_trained": 2, "num_chunks": 2}
     with pytest.raises(ValueError, match="new_codes predicted needs codes of items with a text, got run 'r' of"):
         on_ray.encode(str(tmp_path), "r", version="other", new_codes="predicted")
     on_ray.encode(str(tmp_path), "r", version="other")  # whose name was not taken by what was refused

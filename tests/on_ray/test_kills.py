@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from rails_ray import build, build_data, on_ray
+from rails_ray import on_ray
+from rails_ray.build.data import read_data
+from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.config import DataConfig, RunConfig
+from rails_ray.config.dual_encoder import CrossDeviceNegatives
 from rails_ray.storage import manifest, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.loop import train
@@ -36,10 +39,10 @@ def undisturbed(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory)
 
 def curve_of(run_config: RunConfig, storage: Path) -> list[float]:
     """The losses of a run in this process."""
-    data = build_data.data(run_config, Storage(str(storage)))
-    model = build.model(run_config)
-    step = build.training_step(model, run_config, in_one_process)
-    sampler = build.sampler(run_config, model, data)
+    data = read_data(run_config, Storage(str(storage)))
+    model = DualEncoderFamily.of(run_config).model()
+    step = DualEncoderFamily.of(run_config).training_step(model, in_one_process)
+    sampler = DualEncoderFamily.of(run_config).sampler(model, data)
     return train(step, sampler.batch, run_config.training, seed=[0, 0], report=lambda *_: None).losses
 
 
@@ -80,8 +83,8 @@ def test_a_killed_driver_of_training_and_of_encoding(
 @pytest.mark.usefixtures("ray_cluster")
 def test_workers_that_die_and_hang_while_the_other_waits_for_them(run_config: RunConfig, tmp_path: Path) -> None:
     """With negatives from both workers, which meet in every step several times, and batches of different sizes."""
-    training = replace(run_config.training, num_steps=200, negatives="cross_device", batch_size=15)
-    shared = replace(run_config, training=training)
+    training = replace(run_config.training, num_steps=200, batch_size=15)
+    shared = replace(run_config, training=training).with_family(negatives=CrossDeviceNegatives())
     faults: list[int] = []
 
     def disturb(done: int, total: int, note: str) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rails_ray import build, config, on_ray
+from rails_ray import config, on_ray
+from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.errors import ConflictError, GateError
 from rails_ray.evaluation.gates import Gates
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
 def write_useless_run(storage: Storage, run: str, run_config: RunConfig) -> None:
     """A finished run whose model ranks at random."""
-    model = build.model(run_config)
+    model = DualEncoderFamily.of(run_config).model()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(generator=torch.Generator().manual_seed(0))

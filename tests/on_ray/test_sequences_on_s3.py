@@ -12,8 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 
-from rails_ray import build, build_data, client, on_ray
-from rails_ray.config import DataConfig, LossConfig, RunConfig
+from rails_ray import client, on_ray
+from rails_ray.build.data import read_data
+from rails_ray.build.version import version_config, version_model
+from rails_ray.config import DataConfig, RunConfig
+from rails_ray.config.dual_encoder import DualEncoderConfig, UniformNegatives
 from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.encoders.sasrec import SasrecConfig
 from rails_ray.errors import DamagedError, NotFoundError, StorageError
@@ -28,6 +31,7 @@ from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.runs import Run
 from rails_ray.top_k import Exclusions
 from rails_ray.training.loop import TrainingConfig
+from rails_ray.training.objectives import ContrastiveConfig
 from support.s3_server import free_port, new_bucket
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
@@ -63,13 +67,14 @@ def config_of(folder: str) -> RunConfig:
     return RunConfig(
         name="rings",
         data=DataConfig(folder=folder),
-        encoder=SasrecConfig(width=16, num_blocks=1, max_length=6, dropout=0.1),
-        components=ComponentsConfig(width=8, query_hidden=0, gate_hidden=5),
-        similarity=MixtureOfLogitsConfig(num_query_components=2, num_item_components=2, gate_hidden=5),
-        loss=LossConfig(kind="sampled_softmax", pointwise_weight=0.0),
-        training=TrainingConfig(
-            num_steps=150, batch_size=16, num_items=20, learning_rate=2e-2, validate_every=50, patience=2
+        family=DualEncoderConfig(
+            encoder=SasrecConfig(width=16, num_blocks=1, max_length=6, dropout=0.1),
+            components=ComponentsConfig(width=8, query_hidden=0, gate_hidden=5),
+            similarity=MixtureOfLogitsConfig(num_query_components=2, num_item_components=2, gate_hidden=5),
+            loss=ContrastiveConfig(kind="sampled_softmax", pointwise_weight=0.0),
+            negatives=UniformNegatives(num_items=20),
         ),
+        training=TrainingConfig(num_steps=150, batch_size=16, learning_rate=2e-2, validate_every=50, patience=2),
     )
 
 
@@ -135,9 +140,9 @@ def files_below(store: Storage, folder: str) -> list[str]:
 def offline(on_s3: OnS3, history: list[str], k: int, seen: list[str]) -> list[str]:
     """Brute force in this process."""
     store = Storage(on_s3.root)
-    run_config = build.version_config(store, on_s3.published)
-    data = build_data.data(run_config, store)
-    model = build.version_model(store, on_s3.published)
+    run_config = version_config(store, on_s3.published)
+    data = read_data(run_config, store)
+    model = version_model(store, on_s3.published)
     rows = [data.item_ids.index(item) for item in history]
     query = model.encode_queries(model.query_features([rows]))
     items = encode_items(model, model.item_features(data.item_inputs))

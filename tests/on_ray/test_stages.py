@@ -12,16 +12,20 @@ import pytest
 import torch
 
 import oracles
-from rails_ray import build, build_data, config, on_ray
+from rails_ray import config, on_ray
+from rails_ray.build import family
+from rails_ray.build.data import for_data, read_data
+from rails_ray.build.dual_encoder import DualEncoderFamily
+from rails_ray.build.version import version_calibration
 from rails_ray.commands.stages import Evaluate
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.cutoffs.measuring import drift, measure
 from rails_ray.data.dataset import DataSet
-from rails_ray.encoders.model import Model
 from rails_ray.errors import DamagedError, NotFoundError, TrainingError
 from rails_ray.evaluation.calibrating import positives_of
 from rails_ray.evaluation.ranking import encode_items, rank_all
 from rails_ray.evaluation.report import HIT_RATES
+from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.on_ray import training
 from rails_ray.on_ray.fitting import fit_to_end
 from rails_ray.similarities.states import ItemState
@@ -68,7 +72,7 @@ def test_one_worker_gives_the_same_losses_as_two(root: Path, run: Run, run_confi
     )
     assert alone.training["losses"] == pytest.approx(run.training["losses"], rel=1e-2, abs=1e-3)
     store = Storage(str(root))
-    model, other = (build.trained_model(run_config, runs.weights(store, one)) for one in (alone, run))
+    model, other = (family(run_config).trained_model(runs.weights(store, one)) for one in (alone, run))
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.allclose(a, b, atol=2e-2)
     assert reported[-1][:2] == (run_config.training.num_steps, run_config.training.num_steps)
@@ -151,18 +155,17 @@ def test_a_worker_that_alone_reads_other_data_ends_the_run(
 
         import ray.train
 
-        from rails_ray import build_data
         from rails_ray.on_ray import training
 
         (starts / uuid.uuid4().hex).touch()
         if ray.train.get_context().get_world_rank() == rank:
-            read = build_data.data
+            read = training.read_data
 
             def changed(*arguments: Any) -> Any:
                 data = read(*arguments)
                 return dataclasses.replace(data, item_ids=[*data.item_ids[:-1], "another"])
 
-            build_data.data = changed
+            training.read_data = changed
         training._train_worker(settings)
 
     monkeypatch.setattr(training, "_train_worker", worker)
@@ -181,8 +184,8 @@ def test_a_finished_run_is_returned_as_it_is(root: Path, run: Run, run_config: R
 def test_encoded_items_are_those_of_the_model(root: Path, run: Run, run_config: RunConfig, encoded) -> None:
     published = on_ray.publish(str(root), "v1")
     stored = shards.read_shards(Storage(str(root)), published, range(3))
-    data = build_data.data(run_config, Storage(str(root)))
-    model = build.trained_model(run_config, runs.weights(Storage(str(root)), run))
+    data = read_data(run_config, Storage(str(root)))
+    model = family(run_config).trained_model(runs.weights(Storage(str(root)), run))
     expected = encode_items(model, model.item_features(data.item_inputs))
     assert stored.item_ids == data.item_ids
     assert torch.allclose(stored.state.components, expected.components, atol=1e-5)
@@ -206,7 +209,7 @@ def test_a_version_is_evaluated_before_it_is_published(root: Path, run: Run) -> 
     assert not (root / "versions" / "unpublished" / "manifest.json").exists()
 
 
-def naive_hit_rates(model: Model, items: ItemState, item_ids: list[str], data: DataSet) -> dict[int, float]:
+def naive_hit_rates(model: DualEncoder, items: ItemState, item_ids: list[str], data: DataSet) -> dict[int, float]:
     """By looking at the ids that each test query finds."""
     queries = data.queries["test"]
     found = []
@@ -221,8 +224,8 @@ def test_an_earlier_version_is_evaluated_on_later_data_by_what_it_would_find(
     root: Path, run: Run, run_config: RunConfig, encoded: manifest.Encoded, grown: DataConfig
 ) -> None:
     store = Storage(str(root))
-    data = build_data.data(replace(run_config, data=grown), store)
-    model = build.trained_model(run_config, runs.weights(store, run))
+    data = read_data(replace(run_config, data=grown), store)
+    model = family(run_config).trained_model(runs.weights(store, run))
     stored = shards.read_shards(store, encoded, range(3))
     expected = naive_hit_rates(model, stored.state, stored.item_ids, data)
     measured = on_ray.evaluate(str(root), version="v1", data=grown)
@@ -247,13 +250,13 @@ def test_an_earlier_version_of_histories_is_evaluated_on_later_data(tmp_path: Pa
     pq.write_table(items.take(list(reversed(range(12)))), later / "items.parquet")
     store = Storage(str(tmp_path / "storage"))
     small = replace(small_history_config(), data=DataConfig(folder=str(before)))
-    run_config = build_data.for_data(small, build_data.data(small, store))
+    run_config = for_data(small, read_data(small, store))
     write_untrained_run(store, "r", run_config)
     encoded = on_ray.encode(str(store), "r", version="v", num_shards=2)
 
     measured = on_ray.evaluate(str(store), version="v", data=DataConfig(folder=str(later)))
-    data = build_data.data(replace(run_config, data=DataConfig(folder=str(later))), store)
-    model = build.model(run_config).eval()
+    data = read_data(replace(run_config, data=DataConfig(folder=str(later))), store)
+    model = DualEncoderFamily.of(run_config).model().eval()
     stored = shards.read_shards(store, encoded, range(2))
     row_of = {item_id: row for row, item_id in enumerate(stored.item_ids)}
     queries, ranks = data.queries["test"], []
@@ -281,13 +284,13 @@ def test_a_version_is_calibrated_published_or_not_and_evaluation_measures_it(
     stored = calibrations.read_current(store, "calibrated")
     assert stored is not None
     assert (stored.split, stored.background_name, stored.num_segments) == ("train", "uniform", 2)
-    data, model = build_data.data(run_config, store), build.trained_model(run_config, runs.weights(store, run))
+    data, model = read_data(run_config, store), family(run_config).trained_model(runs.weights(store, run))
     items = encode_items(model, model.item_features(data.item_inputs))
-    distribution = build.score_distribution(run_config)
+    distribution = family(run_config).offers.distribution()
     before, after = (positives_of(rank_all(model, items, data.queries[s], 60), distribution) for s in ("train", "test"))
     assert stored.positives.num_queries == before.num_queries == report.num_queries
     assert np.sort(stored.positives.share) == pytest.approx(np.sort(before.share), rel=1e-3)
-    calibration = build.calibration(run_config, stored)
+    calibration = version_calibration(family(run_config).offers, stored)
     expected = measure(calibration, after)
     assert [(one.nominal, one.segment) for one in report.measured] == [(one.nominal, one.segment) for one in expected]
     assert [one.coverage for one in report.measured] == pytest.approx([one.coverage for one in expected])

@@ -31,10 +31,11 @@ def readme_commands(heading: str) -> list[str]:
 
 def options_of(config: RunConfig) -> list[str]:
     """The numbers and words of a config as options, lists aside."""
-    sections = dataclasses.asdict(config)
+    fields = dataclasses.asdict(config)
+    sections = {"training": fields["training"]} | fields["family"]
     options = ["--data.folder", str(config.data.folder)]
-    for section in ("encoder", "components", "similarity", "loss", "training"):
-        for name, value in sections[section].items():
+    for section, values in sections.items():
+        for name, value in values.items() if isinstance(values, dict) else ():
             if isinstance(value, bool):
                 options.append(f"--{section}.{'' if value else 'no-'}{name.replace('_', '-')}")
             elif not isinstance(value, tuple):

@@ -1,7 +1,7 @@
 """What a worker does in the proof of cross-device sampling: in a module that a spawned process can import."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, product
 
 import torch
@@ -9,20 +9,22 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rails_ray import build
+from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.collectives.gather import gather_constants
 from rails_ray.collectives.group import device, num_workers, rank
 from rails_ray.collectives.mean import mean_over_workers
-from rails_ray.config import LossConfig, RunConfig
+from rails_ray.config import RunConfig
 from rails_ray.data.dataset import ItemLists, Queries
 from rails_ray.data.in_batch import InBatchSampler
-from rails_ray.encoders.model import Model
 from rails_ray.encoders.text import TransformerConfig
 from rails_ray.losses.mutual_information import mutual_information
 from rails_ray.losses.negatives import Relevance, are_copies, roles_among_copies
+from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.similarities.states import concatenate
 from rails_ray.training.contrast import Contrast, Gathered, PrimaryAndImage, Streamed, WithinBatch
+from rails_ray.training.objectives import ContrastiveConfig
 from rails_ray.training.step import TrainingStep, in_one_process
+from rails_ray.training.terms import TermsConfig
 from support.examples import small_config
 
 QUERIES = ["red", "car", "blue hat", "hat", "a car that is blue", "green", "the green tree", "tree", "stone", "pink"]
@@ -73,19 +75,21 @@ def config_of(case: Case) -> RunConfig:
         sizes = TransformerConfig(
             width=8, num_heads=2, hidden=16, max_length=8, vocabulary_size=300, pooling=pooling, dropout=0.0
         )
-        config = replace(config, encoder=sizes)
+        config = config.with_family(encoder=sizes)
     # Heavy weights, so that no wrong gradient could hide behind another loss.
-    return replace(config, loss=LossConfig(kind=case.loss, pointwise_weight=0.5, mutual_information_weight=1.0))
+    return config.with_family(
+        loss=ContrastiveConfig(kind=case.loss, pointwise_weight=0.5), terms=TermsConfig(mutual_information_weight=1.0)
+    )
 
 
-def model_of(case: Case) -> Model:
-    model = build.model(config_of(case))
+def model_of(case: Case) -> DualEncoder:
+    model = DualEncoderFamily.of(config_of(case)).model()
     if case.model.startswith("transformer"):
         model.encoder.learn([*QUERIES, *ITEMS])
     return model
 
 
-def sampler_of(case: Case, model: Model, rank: int = 0, num_workers: int = 1) -> InBatchSampler:
+def sampler_of(case: Case, model: DualEncoder, rank: int = 0, num_workers: int = 1) -> InBatchSampler:
     features = model.query_features(QUERIES), model.item_features(ITEMS)
     size, _ = BATCHES[case.batch]
     return InBatchSampler(
@@ -93,14 +97,13 @@ def sampler_of(case: Case, model: Model, rank: int = 0, num_workers: int = 1) ->
     )
 
 
-def step_of(case: Case, model: Model, contrast: Contrast, mean: Callable[[Tensor], Tensor]) -> TrainingStep:
-    config = config_of(case)
+def step_of(case: Case, model: DualEncoder, contrast: Contrast, mean: Callable[[Tensor], Tensor]) -> TrainingStep:
+    family = DualEncoderFamily.of(config_of(case))
     return TrainingStep(
         model,
-        build.objective(config),
+        family.objective(),
         contrast,
-        mutual_information_weight=config.loss.mutual_information_weight,
-        mean_over_workers=mean,
+        terms=family.terms(mean),
         encode_size=case.encode_size,
         precision=case.precision,
     )
@@ -141,7 +144,7 @@ def by_slices(case: Case, num_slices: int) -> tuple[float, dict[str, Tensor]]:
     loss = step.objective(scores, query, roles).mean()
     if gates is not None:
         own = gates[torch.arange(len(query)), positive]
-        loss = loss + step.mutual_information_weight * mutual_information(own, own.mean(dim=0), 1 / len(query))
+        loss = loss + mutual_information(own, own.mean(dim=0), 1 / len(query))  # of weight 1
     (loss * num_slices).backward()
     return loss.item(), {name: gradient / num_slices for name, gradient in gradients_of(step).items()}
 

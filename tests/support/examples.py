@@ -15,17 +15,20 @@ import torch
 import torch.nn.functional as F
 from safetensors import safe_open
 
-from rails_ray import build, build_chunks, build_data
-from rails_ray.config import DataConfig, LossConfig, RunConfig, to_json
+from rails_ray.build.data import read_data
+from rails_ray.build.dual_encoder import DualEncoderFamily
+from rails_ray.build.solar import SolarFamily
+from rails_ray.config import DataConfig, RunConfig, to_json
+from rails_ray.config.dual_encoder import DualEncoderConfig, UniformNegatives
+from rails_ray.config.solar import SolarConfig
 from rails_ray.data.batch import PairSampler, WindowSampler
 from rails_ray.data.dataset import ItemLists, Queries
 from rails_ray.encoders.components import ComponentsConfig
-from rails_ray.encoders.model import Model
 from rails_ray.encoders.sasrec import SasrecConfig
-from rails_ray.encoders.solar import SolarConfig
+from rails_ray.encoders.solar import ChunksConfig
 from rails_ray.encoders.two_tower import TwoTowerConfig
+from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.similarities.dot_product import DotProductConfig
-from rails_ray.similarities.look_up import LookUpConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.similarities.states import ItemState, QueryState
 from rails_ray.storage import codes, manifest, parts, runs
@@ -96,14 +99,17 @@ def small_config(similarity: str = "mixture") -> RunConfig:
     """A run that trains in a moment: tiny towers under a "mixture" or a "dot product", without dropout."""
     return RunConfig(
         name="small",
-        encoder=TwoTowerConfig(width=8, hidden=8, num_buckets=500),
-        components=ComponentsConfig(width=6, query_hidden=0, gate_hidden=5),
-        similarity=DotProductConfig()
-        if similarity == "dot product"
-        else MixtureOfLogitsConfig(
-            num_query_components=2, num_item_components=2, gate_hidden=5, logit_dropout=0.0, gate_dropout=0.0
+        family=DualEncoderConfig(
+            encoder=TwoTowerConfig(width=8, hidden=8, num_buckets=500),
+            components=ComponentsConfig(width=6, query_hidden=0, gate_hidden=5),
+            similarity=DotProductConfig()
+            if similarity == "dot product"
+            else MixtureOfLogitsConfig(
+                num_query_components=2, num_item_components=2, gate_hidden=5, logit_dropout=0.0, gate_dropout=0.0
+            ),
+            negatives=UniformNegatives(num_items=16),
         ),
-        training=TrainingConfig(num_steps=60, batch_size=16, num_items=16, learning_rate=1e-2),
+        training=TrainingConfig(num_steps=60, batch_size=16, learning_rate=1e-2),
     )
 
 
@@ -111,11 +117,11 @@ def small_solar_config(num_chunks: int = 4, num_buckets: int = 20) -> RunConfig:
     """The same for SOLAR."""
     return RunConfig(
         name="small-solar",
-        encoder=SolarConfig(
-            num_chunks=num_chunks, num_buckets=num_buckets, hidden=16, num_inputs=200, ngram_sizes=(3, 4)
+        family=SolarConfig(
+            encoder=ChunksConfig(
+                num_chunks=num_chunks, num_buckets=num_buckets, hidden=16, num_inputs=200, ngram_sizes=(3, 4)
+            )
         ),
-        similarity=LookUpConfig(),
-        loss=LossConfig(kind="bucket_cross_entropy"),
         training=TrainingConfig(num_steps=60, batch_size=16, learning_rate=1e-2),
     )
 
@@ -123,14 +129,14 @@ def small_solar_config(num_chunks: int = 4, num_buckets: int = 20) -> RunConfig:
 def small_history_config(similarity: str = "mixture", dropout: float = 0.0) -> RunConfig:
     """The same for histories of nine items."""
     encoder = SasrecConfig(width=8, num_blocks=2, num_heads=2, max_length=4, dropout=dropout, num_items=9)
-    return replace(small_config(similarity), encoder=encoder)
+    return small_config(similarity).with_family(encoder=encoder)
 
 
 COLOURED = Queries(["red", "car", "blue hat", "hat"], ItemLists.of([[0, 1], [0, 2], [3], [1, 3]]))
 THINGS = ["red car", "red hat", "blue car", "blue hat"]
 
 
-def sampler_of(model: Model, **options: int) -> PairSampler:
+def sampler_of(model: DualEncoder, **options: int) -> PairSampler:
     """Batches of a handful of queries and items."""
     defaults = {"batch_size": 6, "num_items": 4, "seed": 0}
     queries, items = model.query_features(COLOURED.inputs), model.item_features(THINGS)
@@ -144,9 +150,9 @@ def window_sampler(**options: int) -> WindowSampler:
     return WindowSampler(histories, np.array([1, 8, 0, 4, 5, 2]), **defaults | options)
 
 
-def batches_of(model: Model, **options: int) -> PairSampler | WindowSampler:
+def batches_of(model: DualEncoder, **options: int) -> PairSampler | WindowSampler:
     """Those that the model reads."""
-    return sampler_of(model, **options) if model.encoder.reads == "text" else window_sampler(**options)
+    return sampler_of(model, **options) if model.reads == "text" else window_sampler(**options)
 
 
 def write_text_data(folder: Path, *, num_items: int = 60, seed: int = 0) -> Path:
@@ -222,7 +228,7 @@ def write_untrained_run(storage: Storage, run: str, config: RunConfig, cutoff_ma
     runs.write(
         storage,
         run,
-        weights=state.to_bytes(build.model(config)),
+        weights=state.to_bytes(DualEncoderFamily.of(config).model()),
         validation=json.dumps({"cutoff_mass": cutoff_mass}).encode(),
         training={"seconds": 0, "losses": []},
         config=to_json(config),
@@ -253,10 +259,10 @@ def publish_solar(
 
     store = Storage(str(root))
     config = replace(small_solar_config(), seed=seed, data=DataConfig(folder=str(data_folder)))
-    data = build_data.data(config, store)
-    codes.write(store, "runs/solar", build_chunks.codes(config, data.item_ids))
+    data = read_data(config, store)
+    codes.write(store, "runs/solar", SolarFamily.of(config).codes(data.item_ids))
     for number in chunks:
-        chunk = build_chunks.chunk(config, number)
+        chunk = SolarFamily.of(config).chunk(number)
         chunk.learn(data.queries["train"].inputs)
         torch.nn.init.normal_(chunk.output.bias, generator=torch.Generator().manual_seed(number))
         validation, training = b'{"cutoff_mass": null}', {"seconds": 0, "losses": []}

@@ -1,18 +1,18 @@
 """What a process of a gloo group does in a test: in a module that a spawned process can import."""
 
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from rails_ray import build
+from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.collectives.each import from_each
 from rails_ray.collectives.first import from_first
 from rails_ray.collectives.group import rank
 from rails_ray.collectives.mean import mean_over_workers
-from rails_ray.config import LossConfig, RunConfig
+from rails_ray.config import RunConfig
+from rails_ray.training.terms import TermsConfig
 from support.examples import batches_of, small_config, small_history_config
 
 NUM_WORKERS = 2
@@ -22,7 +22,7 @@ CASES = tuple(product(("texts", "histories"), ("mixture", "dot product")))
 def config_of(inputs: str, similarity: str) -> RunConfig:
     made = small_config(similarity) if inputs == "texts" else small_history_config(similarity)
     # A heavy weight, so that a wrong gradient of the mean gates could not hide behind the other losses.
-    return replace(made, loss=LossConfig(mutual_information_weight=5.0))
+    return made.with_family(terms=TermsConfig(mutual_information_weight=5.0))
 
 
 def work() -> dict[str, Any]:
@@ -30,8 +30,8 @@ def work() -> dict[str, Any]:
     results = {}
     for case in CASES:
         config = config_of(*case)
-        model = build.model(config)
-        step = DistributedDataParallel(build.training_step(model, config, mean_over_workers).double())
+        model = DualEncoderFamily.of(config).model()
+        step = DistributedDataParallel(DualEncoderFamily.of(config).training_step(model, mean_over_workers).double())
         batch = batches_of(model, rank=rank(), num_workers=NUM_WORKERS).batch(0)
         loss = step(batch)
         loss.backward()

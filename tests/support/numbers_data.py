@@ -14,7 +14,7 @@ CONFIG = small_solar_config()
 
 
 def with_encoder(**fields: Any) -> RunConfig:
-    return replace(CONFIG, encoder=replace(CONFIG.encoder, **fields))
+    return CONFIG.with_family(encoder=replace(CONFIG.family.encoder, **fields))
 
 
 def data_of(inputs: Callable[[int, int], Any]) -> DataSet:

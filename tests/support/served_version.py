@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from rails_ray.encoders.model import Model
+from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.similarities.states import ItemState
 from rails_ray.storage.manifest import Manifest
@@ -24,7 +24,7 @@ class Served:
     url: str
     root: Path
     manifest: Manifest
-    model: Model
+    model: DualEncoder
     item_ids: list[str]
     items: ItemState
 

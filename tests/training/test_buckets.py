@@ -8,8 +8,9 @@ import torch
 import oracles
 from rails_ray.data.buckets import BucketBatch, BucketSampler, positives_of
 from rails_ray.data.dataset import ItemLists, SparseRows
-from rails_ray.encoders.solar import Chunk, Solar, SolarConfig, Vectors
+from rails_ray.encoders.solar import Chunk, ChunksConfig, Vectors
 from rails_ray.losses.bucket_cross_entropy import bucket_cross_entropy
+from rails_ray.models.solar import Solar
 from rails_ray.quantizers import random_codes
 from rails_ray.similarities.look_up import LookUpConfig
 from rails_ray.similarities.states import Codes
@@ -17,12 +18,12 @@ from rails_ray.training import buckets, state
 from rails_ray.training.buckets import BucketStep, bucket_recall, measured_probes
 from rails_ray.training.loop import Progress, TrainingConfig, train
 
-VECTORS = SolarConfig(num_chunks=1, num_buckets=6, hidden=5, input="vector", width=3)
+VECTORS = ChunksConfig(num_chunks=1, num_buckets=6, hidden=5, input="vector", width=3)
 RELEVANT = ItemLists.of([[0, 2], [1], [3, 0, 1], [2, 1]])
 BUCKETS = np.array([2, 0, 2, 5], dtype=np.int32)
 
 
-def chunk_of(config: SolarConfig = VECTORS, seed: int = 3) -> Chunk:
+def chunk_of(config: ChunksConfig = VECTORS, seed: int = 3) -> Chunk:
     torch.manual_seed(seed)
     return Chunk(config, seed)
 
@@ -101,7 +102,7 @@ def test_a_sample_reaches_its_buckets_and_the_positive_ones_alone(monkeypatch: p
 
 @pytest.mark.parametrize("num_sampled", [0, 2])
 def test_a_batch_reaches_the_rows_of_its_features_alone(num_sampled: int) -> None:
-    chunk = chunk_of(SolarConfig(num_chunks=1, num_buckets=6, hidden=5, input="features", width=4))
+    chunk = chunk_of(ChunksConfig(num_chunks=1, num_buckets=6, hidden=5, input="features", width=4))
     inputs = SparseRows(np.array([0, 2, 3]), np.array([0, 3, 3]), np.array([1, 2, 5], dtype=np.float32), 4)
     chunk.learn(inputs)
     batch = BucketBatch(chunk.features(inputs), positives_of(RELEVANT.take(slice(2)), BUCKETS))
@@ -167,9 +168,9 @@ def inputs_of(kind: str) -> list[str] | SparseRows | np.ndarray:
     return np.random.default_rng(0).standard_normal((NUM_QUERIES, 8)).astype(np.float32)
 
 
-def config_of(kind: str) -> SolarConfig:
+def config_of(kind: str) -> ChunksConfig:
     width = {"text": 0, "features": 13, "vector": 8}[kind]
-    return SolarConfig(num_chunks=4, num_buckets=16, hidden=64, num_inputs=64, input=kind, width=width)
+    return ChunksConfig(num_chunks=4, num_buckets=16, hidden=64, num_inputs=64, input=kind, width=width)
 
 
 class ChunkRun:

@@ -8,33 +8,38 @@ import pytest
 import torch
 
 import oracles
-from rails_ray import build, build_data, recipes
-from rails_ray.config import DataConfig, LossConfig, RunConfig, from_json, to_json
+from rails_ray import recipes
+from rails_ray.build.data import read_data
+from rails_ray.build.dual_encoder import DualEncoderFamily
+from rails_ray.config import DataConfig, RunConfig, from_json, to_json
+from rails_ray.config.dual_encoder import InBatchNegatives
 from rails_ray.data.batch import PairSampler, relevance_of
-from rails_ray.encoders.model import Model
 from rails_ray.losses.glas import CoOccurrence
+from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.step import in_one_process
+from rails_ray.training.terms import TermsConfig
 from support.examples import COLOURED, THINGS, sampler_of, small_config, small_history_config, write_text_data
 
 CO_OCCURRENCE = CoOccurrence(relevance_of(COLOURED.relevant), len(THINGS))
 
 
 def config_of(weight: float) -> RunConfig:
-    return replace(small_config("dot product"), loss=LossConfig(glas_weight=weight))
+    return small_config("dot product").with_family(terms=TermsConfig(glas_weight=weight))
 
 
-def sampler_with_targets(model: Model, **options: int) -> PairSampler:
+def sampler_with_targets(model: DualEncoder, **options: int) -> PairSampler:
     sampler = sampler_of(model, **options)
     sampler.co_occurrence = CO_OCCURRENCE
     return sampler
 
 
 def test_the_step_adds_the_weighted_regulariser() -> None:
-    model = build.model(config_of(0.0))
+    model = DualEncoderFamily.of(config_of(0.0)).model()
     batch = sampler_with_targets(model).batch(0)
     losses = [
-        build.training_step(model, config_of(weight), in_one_process).eval()(batch).item() for weight in (0.0, 3.0)
+        DualEncoderFamily.of(config_of(weight)).training_step(model, in_one_process).eval()(batch).item()
+        for weight in (0.0, 3.0)
     ]
     vectors = model.encode_items(batch.items).components[:, 0].tolist()
     expected = oracles.glas(vectors, batch.item_rows.tolist(), [rows.tolist() for rows in COLOURED.relevant])
@@ -43,15 +48,15 @@ def test_the_step_adds_the_weighted_regulariser() -> None:
 
 
 def test_the_mean_over_workers_is_the_loss_of_the_whole() -> None:
-    model = build.model(config_of(3.0))
-    step = build.training_step(model, config_of(3.0), in_one_process).eval()
+    model = DualEncoderFamily.of(config_of(3.0)).model()
+    step = DualEncoderFamily.of(config_of(3.0)).training_step(model, in_one_process).eval()
     whole = step(sampler_with_targets(model).batch(0)).item()
     parts = [step(sampler_with_targets(model, rank=rank, num_workers=2).batch(0)).item() for rank in range(2)]
     assert sum(parts) / 2 == pytest.approx(whole, rel=1e-5)
 
 
 def test_targets_are_those_of_the_batch_and_move_with_it() -> None:
-    model = build.model(config_of(1.0))
+    model = DualEncoderFamily.of(config_of(1.0)).model()
     batch = sampler_with_targets(model).batch(0)
     assert torch.equal(batch.glas_targets, CO_OCCURRENCE.targets(batch.item_rows))
     assert batch.to("meta").glas_targets.device.type == "meta"
@@ -61,44 +66,44 @@ def test_targets_are_those_of_the_batch_and_move_with_it() -> None:
 @pytest.mark.parametrize("weight", [0.0, 2.0])
 def test_a_run_asks_for_targets_where_its_loss_reads_them(weight: float, tmp_path: Path) -> None:
     config = replace(config_of(weight), data=DataConfig(folder=str(write_text_data(tmp_path / "data"))))
-    data = build_data.data(config, Storage(str(tmp_path)))
-    model = build.model(config)
-    batch = build.sampler(config, model, data).batch(0)
+    data = read_data(config, Storage(str(tmp_path)))
+    model = DualEncoderFamily.of(config).model()
+    batch = DualEncoderFamily.of(config).sampler(model, data).batch(0)
     assert (batch.glas_targets is not None) == (weight > 0)
     if weight:
         of_all = CoOccurrence(relevance_of(data.queries["train"].relevant), len(data.item_ids))
         assert torch.equal(batch.glas_targets, of_all.targets(batch.item_rows))
-    assert build.training_step(model, config, in_one_process)(batch).isfinite()
+    assert DualEncoderFamily.of(config).training_step(model, in_one_process)(batch).isfinite()
 
 
 def test_a_config_from_before_has_none_of_it() -> None:
     older = json.loads(to_json(config_of(0.0)))
-    del older["loss"]["glas_weight"]
-    assert from_json(json.dumps(older).encode()).loss.glas_weight == 0
+    del older["family"]["terms"]["glas_weight"]
+    assert from_json(json.dumps(older).encode()).family.terms.glas_weight == 0
 
 
 def test_the_recipe_differs_in_its_weight_alone() -> None:
     plain, regularised = recipes.by_name("text-dot"), recipes.by_name("text-dot-glas")
-    assert regularised.loss.glas_weight > 0
-    assert replace(regularised, name=plain.name, loss=plain.loss) == plain
-    assert replace(regularised.loss, glas_weight=0.0) == plain.loss
+    assert regularised.family.terms.glas_weight > 0
+    assert replace(regularised, name=plain.name).with_family(terms=plain.family.terms) == plain
+    assert replace(regularised.family.terms, glas_weight=0.0) == plain.family.terms
 
 
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (lambda: LossConfig(glas_weight=-1.0), r"glas_weight must be at least 0, got -1\.0"),
+        (lambda: TermsConfig(glas_weight=-1.0), r"glas_weight must be at least 0, got -1\.0"),
         (
-            lambda: replace(small_config("mixture"), loss=LossConfig(glas_weight=2.0)),
-            r"loss\.glas_weight must be 0 without a dot product, got 2\.0",
+            lambda: small_config("mixture").with_family(terms=TermsConfig(glas_weight=2.0)),
+            r"terms\.glas_weight must be 0 without a dot product, got 2\.0",
         ),
         (
-            lambda: replace(small_history_config("dot product"), loss=LossConfig(glas_weight=2.0)),
-            r"loss\.glas_weight must be 0 for a model of histories, got 2\.0",
+            lambda: small_history_config("dot product").with_family(terms=TermsConfig(glas_weight=2.0)),
+            r"terms\.glas_weight must be 0 for a model of histories, got 2\.0",
         ),
         (
-            lambda: replace(config_of(2.0), training=replace(config_of(2.0).training, negatives="in_batch")),
-            r"training\.negatives must be uniform for loss\.glas_weight 2\.0, got 'in_batch': all workers must have",
+            lambda: config_of(2.0).with_family(negatives=InBatchNegatives()),
+            r"negatives\.kind must be uniform for terms\.glas_weight 2\.0, got 'in_batch': all workers must have",
         ),
     ],
 )

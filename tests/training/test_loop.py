@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from rails_ray import build
+from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.training import state
 from rails_ray.training.loop import Progress, TrainingConfig, Validation, learning_rate_factor, train
 from rails_ray.training.step import TrainingStep, in_one_process
 from support.examples import small_config, small_history_config, window_sampler
 
-CONFIG = TrainingConfig(num_steps=50, batch_size=1, num_items=1, learning_rate=0.1)
+CONFIG = TrainingConfig(num_steps=50, batch_size=1, learning_rate=0.1)
 
 
 class Batch:
@@ -110,7 +110,8 @@ class Run:
         config = small_history_config(dropout=0.4)
         torch.manual_seed(99)  # what was drawn before makes no difference
         torch.rand(seed + 1)
-        self.step: TrainingStep = build.training_step(build.model(config), config, in_one_process)
+        family = DualEncoderFamily.of(config)
+        self.step: TrainingStep = family.training_step(family.model(), in_one_process)
         self.config = TrainingConfig(num_steps=12, learning_rate=0.01, validate_every=validate_every, patience=patience)
         self.seed = seed
         self.now = 1000.0 * seed  # clocks of different processes begin anywhere
@@ -261,8 +262,8 @@ def test_a_checkpoint_that_is_none(checkpoint: Callable[[], bytes], message: str
 def test_a_checkpoint_of_another_model() -> None:
     run = Run()
     run.train()
-    config = small_config("dot product")
-    other = build.training_step(build.model(config), config, in_one_process)
+    family = DualEncoderFamily.of(small_config("dot product"))
+    other = family.training_step(family.model(), in_one_process)
     with pytest.raises(ValueError, match="weights must be those of a model of this config, got: Error"):
         train(other, window_sampler().batch, CONFIG, seed=[0], report=ignore, checkpoint=run.checkpoints[0])
 

@@ -1,24 +1,25 @@
 import pytest
 import torch
 
-from rails_ray import build
+from rails_ray.build import family
+from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.training import state
 from support.examples import sampler_of, small_config
 
 
 def test_weights_come_back_as_they_were() -> None:
-    model = build.model(small_config())
+    model = DualEncoderFamily.of(small_config()).model()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1)
-    back = build.trained_model(small_config(), [("model.safetensors", state.to_bytes(model))])
+    back = family(small_config()).trained_model([("model.safetensors", state.to_bytes(model))])
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), back.state_dict().values(), strict=True))
     assert not back.training
 
 
 @pytest.mark.parametrize("has_best", [False, True])
 def test_a_checkpoint_comes_back_as_it_was(has_best: bool) -> None:
-    model = build.model(small_config())
+    model = DualEncoderFamily.of(small_config()).model()
     optimizer = torch.optim.AdamW(model.parameters())
     features = sampler_of(model).batch(0).queries
     model.encode_queries(features).components.sum().backward()  # leaves some parameters without moments
@@ -28,7 +29,7 @@ def test_a_checkpoint_comes_back_as_it_was(has_best: bool) -> None:
     facts = {"losses": [0.1, 1 / 3], "name": "a.b"}
     data = state.checkpoint_to_bytes(model, optimizer, facts, best)
 
-    other = build.model(small_config())
+    other = DualEncoderFamily.of(small_config()).model()
     its_optimizer = torch.optim.AdamW(other.parameters())
     assert state.load_checkpoint(other, its_optimizer, data)[0] == facts
     found = state.load_checkpoint(other, its_optimizer, data)[1]
@@ -41,11 +42,11 @@ def test_a_checkpoint_comes_back_as_it_was(has_best: bool) -> None:
 
 
 def test_weights_of_another_model() -> None:
-    weights = state.to_bytes(build.model(small_config("dot product")))
+    weights = state.to_bytes(DualEncoderFamily.of(small_config("dot product")).model())
     with pytest.raises(ValueError, match="weights must be those of a model of this config, got: Error"):
-        build.trained_model(small_config(), [("model.safetensors", weights)])
+        family(small_config()).trained_model([("model.safetensors", weights)])
 
 
 def test_weights_that_are_none() -> None:
     with pytest.raises(ValueError, match="weights must be safetensors, got: "):
-        build.trained_model(small_config(), [("model.safetensors", b"PK\x03\x04 a pickle, perhaps")])
+        family(small_config()).trained_model([("model.safetensors", b"PK\x03\x04 a pickle, perhaps")])

@@ -1,16 +1,18 @@
 from dataclasses import replace
-from typing import get_args, get_type_hints
 
 import pytest
 import torch
 
 import oracles
-from rails_ray import build
-from rails_ray.config import LossConfig, RunConfig
+from rails_ray.build.dual_encoder import DualEncoderFamily
+from rails_ray.config import RunConfig
+from rails_ray.config.dual_encoder import CrossDeviceNegatives, Loss
 from rails_ray.data.batch import PairSampler, TrainingBatch
 from rails_ray.encoders.text import TransformerConfig
 from rails_ray.similarities.states import take
+from rails_ray.training.objectives import ContrastiveConfig, MaximumLikelihoodConfig, PointwiseConfig
 from rails_ray.training.step import TrainingStep, in_one_process
+from rails_ray.training.terms import TermsConfig
 from support.examples import (
     COLOURED,
     THINGS,
@@ -21,14 +23,27 @@ from support.examples import (
     window_sampler,
 )
 
+NO_TERMS = TermsConfig(mutual_information_weight=0.0)
+EVERY_LOSS = [
+    *(
+        ContrastiveConfig(kind=kind, pointwise_weight=weight)
+        for kind in ("beta_nce", "exp_nce", "sampled_softmax")
+        for weight in (0.0, 0.5)
+    ),
+    PointwiseConfig(),
+    MaximumLikelihoodConfig(),
+]
+
 
 @pytest.mark.parametrize("similarity", ["mixture", "dot product"])
 @pytest.mark.parametrize("kind", ["beta_nce", "exp_nce", "sampled_softmax"])
 def test_loss_is_the_sum_of_its_equations(similarity: str, kind: str) -> None:
     config = small_config(similarity)
-    config = replace(config, loss=LossConfig(kind=kind, pointwise_weight=0.5, mutual_information_weight=0.25))
-    model = build.model(config)
-    step = build.training_step(model, config, in_one_process).eval()
+    config = config.with_family(
+        loss=ContrastiveConfig(kind=kind, pointwise_weight=0.5), terms=TermsConfig(mutual_information_weight=0.25)
+    )
+    model = DualEncoderFamily.of(config).model()
+    step = DualEncoderFamily.of(config).training_step(model, in_one_process).eval()
     batch = sampler_of(model).batch(0)
     loss = step(batch).item()
 
@@ -37,7 +52,7 @@ def test_loss_is_the_sum_of_its_equations(similarity: str, kind: str) -> None:
     logit_of = {
         "beta_nce": oracles.beta_logit,
         "exp_nce": lambda score, tau_q: (score - 1) / tau_q,
-        "sampled_softmax": lambda score, tau_q: score / config.similarity.temperature,
+        "sampled_softmax": lambda score, tau_q: score / config.family.similarity.temperature,
     }[kind]
     logits = [
         [logit_of(score, tau_q) for score in line]
@@ -54,10 +69,10 @@ def test_loss_is_the_sum_of_its_equations(similarity: str, kind: str) -> None:
 
 @pytest.mark.parametrize("similarity", ["mixture", "dot product"])
 def test_pointwise_alone_is_its_equation(similarity: str) -> None:
-    config = replace(small_config(similarity), loss=LossConfig(kind="pointwise", mutual_information_weight=0.0))
+    config = small_config(similarity).with_family(loss=PointwiseConfig(), terms=NO_TERMS)
     step, batch = _step_and_batch(config)
     scores, _ = step.model.score(step.model.encode_queries(batch.queries), step.model.encode_items(batch.items))
-    logits = (scores / config.similarity.temperature).tolist()
+    logits = (scores / config.family.similarity.temperature).tolist()
     expected = oracles.pointwise(logits, batch.positive.tolist(), batch.roles().is_hidden.tolist(), 0.0)
     assert step(batch).item() == pytest.approx(expected, rel=1e-4)
 
@@ -65,7 +80,7 @@ def test_pointwise_alone_is_its_equation(similarity: str) -> None:
 @pytest.mark.parametrize("similarity", ["mixture", "dot product"])
 def test_maximum_likelihood_reads_bounded_heads_of_the_query(similarity: str) -> None:
     config = small_config(similarity)
-    config = replace(config, loss=LossConfig(kind="maximum_likelihood", mutual_information_weight=0.0))
+    config = config.with_family(loss=MaximumLikelihoodConfig(), terms=NO_TERMS)
     step, batch = _step_and_batch(config)
     query = step.model.encode_queries(batch.queries)
     scores, _ = step.model.score(query, step.model.encode_items(batch.items))
@@ -78,17 +93,18 @@ def test_maximum_likelihood_reads_bounded_heads_of_the_query(similarity: str) ->
 
 
 def _step_and_batch(config: RunConfig) -> tuple[TrainingStep, TrainingBatch]:
-    model = build.model(config)
-    return build.training_step(model, config, in_one_process).eval(), sampler_of(model).batch(0)
+    model = DualEncoderFamily.of(config).model()
+    return DualEncoderFamily.of(config).training_step(model, in_one_process).eval(), sampler_of(model).batch(0)
 
 
 @pytest.mark.parametrize("similarity", ["mixture", "dot product"])
 def test_beside_shared_negatives_each_query_has_its_own_positive(similarity: str) -> None:
     """Against pairs scored one by one: the shared items, then the item that comes next."""
-    loss = LossConfig(pointwise_weight=0.5, mutual_information_weight=0.25)
-    config = replace(small_history_config(similarity), loss=loss)
-    model = build.model(config)
-    step = build.training_step(model, config, in_one_process).eval()
+    config = small_history_config(similarity).with_family(
+        loss=ContrastiveConfig(pointwise_weight=0.5), terms=TermsConfig(mutual_information_weight=0.25)
+    )
+    model = DualEncoderFamily.of(config).model()
+    step = DualEncoderFamily.of(config).training_step(model, in_one_process).eval()
     batch = window_sampler().batch(1)
 
     query, items = model.encode_queries(batch.queries), model.encode_items(batch.items)
@@ -110,15 +126,15 @@ def test_beside_shared_negatives_each_query_has_its_own_positive(similarity: str
 
 @pytest.mark.parametrize("num_workers", [2, 3])
 def test_the_mean_of_weighted_slices_is_the_loss_of_the_whole(num_workers: int) -> None:
-    config = replace(small_history_config(), loss=LossConfig(mutual_information_weight=5.0))
-    model = build.model(config)
-    whole = build.training_step(model, config, in_one_process)(window_sampler().batch(1)).item()
+    config = small_history_config().with_family(terms=TermsConfig(mutual_information_weight=5.0))
+    model = DualEncoderFamily.of(config).model()
+    whole = DualEncoderFamily.of(config).training_step(model, in_one_process)(window_sampler().batch(1)).item()
     slices = [window_sampler(rank=rank, num_workers=num_workers).batch(1) for rank in range(num_workers)]
 
     parts: list[torch.Tensor] = []  # what the workers would give each other
     for batch in slices:
-        build.training_step(model, config, lambda part: parts.append(part) or part)(batch)
-    step = build.training_step(model, config, lambda part: torch.stack(parts).mean(dim=0))
+        DualEncoderFamily.of(config).training_step(model, lambda part: parts.append(part) or part)(batch)
+    step = DualEncoderFamily.of(config).training_step(model, lambda part: torch.stack(parts).mean(dim=0))
     losses = [step(batch).item() for batch in slices]
     assert sum(losses) / num_workers == pytest.approx(whole, rel=1e-5)
     unweighted = [step(replace(batch, weight=1 / len(batch.positive))).item() for batch in slices]
@@ -129,39 +145,37 @@ def test_the_mean_of_weighted_slices_is_the_loss_of_the_whole(num_workers: int) 
 @pytest.mark.parametrize("pooling", ["mean", "aggregation"])
 def test_every_parameter_of_a_transformer_has_a_gradient(pooling: str, block_size: int) -> None:
     encoder = TransformerConfig(width=8, num_heads=2, hidden=8, dropout=0.0, pooling=pooling)
-    config = replace(small_config(), encoder=encoder)
-    step, batch = _text_step(
-        replace(config, training=replace(config.training, negatives="cross_device", block_size=block_size))
-    )
+    config = small_config().with_family(encoder=encoder, negatives=CrossDeviceNegatives(block_size=block_size))
+    step, batch = _text_step(config)
     step(batch).backward()
     for name, parameter in step.named_parameters():
         assert (parameter.grad is not None) == parameter.requires_grad, name
 
 
 @pytest.mark.parametrize("inputs", ["texts", "histories"])
-@pytest.mark.parametrize("kind", sorted({*get_args(get_type_hints(LossConfig)["kind"])} - {"bucket_cross_entropy"}))
-@pytest.mark.parametrize("pointwise_weight", [0.0, 0.5])
-def test_every_trained_parameter_has_a_gradient(inputs: str, kind: str, pointwise_weight: float) -> None:
+@pytest.mark.parametrize("loss", EVERY_LOSS, ids=str)
+def test_every_trained_parameter_has_a_gradient(inputs: str, loss: Loss) -> None:
     """Data-parallel training refuses parameters that the loss does not reach."""
     config = small_config() if inputs == "texts" else small_history_config()
-    config = replace(config, loss=LossConfig(kind=kind, pointwise_weight=pointwise_weight))
-    model = build.model(config)
-    step = build.training_step(model, config, in_one_process)
+    config = config.with_family(loss=loss)
+    model = DualEncoderFamily.of(config).model()
+    step = DualEncoderFamily.of(config).training_step(model, in_one_process)
     step(batches_of(model).batch(0)).backward()
     for name, parameter in step.named_parameters():
         assert (parameter.grad is not None) == parameter.requires_grad, name
         assert parameter.grad is None or parameter.grad.isfinite().all(), name
-    assert model.query_components.temperature.output.weight.requires_grad == (kind in ("beta_nce", "exp_nce"))
+    assert model.query_components.temperature.output.weight.requires_grad == (loss.kind in ("beta_nce", "exp_nce"))
 
 
 @pytest.mark.parametrize("similarity", ["mixture", "dot product"])
 @pytest.mark.parametrize("encode_size", [1, 4])
 def test_gradient_caching_changes_no_gradient(similarity: str, encode_size: int) -> None:
-    config = replace(small_config(similarity), encoder=TransformerConfig(width=8, num_heads=2, hidden=8, dropout=0.0))
+    config = small_config(similarity).with_family(
+        encoder=TransformerConfig(width=8, num_heads=2, hidden=8, dropout=0.0), negatives=CrossDeviceNegatives()
+    )
     gradients = []
     for size in (0, encode_size):
-        training = replace(config.training, negatives="cross_device", encode_size=size)
-        step, batch = _text_step(replace(config, training=training))
+        step, batch = _text_step(config.with_family(encode_size=size))
         step(batch).backward()
         gradients.append({name: p.grad for name, p in step.named_parameters() if p.grad is not None})
     assert gradients[0].keys() == gradients[1].keys()
@@ -170,8 +184,8 @@ def test_gradient_caching_changes_no_gradient(similarity: str, encode_size: int)
 
 
 def test_what_is_computed_again_drops_out_as_before() -> None:
-    config = replace(small_config(), encoder=TransformerConfig(width=8, num_heads=2, hidden=8, dropout=0.5))
-    step, batch = _text_step(replace(config, training=replace(config.training, encode_size=2)))
+    encoder = TransformerConfig(width=8, num_heads=2, hidden=8, dropout=0.5)
+    step, batch = _text_step(small_config().with_family(encoder=encoder, encode_size=2))
     weight = step.model.encoder.blocks[0].network[0].weight
     torch.manual_seed(0)
     step(batch).backward()
@@ -186,14 +200,15 @@ def test_what_is_computed_again_drops_out_as_before() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("fields", [{}, {"encode_size": 2}, {"block_size": 3}])
-def test_a_gpu_has_the_gradient_of_a_processor(fields: dict[str, int]) -> None:
+@pytest.mark.parametrize(("encode_size", "block_size"), [(0, 0), (2, 0), (0, 3)])
+def test_a_gpu_has_the_gradient_of_a_processor(encode_size: int, block_size: int) -> None:
     encoder = TransformerConfig(width=8, num_heads=2, hidden=8, dropout=0.0, pooling="aggregation")
-    config = replace(small_config(), encoder=encoder)
+    config = small_config().with_family(
+        encoder=encoder, encode_size=encode_size, negatives=CrossDeviceNegatives(block_size=block_size)
+    )
     gradients = []
     for device in ("cpu", "cuda"):
-        training = replace(config.training, negatives="cross_device", **fields)
-        step, batch = _text_step(replace(config, training=training))
+        step, batch = _text_step(config)
         step.to(device)(batch.to(device)).backward()
         gradients.append({name: p.grad.cpu() for name, p in step.named_parameters() if p.grad is not None})
     for name, gradient in gradients[0].items():
@@ -205,9 +220,8 @@ def test_gradient_caching_forgets_activations() -> None:
     kept = {}
     for size in (0, 4):
         encoder = TransformerConfig(width=32, num_heads=2, hidden=128, dropout=0.0)
-        config = replace(small_config("dot product"), encoder=encoder)
-        training = replace(config.training, encode_size=size, batch_size=32)
-        step, batch = _text_step(replace(config, training=training))
+        config = small_config("dot product").with_family(encoder=encoder, encode_size=size)
+        step, batch = _text_step(replace(config, training=replace(config.training, batch_size=32)))
         sizes = []
         with torch.autograd.graph.saved_tensors_hooks(lambda t, s=sizes: s.append(t.numel()) or t, lambda t: t):
             step(batch)
@@ -216,7 +230,7 @@ def test_gradient_caching_forgets_activations() -> None:
 
 
 def test_bfloat16_is_of_the_encoder_alone() -> None:
-    config = replace(small_config(), encoder=TransformerConfig(width=8, num_heads=2, hidden=8, dropout=0.0))
+    config = small_config().with_family(encoder=TransformerConfig(width=8, num_heads=2, hidden=8, dropout=0.0))
     losses, dtypes = {}, set()
     for precision in ("float32", "bfloat16"):
         training = replace(config.training, precision=precision)
@@ -232,8 +246,8 @@ def test_bfloat16_is_of_the_encoder_alone() -> None:
 
 
 def _text_step(config: RunConfig) -> tuple[TrainingStep, TrainingBatch]:
-    model = build.model(config)
+    model = DualEncoderFamily.of(config).model()
     model.encoder.learn([*COLOURED.inputs, *THINGS])
     features = model.query_features(COLOURED.inputs), model.item_features(THINGS)
     sampler = PairSampler(COLOURED, *features, batch_size=config.training.batch_size, num_items=16, seed=0)
-    return build.training_step(model, config, in_one_process), sampler.batch(0)
+    return DualEncoderFamily.of(config).training_step(model, in_one_process), sampler.batch(0)

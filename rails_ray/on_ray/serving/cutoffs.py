@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rails_ray import build
-from rails_ray.config import RunConfig
+from rails_ray.build.version import version_calibration, version_family
 from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.calibration import Calibration
 from rails_ray.cutoffs.distributions import ScoreDistribution
+from rails_ray.cutoffs.offers import Offers
 from rails_ray.cutoffs.policies import (
     CoverageCutoff,
     MassCutoff,
@@ -36,14 +36,14 @@ NO_CALIBRATION = "none"  # where a deployment began without one
 class Cutoffs:
     """What a version offers.
 
-    config: of the run that it comes from.
+    offers: what its model's scores let cut-offs build on.
     num_items: of the version.
     version_mass: the mass that it was published with; None where its model has no trained tau_q.
     stored, calibration: as it lies in storage, and ready to cut; None where the version was not calibrated.
     default: the deployment's; None for the version's.
     """
 
-    config: RunConfig
+    offers: Offers
     num_items: int
     version_mass: float | None
     stored: StoredCalibration | None = None
@@ -59,11 +59,11 @@ class Cutoffs:
             UnsupportedError: if the version lacks what the deployment's default needs.
             ValueError: if the default cannot be.
         """
-        config = build.version_config(store, manifest)
+        offers = version_family(store, manifest).offers
         name = args.calibration or calibrations.current(store, manifest.version) or NO_CALIBRATION
         stored = None if name == NO_CALIBRATION else calibrations.read(store, manifest.version, name)
-        calibration = None if stored is None else build.calibration(config, stored)
-        found = Cutoffs(config, manifest.num_items, manifest.cutoff_mass, stored, calibration, args.cutoff)
+        calibration = None if stored is None else version_calibration(offers, stored)
+        found = Cutoffs(offers, manifest.num_items, manifest.cutoff_mass, stored, calibration, args.cutoff)
         asked = found.resolve(None, None)
         found.policy(asked, found.limit(asked, None), np.zeros(1))
         return found
@@ -128,7 +128,7 @@ class Cutoffs:
         if cutoff.nucleus is not None:
             assert log_normaliser is not None
             return NucleusCutoff(
-                build.logit(self.config),
+                self.offers.logit,
                 log_normaliser,
                 cutoff.nucleus,
                 self.num_items,
@@ -138,7 +138,11 @@ class Cutoffs:
         if cutoff.probability is not None:
             assert log_normaliser is not None
             return ProbabilityCutoff(
-                build.logit(self.config), log_normaliser, cutoff.probability, min_items=least, max_items=max_items
+                self.offers.logit,
+                log_normaliser,
+                cutoff.probability,
+                min_items=least,
+                max_items=max_items,
             )
         if cutoff.score is not None:
             return ScoreCutoff(cutoff.score, min_items=least, max_items=max_items)
@@ -149,14 +153,10 @@ class Cutoffs:
         """Raises:
         UnsupportedError: if the version has no logit, which cut-offs by the softmax over all items need.
         """
-        build.logit(self.config)
+        self.offers.check_logit()
 
     def _distribution(self, cutoff: CutoffInput) -> ScoreDistribution:
-        if not build.has_trained_temperature(self.config):
-            raise UnsupportedError(
-                "cutoff mass needs a model with a trained tau_q, got one without (loss "
-                f"{self.config.loss.kind}): take coverage, nucleus, score or top_k"
-            )
+        self.offers.check_temperature()
         name = cutoff.background or "uniform"
         fitted = None if self.stored is None else self.stored.fitted
         if name == "fitted" and fitted is None:
@@ -164,4 +164,4 @@ class Cutoffs:
                 "background fitted needs a version that is calibrated, got one that is not: run `rails-ray calibrate` "
                 "and start the server anew, or take uniform or sphere"
             )
-        return build.score_distribution(self.config, build.background(self.config, name, fitted))
+        return self.offers.distribution(self.offers.background(name, fitted))

@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 
-from rails_ray import build, build_data
+from rails_ray.build.data import QUERY_FIELD
+from rails_ray.build.version import version_model
 from rails_ray.data.dataset import ItemLists, SparseRows
 from rails_ray.data.sequences import histories_of
-from rails_ray.encoders.model import Model
-from rails_ray.encoders.solar import Solar
+from rails_ray.models import Model
+from rails_ray.models.solar import Solar
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.serving.schemas import QUERY_FORMS, shortened
 from rails_ray.similarities.states import AnyQuery, concatenate, map_tensors, take
@@ -83,8 +84,9 @@ class QueryEncoder:
     """Encodes queries with the model of one index version."""
 
     def __init__(self, store: Storage, manifest: Manifest) -> None:
-        self.model = build.version_model(store, manifest)
-        self.histories = Histories.read(store, manifest) if self.model.encoder.reads == "history" else None
+        self.model = version_model(store, manifest)
+        self.histories = Histories.read(store, manifest) if self.model.reads == "history" else None
+        self.width = self.model.config.width if isinstance(self.model, Solar) else 0
         self.device = reserved_device()
         self.model.to(self.device)
 
@@ -100,9 +102,9 @@ class QueryEncoder:
             "text": {"text": "health"},
             "history": {"history": self.histories.item_ids[:1] if self.histories else []},
             "features": {"features": {}},
-            "vector": {"embedding": [0.0] * self.model.encoder.query_width},
+            "vector": {"embedding": [0.0] * self.width},
         }
-        self([examples[self.model.encoder.reads]])
+        self([examples[self.model.reads]])
 
 
 def encode(
@@ -128,13 +130,13 @@ def encode(
         order[form == "embedding"].append(number)
         seen.append([])
         if form == "embedding":
-            embeddings.append(_checked(query[form], model.encoder.query_width, where))
+            embeddings.append(_checked(query[form], model.representation_width or 0, where))
         elif histories is not None:
             rows = histories.of(query, where)
             inputs.append(rows)
             seen[-1] = [histories.item_ids[row] for row in rows]
         else:
-            if model.encoder.is_blank(query["text"]):
+            if model.is_blank(query["text"]):
                 raise ValueError(f"{where}.text must hold a letter or a digit, got {shortened(query['text'])}")
             inputs.append(query["text"])
     states = []
@@ -155,13 +157,13 @@ def encode_to_tables(model: Solar, queries: Sequence[dict[str, Any]], device: st
     Raises:
         ValueError: if a query is not what the model reads, or an embedding is not of its width, or too large.
     """
-    field = build_data.QUERY_FIELD[model.config.input]
+    field = QUERY_FIELD[model.reads]
     inputs: list[Any] = []
     for number, query in enumerate(queries):
         where = f"queries[{number}]"
         value = query[_form(query, (field,), where)]
         if field == "embedding":
-            _checked(value, model.query_width, where)
+            _checked(value, model.config.width, where)
         if field == "features":
             outside = [feature for feature in value if not 0 <= feature < 2**31]
             if outside:
@@ -173,7 +175,7 @@ def encode_to_tables(model: Solar, queries: Sequence[dict[str, Any]], device: st
     read: Any = _sparse(inputs) if field == "features" else inputs
     with torch.no_grad():
         state = model.encode_queries(model.query_features(read).to(device))
-    return EncodedQueries(map_tensors(lambda tensor: tensor.cpu(), state), [[] for _ in queries], model.has_known(read))
+    return EncodedQueries(map_tensors(lambda tensor: tensor.cpu(), state), [[] for _ in queries], model.are_known(read))
 
 
 def _form(query: dict[str, Any], takes: Sequence[str], where: str) -> str:

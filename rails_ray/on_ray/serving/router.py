@@ -17,7 +17,7 @@ from ray import serve as ray_serve
 from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
 
-from rails_ray import build_chunks
+from rails_ray.build.version import version_family
 from rails_ray.errors import UnavailableError, UnsupportedError
 from rails_ray.on_ray.serving import refusals
 from rails_ray.on_ray.serving.access import Access, Guard
@@ -99,7 +99,7 @@ class Router:
         self.cutoffs = Cutoffs.read(store, manifest, args)
         self.index_facts = {**summary(manifest), **self.cutoffs.summary()}
         self.encoder = QueryEncoder(store, manifest)
-        self.chunks = build_chunks.chunk_counts(self.cutoffs.config, manifest)
+        self.model_facts = version_family(store, manifest).model_facts(manifest)
         self.args = args
         self.keys_file = None if args.keys_file is None else KeysFile(args.keys_file)
         self.keys_problem: str | None = None
@@ -160,7 +160,7 @@ class Router:
         answers = [
             first if isinstance(first, BaseException) else second for first, second in zip(sums, answers, strict=True)
         ]
-        coverage = coverage_of(answers, self.shard_items, request.min_coverage).model_copy(update=self.chunks)
+        coverage = coverage_of(answers, self.shard_items, request.min_coverage).model_copy(update=self.model_facts)
         answered = [answer for answer in answers if isinstance(answer, ShardAnswer)]
         results = await asyncio.to_thread(results_of, answered, asked, policy, temperature, coverage, encoded.is_known)
         head = SearchResponse(

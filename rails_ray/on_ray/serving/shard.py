@@ -11,7 +11,9 @@ import torch
 from numpy.typing import NDArray
 from ray import serve as ray_serve
 
-from rails_ray import build, build_search
+from rails_ray.build import family
+from rails_ray.build import search as search_building
+from rails_ray.build.version import version_config, version_similarity
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.serving.heap import give_back_soon
 from rails_ray.retrieval import Found, FoundAbove
@@ -121,12 +123,12 @@ class Shard:
         manifest = read_manifest(store, version)
         self.identity = manifest.contents_sha256
         device = reserved_device()
-        self.similarity: Any = build.version_similarity(store, manifest).to(device)
-        self.config = build.version_config(store, manifest)
+        self.similarity: Any = version_similarity(store, manifest).to(device)
+        self.config = version_config(store, manifest)
         self.items = read_shards(store, manifest, [shard], self.similarity.num_components[1])
         self.rows = {item_id: row for row, item_id in enumerate(self.items.item_ids)}
         self.state = map_tensors(lambda tensor: tensor.to(device), self.items.state)
-        self.indexes = build_search.code_indexes(self.similarity, self.state)
+        self.indexes = search_building.code_indexes(self.similarity, self.state)
         self.device = device
 
     @of_identity
@@ -138,7 +140,7 @@ class Shard:
         return found
 
     def _search(self, query: AnyQuery, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
-        retriever = build_search.retriever(
+        retriever = search_building.retriever(
             asked.method,
             self.similarity,
             self.state,
@@ -184,7 +186,7 @@ class Shard:
         rows = self._rows_of(exclude)
         query = map_tensors(lambda tensor: tensor.to(self.device), query)
         excluded = Exclusions.of(rows) if any(rows) else None
-        logit = build.logit(self.config)
+        logit = family(self.config).offers.logit
         assert isinstance(self.state, ItemState)
         total = BruteForce(self.similarity, self.state).log_sum_exp(query, logit, excluded)
         return total.cpu().numpy()

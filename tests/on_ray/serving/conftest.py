@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rails_ray import build, on_ray
+from rails_ray import on_ray
+from rails_ray.build.version import version_model
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.storage import shards
@@ -23,4 +24,4 @@ def served_version(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) 
     storage = Storage(str(root))
     items = shards.read_shards(storage, published, range(2))
     with served(ServeArgs(storage=str(root), timeout_s=5, allow_anonymous=True), port=free_port()) as url:
-        yield Served(url, root, published, build.version_model(storage, published), items.item_ids, items.state)
+        yield Served(url, root, published, version_model(storage, published), items.item_ids, items.state)

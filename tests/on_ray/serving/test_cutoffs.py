@@ -7,7 +7,7 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from cutoffs.test_calibration import BETA, drawn
-from rails_ray.config import LossConfig
+from rails_ray.build import family
 from rails_ray.cutoffs.calibration import Calibration
 from rails_ray.cutoffs.distributions import UNIFORM, Background, BetaDistribution, ExpDistribution, sphere
 from rails_ray.cutoffs.policies import CoverageCutoff, MassCutoff, NucleusCutoff, ScoreCutoff, TopKCutoff
@@ -16,16 +16,19 @@ from rails_ray.losses.exp_nce import exp_logit
 from rails_ray.on_ray.serving.cutoffs import Cutoffs
 from rails_ray.on_ray.serving.router import _told
 from rails_ray.on_ray.serving.schemas import CutoffInput
+from rails_ray.training.objectives import ContrastiveConfig
 from storage.test_calibrations import STORED
 from support.examples import small_config
 
 CONFIG = small_config()
 FITTED = Background(30.0, 40.0)
 CALIBRATION = Calibration(drawn(300, 0), BETA)
-PLAIN = Cutoffs(CONFIG, num_items=60, version_mass=0.9)
+PLAIN = Cutoffs(family(CONFIG).offers, num_items=60, version_mass=0.9)
 STORED_FITTED = replace(STORED, fitted=FITTED)
 CALIBRATED = replace(PLAIN, calibration=CALIBRATION, stored=STORED_FITTED)
-UNTRAINED = Cutoffs(replace(CONFIG, loss=LossConfig(kind="sampled_softmax")), num_items=60, version_mass=None)
+UNTRAINED = Cutoffs(
+    family(CONFIG.with_family(loss=ContrastiveConfig(kind="sampled_softmax"))).offers, num_items=60, version_mass=None
+)
 
 
 def test_a_request_comes_before_the_deployment_and_that_before_the_version() -> None:
@@ -66,12 +69,12 @@ def test_each_field_is_its_policy() -> None:
 
 @pytest.mark.parametrize(
     ("background", "expected"),
-    [(None, UNIFORM), ("uniform", UNIFORM), ("sphere", sphere(CONFIG.components.width)), ("fitted", FITTED)],
+    [(None, UNIFORM), ("uniform", UNIFORM), ("sphere", sphere(CONFIG.family.components.width)), ("fitted", FITTED)],
 )
 def test_a_mass_is_of_the_losss_distribution_over_a_background(background: str | None, expected: Background) -> None:
     asked = CutoffInput(mass=0.5, background=background)
     assert CALIBRATED.policy(asked, 9) == MassCutoff(0.5, BetaDistribution(expected), max_items=9)
-    exp = replace(CALIBRATED, config=replace(CONFIG, loss=LossConfig(kind="exp_nce")))
+    exp = replace(CALIBRATED, offers=family(CONFIG.with_family(loss=ContrastiveConfig(kind="exp_nce"))).offers)
     assert exp.policy(asked, 9) == MassCutoff(0.5, ExpDistribution(expected), max_items=9)
     assert exp.policy(CutoffInput(nucleus=0.5), 9, np.zeros(1)).logit is exp_logit
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from rails_ray.data.dataset import SparseRows
-from rails_ray.encoders.solar import Chunk, Solar, SolarConfig
+from rails_ray.encoders.solar import Chunk, ChunksConfig
+from rails_ray.models.solar import Solar
 from rails_ray.on_ray.serving.encoder import encode_to_tables
 from rails_ray.similarities.look_up import LookUpConfig
 
@@ -16,7 +17,7 @@ LEARNT = {"text": ["red car", "hat"], "features": SPARSE, "vector": np.eye(3, dt
 
 
 def solar_of(kind: Any, width: int) -> Solar:
-    config = SolarConfig(num_chunks=2, num_buckets=5, hidden=4, input=kind, num_inputs=50, width=width)
+    config = ChunksConfig(num_chunks=2, num_buckets=5, hidden=4, input=kind, num_inputs=50, width=width)
     torch.manual_seed(0)
     chunks = {number: Chunk(config, number) for number in range(2)}
     for chunk in chunks.values():

@@ -8,8 +8,10 @@ import httpx
 import numpy as np
 import pytest
 
-from rails_ray import build, build_search, cli
-from rails_ray.encoders.solar import Solar
+from rails_ray import cli
+from rails_ray.build import search as search_building
+from rails_ray.build.version import version_model
+from rails_ray.models.solar import Solar
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.storage import shards
@@ -36,7 +38,7 @@ class Server:
 
     def offline(self, k: int, exclude: list[int] | None = None) -> tuple[list[list[str]], list[list[float]]]:
         query = self.model.encode_queries(self.model.query_features(TEXTS))
-        made = build_search.retriever("brute_force", self.model.similarity, self.items.state, k, k)
+        made = search_building.retriever("brute_force", self.model.similarity, self.items.state, k, k)
         found = made.search(query, k, Exclusions.of([exclude or []] * len(TEXTS))).top_k
         return [[self.items.item_ids[row] for row in line] for line in found.item_rows.tolist()], found.scores.tolist()
 
@@ -47,7 +49,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Itera
     root = tmp_path_factory.mktemp("solar")
     published = publish_solar(root, write_text_data(root / "my-data"), chunks=[0, 1, 3])
     store = Storage(str(root))
-    model = build.version_model(store, published)
+    model = version_model(store, published)
     assert isinstance(model, Solar)
     with served(ServeArgs(storage=str(root), timeout_s=30, allow_anonymous=True), port=free_port()) as url:
         yield Server(url, model, shards.read_shards(store, published, range(2)))
@@ -152,7 +154,7 @@ def test_the_command_says_what_an_answer_lacks(server: Server, capfd: pytest.Cap
         ),
         ({"method": "inverted", "num_candidates": 3}, 422, "num_candidates must be at least 10, the k of the search"),
         ({"method": "two_pass"}, 422, "method must be one of brute_force, inverted for items that are found by their"),
-        ({"cutoff": {"nucleus": 0.5}}, 409, "got SOLAR: take coverage, score or top_k"),
+        ({"cutoff": {"nucleus": 0.5}}, 409, "got loss bucket_cross_entropy: take coverage, score or top_k"),
         ({"cutoff": {"mass": 0.5}}, 409, "cutoff mass needs a model with a trained tau_q"),
         ({"queries": [{"embedding": [1.0]}]}, 422, "queries[0] must be given by text for this index, got embedding"),
         ({"queries": [{"features": {"1": 1.0}}]}, 422, "queries[0] must be given by text for this index, got features"),

@@ -11,8 +11,10 @@ import httpx
 import pytest
 import torch
 
-from rails_ray import build, build_search, client
-from rails_ray.config import LossConfig, to_json
+from rails_ray import client
+from rails_ray.build import search as search_building
+from rails_ray.build.dual_encoder import DualEncoderFamily
+from rails_ray.config import to_json
 from rails_ray.errors import DamagedError, UnavailableError, UnsupportedError
 from rails_ray.on_ray.serving import shard as shard_module
 from rails_ray.on_ray.serving.answers import coverage_of
@@ -29,10 +31,11 @@ from rails_ray.similarities.states import take
 from rails_ray.storage import manifest, parts, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
+from rails_ray.training.objectives import ContrastiveConfig
 from support.examples import part_of, random_states, small_config
 from support.s3_server import free_port
 
-CONFIG = replace(small_config(), loss=LossConfig(kind="sampled_softmax"))
+CONFIG = small_config().with_family(loss=ContrastiveConfig(kind="sampled_softmax"))
 QUERY, ITEMS = random_states(2, 30, p_q=2, p_x=2, width=6)
 
 
@@ -45,7 +48,10 @@ def publish_without(folder: Path, column: str, p_x: int = 2, shard_items: tuple[
     for part in planned:
         own = take(items, slice(part.first_row, part.first_row + part.num_items))
         parts.write_part(store, "v1", part, part_of(own, part.first_row))
-    files = [(manifest.CONFIG, to_json(CONFIG)), (manifest.WEIGHTS, state.to_bytes(build.model(CONFIG)))]
+    files = [
+        (manifest.CONFIG, to_json(CONFIG)),
+        (manifest.WEIGHTS, state.to_bytes(DualEncoderFamily.of(CONFIG).model())),
+    ]
     encoded = parts.finish(store, "v1", planned, run="r", query={"text": "string"}, files=files, cutoff_mass=None)
     versions.publish(store, encoded, "2026-01-01T00:00:00Z")
 
@@ -106,7 +112,7 @@ def router_of(folder: Path, failing: str | None) -> SimpleNamespace:
         cutoffs=Cutoffs.read(store, published, args),
         index_facts=manifest.summary(published),
         encoder=lambda queries: EncodedQueries(QUERY, [[] for _ in queries], [True] * len(queries)),
-        chunks={},
+        model_facts={},
         args=args,
     )
 
@@ -128,13 +134,13 @@ def test_a_shard_that_fails_in_one_round_of_a_nucleus_is_in_neither(tmp_path: Pa
         answer(failing)
     some = answer(failing, min_coverage=0.5)
     assert (some.coverage.items_searched, some.is_exact) == (18, False)
-    best = BruteForce(build.similarity(CONFIG), ITEMS)
-    best.similarity.load_state_dict(build.model(CONFIG).similarity.state_dict())
+    best = BruteForce(DualEncoderFamily.of(CONFIG).similarity(), ITEMS)
+    best.similarity.load_state_dict(DualEncoderFamily.of(CONFIG).model().similarity.state_dict())
     for line, result in enumerate(some.results):
         assert {int(item[1:]) >= 12 for item in result.items} == {True}
         if failing == "log_sum_exp":  # the normaliser is that of the items that were searched
             scores = best.scores(QUERY)[line, 12:].sort(descending=True).values
-            held = (scores / CONFIG.similarity.temperature).softmax(0).cumsum(0)
+            held = (scores / CONFIG.family.similarity.temperature).softmax(0).cumsum(0)
             assert result.num_kept == int((held < 0.9).sum()) + 1
 
 
@@ -146,7 +152,7 @@ def test_over_http_what_a_version_lacks_is_told_and_the_rest_answers(tmp_path: P
     with served(ServeArgs(storage=str(tmp_path), allow_anonymous=True), port=free_port()) as url:
         answers = {
             method: httpx.post(f"{url}/v1/search", json=body | {"method": method}, timeout=30)
-            for method in build_search.METHODS
+            for method in search_building.METHODS
         }
         for cutoff, message in LACKING.items():
             response = httpx.post(f"{url}/v1/search", json=body | {"cutoff": {cutoff: 0.9}}, timeout=30)
@@ -172,7 +178,7 @@ def test_over_http_what_a_version_lacks_is_told_and_the_rest_answers(tmp_path: P
     assert two_pass == exact
 
 
-@pytest.mark.parametrize("method", build_search.METHODS)
+@pytest.mark.parametrize("method", search_building.METHODS)
 def test_without_gates_a_mixture_cannot_be_searched(tmp_path: Path, method: str) -> None:
     with pytest.raises(ValueError, match="must have the column 'gate' of its items, got an index without it"):
         asked(shard_without(tmp_path, "gate"), method)

@@ -1,9 +1,10 @@
 import copy
 import io
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,17 +12,30 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from rails_ray import build, build_data, config, recipes
-from rails_ray.config import DataConfig, LossConfig, RunConfig
+from rails_ray import config, recipes
+from rails_ray.build.data import for_data, item_inputs, read_corpus, read_data
+from rails_ray.build.dual_encoder import DualEncoderFamily
+from rails_ray.config import DataConfig, RunConfig
+from rails_ray.config.dual_encoder import (
+    CrossDeviceNegatives,
+    InBatchNegatives,
+    Loss,
+    Negatives,
+    UniformNegatives,
+)
 from rails_ray.data import sequences
 from rails_ray.data.batch import PairSampler, WindowSampler
-from rails_ray.encoders.solar import SolarConfig
+from rails_ray.encoders.sasrec import SasrecConfig
+from rails_ray.encoders.solar import ChunksConfig
 from rails_ray.encoders.text import TransformerConfig
+from rails_ray.losses.bucket_cross_entropy import BucketCrossEntropyConfig
 from rails_ray.similarities.dot_product import DotProductConfig
 from rails_ray.similarities.look_up import LookUpConfig
 from rails_ray.storage import manifest
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.contrast import Gathered, Streamed, WithinBatch
+from rails_ray.training.objectives import ContrastiveConfig, MaximumLikelihoodConfig, PointwiseConfig
+from rails_ray.training.terms import TermsConfig
 from support.examples import (
     small_config,
     small_history_config,
@@ -37,16 +51,45 @@ def test_a_config_comes_back_from_its_json(recipe) -> None:
 
 
 def test_every_field_of_solar_comes_back() -> None:
-    made = small_solar_config()
-    other = SolarConfig(
-        num_chunks=3, num_buckets=7, codes="hashed", hidden=5, input="vector", num_inputs=9, ngram_sizes=(2,), width=11
+    sizes = ChunksConfig(
+        num_chunks=3,
+        num_buckets=7,
+        codes="hashed",
+        hidden=9,
+        num_inputs=11,
+        ngram_sizes=(3, 5),
+        reads_items=True,
+        width=2,
     )
-    loss = LossConfig(kind="bucket_cross_entropy", num_sampled_buckets=4)
-    made = replace(made, encoder=other, similarity=LookUpConfig(values="logit"), loss=loss)
+    made = small_solar_config().with_family(
+        encoder=sizes,
+        similarity=LookUpConfig(values="logit"),
+        loss=BucketCrossEntropyConfig(num_sampled_buckets=4),
+    )
+    assert config.from_json(config.to_json(made)) == made
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"encoder": TransformerConfig(width=8)},
+        {"encoder": SasrecConfig(width=8, num_items=3, corpus="a")},
+        {"similarity": DotProductConfig(temperature=0.5)},
+        {"loss": ContrastiveConfig(kind="exp_nce")},
+        {"loss": PointwiseConfig()},
+        {"loss": MaximumLikelihoodConfig()},
+        {"negatives": InBatchNegatives(), "encode_size": 4},
+        {"negatives": CrossDeviceNegatives(block_size=3)},
+    ],
+    ids=str,
+)
+def test_every_member_of_a_union_comes_back_by_its_kind(fields: dict[str, Any]) -> None:
+    made = small_config().with_family(**fields)
     back = config.from_json(config.to_json(made))
     assert back == made
-    assert type(back.encoder) is SolarConfig
-    assert type(back.similarity) is LookUpConfig
+    assert {name: type(getattr(back.family, name)) for name in fields} == {
+        name: type(value) for name, value in fields.items()
+    }
 
 
 @pytest.mark.parametrize("recipe", recipes.RECIPES)
@@ -59,16 +102,25 @@ def test_an_unknown_recipe() -> None:
         recipes.by_name("emoji")
 
 
+def of_family(value: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return value | {"family": value["family"] | fields}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda value: value | {"speed": 9}, "unexpected keyword argument 'speed'"),
-        (lambda value: {key: v for key, v in value.items() if key != "loss"}, "'loss'"),
+        (lambda value: value | {"speed": 9}, "RunConfig, got: speed: Unexpected keyword argument"),
         (lambda value: value | {"training": {"num_steps": 0}}, "num_steps must be at least 1, got 0"),
-        (lambda value: value | {"encoder": {"ngram_sizes": [1]}}, "ngram_sizes must be at least 2"),
-        (lambda value: value | {"encoder": {"num_chunks": 3}}, "must have the fields of RunConfig, got: 'ngram_sizes'"),
-        (lambda value: value | {"encoder": {"num_chunks": 0, "ngram_sizes": []}}, "num_chunks must be at least 1, got"),
-        (lambda value: value | {"encoder": {"num_heads": 3}}, "width must be a multiple of the 3 heads, got 64"),
+        (lambda value: value | {"training": {"num_steps": "7"}}, "training.num_steps: Input should be a valid integer"),
+        (lambda value: value | {"family": {"kind": "other"}}, "family: Input tag 'other' .* 'dual_encoder', 'solar'"),
+        (lambda value: value | {"family": {}}, "family: Unable to extract tag using discriminator 'kind'"),
+        (lambda value: of_family(value, speed=9), "family.dual_encoder.speed: Unexpected keyword argument"),
+        (lambda value: of_family(value, encoder={"kind": "two_tower", "ngram_sizes": [1]}), "must be at least 2"),
+        (lambda value: of_family(value, encoder={"kind": "two_tower", "num_heads": 2}), "num_heads: Unexpected"),
+        (
+            lambda value: of_family(value, encoder={"kind": "sasrec", "num_heads": 3}),
+            "of the 3 heads, got 64",
+        ),
         (lambda value: [value], "must have the fields of RunConfig"),
     ],
 )
@@ -78,15 +130,20 @@ def test_a_config_that_is_none(change, message: str) -> None:
         config.from_json(json.dumps(value).encode())
 
 
+def test_bytes_that_are_no_config() -> None:
+    with pytest.raises(ValueError, match="a run's config must have the fields of RunConfig, got: : Invalid JSON"):
+        config.from_json(b"{")
+
+
 @pytest.mark.parametrize("made", [small_config(), small_history_config()], ids=["texts", "histories"])
 def test_initial_weights_are_the_seeds(made: RunConfig) -> None:
-    first, second = (build.model(made) for _ in range(2))
+    first, second = (DualEncoderFamily.of(made).model() for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("similarity", ["mixture", "dot product"])
 def test_an_item_begins_near_a_query_of_the_same_words(similarity: str) -> None:
-    model = build.model(small_config(similarity)).eval()
+    model = DualEncoderFamily.of(small_config(similarity)).model().eval()
     features = model.query_features(["red car", "blue hat", "gold lamp"])
     query, items = model.encode_queries(features), model.encode_items(features)
     assert torch.allclose(query.components, items.components, atol=1e-6)
@@ -95,11 +152,11 @@ def test_an_item_begins_near_a_query_of_the_same_words(similarity: str) -> None:
 def test_packaged_data_is_written_once(tmp_path: Path) -> None:
     storage = Storage(str(tmp_path))
     settings = replace(small_config(), data=DataConfig(num_valid=20, num_test=20))
-    first = build_data.data(settings, storage)
+    first = read_data(settings, storage)
     (folder,) = (tmp_path / "data").iterdir()
     written = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     assert set(written) == {"items.parquet", "queries.parquet", "relevance.parquet"}
-    assert build_data.data(settings, storage).queries["test"].inputs == first.queries["test"].inputs
+    assert read_data(settings, storage).queries["test"].inputs == first.queries["test"].inputs
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == written
 
 
@@ -114,7 +171,11 @@ def histories(tmp_path: Path) -> RunConfig:
     """A run on sequences of the user's own; how many items there are is left to them."""
     made = small_history_config()
     folder = write_sequence_data(tmp_path / "sequences")
-    return replace(made, data=DataConfig(folder=str(folder)), encoder=replace(made.encoder, num_items=0))
+    return replace(
+        made,
+        data=DataConfig(folder=str(folder)),
+        family=replace(made.family, encoder=replace(made.family.encoder, num_items=0)),
+    )
 
 
 @pytest.fixture
@@ -123,21 +184,21 @@ def storage(tmp_path: Path) -> Storage:
 
 
 def test_data_of_the_user(texts: RunConfig, histories: RunConfig, storage: Storage) -> None:
-    assert len(build_data.data(texts, storage).item_ids) == 60
-    assert len(build_data.data(histories, storage).item_ids) == 12
+    assert len(read_data(texts, storage).item_ids) == 60
+    assert len(read_data(histories, storage).item_ids) == 12
     assert storage.list(".") == []  # only what is packaged is written
 
 
 def test_histories_need_a_folder(storage: Storage) -> None:
     with pytest.raises(ValueError, match=r"recipe small needs --data\.folder, with items\.parquet and .*, got none"):
-        build_data.data(small_history_config(), storage)
+        read_data(small_history_config(), storage)
 
 
 def test_a_config_is_completed_by_its_data(histories: RunConfig, storage: Storage) -> None:
-    made = build_data.for_data(histories, build_data.data(histories, storage))
-    assert made.encoder.num_items == 12
-    assert made.encoder.corpus
-    assert build_data.for_data(made, build_data.data(made, storage)) == made
+    made = for_data(histories, read_data(histories, storage))
+    assert made.family.encoder.num_items == 12
+    assert made.family.encoder.corpus
+    assert for_data(made, read_data(made, storage)) == made
     assert config.from_json(config.to_json(made)) == made
 
 
@@ -145,63 +206,63 @@ def test_a_folder_is_named_so_that_any_process_finds_it(texts: RunConfig, monkey
     absolute = Path(str(texts.data.folder))
     monkeypatch.chdir(absolute.parent)
     relative = replace(texts, data=DataConfig(folder=absolute.name))
-    data = build_data.data(texts, Storage("unused"))
-    assert build_data.for_data(relative, data).data.folder == str(absolute.resolve())
+    data = read_data(texts, Storage("unused"))
+    assert for_data(relative, data).data.folder == str(absolute.resolve())
     remote = replace(texts, data=DataConfig(folder="s3://bucket/data"))
-    assert build_data.for_data(remote, data) == remote
+    assert for_data(remote, data) == remote
 
 
 def test_a_config_for_other_data(histories: RunConfig, storage: Storage) -> None:
-    data = build_data.data(histories, storage)
-    wrong = replace(histories, encoder=replace(histories.encoder, num_items=9))
+    data = read_data(histories, storage)
+    wrong = histories.with_family(encoder=replace(histories.family.encoder, num_items=9))
     with pytest.raises(ValueError, match=r"encoder\.num_items must be the 12 items of .*, or 0, got 9"):
-        build_data.for_data(wrong, data)
-    made = build_data.for_data(histories, data)
+        for_data(wrong, data)
+    made = for_data(histories, data)
     items = Path(str(histories.data.folder)) / "items.parquet"
     pq.write_table(pq.read_table(items).take([1, 0, *range(2, 12)]), items)  # as many, in another order
     with pytest.raises(ValueError, match="must hold the items that the run was trained on, in their order, got others"):
-        build_data.for_data(made, build_data.data(made, storage))
+        for_data(made, read_data(made, storage))
     with pytest.raises(ValueError, match="must hold the items that the run was trained on"):
-        build_data.corpus(made, storage)
+        read_corpus(made, storage)
 
 
 def test_batches_are_those_that_the_encoder_reads(texts: RunConfig, histories: RunConfig, storage: Storage) -> None:
     for made, kind in ((texts, PairSampler), (histories, WindowSampler)):
-        data = build_data.data(made, storage)
-        made = build_data.for_data(made, data)
-        model = build.model(made)
-        sampler = build.sampler(made, model, data, rank=1, num_workers=2)
+        data = read_data(made, storage)
+        made = for_data(made, data)
+        model = DualEncoderFamily.of(made).model()
+        sampler = DualEncoderFamily.of(made).sampler(model, data, rank=1, num_workers=2)
         assert isinstance(sampler, kind)
         assert len(sampler.batch(0).queries) == made.training.batch_size // 2
-        step = build.training_step(model, made, lambda mean: mean)
+        step = DualEncoderFamily.of(made).training_step(model, lambda mean: mean)
         assert step(sampler.batch(0)).isfinite()
 
 
 def test_the_corpus_of_texts(texts: RunConfig, storage: Storage) -> None:
-    corpus = build_data.corpus(texts, storage)
-    data = build_data.data(texts, storage)
+    corpus = read_corpus(texts, storage)
+    data = read_data(texts, storage)
     assert corpus.items.column_names == ["item_id", "input"]
     assert corpus.items["item_id"].to_pylist() == data.item_ids
-    assert build_data.item_inputs(corpus.items) == data.item_inputs
+    assert item_inputs(corpus.items) == data.item_inputs
     assert (corpus.query, corpus.files) == ({"text": "string"}, {})
 
     file = Path(str(texts.data.folder)) / "items.parquet"
     items = pq.read_table(file)
     pq.write_table(items.append_column("title", pa.array([f"T{row}" for row in range(60)])), file)
-    titled = build_data.corpus(texts, storage).items
+    titled = read_corpus(texts, storage).items
     assert titled["title"].to_pylist() == [f"T{row}" for row in range(60)]
-    assert build_data.item_inputs(titled) == [f"T{row}\n{text}" for row, text in enumerate(data.item_inputs)]
+    assert item_inputs(titled) == [f"T{row}\n{text}" for row, text in enumerate(data.item_inputs)]
 
 
 def test_the_corpus_of_histories(histories: RunConfig, storage: Storage) -> None:
-    corpus = build_data.corpus(histories, storage)
-    data = build_data.data(histories, storage)
+    corpus = read_corpus(histories, storage)
+    data = read_data(histories, storage)
     assert corpus.items["item_id"].to_pylist() == data.item_ids
     assert corpus.items["title"].to_pylist() == data.titles
-    inputs = build_data.item_inputs(corpus.items.slice(3, 4))
+    inputs = item_inputs(corpus.items.slice(3, 4))
     assert isinstance(inputs, np.ndarray)
     assert inputs.tolist() == [3, 4, 5, 6]
-    model = build.model(build_data.for_data(histories, data))
+    model = DualEncoderFamily.of(for_data(histories, data)).model()
     assert model.encode_items(model.item_features(inputs)).components.shape[0] == 4
     assert corpus.query == {"history": "string", "user_id": "string"}
     stored = {name: pq.read_table(io.BytesIO(data)) for name, data in corpus.files.items()}
@@ -220,38 +281,39 @@ SOLAR = small_solar_config()
 @pytest.mark.parametrize(
     ("made", "fields", "message"),
     [
-        (HISTORIES, {"negatives": "in_batch"}, r"training\.negatives must be uniform for .* histories, got 'in_batch'"),
-        (HISTORIES, {"encode_size": 8}, r"training\.encode_size must be 0 for a model of histories, got 8"),
-        (TEXTS, {"block_size": 8}, "block_size needs negatives cross_device, got 8 and uniform"),
+        (
+            HISTORIES,
+            {"negatives": InBatchNegatives()},
+            r"negatives\.kind must be uniform for a model of histories, got 'in_batch'",
+        ),
+        (HISTORIES, {"encode_size": 8}, r"encode_size must be 0 for a model of histories, got 8"),
         (TEXTS, {"encode_size": -1}, "encode_size must be at least 0, got -1"),
-        (TEXTS, {"precision": "auto"}, "must be float32 or bfloat16 for a model that is not SOLAR, got auto"),
-        (SOLAR, {"negatives": "in_batch"}, r"for SOLAR, whose negatives are buckets, got in_batch and 0"),
-        (SOLAR, {"encode_size": 8}, r"training\.encode_size 0 for SOLAR, whose .* are buckets, got uniform and 8"),
     ],
 )
-def test_training_that_cannot_be(made: RunConfig, fields: dict[str, object], message: str) -> None:
+def test_training_that_cannot_be(made: RunConfig, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        replace(made, training=replace(made.training, **fields))
+        made.with_family(**fields)
 
 
-@pytest.mark.parametrize("kind", ["pointwise", "maximum_likelihood"])
-def test_a_loss_that_needs_all_items_at_once_refuses_blocks(kind: str) -> None:
-    training = replace(TEXTS.training, negatives="cross_device", block_size=8)
-    with pytest.raises(ValueError, match=rf"training\.block_size must be 0 for loss\.kind {kind}, got 8: beta_nce, "):
-        replace(TEXTS, training=training, loss=LossConfig(kind=kind))
+@pytest.mark.parametrize("loss", [PointwiseConfig(), MaximumLikelihoodConfig()], ids=str)
+def test_a_loss_that_needs_all_items_at_once_refuses_blocks(loss: Loss) -> None:
+    message = rf"negatives\.block_size must be 0 for loss\.kind {loss.kind}, got 8: only beta_nce, exp_nce and"
+    with pytest.raises(ValueError, match=message):
+        TEXTS.with_family(negatives=CrossDeviceNegatives(block_size=8), loss=loss)
 
 
 @pytest.mark.parametrize(
-    ("fields", "contrast"),
+    ("negatives", "contrast"),
     [
-        ({}, WithinBatch),
-        ({"negatives": "in_batch"}, WithinBatch),
-        ({"negatives": "cross_device"}, Gathered),
-        ({"negatives": "cross_device", "block_size": 8}, Streamed),
+        (UniformNegatives(), WithinBatch),
+        (InBatchNegatives(), WithinBatch),
+        (CrossDeviceNegatives(), Gathered),
+        (CrossDeviceNegatives(block_size=8), Streamed),
     ],
+    ids=str,
 )
-def test_negatives_choose_what_queries_are_compared_with(fields: dict[str, object], contrast: type) -> None:
-    chosen = build.contrast(replace(TEXTS, training=replace(TEXTS.training, **fields)))
+def test_negatives_choose_what_queries_are_compared_with(negatives: Negatives, contrast: type) -> None:
+    chosen = DualEncoderFamily.of(TEXTS.with_family(negatives=negatives)).contrast()
     assert type(chosen) is contrast
     assert getattr(chosen, "block_size", 8) == 8
 
@@ -259,12 +321,11 @@ def test_negatives_choose_what_queries_are_compared_with(fields: dict[str, objec
 @pytest.mark.parametrize(
     ("made", "name", "message"),
     [
-        (TEXTS.training, "negatives", "negatives must be one of uniform, in_batch, cross_device, got 'other'"),
         (TEXTS.training, "precision", "precision must be one of float32, bfloat16, auto, got 'other'"),
         (TransformerConfig(), "pooling", "pooling must be mean or aggregation, got 'other'"),
-        (SOLAR.similarity, "values", "values must be probability or logit, got 'other'"),
-        (SOLAR.encoder, "codes", "codes must be one of balanced, hashed, got 'other'"),
-        (SOLAR.encoder, "input", "input must be one of text, features, vector, got 'other'"),
+        (SOLAR.family.similarity, "values", "values must be probability or logit, got 'other'"),
+        (SOLAR.family.encoder, "codes", "codes must be one of balanced, hashed, got 'other'"),
+        (SOLAR.family.encoder, "input", "input must be one of text, features, vector, got 'other'"),
     ],
 )
 def test_a_word_that_is_none_of_a_fields(made: object, name: str, message: str) -> None:
@@ -275,58 +336,23 @@ def test_a_word_that_is_none_of_a_fields(made: object, name: str, message: str) 
         other.__post_init__()
 
 
-def test_a_config_that_was_stored_before_there_were_other_negatives() -> None:
+def test_a_config_that_was_stored_before_a_field_was_there_has_its_default() -> None:
     stored = json.loads(config.to_json(TEXTS))
-    for name in ("negatives", "encode_size", "block_size", "precision"):
-        del stored["training"][name]
+    del stored["training"]["precision"]
+    del stored["family"]["encode_size"]
     assert config.from_json(json.dumps(stored).encode()) == TEXTS
 
 
-LOSS = LossConfig(kind="bucket_cross_entropy")
-OTHER_LOSSES = [kind for kind in get_args(get_type_hints(LossConfig)["kind"]) if kind != LOSS.kind]
-
-
 @pytest.mark.parametrize(
-    ("made", "fields", "message"),
+    ("make", "message"),
     [
-        (
-            SOLAR,
-            {"similarity": DotProductConfig()},
-            "similarity must be LookUpConfig for SOLAR and for nothing else, got Dot",
-        ),
-        (
-            TEXTS,
-            {"similarity": LookUpConfig()},
-            "similarity must be LookUpConfig .*, got LookUpConfig with TwoTowerConfig",
-        ),
-        (HISTORIES, {"similarity": LookUpConfig()}, "got LookUpConfig with SasrecConfig"),
-        (TEXTS, {"loss": LOSS}, r"loss\.kind must be bucket_cross_entropy .* with TwoTowerConfig"),
-        (
-            TEXTS,
-            {"similarity": LookUpConfig(), "loss": LOSS},
-            "similarity must be LookUpConfig for SOLAR and for nothing else",
-        ),
-        (TEXTS, {"encoder": SolarConfig()}, "similarity must be LookUpConfig .*, got Mixture.* with SolarConfig"),
-        *[
-            (
-                SOLAR,
-                {"loss": LossConfig(kind=kind)},
-                rf"loss\.kind must be bucket_cross_entropy .*, got {kind} with SolarConfig",
-            )
-            for kind in OTHER_LOSSES
-        ],
-        (
-            SOLAR,
-            {"loss": replace(LOSS, glas_weight=0.5)},
-            r"loss\.glas_weight must be 0 without a dot product, got 0.5",
-        ),
+        (lambda: BucketCrossEntropyConfig(num_sampled_buckets=-1), "num_sampled_buckets must be at least 0, got -1"),
+        (lambda: UniformNegatives(num_items=0), "num_items must be at least 1, got 0"),
+        (lambda: CrossDeviceNegatives(block_size=-1), "block_size must be at least 0, got -1"),
+        (lambda: ContrastiveConfig(pointwise_weight=-0.5), "pointwise_weight must be at least 0, got -0.5"),
+        (lambda: TermsConfig(mutual_information_weight=-1.0), "mutual_information_weight must be at least 0, got -1.0"),
     ],
 )
-def test_parts_that_are_solars_and_parts_that_are_not(made: RunConfig, fields: dict[str, object], message: str) -> None:
+def test_a_size_or_weight_that_cannot_be(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        replace(made, **fields)
-
-
-def test_fewer_than_no_sampled_buckets() -> None:
-    with pytest.raises(ValueError, match="num_sampled_buckets must be at least 0, got -1"):
-        LossConfig(num_sampled_buckets=-1)
+        make()

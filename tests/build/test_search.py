@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from rails_ray import build, build_search
+from rails_ray.build import search as search_building
+from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.quantizers import random_codes
 from rails_ray.similarities.look_up import LookUp
 from rails_ray.similarities.states import Codes, Tables
@@ -22,7 +23,7 @@ def states(num_items: int = 200) -> tuple[LookUp, Tables, Codes]:
 def test_items_with_codes_are_searched_by_them(method: str, num_probes: int | None) -> None:
     """`inverted` probes all buckets where there are no more than would be probed."""
     similarity, query, items = states()
-    searched = build_search.retriever(method, similarity, items, 200, 1, num_probes).search(query, 5).top_k
+    searched = search_building.retriever(method, similarity, items, 200, 1, num_probes).search(query, 5).top_k
     scores = similarity.scores(query, items)
     best = scores.topk(5, dim=1)
     if num_probes != 3:
@@ -33,16 +34,17 @@ def test_items_with_codes_are_searched_by_them(method: str, num_probes: int | No
 @pytest.mark.parametrize(("num_buckets", "probes"), [(20, 20), (150, 100)])
 def test_a_hundred_buckets_are_probed_where_nothing_is_said(num_buckets: int, probes: int) -> None:
     items = Codes(torch.zeros(3, 4, dtype=torch.int32))
-    assert build_search.retriever("inverted", LookUp(num_buckets), items, 3, 1).num_probes == probes
+    assert search_building.retriever("inverted", LookUp(num_buckets), items, 3, 1).num_probes == probes
 
 
 @pytest.mark.parametrize("method", ["brute_force", "inverted"])
 def test_indexes_that_were_made_once_answer_alike(method: str) -> None:
     similarity, query, items = states()
-    indexes = build_search.code_indexes(similarity, items)
+    indexes = search_building.code_indexes(similarity, items)
     assert indexes is not None
     found = [
-        build_search.retriever(method, similarity, items, 50, 1, 3, of).search(query, 5).top_k for of in (indexes, None)
+        search_building.retriever(method, similarity, items, 50, 1, 3, of).search(query, 5).top_k
+        for of in (indexes, None)
     ]
     assert torch.equal(found[0].item_rows, found[1].item_rows)
     assert torch.equal(found[0].scores, found[1].scores)
@@ -51,7 +53,7 @@ def test_indexes_that_were_made_once_answer_alike(method: str) -> None:
 def test_a_code_that_is_no_bucket() -> None:
     _, _, items = states()
     with pytest.raises(ValueError, match="codes must be below the 19 buckets, got 19"):
-        build_search.code_indexes(LookUp(19), items)
+        search_building.code_indexes(LookUp(19), items)
 
 
 @pytest.mark.parametrize("method", ["two_pass", "combined", "exact"])
@@ -59,13 +61,13 @@ def test_other_ways_to_search_are_not_for_codes(method: str) -> None:
     similarity, _, items = states()
     message = f"method must be one of brute_force, inverted for items that are found by their codes, got '{method}'"
     with pytest.raises(ValueError, match=message):
-        build_search.retriever(method, similarity, items, 200, 1)
+        search_building.retriever(method, similarity, items, 200, 1)
 
 
 def test_inverted_is_for_codes_alone() -> None:
-    model = build.model(small_config("dot product")).eval()
+    model = DualEncoderFamily.of(small_config("dot product")).model().eval()
     items = model.encode_items(model.item_features(TEXTS))
     message = "method must be one of brute_force, .*, combined for items that have components, got 'inverted'"
     with pytest.raises(ValueError, match=message):
-        build_search.retriever("inverted", model.similarity, items, 2, 2)
-    assert build_search.code_indexes(model.similarity, items) is None
+        search_building.retriever("inverted", model.similarity, items, 2, 2)
+    assert search_building.code_indexes(model.similarity, items) is None

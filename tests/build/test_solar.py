@@ -7,11 +7,16 @@ import pyarrow as pa
 import pytest
 import torch
 
-from rails_ray import build, build_chunks, build_data
-from rails_ray.config import DataConfig, LossConfig, RunConfig, to_json
+from rails_ray.build import family
+from rails_ray.build.data import read_data
+from rails_ray.build.solar import SolarFamily
+from rails_ray.build.version import version_config, version_model, version_similarity
+from rails_ray.config import DataConfig, RunConfig, to_json
 from rails_ray.encoders.bags import WeightedBags
-from rails_ray.encoders.solar import Chunk, Predicted, Solar, predicted_buckets
+from rails_ray.encoders.solar import Chunk
 from rails_ray.errors import DamagedError, UnsupportedError
+from rails_ray.losses.bucket_cross_entropy import BucketCrossEntropyConfig
+from rails_ray.models.solar import Predicted, Solar, predicted_buckets
 from rails_ray.quantizers import random_codes
 from rails_ray.similarities.look_up import LookUp, LookUpConfig
 from rails_ray.storage import manifest, parquet, parts
@@ -29,7 +34,7 @@ def weights_of(numbers: list[int], config: RunConfig = CONFIG) -> list[tuple[str
     """Those of chunks that have learnt the words of two texts."""
     found = []
     for number in numbers:
-        chunk = build_chunks.chunk(config, number)
+        chunk = SolarFamily.of(config).chunk(number)
         chunk.learn(TEXTS)
         found.append((f"chunk-{number:03d}/model.safetensors", state.to_bytes(chunk)))
     return found
@@ -38,7 +43,7 @@ def weights_of(numbers: list[int], config: RunConfig = CONFIG) -> list[tuple[str
 def test_a_chunks_initial_weights_are_the_runs_seed_and_its_number() -> None:
     before = torch.get_rng_state()
     first, again, other, of_another_run = (
-        state.copy(build_chunks.chunk(replace(CONFIG, seed=seed), number))
+        state.copy(SolarFamily.of(replace(CONFIG, seed=seed)).chunk(number))
         for seed, number in ((5, 1), (5, 1), (5, 2), (6, 1))
     )
     assert torch.equal(torch.get_rng_state(), before)
@@ -51,7 +56,7 @@ def test_a_chunks_initial_weights_are_the_runs_seed_and_its_number() -> None:
 
 @pytest.mark.parametrize("numbers", [[0, 1, 2, 3], [2], [3, 1]])
 def test_a_trained_model_has_the_chunks_whose_weights_there_are(numbers: list[int]) -> None:
-    model = build.trained_model(CONFIG, iter(weights_of(numbers)))
+    model = family(CONFIG).trained_model(iter(weights_of(numbers)))
     assert isinstance(model, Solar)
     assert not model.training
     assert sorted(map(int, model.chunks)) == sorted(numbers)
@@ -60,7 +65,7 @@ def test_a_trained_model_has_the_chunks_whose_weights_there_are(numbers: list[in
         if number not in numbers:
             assert not tables[:, number].any()
             continue
-        chunk = build_chunks.chunk(CONFIG, number)
+        chunk = SolarFamily.of(CONFIG).chunk(number)
         chunk.learn(TEXTS)
         expected = chunk(chunk.features(TEXTS)).sigmoid() / len(numbers)
         assert torch.allclose(tables[:, number], expected, atol=1e-7)
@@ -69,52 +74,52 @@ def test_a_trained_model_has_the_chunks_whose_weights_there_are(numbers: list[in
 def test_weights_of_another_chunk_or_none() -> None:
     [(_, weights)] = weights_of([1])
     with pytest.raises(ValueError, match="weights of a chunk must be of seed 2, got those of seed 1: train it again"):
-        build.trained_model(CONFIG, [("chunk-002/model.safetensors", weights)])
+        family(CONFIG).trained_model([("chunk-002/model.safetensors", weights)])
     with pytest.raises(ValueError, match="a model must have at least 1 trained chunk, got none"):
-        build.trained_model(CONFIG, [])
+        family(CONFIG).trained_model([])
 
 
 @pytest.mark.parametrize("item_ids", [ITEM_IDS, list(range(100, 160))], ids=["text", "integer"])
 def test_codes_are_those_of_the_config(item_ids: list[str] | list[int]) -> None:
-    balanced = build_chunks.codes(CONFIG, item_ids)
+    balanced = SolarFamily.of(CONFIG).codes(item_ids)
     assert balanced.item_ids == item_ids
     assert balanced.codes.dtype == np.int32
     assert (balanced.codes == random_codes.balanced(60, 4, 20, 0)).all()
     assert (random_codes.loads(balanced.codes, 20) == 3).all()
-    hashed = build_chunks.codes(with_encoder(codes="hashed"), item_ids)
+    hashed = SolarFamily.of(with_encoder(codes="hashed")).codes(item_ids)
     assert (hashed.codes == random_codes.hashed(item_ids, 4, 20, 0)).all()
-    other = build_chunks.codes(replace(CONFIG, seed=1), item_ids)
+    other = SolarFamily.of(replace(CONFIG, seed=1)).codes(item_ids)
     assert (other.codes != balanced.codes).any()
 
 
 @pytest.mark.parametrize("kind", ["balanced", "hashed"])
 def test_there_are_no_more_buckets_than_items(kind: str) -> None:
     with pytest.raises(ValueError, match=r"encoder\.num_buckets must be at most the 60 items, got 100"):
-        build_chunks.codes(with_encoder(num_buckets=100, codes=kind), ITEM_IDS)
-    assert build_chunks.codes(with_encoder(num_buckets=60, codes=kind), ITEM_IDS).codes.max() < 60
+        SolarFamily.of(with_encoder(num_buckets=100, codes=kind)).codes(ITEM_IDS)
+    assert SolarFamily.of(with_encoder(num_buckets=60, codes=kind)).codes(ITEM_IDS).codes.max() < 60
 
 
 def test_items_that_are_known_keep_their_codes() -> None:
     """Some went, some came, and the order is another."""
-    known = build_chunks.codes(CONFIG, ITEM_IDS)
+    known = SolarFamily.of(CONFIG).codes(ITEM_IDS)
     item_ids = ["new", *reversed(ITEM_IDS[10:]), "newer"]
-    found, is_new = build_chunks.codes_of(CONFIG, known, item_ids)
+    found, is_new = SolarFamily.of(CONFIG).codes_of(known, item_ids)
     assert found.item_ids == item_ids
     assert is_new.tolist() == [True, *[False] * 50, True]
     assert (found.codes[1:-1] == known.codes[:9:-1]).all()
     assert (found.codes[is_new] == random_codes.add(known.codes[10:], ["new", "newer"], num_buckets=20, seed=0)).all()
-    again, is_new = build_chunks.codes_of(CONFIG, found, item_ids)
+    again, is_new = SolarFamily.of(CONFIG).codes_of(found, item_ids)
     assert not is_new.any()
     assert (again.codes == found.codes).all()
 
 
 def test_codes_of_new_items_are_chosen_among_what_is_predicted() -> None:
-    known = build_chunks.codes(CONFIG, ITEM_IDS)
-    own, is_new = build_chunks.codes_of(CONFIG, known, ["new", *ITEM_IDS, "newer"])
+    known = SolarFamily.of(CONFIG).codes(ITEM_IDS)
+    own, is_new = SolarFamily.of(CONFIG).codes_of(known, ["new", *ITEM_IDS, "newer"])
     buckets = np.stack([np.tile([7, 3], (3, 1)), np.tile([7, 3], (3, 1))]).astype(np.int64)  # [N, K', C]
     before = own.codes.copy()
     predicted = Predicted(np.array([True, True]), [0, 2, 3], buckets)
-    found = build_chunks.with_predicted(CONFIG, own, np.flatnonzero(is_new), predicted)
+    found = SolarFamily.of(CONFIG).with_predicted(own, np.flatnonzero(is_new), predicted)
     assert (own.codes == before).all()
     assert found.item_ids == own.item_ids
     assert (found.codes[~is_new] == known.codes).all()
@@ -125,25 +130,27 @@ def test_codes_of_new_items_are_chosen_among_what_is_predicted() -> None:
 
 def test_cutoffs_of_a_softmax_over_items_are_none_of_solars() -> None:
     with pytest.raises(
-        UnsupportedError, match=r"cut-offs nucleus and probability need a model that .* got SOLAR: take"
+        UnsupportedError,
+        match=r"cut-offs nucleus and probability need a model that .* got loss bucket_cross_entropy",
     ):
-        build.logit(CONFIG)
-    assert not build.has_trained_temperature(CONFIG)
+        family(CONFIG).offers.check_logit()
+    assert not family(CONFIG).offers.has_trained_temperature
 
 
 @pytest.mark.parametrize(("kind", "inputs", "width"), INPUTS)
 def test_a_chunk_is_trained_by_what_its_config_says(kind: str, inputs: Any, width: int) -> None:
     read = data_of(inputs)
     config = replace(
-        with_encoder(input=kind, width=width, num_buckets=10),
+        with_encoder(input=kind, width=width, num_buckets=10).with_family(
+            loss=BucketCrossEntropyConfig(num_sampled_buckets=3)
+        ),
         seed=2,
-        loss=LossConfig(kind="bucket_cross_entropy", num_sampled_buckets=3),
         training=replace(CONFIG.training, batch_size=2, precision="bfloat16"),
     )
-    chunk = build_chunks.chunk(config, 3, expected_buckets=1.3)
+    chunk = SolarFamily.of(config).chunk(3, expected_buckets=1.3)
     assert torch.allclose(chunk.output.bias.sigmoid(), torch.full((10,), 0.13))
-    buckets = build_chunks.codes(config, read.item_ids).codes[:, 3]
-    training = build_chunks.chunk_training(chunk, config, read, buckets)
+    buckets = SolarFamily.of(config).codes(read.item_ids).codes[:, 3]
+    training = SolarFamily.of(config).chunk_training(chunk, read, buckets)
     assert (training.step.num_sampled, training.step.precision) == (3, torch.bfloat16)
     assert training.sampler.seed == chunk.seed == 2003
     batches = [training.sampler.batch(step) for step in range(2)]
@@ -162,7 +169,7 @@ def test_a_chunk_is_trained_by_what_its_config_says(kind: str, inputs: Any, widt
 
 
 def test_held_out_words_are_unknown() -> None:
-    chunk = build_chunks.chunk(CONFIG, 0)
+    chunk = SolarFamily.of(CONFIG).chunk(0)
     chunk.learn(data_of(texts).queries["train"].inputs)
     features = chunk.features(["word1 split1 word7"])
     assert isinstance(features, WeightedBags)
@@ -171,10 +178,10 @@ def test_held_out_words_are_unknown() -> None:
 
 
 @pytest.fixture
-def version(tmp_path: Path) -> tuple[Storage, manifest.Encoded]:
+def stored(tmp_path: Path) -> tuple[Storage, manifest.Encoded]:
     """A version of 60 items by two of four chunks."""
     storage = Storage(str(tmp_path))
-    made = build_chunks.codes(CONFIG, ITEM_IDS)
+    made = SolarFamily.of(CONFIG).codes(ITEM_IDS)
     [planned] = parts.plan([60], 60)
     items = pa.table({"item_row": np.arange(60), "item_id": ITEM_IDS})
     parts.write_part(storage, "v", planned, parquet.item_part(items, made.state))
@@ -184,31 +191,31 @@ def version(tmp_path: Path) -> tuple[Storage, manifest.Encoded]:
     )
 
 
-def test_the_model_of_a_version(version: tuple[Storage, manifest.Encoded]) -> None:
-    storage, encoded = version
-    assert build.version_config(storage, encoded) == CONFIG
-    model = build.version_model(storage, encoded)
-    expected = build.trained_model(CONFIG, weights_of([0, 2]))
+def test_the_model_of_a_version(stored: tuple[Storage, manifest.Encoded]) -> None:
+    storage, encoded = stored
+    assert version_config(storage, encoded) == CONFIG
+    model = version_model(storage, encoded)
+    expected = family(CONFIG).trained_model(weights_of([0, 2]))
     features = model.query_features(TEXTS)
     assert torch.equal(model.encode_queries(features).tables, expected.encode_queries(features).tables)
-    assert build_chunks.chunk_counts(CONFIG, encoded) == {"chunks_trained": 2, "num_chunks": 4}
-    assert build_chunks.chunk_counts(small_config(), encoded) == {}
+    assert family(CONFIG).model_facts(encoded) == {"chunks_trained": 2, "num_chunks": 4}
+    assert family(small_config()).model_facts(encoded) == {}
 
 
-def test_the_similarity_of_a_version_needs_no_weights(version: tuple[Storage, manifest.Encoded]) -> None:
-    storage, encoded = version
+def test_the_similarity_of_a_version_needs_no_weights(stored: tuple[Storage, manifest.Encoded]) -> None:
+    storage, encoded = stored
     for entry in encoded.weights:
         storage.delete(f"versions/v/{entry.path}")
-    similarity = build.version_similarity(storage, encoded)
+    similarity = version_similarity(storage, encoded)
     assert isinstance(similarity, LookUp)
     assert similarity.num_buckets == 20
     with pytest.raises(DamagedError, match=r"version v must hold chunk-000/model\.safetensors, got no such file"):
-        build.version_model(storage, encoded)
+        version_model(storage, encoded)
 
 
 def test_values_are_those_of_the_config() -> None:
-    config = replace(CONFIG, similarity=LookUpConfig(values="logit"))
-    model = build.trained_model(config, weights_of([1]))
+    config = CONFIG.with_family(similarity=LookUpConfig(values="logit"))
+    model = family(config).trained_model(weights_of([1]))
     [chunk] = model.chunks.values()
     assert isinstance(chunk, Chunk)
     features = model.query_features(TEXTS)
@@ -220,9 +227,9 @@ def test_buckets_are_predicted_for_texts_with_a_known_word() -> None:
     torch.manual_seed(0)
     chunks = {}
     for number in (0, 2):
-        chunks[number] = build_chunks.chunk(config, number)
+        chunks[number] = SolarFamily.of(config).chunk(number)
         chunks[number].learn(["red car", "hat"])
-    model = Solar(config.encoder, LookUpConfig(), chunks)
+    model = Solar(config.family.encoder, LookUpConfig(), chunks)
     predicted = predicted_buckets(model, ["a red boat", "qqqq", "hat"])
     assert (predicted.is_known.tolist(), predicted.chunks) == ([True, False, True], [0, 2])
     tables = model.encode_queries(model.query_features(["a red boat", "hat"])).tables[:, [0, 2]]
@@ -232,9 +239,9 @@ def test_buckets_are_predicted_for_texts_with_a_known_word() -> None:
 
 def test_items_texts_are_training_queries_if_asked(tmp_path: Path) -> None:
     folder = write_text_data(tmp_path)
-    data = build_data.data(replace(CONFIG, data=DataConfig(folder=str(folder))), Storage("."))
-    assert build_chunks.training_queries(CONFIG, data) is data.queries["train"]
-    queries, own = build_chunks.training_queries(with_encoder(reads_items=True), data), data.queries["train"]
+    data = read_data(replace(CONFIG, data=DataConfig(folder=str(folder))), Storage("."))
+    assert SolarFamily.of(CONFIG).training_queries(data) is data.queries["train"]
+    queries, own = SolarFamily.of(with_encoder(reads_items=True)).training_queries(data), data.queries["train"]
     assert queries.inputs == [*own.inputs, *data.item_inputs]
     assert [rows.tolist() for rows in queries.relevant] == [
         *(rows.tolist() for rows in own.relevant),

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rails_ray import build_data
+from rails_ray.build import family
+from rails_ray.build.data import for_data, item_inputs, read_corpus, read_data
 from rails_ray.config import DataConfig
 from rails_ray.storage.filesystem import Storage
 from support.examples import small_config, write_text_data
@@ -15,28 +16,28 @@ from support.numbers_data import CONFIG, INPUTS, data_of, sparse, texts, vectors
 
 @pytest.mark.parametrize(("kind", "inputs", "width"), INPUTS)
 def test_a_config_is_completed_by_the_width_of_its_queries(kind: str, inputs: Any, width: int) -> None:
-    made = build_data.for_data(with_encoder(input=kind), data_of(inputs))
+    made = for_data(with_encoder(input=kind), data_of(inputs))
     assert made == with_encoder(input=kind, width=width)
-    assert build_data.for_data(made, data_of(inputs)) == made
+    assert for_data(made, data_of(inputs)) == made
 
 
 def test_a_trained_model_can_be_asked_by_features_that_it_never_saw_but_not_by_other_vectors() -> None:
-    build_data.check_can_be_asked(with_encoder(input="features", width=3), data_of(sparse))
-    build_data.check_can_be_asked(with_encoder(input="vector", width=7), data_of(vectors))
+    family(with_encoder(input="features", width=3)).check_can_be_asked(data_of(sparse))
+    family(with_encoder(input="vector", width=7)).check_can_be_asked(data_of(vectors))
     with pytest.raises(ValueError, match=r"encoder\.width must be the 7 of the queries"):
-        build_data.check_can_be_asked(with_encoder(input="vector", width=6), data_of(vectors))
+        family(with_encoder(input="vector", width=6)).check_can_be_asked(data_of(vectors))
 
 
 @pytest.mark.parametrize(("num_items", "num_buckets"), [(10, 10), (7000, 5000)])
 def test_buckets_by_default(num_items: int, num_buckets: int) -> None:
     data = replace(data_of(texts), item_ids=[f"i{row}" for row in range(num_items)])
-    made = build_data.for_data(with_encoder(num_buckets=0), data)
+    made = for_data(with_encoder(num_buckets=0), data)
     assert made == with_encoder(num_buckets=num_buckets)
 
 
 def test_more_features_may_come_than_there_are() -> None:
     made = with_encoder(input="features", width=100)
-    assert build_data.for_data(made, data_of(sparse)) == made
+    assert for_data(made, data_of(sparse)) == made
 
 
 @pytest.mark.parametrize(
@@ -51,19 +52,19 @@ def test_more_features_may_come_than_there_are() -> None:
 )
 def test_queries_that_the_encoder_does_not_read(kind: str, width: int, inputs: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        build_data.for_data(with_encoder(input=kind, width=width), data_of(inputs))
+        for_data(with_encoder(input=kind, width=width), data_of(inputs))
 
 
 def test_a_text_data_set_is_read_as_for_other_models(tmp_path: Path) -> None:
     folder = str(write_text_data(tmp_path / "mine"))
     solar, towers = (replace(made, data=DataConfig(folder=folder)) for made in (CONFIG, small_config()))
     storage = Storage(str(tmp_path / "storage"))
-    read = build_data.data(solar, storage)
-    assert read.digest() == build_data.data(towers, storage).digest()
-    assert build_data.for_data(solar, read) == solar
-    corpus = build_data.corpus(solar, storage)
+    read = read_data(solar, storage)
+    assert read.digest() == read_data(towers, storage).digest()
+    assert for_data(solar, read) == solar
+    corpus = read_corpus(solar, storage)
     assert corpus.items["item_id"].to_pylist() == read.item_ids
-    assert build_data.item_inputs(corpus.items) == read.item_inputs
+    assert item_inputs(corpus.items) == read.item_inputs
     assert (corpus.query, corpus.files) == ({"text": "string"}, {})
 
 
@@ -86,16 +87,16 @@ def test_a_data_set_of_numbers(kind: str, width: int, query: dict[str, str], tmp
     for name, columns in tables.items():
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
     config = replace(with_encoder(input=kind), data=DataConfig(folder=str(tmp_path)))
-    read = build_data.data(config, Storage("unused"))
-    made = build_data.for_data(config, read)
-    assert made.encoder.width == width
-    corpus = build_data.corpus(made, Storage("unused"))
+    read = read_data(config, Storage("unused"))
+    made = for_data(config, read)
+    assert made.family.encoder.width == width
+    corpus = read_corpus(made, Storage("unused"))
     assert corpus.items["item_id"].to_pylist() == read.item_ids == tables["items"]["item_id"]
     assert corpus.items["title"].to_pylist() == tables["items"]["title"]
     assert (corpus.query, corpus.files) == (query, {})
     with pytest.raises(ValueError, match=rf"queries of {tmp_path} must be of encoder\.input "):
-        build_data.for_data(
-            replace(config, encoder=replace(config.encoder, input="vector" if width == 6 else "features")), read
+        for_data(
+            replace(with_encoder(input="vector" if width == 6 else "features", width=width), data=config.data), read
         )
 
 
@@ -103,4 +104,4 @@ def test_a_data_set_of_numbers(kind: str, width: int, query: dict[str, str], tmp
 def test_numbers_need_a_folder(kind: str) -> None:
     message = r"recipe small-solar needs --data\.folder, with items\.parquet, queries\.parquet and .*, got none"
     with pytest.raises(ValueError, match=message):
-        build_data.data(with_encoder(input=kind), Storage("unused"))
+        read_data(with_encoder(input=kind), Storage("unused"))

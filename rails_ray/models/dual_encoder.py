@@ -1,4 +1,4 @@
-"""What is trained, stored and served: two towers, their components and the similarity that compares them."""
+"""The dual encoder: two towers, their components and the similarity that compares them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,12 +9,11 @@ from torch import Tensor, nn
 
 from rails_ray.encoders import Encoder
 from rails_ray.encoders.components import ItemComponents, QueryComponents
-from rails_ray.encoders.solar import Solar
 from rails_ray.similarities import Scored
 from rails_ray.similarities.states import ItemState, QueryState
 
 
-class Model(nn.Module):
+class DualEncoder(nn.Module):
     """Encode queries, encode items, score the ones against the others."""
 
     def __init__(
@@ -29,6 +28,23 @@ class Model(nn.Module):
         self.query_components = query_components
         self.item_components = item_components
         self.similarity: Any = similarity  # a `Similarity`, likewise
+
+    @property
+    def reads(self) -> str:
+        reads: str = self.encoder.reads
+        return reads
+
+    @property
+    def representation_width(self) -> int:
+        width: int = self.encoder.query_width
+        return width
+
+    def is_blank(self, query: Any) -> bool:
+        blank: bool = self.encoder.is_blank(query)
+        return blank
+
+    def are_known(self, inputs: Any) -> list[None]:
+        return [None] * len(inputs)
 
     def query_features(self, inputs: Any) -> Any:
         """What `encode_queries` reads, from texts or histories."""
@@ -71,6 +87,3 @@ class Model(nn.Module):
     def score(self, query: QueryState, items: ItemState) -> Scored:
         scored: Scored = self.similarity(query, items)
         return scored
-
-
-AnyModel = Model | Solar

@@ -1,0 +1,84 @@
+"""Config -> objects: the only place that chooses an implementation.
+
+| module         | what it builds                                                                   |
+|----------------|----------------------------------------------------------------------------------|
+| `dual_encoder` | models, samplers and training steps of a dual encoder                            |
+| `solar`        | SOLAR's chunks, what trains them, and the codes of items                         |
+| `data`         | what a run reads: its data set and its corpus                                    |
+| `search`       | how items are searched                                                           |
+| `version`      | what a stored version is made of                                                 |
+
+`family` is the one match on what a run trains. All else asks the `Family` that it gives.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Protocol, assert_never, runtime_checkable
+
+from rails_ray.build.dual_encoder import DualEncoderFamily
+from rails_ray.build.solar import SolarFamily
+from rails_ray.config import RunConfig
+from rails_ray.config.dual_encoder import DualEncoderConfig
+from rails_ray.config.solar import SolarConfig
+from rails_ray.cutoffs.offers import Offers
+from rails_ray.data.dataset import DataSet
+from rails_ray.models import Model
+from rails_ray.storage.manifest import Encoded
+
+
+@runtime_checkable
+class Family(Protocol):
+    """A run as everything above asks it, whatever it trains."""
+
+    @property
+    def config(self) -> RunConfig:
+        """Of the run."""
+
+    @property
+    def reads(self) -> str:
+        """The kind of query that its model reads: text, history, features or vector."""
+
+    @property
+    def offers(self) -> Offers:
+        """What cut-offs may build on."""
+
+    def completed(self, read: DataSet) -> RunConfig:
+        """The config with what it leaves to its data set filled in, so that it says all by itself.
+
+        Raises:
+            ValueError: if it was completed from other data, or names other sizes than theirs.
+        """
+
+    def check_can_be_asked(self, read: DataSet) -> None:
+        """Whether the model of a trained run can be asked about a data set.
+
+        Raises:
+            ValueError: if a row of the model is another item there, or queries are not what it reads.
+        """
+
+    def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> Any:
+        """What scores the items of a stored model, without what encodes queries if it can be had so; raises what
+        `trained_model` does."""
+
+    def model_facts(self, described: Encoded) -> dict[str, int]:
+        """What every answer says of a version's model, beside how much of the corpus was searched."""
+
+    def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> Model:
+        """A stored model, in evaluation mode.
+
+        Args:
+            weights: each file of the run's weights with its path.
+
+        Raises:
+            ValueError: if the weights are not those of such a model.
+        """
+
+
+def family(config: RunConfig) -> Family:
+    """What a run is."""
+    match config.family:
+        case DualEncoderConfig():
+            return DualEncoderFamily(config, config.family)
+        case SolarConfig():
+            return SolarFamily(config, config.family)
+        case _:
+            assert_never(config.family)

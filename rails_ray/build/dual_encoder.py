@@ -1,0 +1,286 @@
+"""Config -> objects of a dual encoder: models, what trains them and what their scores offer; a part of `build`."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, assert_never
+
+import torch
+from torch import Tensor
+
+from rails_ray.config import RunConfig
+from rails_ray.config.dual_encoder import (
+    CrossDeviceNegatives,
+    DualEncoderConfig,
+    InBatchNegatives,
+    UniformNegatives,
+)
+from rails_ray.cutoffs.distributions import BetaDistribution, ExpDistribution
+from rails_ray.cutoffs.offers import Offers
+from rails_ray.data.batch import PairSampler, Sampler, WindowSampler, relevance_of
+from rails_ray.data.dataset import DataSet, ItemLists
+from rails_ray.data.in_batch import InBatchSampler
+from rails_ray.encoders.components import ItemComponents, QueryComponents
+from rails_ray.encoders.sasrec import Sasrec, SasrecConfig
+from rails_ray.encoders.text import TextTransformer, TransformerConfig
+from rails_ray.encoders.two_tower import TwoTower, TwoTowerConfig
+from rails_ray.losses import ScoreLogit
+from rails_ray.losses.beta_nce import beta_logit
+from rails_ray.losses.exp_nce import exp_logit
+from rails_ray.losses.glas import CoOccurrence
+from rails_ray.losses.sampled_softmax import scaled_logit
+from rails_ray.models.dual_encoder import DualEncoder
+from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
+from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
+from rails_ray.storage.manifest import Encoded
+from rails_ray.training import state
+from rails_ray.training.contrast import Contrast, Gathered, Streamed, WithinBatch
+from rails_ray.training.loop import PRECISIONS
+from rails_ray.training.objectives import (
+    Contrastive,
+    ContrastiveConfig,
+    MaximumLikelihood,
+    MaximumLikelihoodConfig,
+    Objective,
+    Pointwise,
+    PointwiseConfig,
+)
+from rails_ray.training.step import TrainingStep
+from rails_ray.training.terms import Glas, MutualInformation, Term
+
+WITH_TEMPERATURE = ("beta_nce", "exp_nce")  # losses that train tau_q
+
+
+@dataclass(frozen=True)
+class DualEncoderFamily:
+    """The contract of `Family`.
+
+    own: the part of the config that is this family's.
+    """
+
+    config: RunConfig
+    own: DualEncoderConfig
+
+    @staticmethod
+    def of(config: RunConfig) -> "DualEncoderFamily":
+        """Of a run that is known to be of this family."""
+        assert isinstance(config.family, DualEncoderConfig)
+        return DualEncoderFamily(config, config.family)
+
+    @property
+    def reads(self) -> str:
+        return "history" if isinstance(self.own.encoder, SasrecConfig) else "text"
+
+    @property
+    def offers(self) -> Offers:
+        kind = self.own.loss.kind
+        return Offers(
+            trained_by=kind,
+            training_logit=self.logit(),
+            distribution_of=ExpDistribution if kind == "exp_nce" else BetaDistribution,
+            has_trained_temperature=kind in WITH_TEMPERATURE,
+            has_bounded_scores=True,
+            width=self.own.components.width,
+        )
+
+    def completed(self, read: DataSet) -> RunConfig:
+        """With the items of a model that has a row for each of them."""
+        encoder, folder = self.own.encoder, self.config.data.folder
+        if not isinstance(encoder, SasrecConfig):
+            return self.config
+        num_items = len(read.item_ids)
+        if encoder.num_items not in (0, num_items):
+            raise ValueError(
+                f"encoder.num_items must be the {num_items} items of {folder}, or 0, got {encoder.num_items}"
+            )
+        corpus = hashlib.sha256(json.dumps(read.item_ids).encode()).hexdigest()[:16]
+        if encoder.corpus not in ("", corpus):
+            raise ValueError(
+                f"{folder} must hold the items that the run was trained on, in their order, got others: train a new run"
+            )
+        return self.config.with_family(encoder=replace(encoder, num_items=num_items, corpus=corpus))
+
+    def check_can_be_asked(self, read: DataSet) -> None:
+        self.completed(read)
+
+    def model_facts(self, described: Encoded) -> dict[str, int]:
+        """Nothing, as the model is of one piece."""
+        return {}
+
+    def model(self) -> DualEncoder:
+        """An untrained model on the CPU; its initial weights depend on the seed alone."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.config.seed)
+            compared_by = self.similarity()
+            num_components = compared_by.num_components
+            encoded_by = self.encoder(num_components)
+            built = DualEncoder(
+                encoded_by,
+                QueryComponents(encoded_by.query_width, num_components, self.own.components, self.own.temperature),
+                ItemComponents(encoded_by.item_width, num_components, self.own.components),
+                compared_by,
+            )
+        _start_aligned(built)
+        # A loss that does not read tau_q leaves its head without a gradient, which data-parallel training refuses.
+        built.query_components.temperature.requires_grad_(self.own.loss.kind in WITH_TEMPERATURE)
+        return built
+
+    def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> DualEncoder:
+        [(_, data)] = weights
+        stored = self.model().eval()
+        state.load(stored, data)
+        return stored
+
+    def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> Any:
+        return self.trained_model(weights).similarity
+
+    def encoder(self, num_components: tuple[int, int]) -> TwoTower | TextTransformer | Sasrec:
+        """
+        Args:
+            num_components: (P_Q, P_X) of the similarity.
+        """
+        match self.own.encoder:
+            case TransformerConfig():
+                return TextTransformer(self.own.encoder, num_components)
+            case TwoTowerConfig():
+                return TwoTower(self.own.encoder)
+            case SasrecConfig():
+                return Sasrec(self.own.encoder)
+            case _:
+                assert_never(self.own.encoder)
+
+    def similarity(self) -> MixtureOfLogits | DotProduct:
+        match self.own.similarity:
+            case MixtureOfLogitsConfig():
+                return MixtureOfLogits(self.own.similarity)
+            case DotProductConfig():
+                return DotProduct(self.own.similarity)
+            case _:
+                assert_never(self.own.similarity)
+
+    def training_step(self, trained: DualEncoder, mean_over_workers: Callable[[Tensor], Tensor]) -> TrainingStep:
+        """What trains `trained` by the losses of the run."""
+        return TrainingStep(
+            trained,
+            self.objective(),
+            self.contrast(),
+            terms=self.terms(mean_over_workers),
+            encode_size=self.own.encode_size,
+            precision=PRECISIONS[self.config.training.precision],
+        )
+
+    def terms(self, mean_over_workers: Callable[[Tensor], Tensor]) -> list[Term]:
+        """What is added to the loss of the queries."""
+        weights = self.own.terms
+        added = list[Term]()
+        if weights.mutual_information_weight:
+            added.append(MutualInformation(weights.mutual_information_weight, mean_over_workers))
+        if weights.glas_weight:
+            added.append(Glas(weights.glas_weight))
+        return added
+
+    def contrast(self) -> Contrast:
+        """Which items a query is compared with."""
+        match self.own.negatives:
+            case UniformNegatives() | InBatchNegatives():
+                return WithinBatch()
+            case CrossDeviceNegatives(block_size=0):
+                return Gathered()
+            case CrossDeviceNegatives(block_size=block_size):
+                return Streamed(block_size)
+            case _:
+                assert_never(self.own.negatives)
+
+    def objective(self) -> Objective:
+        """What the scores of a batch are trained by; its own initial weights depend on the seed alone."""
+        match self.own.loss:
+            case ContrastiveConfig(pointwise_weight=weight):
+                return Contrastive(self.logit(), weight)
+            case PointwiseConfig():
+                return Pointwise(self.logit())
+            case MaximumLikelihoodConfig():
+                num_query_components, _ = self.similarity().num_components
+                with torch.random.fork_rng(devices=[]):
+                    torch.manual_seed(self.config.seed)
+                    return MaximumLikelihood(num_query_components * self.own.components.width)
+            case _:
+                assert_never(self.own.loss)
+
+    def logit(self) -> ScoreLogit:
+        """The logit of a score that the loss compares; score / tau where the loss has none of its own."""
+        match self.own.loss.kind:
+            case "beta_nce":
+                return beta_logit
+            case "exp_nce":
+                return exp_logit
+            case "sampled_softmax" | "pointwise" | "maximum_likelihood":
+                return partial(scaled_logit, tau=self.own.similarity.temperature)
+            case _:
+                assert_never(self.own.loss.kind)
+
+    def learn_tokens(
+        self,
+        built: DualEncoder,
+        read: DataSet,
+        *,
+        is_first: bool = True,
+        from_first: Callable[[Tensor], Tensor] = lambda tokens: tokens,
+    ) -> None:
+        """Let a model whose encoder has tokens learn them from all texts that training sees, before it trains.
+
+        Args:
+            is_first: of the workers of a run; the others take its tokens.
+            from_first: the first worker's tensor, on every worker.
+        """
+        if not isinstance(built.encoder, TextTransformer):
+            return
+        if is_first:
+            queries = read.queries["train"].inputs
+            assert isinstance(read.item_inputs, list)
+            assert isinstance(queries, list)
+            built.encoder.learn([*read.item_inputs, *queries])
+        built.encoder.set_extra_state(from_first(built.encoder.get_extra_state()))
+
+    def sampler(self, trained: DualEncoder, read: DataSet, rank: int = 0, num_workers: int = 1) -> Sampler:
+        """The training batches of a worker."""
+        queries, negatives = read.queries["train"], self.own.negatives
+        shared: dict[str, Any] = {
+            "batch_size": self.config.training.batch_size,
+            "seed": self.config.seed,
+            "rank": rank,
+            "num_workers": num_workers,
+        }
+        if isinstance(self.own.encoder, SasrecConfig):
+            assert isinstance(queries.inputs, ItemLists)
+            assert isinstance(negatives, UniformNegatives)
+            return WindowSampler(
+                queries.inputs,
+                queries.relevant.rows,
+                num_corpus_items=len(read.item_ids),
+                max_length=self.own.encoder.max_length,
+                num_items=negatives.num_items,
+                **shared,
+            )
+        features = trained.query_features(queries.inputs), trained.item_features(read.item_inputs)
+        if not isinstance(negatives, UniformNegatives):
+            return InBatchSampler(queries, *features, **shared)
+        co_occurrence = None
+        if self.own.terms.glas_weight:
+            co_occurrence = CoOccurrence(relevance_of(queries.relevant), len(read.item_ids))
+        return PairSampler(queries, *features, num_items=negatives.num_items, co_occurrence=co_occurrence, **shared)
+
+
+def _start_aligned(built: DualEncoder) -> None:
+    """Let query and item components begin as the same linear maps, as far as both sides have them.
+
+    With towers that begin equal too, an item begins near the queries whose words it shares, and training improves on
+    that instead of finding it (figures: jobs/benches/LOG.md).
+    """
+    query, item = built.query_components.project, built.item_components.project
+    if query.in_features == item.in_features:
+        shared = min(query.out_features, item.out_features)
+        with torch.no_grad():
+            item.weight[:shared] = query.weight[:shared]
+            item.bias[:shared] = query.bias[:shared]

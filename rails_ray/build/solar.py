@@ -1,0 +1,207 @@
+"""Config -> objects of SOLAR, which is trained chunk by chunk and whose items have codes; a part of `build`."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rails_ray.config import RunConfig
+from rails_ray.config.solar import SolarConfig
+from rails_ray.cutoffs.distributions import BetaDistribution
+from rails_ray.cutoffs.offers import Offers
+from rails_ray.data.buckets import BucketSampler, positives_of
+from rails_ray.data.dataset import SPLITS, DataSet, ItemLists, Queries, SparseRows
+from rails_ray.encoders.solar import USUAL_BUCKETS, Chunk, ChunksConfig, chunk_seed
+from rails_ray.models.solar import Predicted, Solar
+from rails_ray.quantizers import random_codes
+from rails_ray.similarities.look_up import LookUp
+from rails_ray.storage.codes import ItemCodes
+from rails_ray.storage.manifest import Encoded
+from rails_ray.storage.runs import chunk_of
+from rails_ray.training import state
+from rails_ray.training.buckets import BucketStep, bucket_recall, measured_probes
+from rails_ray.training.loop import PRECISIONS
+
+
+@dataclass(frozen=True)
+class ChunkTraining:
+    """What a chunk is trained by, on which batches, and how good it is: its bucket recall on held-out queries."""
+
+    step: BucketStep
+    sampler: BucketSampler
+    bucket_recall: Callable[[], float]
+
+
+@dataclass(frozen=True)
+class SolarFamily:
+    """The contract of `Family`.
+
+    own: the part of the config that is this family's.
+    """
+
+    config: RunConfig
+    own: SolarConfig
+
+    @staticmethod
+    def of(config: RunConfig) -> "SolarFamily":
+        """Of a run that is known to be of this family."""
+        assert isinstance(config.family, SolarConfig)
+        return SolarFamily(config, config.family)
+
+    @property
+    def reads(self) -> str:
+        return self.own.encoder.input
+
+    @property
+    def offers(self) -> Offers:
+        return Offers(
+            trained_by=self.own.loss.kind,
+            training_logit=None,
+            distribution_of=BetaDistribution,
+            has_trained_temperature=False,
+            has_bounded_scores=self.own.similarity.values == "probability",
+            width=None,
+        )
+
+    def completed(self, read: DataSet) -> RunConfig:
+        """With the number of buckets, and the width of queries that are numbers."""
+        sizes = self.own.encoder
+        sizes = replace(sizes, num_buckets=sizes.num_buckets or min(USUAL_BUCKETS, len(read.item_ids)))
+        return self.config.with_family(encoder=_of_width(sizes, read, self.config.data.folder))
+
+    def check_can_be_asked(self, read: DataSet) -> None:
+        """Features that training did not see are left out, so that any width will do."""
+        asked = self.own.encoder
+        if asked.input == "features":
+            asked = replace(asked, width=0)
+        SolarFamily(self.config, replace(self.own, encoder=asked)).completed(read)
+
+    def model_facts(self, described: Encoded) -> dict[str, int]:
+        """How many chunks the model has and should have."""
+        return {"chunks_trained": len(described.weights), "num_chunks": self.own.encoder.num_chunks}
+
+    def chunk(self, number: int, expected_buckets: float = 1.0) -> Chunk:
+        """An untrained chunk; its initial weights depend on the run's seed and its number alone.
+
+        Args:
+            expected_buckets: positive buckets of a query, on average.
+        """
+        seed = chunk_seed(self.config.seed, number)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return Chunk(self.own.encoder, seed, expected_buckets)
+
+    def solar(self, chunks: Mapping[int, Chunk]) -> Solar:
+        """The model of trained chunks, by their numbers, in evaluation mode."""
+        return Solar(self.own.encoder, self.own.similarity, chunks).eval()
+
+    def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> Solar:
+        chunks = {}
+        for path, data in weights:
+            number = chunk_of(path)
+            chunks[number] = self.chunk(number)
+            state.load(chunks[number], data)
+        return self.solar(chunks)
+
+    def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> LookUp:
+        """A sum of look-ups learns nothing."""
+        return LookUp(self.own.encoder.num_buckets)
+
+    def codes(self, item_ids: list[str] | list[int]) -> ItemCodes:
+        """The codes of a run's items.
+
+        Raises:
+            ValueError: if there are more buckets than items.
+        """
+        sizes = self.own.encoder
+        if sizes.num_buckets > len(item_ids):
+            raise ValueError(f"encoder.num_buckets must be at most the {len(item_ids)} items, got {sizes.num_buckets}")
+        numbers = sizes.num_chunks, sizes.num_buckets, self.config.seed
+        if sizes.codes == "balanced":
+            return ItemCodes(item_ids, random_codes.balanced(len(item_ids), *numbers))
+        return ItemCodes(item_ids, random_codes.hashed(item_ids, *numbers))
+
+    def codes_of(self, known: ItemCodes, item_ids: list[str] | list[int]) -> tuple[ItemCodes, NDArray[np.bool_]]:
+        """The codes of a corpus, and which of its items are new: those that are known keep theirs.
+
+        Args:
+            known: of a run, or of a former version.
+        """
+        found, is_new = random_codes.inherit(
+            item_ids, known.item_ids, known.codes, num_buckets=self.own.encoder.num_buckets, seed=self.config.seed
+        )
+        return ItemCodes(item_ids, found), is_new
+
+    def with_predicted(self, own: ItemCodes, rows: NDArray[np.integer], predicted: Predicted) -> ItemCodes:
+        """The same codes, those of some new items chosen among what a model predicts for them, in the chunks that it
+        has.
+
+        Args:
+            rows: of the new items for which something is predicted.
+        """
+        found = own.codes.copy()
+        others = np.delete(own.codes, rows, axis=0)[:, predicted.chunks]
+        found[rows[:, None], np.array(predicted.chunks)] = random_codes.nearest_predicted(
+            others, predicted.buckets, num_buckets=self.own.encoder.num_buckets
+        )
+        return ItemCodes(own.item_ids, found)
+
+    def training_queries(self, read: DataSet) -> Queries:
+        """What the chunks are trained on."""
+        queries = read.queries["train"]
+        if not self.own.encoder.reads_items:
+            return queries
+        assert isinstance(queries.inputs, list)
+        assert isinstance(read.item_inputs, list)
+        rows = np.arange(len(read.item_ids))
+        starts = np.concatenate([queries.relevant.starts, queries.relevant.starts[-1] + rows + 1])
+        relevant = ItemLists(starts, np.concatenate([queries.relevant.rows, rows]))
+        return Queries([*queries.inputs, *read.item_inputs], relevant)
+
+    def chunk_training(self, trained: Chunk, read: DataSet, buckets: NDArray[np.integer]) -> ChunkTraining:
+        """What trains a chunk, which learns its tokens here.
+
+        Args:
+            buckets: of the chunk, by item row.
+        """
+        queries, held_out = self.training_queries(read), read.queries["valid"]
+        precision = PRECISIONS[self.config.training.precision]
+        return ChunkTraining(
+            BucketStep(trained, num_sampled=self.own.loss.num_sampled_buckets, precision=precision),
+            BucketSampler(
+                queries.relevant,
+                trained.learn(queries.inputs),
+                buckets,
+                batch_size=self.config.training.batch_size,
+                seed=trained.seed,
+            ),
+            partial(
+                bucket_recall,
+                trained,
+                trained.features(held_out.inputs),
+                positives_of(held_out.relevant, buckets),
+                measured_probes(self.own.encoder.num_buckets),
+            ),
+        )
+
+
+def _of_width(sizes: ChunksConfig, read: DataSet, folder: str | None) -> ChunksConfig:
+    """The same with the width of the data set's queries.
+
+    Raises:
+        ValueError: if the queries are not what the encoder reads, or wider than it says.
+    """
+    inputs = [read.queries[split].inputs for split in SPLITS]
+    if sizes.input == "text":
+        return sizes
+    if any(isinstance(of_split, SparseRows) != (sizes.input == "features") for of_split in inputs):
+        came = "features" if sizes.input == "vector" else "vectors"
+        raise ValueError(f"queries of {folder} must be of encoder.input {sizes.input}, got {came}")
+    widths = [of_split.width if isinstance(of_split, SparseRows) else len(of_split[0]) for of_split in inputs]
+    width = max(widths)
+    if sizes.width and (sizes.width < width or (sizes.input == "vector" and sizes.width != width)):
+        raise ValueError(f"encoder.width must be the {width} of the queries of {folder}, or 0, got {sizes.width}")
+    return replace(sizes, width=sizes.width or width)

@@ -1,0 +1,127 @@
+"""The dual encoder: a query and an item each become components, which a similarity compares."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import tyro
+from pydantic import Field
+
+from rails_ray.encoders.components import ComponentsConfig
+from rails_ray.encoders.sasrec import SasrecConfig
+from rails_ray.encoders.temperature import TemperatureConfig
+from rails_ray.encoders.text import TransformerConfig
+from rails_ray.encoders.two_tower import TwoTowerConfig
+from rails_ray.similarities.dot_product import DotProductConfig
+from rails_ray.similarities.mol import MixtureOfLogitsConfig
+from rails_ray.training.objectives import ContrastiveConfig, MaximumLikelihoodConfig, PointwiseConfig
+from rails_ray.training.terms import TermsConfig
+
+Encoder = TwoTowerConfig | TransformerConfig | SasrecConfig
+Similarity = MixtureOfLogitsConfig | DotProductConfig
+Loss = ContrastiveConfig | PointwiseConfig | MaximumLikelihoodConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class UniformNegatives:
+    """Items drawn uniformly from the corpus, the same for all queries of a step.
+
+    Args:
+        num_items: N, items drawn per step; in text data the positives are among them.
+    """
+
+    kind: Literal["uniform"] = "uniform"
+    num_items: int = 512
+
+    def __post_init__(self) -> None:
+        if self.num_items < 1:
+            raise ValueError(f"num_items must be at least 1, got {self.num_items}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InBatchNegatives:
+    """The positives of the other queries of the same worker."""
+
+    kind: Literal["in_batch"] = "in_batch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossDeviceNegatives:
+    """The positives of the other queries of all workers.
+
+    Args:
+        block_size: items that a worker scores at once; blocks of embeddings then travel from worker to worker. 0
+            gathers all embeddings on each worker.
+    """
+
+    kind: Literal["cross_device"] = "cross_device"
+    block_size: int = 0
+
+    def __post_init__(self) -> None:
+        if self.block_size < 0:
+            raise ValueError(f"block_size must be at least 0, got {self.block_size}")
+
+
+Negatives = UniformNegatives | InBatchNegatives | CrossDeviceNegatives
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullItems:
+    """Every item keeps its components in float32."""
+
+    kind: Literal["full"] = "full"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DualEncoderConfig:
+    """What a run of a dual encoder is made of.
+
+    Args:
+        items: how an index stores its items.
+        negatives: the items that a query is trained against.
+        encode_size: queries or items that a worker encodes at once in training (gradient caching); 0 for all.
+    """
+
+    kind: Annotated[Literal["dual_encoder"], tyro.conf.Suppress] = "dual_encoder"
+    encoder: Annotated[Encoder, Field(discriminator="kind")] = field(default_factory=TwoTowerConfig)
+    components: ComponentsConfig = field(default_factory=ComponentsConfig)
+    temperature: TemperatureConfig = field(default_factory=TemperatureConfig)
+    similarity: Annotated[Similarity, Field(discriminator="kind")] = field(default_factory=MixtureOfLogitsConfig)
+    items: FullItems = field(default_factory=FullItems)
+    loss: Annotated[Loss, Field(discriminator="kind")] = field(default_factory=ContrastiveConfig)
+    terms: TermsConfig = field(default_factory=TermsConfig)
+    negatives: Annotated[Negatives, Field(discriminator="kind")] = field(default_factory=UniformNegatives)
+    encode_size: int = 0
+
+    def __post_init__(self) -> None:
+        if self.encode_size < 0:
+            raise ValueError(f"encode_size must be at least 0, got {self.encode_size}")
+        if self.encoder.kind == "sasrec":
+            self._check_histories()
+        if self.terms.glas_weight:
+            self._check_glas()
+        if self.negatives.kind == "cross_device" and self.negatives.block_size and self.loss.kind in WHOLE_LOSSES:
+            raise ValueError(
+                f"negatives.block_size must be 0 for loss.kind {self.loss.kind}, got {self.negatives.block_size}: "
+                "only beta_nce, exp_nce and sampled_softmax can be computed block by block"
+            )
+
+    def _check_histories(self) -> None:
+        """Every position of a history is a query, so that a batch has neither one positive a query nor parts."""
+        if self.negatives.kind != "uniform":
+            raise ValueError(f"negatives.kind must be uniform for a model of histories, got {self.negatives.kind!r}")
+        if self.encode_size:
+            raise ValueError(f"encode_size must be 0 for a model of histories, got {self.encode_size}")
+        if self.terms.glas_weight:
+            raise ValueError(f"terms.glas_weight must be 0 for a model of histories, got {self.terms.glas_weight}")
+
+    def _check_glas(self) -> None:
+        if self.similarity.kind != "dot_product":
+            raise ValueError(f"terms.glas_weight must be 0 without a dot product, got {self.terms.glas_weight}")
+        if self.negatives.kind != "uniform":
+            raise ValueError(
+                f"negatives.kind must be uniform for terms.glas_weight {self.terms.glas_weight}, "
+                f"got {self.negatives.kind!r}: all workers must have the same items"
+            )
+
+
+WHOLE_LOSSES = ("pointwise", "maximum_likelihood")  # which need the scores of all items at once

@@ -1,0 +1,87 @@
+"""What the scores of a model let cut-offs build on, and what they cannot have."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rails_ray.cutoffs.distributions import UNIFORM, Background, ScoreDistribution, sphere
+from rails_ray.errors import UnsupportedError
+from rails_ray.losses import ScoreLogit
+
+BACKGROUNDS = ("uniform", "sphere", "fitted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offers:
+    """
+    trained_by: the loss, for messages.
+    training_logit: of a score, as the loss compares it; None where training knew no softmax over items.
+    distribution_of: the score of a relevant item that the loss believes in, on a background of any item's scores;
+        where tau_q is not trained, one that orders scores alike.
+    has_trained_temperature: whether tau_q means something, so that a cut-off by mass can be offered.
+    has_bounded_scores: whether scores are in [-1, 1], where distributions of them are.
+    width: of the vectors whose cosines the scores are made of; None where scores are no cosines.
+    """
+
+    trained_by: str
+    training_logit: ScoreLogit | None
+    distribution_of: Callable[[Background], ScoreDistribution]
+    has_trained_temperature: bool
+    has_bounded_scores: bool
+    width: int | None
+
+    @property
+    def logit(self) -> ScoreLogit:
+        """The training logit; raises what `check_logit` does."""
+        self.check_logit()
+        assert self.training_logit is not None
+        return self.training_logit
+
+    def check_logit(self) -> None:
+        """Raises:
+        UnsupportedError: if there is no training logit, which cut-offs by the softmax over all items need.
+        """
+        if self.training_logit is None:
+            raise UnsupportedError(
+                "cut-offs nucleus and probability need a model that was trained by a softmax over items, got loss "
+                f"{self.trained_by}: take coverage, score or top_k"
+            )
+
+    def distribution(self, background: Background = UNIFORM) -> ScoreDistribution:
+        """The score of a relevant item."""
+        return self.distribution_of(background)
+
+    def background(self, name: str, fitted: Background | None) -> Background:
+        """The scores of any item, by name.
+
+        Args:
+            fitted: the one of the version's own scores, where that is asked for.
+
+        Raises:
+            ValueError: if there is no such background.
+            UnsupportedError: if scores are no cosines, and it is the one of cosines that is asked for.
+        """
+        match name:
+            case "uniform":
+                return UNIFORM
+            case "sphere":
+                if self.width is None:
+                    raise UnsupportedError(
+                        f"background sphere needs scores that are cosines, got those of loss {self.trained_by}: take "
+                        "uniform or fitted"
+                    )
+                return sphere(self.width)
+            case "fitted":
+                assert fitted is not None
+                return fitted
+            case _:
+                raise ValueError(f"background must be one of {', '.join(BACKGROUNDS)}, got {name!r}")
+
+    def check_temperature(self) -> None:
+        """Raises:
+        UnsupportedError: if tau_q is not trained, which a cut-off by mass needs.
+        """
+        if not self.has_trained_temperature:
+            raise UnsupportedError(
+                f"cutoff mass needs a model with a trained tau_q, got one without (loss {self.trained_by}): take "
+                "coverage, nucleus, score or top_k"
+            )

@@ -1,0 +1,65 @@
+"""Models: what a run leaves behind and a version serves, one for each family.
+
+| member         | paper                                                                     |
+|----------------|---------------------------------------------------------------------------|
+| `dual_encoder` | RAILS, pEBR, MoPQ: two towers, their components, and what compares them   |
+| `solar`        | SOLAR, Section 3: the trained chunks, for queries; items have their codes |
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rails_ray.similarities.states import AnyItems, AnyQuery
+
+
+@runtime_checkable
+class Features(Protocol):
+    """The tensors of many inputs, from which some can be taken."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: Any) -> Any: ...
+
+    def to(self, device: torch.device | str) -> Any: ...
+
+
+@runtime_checkable
+class Model(Protocol):
+    """Encodes queries and items; a module, whose weights lie beside the config of its run."""
+
+    similarity: Any  # a `Similarity` of its states, which no type can say of a module
+
+    @property
+    def reads(self) -> str:
+        """The kind of query that it reads: the name of a form."""
+
+    @property
+    def representation_width(self) -> int | None:
+        """D of the representations that `query_state` takes; None where it takes none."""
+
+    def query_features(self, inputs: Any) -> Any:
+        """What `encode_queries` reads, from inputs of the form that the model reads."""
+
+    def encode_queries(self, features: Any) -> AnyQuery: ...
+
+    def query_state(self, representation: Float[Tensor, "B D"]) -> AnyQuery:
+        """From representations that were made elsewhere."""
+
+    def item_features(self, inputs: Any) -> Any:
+        """What `encode_items` reads, from the inputs of items."""
+
+    def encode_items(self, features: Any) -> AnyItems: ...
+
+    def is_blank(self, query: Any) -> bool:
+        """Whether nothing in a query tells it from another, so that it is refused."""
+
+    def are_known(self, inputs: Any) -> Sequence[bool | None]:
+        """Of each query, whether training saw any part of it; None where the model cannot tell."""
+
+    def parameters(self) -> Any: ...
+
+    def to(self, device: Any) -> Any: ...

@@ -1,0 +1,121 @@
+"""SOLAR as it is served: the trained chunks, which make tables of queries; items are looked up by their codes.
+
+Axes: B queries, K chunks, R buckets, N texts.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rails_ray.encoders.bags import WeightedBags, num_known
+from rails_ray.encoders.solar import Chunk, ChunksConfig, Vectors, tokens_of
+from rails_ray.similarities.look_up import LookUp, LookUpConfig
+from rails_ray.similarities.states import Codes, Tables
+
+NUM_PREDICTED = 10  # buckets of a chunk, among which a new item's is chosen by their loads; chosen, not tuned
+BATCH_SIZE = 128  # texts at a time for which buckets are predicted
+
+
+class Solar(nn.Module):
+    """What is served: the trained chunks. It has the surface of `Model` for queries; its items are codes.
+
+    Args:
+        chunks: by number; those that were not trained are missing, and count nothing.
+    """
+
+    def __init__(self, config: ChunksConfig, compared: LookUpConfig, chunks: Mapping[int, Chunk]) -> None:
+        super().__init__()
+        if not chunks:
+            raise ValueError("a model must have at least 1 trained chunk, got none")
+        self.config = config
+        self.values = compared.values
+        self.chunks = nn.ModuleDict({f"{number:03d}": chunks[number] for number in sorted(chunks)})
+        self.similarity: Any = LookUp(config.num_buckets)
+
+    @property
+    def reads(self) -> str:
+        return self.config.input
+
+    @property
+    def representation_width(self) -> None:
+        """A query has no representation of its own, but one in each chunk."""
+        return
+
+    @property
+    def first(self) -> Chunk:
+        """Any of the chunks: all know the same tokens."""
+        first = next(iter(self.chunks.values()))
+        assert isinstance(first, Chunk)
+        return first
+
+    def query_features(self, inputs: Any) -> WeightedBags | Vectors:
+        return self.first.features(inputs)
+
+    def is_blank(self, query: Any) -> bool:
+        """Never: a query of which no token is known is answered too, by the biases."""
+        return False
+
+    def are_known(self, inputs: Any) -> list[bool]:
+        """Of each query, whether training saw any of its tokens; of a vector, whether it is not 0."""
+        if self.config.input == "vector":
+            return torch.as_tensor(inputs).any(dim=1).tolist()
+        return (num_known(tokens_of(self.config, inputs), self.first.known) > 0).tolist()
+
+    @torch.no_grad()
+    def encode_queries(self, features: Any, precision: torch.dtype = torch.float32) -> Tables:
+        """What buckets add to a score: their probabilities or logits, over the number of chunks.
+
+        Args:
+            precision: of the products; tables are float32.
+        """
+        device = self.first.hidden_bias.device
+        tables = torch.zeros(len(features), self.config.num_chunks, self.config.num_buckets, device=device)
+        value_of: Callable[[Tensor], Tensor] = torch.sigmoid if self.values == "probability" else torch.clone
+        with torch.autocast(device.type, precision, enabled=precision != torch.float32):
+            for name, chunk in self.chunks.items():
+                torch.div(value_of(chunk(features).float()), len(self.chunks), out=tables[:, int(name)])
+        return Tables(tables, torch.ones(len(features), device=device))
+
+    def query_state(self, representation: Any) -> Tables:
+        raise ValueError("a query of SOLAR must be a text, features or a vector, got a representation")
+
+    def item_features(self, inputs: Any) -> Codes:
+        """From codes [X, K] that were looked up."""
+        return Codes(torch.as_tensor(inputs))
+
+    def encode_items(self, features: Codes) -> Codes:
+        """The codes themselves: an item has no encoder."""
+        return features
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The buckets that SOLAR predicts for texts of which it knows a word.
+
+    is_known: whether it does, of all texts [N].
+    chunks: those that are trained, K' of K.
+    buckets: of the others in each of these, best first [N', K', C].
+    """
+
+    is_known: NDArray[np.bool_]
+    chunks: list[int]
+    buckets: NDArray[np.int64]
+
+
+def predicted_buckets(model: Solar, texts: list[str]) -> Predicted:
+    """What codes of new items can be chosen from."""
+    is_known = np.array(model.are_known(texts), dtype=bool)
+    known = [text for text, own in zip(texts, is_known, strict=True) if own]
+    chunks = [int(name) for name in model.chunks]
+    num = min(NUM_PREDICTED, model.config.num_buckets)
+    best = [torch.empty(0, len(chunks), num, dtype=torch.int64)]
+    features, device = model.query_features(known), model.first.hidden_bias.device
+    for rows in torch.arange(len(known)).split(BATCH_SIZE):
+        tables = model.encode_queries(features.take(rows).to(device)).tables
+        best.append(tables[:, chunks].topk(num, dim=2).indices.cpu())
+    return Predicted(is_known, chunks, torch.cat(best).numpy())

@@ -1,0 +1,89 @@
+"""What a training step adds to the losses of its queries: a list of terms, each one number of the whole batch.
+
+| member              | paper                                                            |
+|---------------------|------------------------------------------------------------------|
+| `MutualInformation` | RAILS, Equation 3: every pair of components used, few by each    |
+| `Glas`              | SOLAR, Appendix D: items that answer other queries are far apart |
+
+Axes: B queries, P pairs of components.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor
+
+from rails_ray.data.batch import TrainingBatch
+from rails_ray.losses.glas import glas
+from rails_ray.losses.mutual_information import mutual_information
+from rails_ray.similarities.states import ItemState
+
+
+@dataclass(frozen=True, kw_only=True)
+class TermsConfig:
+    """Weights of the terms beside the loss.
+
+    Args:
+        mutual_information_weight: of L_MI; at least 0; without effect on a similarity that has no gates.
+        glas_weight: of the GLaS regulariser of item embeddings, a baseline for dot products of texts; at least 0.
+    """
+
+    mutual_information_weight: float = 0.001
+    glas_weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("mutual_information_weight", "glas_weight"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+
+
+class Compared(NamedTuple):
+    """What a step has computed when it comes to its terms.
+
+    own_gates: of each query and its positive; None where the similarity has no gates.
+    """
+
+    items: ItemState
+    own_gates: Float[Tensor, "B P"] | None
+    batch: TrainingBatch
+
+
+@runtime_checkable
+class Term(Protocol):
+    """A number that is added to the loss of a batch."""
+
+    def __call__(self, compared: Compared) -> Float[Tensor, ""]:
+        """This worker's part, whose mean over workers is the term of the whole batch."""
+
+
+@dataclass(frozen=True)
+class MutualInformation:
+    """L_MI of the gates of the positives.
+
+    Args:
+        mean_over_workers: the differentiable mean of a tensor over all workers.
+    """
+
+    weight: float
+    mean_over_workers: Callable[[Tensor], Tensor]
+
+    def __call__(self, compared: Compared) -> Float[Tensor, ""]:
+        gates, weight = compared.own_gates, compared.batch.weight
+        if gates is None:
+            return compared.items.components.new_zeros(())
+        mean_gates = self.mean_over_workers(gates.sum(dim=0) * weight)
+        return self.weight * mutual_information(gates, mean_gates, weight)
+
+
+@dataclass(frozen=True)
+class Glas:
+    """GLaS of the items of a batch, which must have `glas_targets` and one component each."""
+
+    weight: float
+
+    def __call__(self, compared: Compared) -> Float[Tensor, ""]:
+        targets = compared.batch.glas_targets
+        assert targets is not None
+        return self.weight * glas(compared.items.components.squeeze(1), targets)
