@@ -1,5 +1,6 @@
 """The `rails-ray` command: arguments in, an exit code out. What each command does is in `commands`."""
 
+import itertools
 import json
 import os
 import re
@@ -138,12 +139,12 @@ def parse(arguments: Sequence[str]) -> Command:
 def _kinds(arguments: Sequence[str]) -> dict[str, str]:
     """What `--NAME.kind KIND` says, which decides what other options there are."""
     words = [part for argument in arguments for part in argument.split("=", 1)]
-    options = (re.fullmatch(r"--([\w-]+)\.kind", word) for word in words)
-    return {
-        option[1].replace("-", "_"): kind
-        for option, kind in zip(options, words[1:], strict=False)
-        if option is not None
-    }
+    found = {}
+    for word, kind in itertools.pairwise(words):
+        option = re.fullmatch(r"--([\w-]+)\.kind", word)
+        if option is not None:
+            found[option[1].replace("-", "_")] = kind
+    return found
 
 
 def _quiet_ray() -> None:
