@@ -22,6 +22,7 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.runs import Run
 from rails_ray.storage.shards import read_shards
+from rails_ray.wanted import Wanted
 
 HOST = "127.0.0.1"
 COMPARED_K = 10
@@ -133,14 +134,14 @@ def _served_recall(url: str, storage: str, manifest: Manifest) -> dict[str, floa
     data = build_data.data(build.version_config(store, manifest), store)
     texts = data.queries["test"].head(NUM_COMPARED).inputs
     assert isinstance(texts, list)
-    search = build_search.retriever("brute_force", model.similarity, items.state, COMPARED_K, COMPARED_K)
+    searchable = build_search.searchable(model.similarity, items.state)
     expected = [
         [items.item_ids[row] for row in rows]
         for _, query in query_batches(model, texts)
-        for rows in search.search(query, COMPARED_K).top_k.item_rows.tolist()
+        for rows in searchable.search(query, Wanted(COMPARED_K)).item_rows.tolist()
     ]
     recall = {}
-    for method in build_search.METHODS:
+    for method in searchable.methods:
         answer = client.search(
             url, [{"text": text} for text in texts], k=COMPARED_K, method=method, cutoff={"top_k": COMPARED_K}
         )

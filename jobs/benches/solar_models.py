@@ -20,10 +20,12 @@ from rails_ray.evaluation.metrics import attainable_precision, precision, recall
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.indexes.inverted import InvertedIndex, top_buckets
 from rails_ray.recipes import by_name
+from rails_ray.retrieval.searchable import Widths
 from rails_ray.similarities.states import Tables
 from rails_ray.storage.codes import ItemCodes
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.loop import train
+from rails_ray.wanted import Wanted
 
 K = 100  # items of a list
 BATCH_SIZE = 32  # queries of a search, and of a timing
@@ -77,20 +79,11 @@ def tables_of(model: Solar, queries: Queries) -> Tables:
 
 def by_method(trained: Trained, codes: ItemCodes, method: str, num_probes: int = K) -> Search:
     """A search of the product."""
-    num_items = len(codes.item_ids)
-    indexes = build_search.code_indexes(trained.model.similarity, codes.state)
-    made = build_search.retriever(
-        method,
-        trained.model.similarity,
-        codes.state,
-        max(1000, K),
-        K,
-        num_probes,
-        indexes,
-    )
+    searchable = build_search.searchable(trained.model.similarity, codes.state)
+    made = searchable.retriever(method, Widths(num_candidates=max(1000, K), num_probes=num_probes))
 
     def search(queries: Queries) -> Tensor:
-        found = made.search(tables_of(trained.model, queries), min(K, num_items)).top_k
+        found = made.search(tables_of(trained.model, queries), Wanted(K))
         return found.item_rows.masked_fill(found.scores == -torch.inf, -1)
 
     return search
@@ -134,12 +127,12 @@ def dual_encoder(recipe: str, config: DataConfig, seed: int, seconds: float) -> 
     num_steps = int((seconds - (took - of_steps)) / of_steps * STEPS_TIMED)
     model, data, took, _ = run(num_steps)
     items = encode_items(model, model.item_features(data.item_inputs))
-    made = build_search.retriever("brute_force", model.similarity, items, K, K)
+    searchable = build_search.searchable(model.similarity, items)
 
     def search(queries: Queries) -> Tensor:
         with torch.no_grad():
             state = model.encode_queries(model.query_features(queries.inputs))
-        return made.search(state, K).top_k.item_rows
+        return searchable.search(state, Wanted(K)).item_rows
 
     return search, num_steps, took, items.components[0].numel() * 4
 

@@ -10,12 +10,13 @@ import pytest
 
 from rails_ray import build, build_search, cli
 from rails_ray.encoders.solar import Solar
+from rails_ray.masks import Exclusions
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.storage import shards
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.shards import Items
-from rails_ray.top_k import Exclusions
+from rails_ray.wanted import Wanted
 from support.examples import publish_solar, write_text_data
 from support.s3_server import free_port
 from support.served_version import ASKED, TEXTS
@@ -36,8 +37,8 @@ class Server:
 
     def offline(self, k: int, exclude: list[int] | None = None) -> tuple[list[list[str]], list[list[float]]]:
         query = self.model.encode_queries(self.model.query_features(TEXTS))
-        made = build_search.retriever("brute_force", self.model.similarity, self.items.state, k, k)
-        found = made.search(query, k, Exclusions.of([exclude or []] * len(TEXTS))).top_k
+        searchable = build_search.searchable(self.model.similarity, self.items.state)
+        found = searchable.search(query, Wanted(k, mask=Exclusions.of([exclude or []] * len(TEXTS))))
         return [[self.items.item_ids[row] for row in line] for line in found.item_rows.tolist()], found.scores.tolist()
 
 
