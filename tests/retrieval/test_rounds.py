@@ -65,16 +65,16 @@ def test_a_shard_that_fails_in_the_last_round(needs_normaliser: bool) -> None:
 def test_a_shard_that_refuses() -> None:
     """It is no missing shard: another try would not help."""
     refusal = ValueError("k must be something else")
-    for sent in ([[SUMS[0], refusal]], [SUMS, ["left", refusal]]):
-        of = rounds(needs_normaliser=True)
-        next(of)
+    for needs_normaliser, before, last in (
+        (False, [None], ["left", refusal]),
+        (True, [None], [SUMS[0], refusal]),
+        (True, [None, SUMS], ["left", refusal]),
+    ):
+        of = rounds(needs_normaliser=needs_normaliser)
+        for answers in before:
+            of.send(answers)
         with pytest.raises(ValueError, match="k must be something else"):
-            for answers in sent:
-                of.send(answers)
-    of = rounds(needs_normaliser=False)
-    next(of)
-    with pytest.raises(ValueError, match="k must be something else"):
-        of.send(["left", refusal])
+            of.send(last)
 
 
 def test_none_answers() -> None:

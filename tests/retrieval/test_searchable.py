@@ -8,11 +8,10 @@ import torch
 from rails_ray import build, build_search
 from rails_ray.on_ray.serving.schemas import SearchRequest
 from rails_ray.quantizers import random_codes
-from rails_ray.retrieval import searchable
 from rails_ray.retrieval.searchable import ByCodes, ByComponents, Widths
 from rails_ray.similarities.look_up import LookUp
 from rails_ray.similarities.states import Codes, Tables
-from rails_ray.wanted import Wanted
+from rails_ray.wanted import Found, Wanted
 from support.examples import random_states, small_config, small_mixture
 
 TEXTS = ["red car", "blue hat"]
@@ -58,14 +57,16 @@ def test_a_hundred_buckets_are_probed_where_nothing_is_said(num_buckets: int, pr
 
 def test_what_codes_need_is_compiled_before_the_first_request(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    for name in ("FullLookUp", "Inverted"):
-        search = getattr(searchable, name).search
-        monkeypatch.setattr(
-            getattr(searchable, name), "search", lambda *of, name=name, search=search: (asked.append(name), search(*of))
-        )
+    search = ByCodes.search
+
+    def noted(self: ByCodes, query: Tables, wanted: Wanted, method: str, widths: Widths) -> Found:
+        asked.append(method)
+        return search(self, query, wanted, method, widths)
+
+    monkeypatch.setattr(ByCodes, "search", noted)
     similarity, _, items = states()
     ByCodes(similarity, items)
-    assert asked == ["FullLookUp", "Inverted"]
+    assert asked == ["brute_force", "inverted"]
 
 
 def test_a_code_that_is_no_bucket() -> None:
