@@ -242,6 +242,9 @@ def clocks() -> dict[str, str]:
     if shutil.which("nvidia-smi") is None:
         return {}
     command = ["nvidia-smi", f"--query-gpu={','.join(CLOCKS)}", "--format=csv,noheader,nounits", "--id=0"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return {}
     values = done.stdout.strip().split(", ")
     return dict(zip(CLOCKS, values, strict=True)) if done.returncode == 0 and len(values) == len(CLOCKS) else {}
