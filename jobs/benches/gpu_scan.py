@@ -23,13 +23,14 @@ from jobs.benches.gpu_measuring import Bench, Case, median_ms, peak_mb, products
 from rails_ray.encoders.components import ComponentsConfig, ItemComponents, QueryComponents
 from rails_ray.encoders.temperature import TemperatureConfig
 from rails_ray.losses.mutual_information import mutual_information
-from rails_ray.retrieval.approximate import Approximate, Widths
+from rails_ray.retrieval.approximate import Approximate, Lists
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.retrieval.two_pass import TwoPass
 from rails_ray.similarities import Scored, Similarity
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.similarities.states import ItemState, QueryState, concatenate, take, tensors_of
+from rails_ray.wanted import Wanted
 
 K = 100
 GATE_HIDDEN = 128
@@ -135,12 +136,12 @@ def search(asked: Asked, similarity: Similarity, items: ItemState) -> Callable[[
         case "two_pass":
             retriever = TwoPass(similarity, items, asked.num_per_embedding)
         case _:
-            widths = Widths(num_per_embedding=asked.num_per_embedding, num_by_average=asked.num_by_average)
-            retriever = Approximate(similarity, items, widths)
+            lists = Lists(num_per_embedding=asked.num_per_embedding, num_by_average=asked.num_by_average)
+            retriever = Approximate(similarity, items, lists)
 
     def answer(query: QueryState, k: int) -> Answer:
-        found = retriever.search(query, k)
-        return Answer(found.top_k.item_rows, found.num_scored)
+        found = retriever.search(query, Wanted(k))
+        return Answer(found.item_rows, found.num_scored)
 
     return answer
 
