@@ -11,7 +11,7 @@ from rails_ray import cli
 from rails_ray.commands import serving, stages
 from rails_ray.storage import calibrations, manifest, versions
 from rails_ray.storage.filesystem import Storage
-from storage.test_calibrations import STORED
+from support.calibrations import STORED
 from support.examples import encode
 
 COMMANDS = ("quickstart", "train", "encode", "publish", "evaluate", "calibrate", "pipeline", "serve", "query", "index")

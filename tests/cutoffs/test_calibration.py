@@ -14,9 +14,7 @@ from rails_ray.cutoffs.calibration import (
     num_needed,
 )
 from rails_ray.cutoffs.distributions import UNIFORM, Background, BetaDistribution, sphere
-
-BETA = BetaDistribution(UNIFORM)
-
+from support.calibrations import BETA, drawn
 
 TAU = st.sampled_from([0.05, 0.1, 0.2]) | st.floats(0.01, 0.3)  # with ties and without
 
@@ -32,16 +30,6 @@ def bag(num_queries: int, data: st.DataObject) -> tuple[list[list[float]], list[
 def positives_of(shares: list[list[float]], tau: list[float]) -> Positives:
     query = np.repeat(np.arange(len(tau)), [len(line) for line in shares])
     return Positives(query, np.array([share for line in shares for share in line]), np.array(tau))
-
-
-def drawn(num_queries: int, seed: int, is_alike: bool = False) -> Positives:
-    """Queries with 1 to 5 positives; those of a large tau_q score lower than the model believes."""
-    generator = np.random.default_rng(seed)
-    temperature = np.full(num_queries, 0.1) if is_alike else generator.uniform(0.02, 0.3, num_queries)
-    query = np.repeat(np.arange(num_queries), generator.integers(1, 6, num_queries))
-    true_tau = temperature[query] * (1 + 5 * temperature[query])
-    score = 2 * generator.beta(1 + 1 / true_tau, 1) - 1
-    return Positives.of(query, score, temperature, BETA)
 
 
 @given(st.integers(1, 30), st.floats(0.05, 0.9), st.data())

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import oracles
-from cutoffs.test_calibration import BETA, drawn
 from rails_ray.cutoffs.calibration import Calibration, Positives
 from rails_ray.cutoffs.measuring import LEVELS, drift, left_out, measure, segment_name
+from support.calibrations import BETA, drawn
 
 
 @pytest.mark.parametrize("num_queries", [100, 25])  # at .9, 25 are too few for segments

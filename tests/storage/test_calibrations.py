@@ -8,23 +8,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from cutoffs.test_calibration import drawn
-from rails_ray.cutoffs.distributions import UNIFORM, Background
 from rails_ray.errors import DamagedError
 from rails_ray.storage import calibrations
-from rails_ray.storage.calibrations import StoredCalibration
 from rails_ray.storage.filesystem import Storage
-
-POSITIVES = drawn(90, 0)
-STORED = StoredCalibration(
-    positives=POSITIVES,
-    num_segments=3,
-    background_name="uniform",
-    background=UNIFORM,
-    fitted=Background(20.5, 21.25),
-    split="valid",
-    created_at="2026-01-01T00:00:00Z",
-)
+from support.calibrations import POSITIVES, STORED, drawn
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:

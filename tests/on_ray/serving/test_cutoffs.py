@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from starlette.exceptions import HTTPException
 
-from cutoffs.test_calibration import BETA, drawn
 from rails_ray.build import family
 from rails_ray.cutoffs.calibration import Calibration
 from rails_ray.cutoffs.distributions import UNIFORM, Background, BetaDistribution, ExpDistribution, sphere
@@ -17,7 +16,7 @@ from rails_ray.on_ray.serving.cutoffs import Cutoffs
 from rails_ray.on_ray.serving.router import _told
 from rails_ray.on_ray.serving.schemas import CutoffInput
 from rails_ray.training.objectives import ContrastiveConfig
-from storage.test_calibrations import STORED
+from support.calibrations import BETA, STORED, drawn
 from support.examples import small_config
 
 CONFIG = small_config()
