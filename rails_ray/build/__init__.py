@@ -21,6 +21,7 @@ from rails_ray.config.dual_encoder import DualEncoderConfig
 from rails_ray.config.solar import SolarConfig
 from rails_ray.cutoffs.offers import Offers
 from rails_ray.data.dataset import DataSet
+from rails_ray.data.forms import QueryForm
 from rails_ray.models import Model
 from rails_ray.storage.manifest import Encoded
 
@@ -34,8 +35,8 @@ class Family(Protocol):
         """Of the run."""
 
     @property
-    def reads(self) -> str:
-        """The kind of query that its model reads: text, history, features or vector."""
+    def form(self) -> QueryForm:
+        """Of the queries that its model reads."""
 
     @property
     def offers(self) -> Offers:
@@ -53,6 +54,13 @@ class Family(Protocol):
 
         Raises:
             ValueError: if a row of the model is another item there, or queries are not what it reads.
+        """
+
+    def check_items(self, item_ids: list[str] | list[int]) -> None:
+        """Whether the model of a trained run can encode items.
+
+        Raises:
+            ValueError: if a row of the model is another item there.
         """
 
     def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> Any:

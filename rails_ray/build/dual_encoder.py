@@ -21,6 +21,7 @@ from rails_ray.cutoffs.distributions import BetaDistribution, ExpDistribution
 from rails_ray.cutoffs.offers import Offers
 from rails_ray.data.batch import PairSampler, Sampler, WindowSampler, relevance_of
 from rails_ray.data.dataset import DataSet, ItemLists
+from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.encoders.components import ItemComponents, QueryComponents
 from rails_ray.encoders.sasrec import Sasrec, SasrecConfig
@@ -70,8 +71,8 @@ class DualEncoderFamily:
         return DualEncoderFamily(config, config.family)
 
     @property
-    def reads(self) -> str:
-        return "history" if isinstance(self.own.encoder, SasrecConfig) else "text"
+    def form(self) -> QueryForm:
+        return FORMS["history" if isinstance(self.own.encoder, SasrecConfig) else "text"]
 
     @property
     def offers(self) -> Offers:
@@ -86,16 +87,22 @@ class DualEncoderFamily:
         )
 
     def completed(self, read: DataSet) -> RunConfig:
+        return self._with_items(read.item_ids)
+
+    def check_items(self, item_ids: list[str] | list[int]) -> None:
+        self._with_items(item_ids)
+
+    def _with_items(self, item_ids: list[str] | list[int]) -> RunConfig:
         """With the items of a model that has a row for each of them."""
         encoder, folder = self.own.encoder, self.config.data.folder
         if not isinstance(encoder, SasrecConfig):
             return self.config
-        num_items = len(read.item_ids)
+        num_items = len(item_ids)
         if encoder.num_items not in (0, num_items):
             raise ValueError(
                 f"encoder.num_items must be the {num_items} items of {folder}, or 0, got {encoder.num_items}"
             )
-        corpus = hashlib.sha256(json.dumps(read.item_ids).encode()).hexdigest()[:16]
+        corpus = hashlib.sha256(json.dumps(item_ids).encode()).hexdigest()[:16]
         if encoder.corpus not in ("", corpus):
             raise ValueError(
                 f"{folder} must hold the items that the run was trained on, in their order, got others: train a new run"

@@ -13,7 +13,8 @@ from rails_ray.config.solar import SolarConfig
 from rails_ray.cutoffs.distributions import BetaDistribution
 from rails_ray.cutoffs.offers import Offers
 from rails_ray.data.buckets import BucketSampler, positives_of
-from rails_ray.data.dataset import SPLITS, DataSet, ItemLists, Queries, SparseRows
+from rails_ray.data.dataset import SPLITS, DataSet, ItemLists, Queries, SparseRows, Texts
+from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.encoders.solar import USUAL_BUCKETS, Chunk, ChunksConfig, chunk_seed
 from rails_ray.models.solar import Predicted, Solar
 from rails_ray.quantizers import random_codes
@@ -52,8 +53,8 @@ class SolarFamily:
         return SolarFamily(config, config.family)
 
     @property
-    def reads(self) -> str:
-        return self.own.encoder.input
+    def form(self) -> QueryForm:
+        return FORMS[self.own.encoder.input]
 
     @property
     def offers(self) -> Offers:
@@ -78,6 +79,9 @@ class SolarFamily:
         if asked.input == "features":
             asked = replace(asked, width=0)
         SolarFamily(self.config, replace(self.own, encoder=asked)).completed(read)
+
+    def check_items(self, item_ids: list[str] | list[int]) -> None:
+        """Any items can have codes."""
 
     def model_facts(self, described: Encoded) -> dict[str, int]:
         """How many chunks the model has and should have."""
@@ -154,12 +158,12 @@ class SolarFamily:
         queries = read.queries["train"]
         if not self.own.encoder.reads_items:
             return queries
-        assert isinstance(queries.inputs, list)
-        assert isinstance(read.item_inputs, list)
+        assert isinstance(queries.inputs, Texts)
+        assert isinstance(read.item_inputs, Texts)
         rows = np.arange(len(read.item_ids))
         starts = np.concatenate([queries.relevant.starts, queries.relevant.starts[-1] + rows + 1])
         relevant = ItemLists(starts, np.concatenate([queries.relevant.rows, rows]))
-        return Queries([*queries.inputs, *read.item_inputs], relevant)
+        return Queries(Texts([*queries.inputs, *read.item_inputs]), relevant)
 
     def chunk_training(self, trained: Chunk, read: DataSet, buckets: NDArray[np.integer]) -> ChunkTraining:
         """What trains a chunk, which learns its tokens here.

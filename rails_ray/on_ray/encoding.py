@@ -17,10 +17,11 @@ from ray.data.block import Block, BlockAccessor
 
 from rails_ray import config
 from rails_ray.build import family
-from rails_ray.build.data import item_inputs, read_corpus, with_data
+from rails_ray.build.data import read_corpus, with_data
 from rails_ray.build.solar import SolarFamily
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.config.solar import SolarConfig
+from rails_ray.data.corpus import item_inputs
 from rails_ray.errors import DamagedError
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.models import Model
