@@ -10,6 +10,7 @@ from typing import Any, assert_never
 import torch
 from torch import Tensor
 
+from rails_ray.build.items import ByModel, Fitting, ItemEncoder
 from rails_ray.config import RunConfig
 from rails_ray.config.dual_encoder import (
     CrossDeviceNegatives,
@@ -32,9 +33,12 @@ from rails_ray.losses.beta_nce import beta_logit
 from rails_ray.losses.exp_nce import exp_logit
 from rails_ray.losses.glas import CoOccurrence
 from rails_ray.losses.sampled_softmax import scaled_logit
+from rails_ray.models import Model
 from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
+from rails_ray.similarities.states import AnyItems
+from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded
 from rails_ray.training import state
 from rails_ray.training.contrast import Contrast, Gathered, Streamed, WithinBatch
@@ -111,6 +115,25 @@ class DualEncoderFamily:
 
     def check_can_be_asked(self, read: DataSet) -> None:
         self.completed(read)
+
+    @property
+    def encodes_inputs(self) -> bool:
+        return True
+
+    def fitting_facts(self, asked: Fitting) -> dict[str, str]:
+        asked.need_least_loaded(self.config.name)
+        return {}
+
+    def fit(self, asked: Fitting) -> None:
+        """Nothing is needed but the model."""
+
+    def item_encoder(
+        self, storage: Storage, folder: str, weights: Iterable[tuple[str, bytes]], device: str
+    ) -> ItemEncoder:
+        return ByModel(self.trained_model(weights).to(device))
+
+    def run_items(self, storage: Storage, run: str, model: Model, data: DataSet) -> AnyItems:
+        return ByModel(model)(data.item_ids, data.item_inputs)
 
     def model_facts(self, described: Encoded) -> dict[str, int]:
         """Nothing, as the model is of one piece."""

@@ -48,6 +48,32 @@ def plan(shard_items: list[int], part_items: int) -> list[PlannedPart]:
     ]
 
 
+class PartsByItem:
+    """Planned parts by the items that they begin and end with, to tell which one a block of items is.
+
+    Args:
+        item_ids: of the whole corpus.
+    """
+
+    def __init__(self, planned: Iterable[PlannedPart], item_ids: pa.ChunkedArray) -> None:
+        self.parts = {
+            item_ids[part.first_row].as_py(): (part, item_ids[part.first_row + part.num_items - 1].as_py())
+            for part in planned
+        }
+
+    def of(self, item_ids: Sequence[str | int]) -> PlannedPart:
+        """Raises:
+        RuntimeError: if the items are not exactly those of a part: whatever brought them has cut them anew.
+        """
+        part, last = self.parts.get(item_ids[0], (None, None))
+        if part is None or len(item_ids) != part.num_items or item_ids[-1] != last:
+            raise RuntimeError(
+                f"a block must hold the items of a planned part, {part}, got {len(item_ids)} items "
+                f"from {item_ids[0]!r} to {item_ids[-1]!r}"
+            )
+        return part
+
+
 def begin(storage: Storage, version: str, made_from: dict[str, str | int]) -> None:
     """Reserve a version's name, or find that encoding of the same began, and perhaps ended.
 

@@ -3,6 +3,7 @@ import io
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -32,6 +33,18 @@ def test_a_plan_holds_every_row_once_within_its_shard(num_items: int, num_shards
     assert rows == list(zip(shard_of, range(num_items), strict=True))
     assert all(1 <= part.num_items <= part_items for part in planned)
     assert len(planned) == sum(-(-size // part_items) for size in shard_items)  # and no more parts than it takes
+
+
+def test_a_block_is_known_by_its_items() -> None:
+    item_ids = [f"i{row}" for row in range(10)]
+    planned = parts.plan([6, 4], 3)
+    by_item = parts.PartsByItem(planned[1:], pa.chunked_array([item_ids[:4], item_ids[4:]]))
+    for part in planned[1:]:
+        assert by_item.of(item_ids[part.first_row : part.first_row + part.num_items]) == part
+    for wrong in (item_ids[:3], item_ids[3:5], item_ids[3:7], item_ids[4:7], ["i3", "i5", "i4"], item_ids[3:9]):
+        message = rf"a block must hold the items of a planned part, .*, got {len(wrong)} items from '{wrong[0]}' to"
+        with pytest.raises(RuntimeError, match=message):
+            by_item.of(wrong)
 
 
 @given(st.integers(1, 60), st.integers(1, 7))
