@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from rich.console import Console
 
 from rails_ray import client, on_ray, rendering
-from rails_ray.build import search as search_building
 from rails_ray.build.data import read_data
+from rails_ray.build.search import make_searchable
 from rails_ray.build.version import version_config, version_model
 from rails_ray.config import RunConfig
 from rails_ray.data import emoji
@@ -25,6 +25,7 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.runs import Run
 from rails_ray.storage.shards import read_shards
+from rails_ray.wanted import Wanted
 
 HOST = "127.0.0.1"
 COMPARED_K = 10
@@ -136,14 +137,14 @@ def _served_recall(url: str, storage: str, manifest: Manifest) -> dict[str, floa
     data = read_data(version_config(store, manifest), store)
     texts = data.queries["test"].head(NUM_COMPARED).inputs
     assert isinstance(texts, list)
-    search = search_building.retriever("brute_force", model.similarity, items.state, COMPARED_K, COMPARED_K)
+    searchable = make_searchable(model.similarity, items.state)
     expected = [
         [items.item_ids[row] for row in rows]
         for _, query in query_batches(model, texts)
-        for rows in search.search(query, COMPARED_K).top_k.item_rows.tolist()
+        for rows in searchable.search(query, Wanted(COMPARED_K)).item_rows.tolist()
     ]
     recall = {}
-    for method in search_building.METHODS:
+    for method in searchable.methods:
         answer = client.search(
             url, [{"text": text} for text in texts], k=COMPARED_K, method=method, cutoff={"top_k": COMPARED_K}
         )

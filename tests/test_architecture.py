@@ -46,7 +46,7 @@ def test_the_mathematics_runs_where_only_torch_numpy_scipy_and_jaxtyping_are() -
         "emoji",
         "fastapi",
     }
-    names = [*modules_of(*MATHEMATICS), "rails_ray.above", "rails_ray.top_k"]
+    names = [*modules_of(*MATHEMATICS), "rails_ray.top_k", "rails_ray.masks", "rails_ray.wanted", "rails_ray.scan"]
     names.remove("rails_ray.encoders.tokenizer")  # imported where there are tokens to learn or to read
     names.remove("rails_ray.kernels.compiled_loops")  # imported where there is numba
     code = f"""
@@ -57,10 +57,11 @@ import torch
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.states import ItemState, QueryState
+from rails_ray.wanted import Wanted
 vectors = torch.eye(4)[:, None]
 query = QueryState(vectors[:2], None, torch.ones(2))
-found = BruteForce(DotProduct(DotProductConfig()), ItemState(vectors, None, vectors[:, 0])).search(query, 1)
-assert found.top_k.item_rows.tolist() == [[0], [1]]
+found = BruteForce(DotProduct(DotProductConfig()), ItemState(vectors, None, vectors[:, 0])).search(query, Wanted(1))
+assert found.item_rows.tolist() == [[0], [1]]
 """
     done = run_without(blocked, code)
     assert done.returncode == 0, done.stderr

@@ -1,6 +1,5 @@
 """The command: what it prints, where it stops, and with which exit code."""
 
-import shlex
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,6 @@ from rails_ray.commands import serving, stages
 from rails_ray.storage import calibrations, manifest, versions
 from rails_ray.storage.filesystem import Storage
 from storage.test_calibrations import STORED
-from support.command_line import ROOT, readme_commands
 from support.examples import encode
 
 COMMANDS = ("quickstart", "train", "encode", "publish", "evaluate", "calibrate", "pipeline", "serve", "query", "index")
@@ -224,25 +222,6 @@ def test_ids_are_asked_for_as_the_index_has_them() -> None:
     assert serving._typed("42", "int64") == 42
     assert serving._typed("42", "string") == "42"
     assert serving._typed("b42", "int64") == "b42"
-
-
-def test_every_command_in_the_readme_can_be_parsed() -> None:
-    headings = ("Quickstart", "The stages as commands", "On a cluster", "Your own data", "Object storage", "HTTP")
-    headings += ("Negatives from all workers", "Random codes (SOLAR)")
-    parsed = [shlex.split(line)[1:] for heading in headings for line in readme_commands(heading)]
-    assert len(parsed) > 12
-    for command in parsed:
-        cli.parse(command)
-
-
-def test_every_job_in_the_readme_and_in_the_jobs_can_be_parsed() -> None:
-    texts = [path.read_text() for path in (ROOT / "README.md", *(ROOT / "jobs").glob("[a-z]*.py"))]
-    entrypoints = [
-        line.split("python -m jobs.")[1] for text in texts for line in text.splitlines() if "-- python" in line
-    ]
-    assert len(entrypoints) == 7
-    for entrypoint in entrypoints:
-        cli.parse(shlex.split(entrypoint))
 
 
 def test_the_config_that_is_printed_is_of_the_versions_shards(

@@ -1,4 +1,4 @@
-"""The README's commands: as processes on clusters of their own, or in this process on the session's."""
+"""The commands of READMEs: as processes on clusters of their own, or in this process on the session's."""
 
 import json
 import secrets
@@ -12,10 +12,11 @@ import httpx
 import pytest
 
 from rails_ray import cli
+from rails_ray.commands.serving import DEFAULT_URL
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 from support import processes
-from support.command_line import readme_commands, run
+from support.command_line import code_blocks, readme_commands, run
 from support.s3_server import free_port
 
 pytestmark = pytest.mark.cluster
@@ -67,7 +68,7 @@ def test_the_readmes_stage_commands(s3: str, tmp_path: Path, capfd: pytest.Captu
         "serve": ["--storage", storage, "--port", str(port)],
         "query": ["--url", url],
     }
-    parsed = [shlex.split(line)[1:] for line in readme_commands("The stages as commands")]
+    parsed = [shlex.split(line)[1:] for line in readme_commands("jobs/README.md", "The stages as commands")]
     assert [command[0] for command in parsed] == [
         "train", "encode", "calibrate", "publish", "evaluate", "index", "serve", "query", "query"
     ]  # fmt: skip
@@ -92,6 +93,13 @@ def test_the_readmes_stage_commands(s3: str, tmp_path: Path, capfd: pytest.Captu
                 assert (tmp_path / "calibration.png").read_bytes().startswith(b"\x89PNG")
             if command[0] == "query":
                 assert all(text in done.stdout for text in cli.parse(command).texts)
+        [code] = code_blocks("README.md", "python")
+        assert DEFAULT_URL in code
+        capfd.readouterr()
+        exec(compile(code.replace(DEFAULT_URL, url), "README.md", "exec"), {})
+        pizza, flag = capfd.readouterr().out.splitlines()
+        assert pizza.endswith(" True")
+        assert flag.endswith(" True")
     finally:
         if server is not None:
             server.send_signal(signal.SIGINT)
@@ -135,7 +143,7 @@ def test_a_cluster_that_does_not_answer_is_told_in_a_sentence(tmp_path: Path) ->
 
 
 def test_the_readmes_quickstart_on_a_reduced_budget(quickstart: tuple[Path, subprocess.Popen[str]]) -> None:
-    assert readme_commands("Quickstart")[0] == "rails-ray quickstart"
+    assert readme_commands("README.md", "Quickstart")[0] == "rails-ray quickstart"
     storage, process = quickstart
     out, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors

@@ -36,8 +36,8 @@ from rich.table import Table
 
 from jobs.benches.record import Record, last_execution
 from rails_ray import on_ray
-from rails_ray.build import search as search_building
 from rails_ray.build.dual_encoder import DualEncoderFamily
+from rails_ray.build.search import make_searchable
 from rails_ray.build.version import version_model
 from rails_ray.config import to_json
 from rails_ray.data import emoji
@@ -50,6 +50,7 @@ from rails_ray.storage import runs, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.shards import read_shards
 from rails_ray.training import state
+from rails_ray.wanted import Wanted
 
 PORT, K = 8322, 5
 ENVIRONMENTS = {"local": ENVIRONMENT, "production": PRODUCTION_ENVIRONMENT}
@@ -342,10 +343,10 @@ def offline(storage: str, names: Sequence[str], texts: Sequence[str], k: int) ->
         manifest = versions.read_manifest(store, name)
         model = version_model(store, manifest)
         items = read_shards(store, manifest, range(len(manifest.shard_items)))
-        search = search_building.retriever("brute_force", model.similarity, items.state, k, k)
+        searchable = make_searchable(model.similarity, items.state)
         with torch.no_grad():
             query = model.encode_queries(model.query_features(list(texts)))
-        best = search.search(query, k).top_k
+        best = searchable.search(query, Wanted(k))
         lines = zip(best.item_rows.tolist(), best.scores.tolist(), strict=True)
         found[name] = [([items.item_ids[row] for row in rows], scores) for rows, scores in lines]
     return found

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from rich.progress import track
 from torch import Tensor
 
-from rails_ray.build import search as search_building
 from rails_ray.build.data import for_data, read_data
 from rails_ray.build.dual_encoder import DualEncoderFamily
+from rails_ray.build.search import make_searchable
 from rails_ray.build.solar import SolarFamily
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.dataset import DataSet, Queries
@@ -23,10 +23,12 @@ from rails_ray.evaluation.ranking import encode_items
 from rails_ray.indexes.inverted import InvertedIndex, top_buckets
 from rails_ray.models.solar import Solar, predicted_buckets
 from rails_ray.recipes import by_name
+from rails_ray.retrieval.searchable import Widths
 from rails_ray.similarities.states import Tables
 from rails_ray.storage.codes import ItemCodes
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.loop import train
+from rails_ray.wanted import Wanted
 
 K = 100  # items of a list
 BATCH_SIZE = 32  # queries of a search, and of a timing
@@ -81,20 +83,11 @@ def tables_of(model: Solar, queries: Queries) -> Tables:
 
 def by_method(trained: Trained, codes: ItemCodes, method: str, num_probes: int = K) -> Search:
     """A search of the product."""
-    num_items = len(codes.item_ids)
-    indexes = search_building.code_indexes(trained.model.similarity, codes.state)
-    made = search_building.retriever(
-        method,
-        trained.model.similarity,
-        codes.state,
-        max(1000, K),
-        K,
-        num_probes,
-        indexes,
-    )
+    searchable = make_searchable(trained.model.similarity, codes.state)
+    made = searchable.retriever(method, Widths(num_candidates=max(1000, K), num_probes=num_probes))
 
     def search(queries: Queries) -> Tensor:
-        found = made.search(tables_of(trained.model, queries), min(K, num_items)).top_k
+        found = made.search(tables_of(trained.model, queries), Wanted(K))
         return found.item_rows.masked_fill(found.scores == -torch.inf, -1)
 
     return search
@@ -138,12 +131,12 @@ def dual_encoder(recipe: str, config: DataConfig, seed: int, seconds: float) -> 
     num_steps = int((seconds - (took - of_steps)) / of_steps * STEPS_TIMED)
     model, data, took, _ = run(num_steps)
     items = encode_items(model, model.item_features(data.item_inputs))
-    made = search_building.retriever("brute_force", model.similarity, items, K, K)
+    searchable = make_searchable(model.similarity, items)
 
     def search(queries: Queries) -> Tensor:
         with torch.no_grad():
             state = model.encode_queries(model.query_features(queries.inputs))
-        return made.search(state, K).top_k.item_rows
+        return searchable.search(state, Wanted(K)).item_rows
 
     return search, num_steps, took, items.components[0].numel() * 4
 

@@ -44,6 +44,7 @@ from rails_ray.quantizers import random_codes
 from rails_ray.retrieval.look_up import FullLookUp, Inverted
 from rails_ray.similarities.states import Codes, Tables
 from rails_ray.top_k import TopK
+from rails_ray.wanted import Wanted
 
 WIDTH = 1600  # of a dense vector; the dual encoder that the paper compares
 NUM_RELEVANT = 100
@@ -106,34 +107,33 @@ def look_ups(arguments: Arguments) -> list[dict[str, object]]:
     inverted = Inverted(codes, index, arguments.num_probes, arguments.num_candidates)
     posted = top_buckets(query.tables, arguments.num_probes)
     weights = posted.values - posted.values[:, :, -1:]
-    num = arguments.num_candidates
+    num, wanted = arguments.num_candidates, Wanted(arguments.k)
     methods: dict[str, Callable[[], object]] = {
         "top buckets": lambda: top_buckets(query.tables, arguments.num_probes),
         "top buckets, torch": lambda: query.tables.topk(arguments.num_probes),
         "postings": lambda: index.candidates(posted.buckets, weights, num),
         "top buckets + postings": lambda: candidates(index, query, arguments),
-        "inverted": lambda: inverted.search(query, arguments.k),
-        "inverted, one query": lambda: inverted.search(Tables(query.tables[:1], query.temperature[:1]), arguments.k),
-        "full": lambda: full.search(query, arguments.k),
+        "inverted": lambda: inverted.search(query, wanted),
+        "inverted, one query": lambda: inverted.search(Tables(query.tables[:1], query.temperature[:1]), wanted),
+        "full": lambda: full.search(query, wanted),
     }
     latencies = in_turns(methods, arguments.repeats)
     rows: list[dict[str, object]] = []
     for method, milliseconds in latencies.items():
         num_queries = 1 if method.endswith("one query") else arguments.batch
         rows.append({"method": method, "latency_ms": [one / num_queries for one in milliseconds]})
-    best = full.search(query, arguments.k).top_k
-    found = inverted.search(query, arguments.k)
+    best = full.search(query, wanted)
+    found = inverted.search(query, wanted)
     papers = index.candidates(posted.buckets, posted.values, arguments.k).top_k
     touched = index.candidates(posted.buckets, weights, 1)
-    gaps = found.certificate.gap(found.top_k.scores[:, -1])
-    assert gaps is not None
+    gaps = found.gap(wanted)
     loads = random_codes.loads(codes.codes.numpy(), arguments.num_buckets)
     rows.append(
         {
             "method": "agreement",
-            "recall": recall(found.top_k, best.item_rows),
+            "recall": recall(found, best.item_rows),
             "recall_of_the_papers_sum": recall(papers, best.item_rows),
-            "recall_of_relevant": recall(found.top_k, relevant),
+            "recall_of_relevant": recall(found, relevant),
             "recall_of_relevant_full": recall(best, relevant),
             "is_proved_fraction": (gaps == 0).double().mean().item(),
             "num_touched": touched.num_touched.double().mean().item(),
@@ -185,8 +185,8 @@ def compile_all(dtype: torch.dtype) -> None:
     """Everything that a search compiles, on a corpus of one item."""
     loops()
     codes, query = Codes(torch.zeros(1, 1, dtype=dtype)), Tables(torch.zeros(1, 1, 1), torch.ones(1))
-    FullLookUp(codes, LookupIndex(codes.codes)).search(query, 1)
-    Inverted(codes, InvertedIndex(codes.codes, 1), 1, 1).search(query, 1)
+    FullLookUp(codes, LookupIndex(codes.codes)).search(query, Wanted(1))
+    Inverted(codes, InvertedIndex(codes.codes, 1), 1, 1).search(query, Wanted(1))
 
 
 def inner_products(arguments: Arguments) -> list[dict[str, object]]:
@@ -199,9 +199,9 @@ def inner_products(arguments: Arguments) -> list[dict[str, object]]:
     vectors.normal_(generator=torch.Generator().manual_seed(2))
     queries = torch.randn(arguments.batch, WIDTH, generator=torch.Generator().manual_seed(1))
     index = FlatIndex(vectors)
-    assert index.search(queries, 1).item_rows.tolist() == theirs.search(queries.numpy(), 1)[1].tolist()
+    assert index.search(queries, Wanted(1)).item_rows.tolist() == theirs.search(queries.numpy(), 1)[1].tolist()
     methods: dict[str, Callable[[], object]] = {
-        "flat, torch": lambda: index.search(queries, arguments.k),
+        "flat, torch": lambda: index.search(queries, Wanted(arguments.k)),
         "flat, faiss": lambda: theirs.search(queries.numpy(), arguments.k),
     }
     scale = arguments.num_items / num_vectors / arguments.batch

@@ -38,12 +38,13 @@ from jobs.benches.record import Record
 from rails_ray.encoders.components import ComponentsConfig, ItemComponents, QueryComponents
 from rails_ray.encoders.temperature import TemperatureConfig
 from rails_ray.losses.mutual_information import mutual_information
-from rails_ray.retrieval import Found, Retriever
-from rails_ray.retrieval.approximate import Approximate, Widths
+from rails_ray.retrieval import Retriever
+from rails_ray.retrieval.approximate import Approximate, Lists
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.retrieval.two_pass import TwoPass
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.similarities.states import ItemState, QueryState, concatenate, map_tensors, take
+from rails_ray.wanted import Found, Wanted
 
 K = 100
 NAIVE_PAIRS = 2**28  # B * X * P that the naive methods may hold at once: 1 GB a tensor
@@ -158,19 +159,19 @@ def measured(shape: Shape, trained: Trained, asked: Tensor, repeats: int) -> Ite
     """A row per method and width."""
     with torch.no_grad():
         query = trained.queries(asked)
-    exact = BruteForce(trained.similarity, trained.index, prune=False).search(query, K).top_k.item_rows
+    exact = BruteForce(trained.similarity, trained.index, prune=False).search(query, Wanted(K)).item_rows
     for method, width, ask in [*naive_methods(shape, trained, asked), *methods(shape, trained, query)]:
         with torch.no_grad(), peak_memory() as peak:
             found = ask()
             seconds = [timed(ask) for _ in range(repeats)]
-        rows = found.top_k.item_rows if isinstance(found, Found) else found
+        rows = found.item_rows if isinstance(found, Found) else found
         row: dict[str, object] = {"method": method, "width": width, "latency_ms": 1000 * statistics.median(seconds)}
         row["peak_mb"] = peak[0]
         row |= {f"recall@{k}": recall(rows, exact, k) for k in (1, 10, 100)}
         if isinstance(found, Found):
             row["num_scored"] = found.num_scored.double().mean().item()
-            gap = found.certificate.gap(found.top_k.scores[:, -1])
-            row["certified_fraction"] = None if gap is None else (gap == 0).double().mean().item()
+            gap = found.gap(Wanted(K))
+            row["certified_fraction"] = None if found.reason else (gap == 0).double().mean().item()
         yield row
 
 
@@ -189,17 +190,17 @@ def methods(shape: Shape, trained: Trained, query: QueryState) -> Iterator[Ask]:
         ("two_pass", "100", TwoPass(scored, index, 100)),
     ]
     made += [
-        ("per_embedding", f"{n}", Approximate(scored, index, Widths(num_per_embedding=n)))
+        ("per_embedding", f"{n}", Approximate(scored, index, Lists(num_per_embedding=n)))
         for n in shape.per_embedding
         if n * num_pairs >= K  # shorter lists cannot give k items
     ]
-    made += [("average", f"{n}", Approximate(scored, index, Widths(num_by_average=n))) for n in shape.average]
+    made += [("average", f"{n}", Approximate(scored, index, Lists(num_by_average=n))) for n in shape.average]
     made += [
-        ("combined", f"{n}_{m}", Approximate(scored, index, Widths(num_per_embedding=n, num_by_average=m)))
+        ("combined", f"{n}_{m}", Approximate(scored, index, Lists(num_per_embedding=n, num_by_average=m)))
         for n, m in shape.combined
     ]
     for method, width, retriever in made:
-        yield method, width, partial(retriever.search, query, K)
+        yield method, width, partial(retriever.search, query, Wanted(K))
 
 
 class InBfloat16:

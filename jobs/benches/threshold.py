@@ -1,6 +1,6 @@
 """Threshold search: what does it cost to find all items at or above a score, beside FAISS and beside a top-k?
 
-flat: `FlatIndex.search_above` against `faiss.IndexFlatIP.range_search`, X = 150,000 vectors of length 1, d = 64 and
+flat: `FlatIndex.search` against `faiss.IndexFlatIP.range_search`, X = 150,000 vectors of length 1, d = 64 and
 128, B = 32, once with vectors that point anywhere and once in clusters of very different sizes, of which queries are
 members with noise, so that some queries find far more than others. FAISS takes one radius, so all queries have one
 threshold, such that 10, 100 or 1,000 items a query are found. FAISS is measured as it comes and with blocks of 16,384
@@ -36,10 +36,9 @@ from torch import Tensor
 
 from jobs.benches.record import Record
 from jobs.benches.table5 import SHAPES, timed, train
-from rails_ray.above import Above
 from rails_ray.indexes.flat import FlatIndex
-from rails_ray.retrieval import Found, FoundAbove
 from rails_ray.retrieval.brute_force import BruteForce
+from rails_ray.wanted import Found, Wanted
 
 BATCH = 32
 NUM_ABOVE = (10, 100, 1000)  # items a query that reach the threshold
@@ -98,8 +97,8 @@ def flat(arguments: Arguments, width: int, kind: str) -> Iterator[dict[str, obje
         threshold = scores[num_above * BATCH - 1]
         radius = float(np.nextafter(np.float32(threshold), np.float32(-2)))  # which FAISS wants exceeded
 
-        def ours(threshold: Tensor = threshold) -> Above:
-            return index.search_above(queries, threshold.expand(BATCH), arguments.num_items)
+        def ours(threshold: Tensor = threshold) -> Found:
+            return index.search(queries, Wanted(arguments.num_items, threshold.expand(BATCH)))
 
         def of_faiss(radius: float = radius, block: int = 1024) -> object:
             faiss.cvar.distance_compute_blas_database_bs = block  # 1024 as it comes
@@ -110,7 +109,7 @@ def flat(arguments: Arguments, width: int, kind: str) -> Iterator[dict[str, obje
             "faiss": of_faiss,
             "faiss, wide blocks": lambda of_faiss=of_faiss: of_faiss(block=WIDE_BLOCK),
         }
-        found = ours().top_k.num_found()
+        found = ours().num_found()
         limits, _, _ = of_faiss()
         by_method = {"ours": found, "faiss": torch.from_numpy(np.diff(limits.astype(np.int64)))}
         for method, milliseconds in in_turns(methods, arguments.repeats).items():
@@ -147,20 +146,19 @@ def mixture(arguments: Arguments) -> Iterator[dict[str, object]]:
     with torch.no_grad():
         query = trained.queries(asked)
     scan = BruteForce(trained.similarity, trained.index)
-    best = BruteForce(trained.similarity, trained.index, prune=False).search(query, CAP + 1).top_k.scores
-    methods: dict[str, Callable[[], Found | FoundAbove]] = {"top-k": lambda: scan.search(query, CAP)}
+    best = BruteForce(trained.similarity, trained.index, prune=False).search(query, Wanted(CAP + 1)).scores
+    methods: dict[str, Callable[[], Found]] = {"top-k": lambda: scan.search(query, Wanted(CAP))}
     for num in NUM_ABOVE:
         threshold = best[:, num - 1 : num + 1].mean(dim=1)
-        methods[f"threshold {num}"] = lambda threshold=threshold: scan.search_above(query, threshold, CAP)
+        methods[f"threshold {num}"] = lambda threshold=threshold: scan.search(query, Wanted(CAP, threshold))
     found = {method: ask() for method, ask in methods.items()}
     for method, milliseconds in in_turns(methods, arguments.repeats).items():
         one = found[method]
-        top_k = one.top_k if isinstance(one, Found) else one.above.top_k
         yield {
-            "num_above": CAP if isinstance(one, Found) else int(method.split()[1]),
+            "num_above": CAP if method == "top-k" else int(method.split()[1]),
             "method": method.split()[0],
             "latency_ms": milliseconds,
-            "num_found": top_k.num_found().double().mean().item(),
+            "num_found": one.num_found().double().mean().item(),
             "num_scored": one.num_scored.double().mean().item(),
         }
 

@@ -14,8 +14,7 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
-from rails_ray.above import Above
-from rails_ray.top_k import Exclusions, TopK
+from rails_ray.wanted import Found, Wanted
 
 
 @runtime_checkable
@@ -26,20 +25,9 @@ class Index(Protocol):
     def is_exact(self) -> bool:
         """Whether no better item can have been missed."""
 
-    def search(self, queries: Float[Tensor, "B d"], k: int, exclude: Exclusions | None = None) -> TopK:
-        """Inner products descending; -inf at places for which exclusion left no item."""
-
-    def search_above(
-        self,
-        queries: Float[Tensor, "B d"],
-        threshold: Float[Tensor, " B"],
-        cap: int,
-        exclude: Exclusions | None = None,
-        at_least: int = 0,
-    ) -> Above:
-        """All vectors whose inner product is at least the query's threshold, at most the `cap` best of them; where
-        fewer than `at_least` reach it, the `at_least` best.
+    def search(self, queries: Float[Tensor, "B d"], wanted: Wanted) -> Found:
+        """What is wanted of each query, inner products as scores.
 
         Raises:
-            ValueError: if a threshold is NaN, or unless 0 <= at_least <= cap and cap >= 1.
+            ValueError: unless there is a threshold for each query, or none.
         """

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rails_ray.above import Above, ScanAbove, check_above
-from rails_ray.top_k import Exclusions, TopK, check_k, scan
+from rails_ray.scan import scan
+from rails_ray.wanted import Found, Wanted
 
 BLOCK_SCORES = 2**23  # scores of a block, 32 MB: wide lines, in which selection costs least per score
 
@@ -26,29 +26,10 @@ class FlatIndex:
     def __init__(self, vectors: Float[Tensor, "X d"]) -> None:
         self.vectors = vectors
 
-    def search(self, queries: Float[Tensor, "B d"], k: int, exclude: Exclusions | None = None) -> TopK:
-        """The contract of `Index`.
-
-        Raises:
-            ValueError: unless 1 <= k <= X.
-        """
-        check_k(k, len(self.vectors))
-        return scan(self._blocks(queries), k, exclude)
-
-    def search_above(
-        self,
-        queries: Float[Tensor, "B d"],
-        threshold: Float[Tensor, " B"],
-        cap: int,
-        exclude: Exclusions | None = None,
-        at_least: int = 0,
-    ) -> Above:
+    def search(self, queries: Float[Tensor, "B d"], wanted: Wanted) -> Found:
         """The contract of `Index`."""
-        check_above(len(queries), threshold, cap, at_least)
-        found = ScanAbove(threshold, cap, at_least, exclude)
-        for first_row, scores in self._blocks(queries):
-            found.add(first_row, scores)
-        return found.above()
+        wanted.check_queries(len(queries))
+        return scan(self._blocks(queries), wanted, len(queries), len(self.vectors), queries.device)
 
     def _blocks(self, queries: Float[Tensor, "B d"]) -> Iterator[tuple[int, Float[Tensor, "B _"]]]:
         """(First item row, scores) of each block; the scores last until the next one is asked for."""

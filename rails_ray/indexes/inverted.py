@@ -21,7 +21,7 @@ from torch import Tensor
 from rails_ray.indexes.lookup import check_codes
 from rails_ray.kernels import postings
 from rails_ray.kernels.postings import Summed
-from rails_ray.top_k import Exclusions
+from rails_ray.masks import Mask
 
 NUM_PROBES = 100  # m, buckets of each chunk that a search looks up where nothing else is said, as in the paper
 
@@ -73,7 +73,7 @@ class InvertedIndex:
         buckets: Integer[Tensor, "B K m"],
         weights: Float[Tensor, "B K m"],
         num: int,
-        exclude: Exclusions | None = None,
+        mask: Mask | None = None,
     ) -> Summed:
         """The min(num, X) items with the largest sum of weights of each query, equal sums by the lower row, and how
         many items stand in its buckets at all.
@@ -88,7 +88,7 @@ class InvertedIndex:
         if num < 1:
             raise ValueError(f"num must be at least 1, got {num}")
         self._check(buckets)
-        return postings.best_sums(self.postings, buckets, weights, num, exclude)
+        return postings.best_sums(self.postings, buckets, weights, num, mask)
 
     def num_postings(self, buckets: Integer[Tensor, "B K m"]) -> Int[Tensor, " B"]:
         """How many items stand in a query's buckets, those that stand in several counted again: what a search visits,

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from rails_ray.above import Above, ScanAbove, check_above
 from rails_ray.kernels import lookup_scan
-from rails_ray.top_k import Exclusions, TopK, check_k, scan
+from rails_ray.scan import scan
+from rails_ray.wanted import Found, Wanted
 
 BLOCK_SCORES = 2**21  # scores of a block, 8 MB: the codes of a batch of 32 queries, 64,000 items, stay in the cache
 
@@ -35,38 +35,22 @@ class LookupIndex:
         self._check(tables)
         return lookup_scan.scores(tables, self.codes)
 
-    def search(self, tables: Float[Tensor, "B M L"], k: int, exclude: Exclusions | None = None) -> TopK:
-        """The contract of `Index`, of sums of look-ups.
-
-        Raises:
-            ValueError: unless 1 <= k <= X and the tables are such as the codes point into.
-        """
-        check_k(k, len(self.codes))
-        self._check(tables)
-        return scan(self._blocks(tables), k, exclude)
-
-    def search_above(
-        self,
-        tables: Float[Tensor, "B M L"],
-        threshold: Float[Tensor, " B"],
-        cap: int,
-        exclude: Exclusions | None = None,
-        at_least: int = 0,
-    ) -> Above:
+    def search(self, tables: Float[Tensor, "B M L"], wanted: Wanted) -> Found:
         """The contract of `Index`, of sums of look-ups.
 
         Raises:
             ValueError: also unless the tables are such as the codes point into.
         """
-        check_above(len(tables), threshold, cap, at_least)
-        self._check(tables)
-        found = ScanAbove(threshold, cap, at_least, exclude)
-        for first_row, scores in self._blocks(tables):
-            found.add(first_row, scores)
-        return found.above()
+        wanted.check_queries(len(tables))
+        return scan(self.blocks(tables), wanted, len(tables), len(self.codes), tables.device)
 
-    def _blocks(self, tables: Float[Tensor, "B M L"]) -> Iterator[tuple[int, Float[Tensor, "B _"]]]:
-        """(First item row, scores) of each block."""
+    def blocks(self, tables: Float[Tensor, "B M L"]) -> Iterator[tuple[int, Float[Tensor, "B _"]]]:
+        """(First item row, scores) of each block.
+
+        Raises:
+            ValueError: unless the tables are such as the codes point into.
+        """
+        self._check(tables)
         size = max(BLOCK_SCORES // max(len(tables), 1), 1)
         for first in range(0, len(self.codes), size):
             yield first, lookup_scan.scores(tables, self.codes[first : first + size])

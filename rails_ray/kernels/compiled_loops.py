@@ -163,7 +163,7 @@ def add_block(
     """Adds the weights of a query's buckets to the items first_row .. end_row - 1 and says how many it touched.
 
     rows [K, X]; places, ends, weights [K, m]: where each bucket's postings go on and end. sums: -inf where nothing was
-    added, inf at items that are excluded, which are never touched.
+    added, inf at hidden items, which are never touched.
     """
     num_touched = 0
     for chunk in range(places.shape[0]):
@@ -189,8 +189,9 @@ def best_sums(
     rows: Array,
     buckets: Array,
     weights: Array,
-    excluded_starts: Array,
-    excluded_rows: Array,
+    hidden_starts: Array,
+    hidden_ends: Array,
+    hidden_rows: Array,
     first: int,
     end: int,
     places: Array,
@@ -202,9 +203,9 @@ def best_sums(
     num_found: Array,
 ) -> None:
     """Keys of the best items of each query, at most [.., num] of found [B, num], in no order, and how many items were
-    touched. starts [K, R + 1], rows [K, X], buckets and weights [B, K, m]; excluded_rows ascending from
-    excluded_starts [B + 1]. To work in: places, ends [K, m]; sums, touched [items of a block], all sums -inf; keys
-    [more than num]."""
+    touched. starts [K, R + 1], rows [K, X], buckets and weights [B, K, m]; hidden_rows ascending from
+    hidden_starts to hidden_ends [B]. To work in: places, ends [K, m]; sums, touched [items of a block], all sums -inf;
+    keys [more than num]."""
     num_items, num = rows.shape[1], found.shape[1]
     bits = sums.view(np.uint32)
     for query in range(first, end):
@@ -215,13 +216,13 @@ def best_sums(
                 ends[chunk, number] = starts[chunk, bucket + 1]
         num_keys, total = 0, 0
         worst = np.uint64(0xFFFFFFFFFFFFFFFF)  # of the best num so far
-        excluded = excluded_starts[query]
+        hidden = hidden_starts[query]
         for first_row in range(0, num_items, len(sums)):
             end_row = min(first_row + len(sums), num_items)
-            here = excluded
-            while excluded < excluded_starts[query + 1] and excluded_rows[excluded] < end_row:
-                sums[excluded_rows[excluded] - first_row] = np.inf
-                excluded += 1
+            here = hidden
+            while hidden < hidden_ends[query] and hidden_rows[hidden] < end_row:
+                sums[hidden_rows[hidden] - first_row] = np.inf
+                hidden += 1
             num_touched = add_block(rows, ends, weights[query], first_row, end_row, places, sums, touched)
             for number in range(num_touched):
                 x = touched[number]
@@ -236,8 +237,8 @@ def best_sums(
                         worst = keys[0]
                         for place in range(num):
                             worst = max(worst, keys[place])
-            for place in range(here, excluded):
-                sums[excluded_rows[place] - first_row] = -np.inf
+            for place in range(here, hidden):
+                sums[hidden_rows[place] - first_row] = -np.inf
             total += num_touched
         if num_keys > num:
             smallest_first(keys, num_keys, num)

@@ -232,7 +232,7 @@ def _mixture(
         hidden = gate.first @ cosines.to(gate.first.dtype)
         z.add_(gate.second @ F.silu(hidden.add_(gate.first_bias.to(hidden.dtype)), inplace=True))
     F.silu(z, inplace=True)
-    if z.numel() and z.amax() > LARGEST_EXPONENT:
+    if z.numel() and not z.amax() <= LARGEST_EXPONENT:  # NaN, of one item, must not keep the others from it
         z.sub_(z.amax(dim=0))
     gates = torch.exp(z, out=space.of("gates", *z.shape))
     total = gates.sum(dim=0)

@@ -12,7 +12,7 @@ posted, and keeps the best by keys in which score and row are one number; it hol
 
 Source: SOLAR, Section 4 (inference, Figure 2).
 
-Axes: B queries, X items, K chunks, R buckets, m buckets of a chunk, N lines, L entries, E excluded pairs.
+Axes: B queries, X items, K chunks, R buckets, m buckets of a chunk, N lines, L entries.
 """
 
 from typing import NamedTuple
@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.kernels.compiled import in_threads, loops_for
-from rails_ray.top_k import Exclusions, TopK, select
+from rails_ray.masks import HiddenRows, Mask
+from rails_ray.top_k import TopK, select
 
 BLOCK_ITEMS = 2**18  # whose sums take 1 MB, half of a core's cache
 BLOCK_SUMS = 2**24  # queries * items of a block of the version in torch, 64 MB
@@ -112,7 +113,7 @@ def plain_best_sums(
     buckets: Integer[Tensor, "B K m"],
     weights: Float[Tensor, "B K m"],
     num: int,
-    exclude: Exclusions | None = None,
+    mask: Mask | None = None,
 ) -> Summed:
     """In torch, with a sum for every item: on a GPU, and where numba is not installed."""
     num_items = postings.rows.shape[1]
@@ -121,8 +122,8 @@ def plain_best_sums(
     for first in range(0, max(len(buckets), 1), size):
         block = slice(first, first + size)
         scores = _sums(postings, buckets[block], weights[block].float())
-        if exclude is not None:
-            scores = exclude_of(exclude, first, first + size).mask(scores)
+        if mask is not None:
+            scores = mask.of_queries(first, first + size).hide(scores)
         top_k = select(scores, num)
         rows = top_k.item_rows.masked_fill(top_k.scores == -torch.inf, 0)
         parts.append((top_k.scores, rows, (scores > -torch.inf).sum(dim=1)))
@@ -135,18 +136,18 @@ def best_sums(
     buckets: Integer[Tensor, "B K m"],
     weights: Float[Tensor, "B K m"],
     num: int,
-    exclude: Exclusions | None = None,
+    mask: Mask | None = None,
 ) -> Summed:
     """The min(num, X) items with the largest sums of each query, of those that its postings touch.
 
     Args:
         buckets: of a query, distinct within a chunk and in 0 .. R - 1, which is not checked.
         weights: finite.
-        exclude: items that are not touched.
+        mask: items that are not touched.
     """
     loops = loops_for(postings.rows, buckets, weights)
     if loops is None:
-        return plain_best_sums(postings, buckets, weights, num, exclude)
+        return plain_best_sums(postings, buckets, weights, num, mask)
     num_queries, num_items = len(buckets), postings.rows.shape[1]
     num = min(num, num_items)
     found = np.full((num_queries, num), NO_KEY)
@@ -156,7 +157,7 @@ def best_sums(
         postings.rows.numpy(),
         buckets.long().contiguous().numpy(),
         weights.detach().float().contiguous().numpy(),
-        *_by_query(exclude, num_queries, num_items),
+        *(_nothing_hidden(num_queries) if mask is None else mask.hidden_rows(num_queries, num_items)),
     )
 
     def work(first: int, end: int) -> None:
@@ -166,13 +167,6 @@ def best_sums(
     if num:
         in_threads(work, num_queries)
     return Summed(_decoded(found), torch.from_numpy(num_touched))
-
-
-def exclude_of(exclude: Exclusions, first: int, end: int) -> Exclusions:
-    """Of the queries first .. end - 1, as a batch of their own."""
-    query = exclude.pairs[:, 0]
-    own = exclude.pairs[(query >= first) & (query < end)]
-    return Exclusions(own - own.new_tensor([first, 0]))
 
 
 def _workspace(shape: tuple[int, ...], num_items: int, num: int) -> tuple[NDArray[np.generic], ...]:
@@ -187,14 +181,9 @@ def _workspace(shape: tuple[int, ...], num_items: int, num: int) -> tuple[NDArra
     )
 
 
-def _by_query(
-    exclude: Exclusions | None, num_queries: int, num_items: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each query's excluded rows start, and the rows, ascending."""
-    pairs = np.empty((0, 2), np.int64) if exclude is None else exclude.pairs.numpy(force=True)
-    pairs = pairs[(pairs[:, 1] >= 0) & (pairs[:, 1] < num_items)]
-    pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
-    return np.searchsorted(pairs[:, 0], np.arange(num_queries + 1)), np.ascontiguousarray(pairs[:, 1])
+def _nothing_hidden(num_queries: int) -> HiddenRows:
+    edges = np.zeros(num_queries, np.int64)
+    return HiddenRows(edges, edges, np.empty(0, np.int64))
 
 
 def _decoded(keys: NDArray[np.uint64]) -> TopK:

@@ -24,6 +24,8 @@ import numpy as np
 from jaxtyping import Bool, Int32, Int64, Integer
 from numpy import ndarray
 
+from rails_ray.item_ids import ItemId
+
 # The longest posting over the mean, when 20% of 148,730 items had been replaced ten times, at 1, 2, 3, 4 and 8 choices:
 # 1.79, 1.09, 1.06, 1.06 and 1.03 where the mean is 33 items; 6.7, 2.7, 2.7, 2.0 and 2.0 where it is 1.5. There
 # 1.33 is the least that can be, as some posting has 2 items.
@@ -31,7 +33,7 @@ NUM_CHOICES = 4
 # What a model predicts may be lopsided; yet no posting is to get longer than those of `hashed`.
 MAX_LOAD_RATIO = 1.5
 
-Ids = Sequence[str | int]
+Ids = Sequence[ItemId]
 
 
 def balanced(num_items: int, num_chunks: int, num_buckets: int, seed: int) -> Int32[ndarray, "X K"]:

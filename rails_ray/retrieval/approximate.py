@@ -11,29 +11,29 @@ Axes: B queries, X items.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from rails_ray.above import Above, ScanAbove
-from rails_ray.retrieval import Found, FoundAbove
+from rails_ray.masks import Mask
 from rails_ray.retrieval.brute_force import BruteForce
-from rails_ray.retrieval.candidates import ByAverage, Candidates, PerEmbedding, union
-from rails_ray.retrieval.certificate import Certificate, all_scored, rounding_slack
-from rails_ray.retrieval.checks import check_items, check_search, check_search_above, check_width
+from rails_ray.retrieval.candidates import Candidates, FirstStage, union
+from rails_ray.retrieval.certificate import rounding_slack
+from rails_ray.retrieval.checks import check_items, check_query, check_width
 from rails_ray.retrieval.rescore import candidate_scores
+from rails_ray.scan import Scan
 from rails_ray.similarities import Similarity
 from rails_ray.similarities.states import ItemState, QueryState
-from rails_ray.top_k import Exclusions, TopK, select
+from rails_ray.wanted import Found, Wanted
 
 NO_CERTIFICATE = "candidates by the average component alone: what it leaves out may have any cosine"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Widths:
-    """How many items a first stage takes.
+class Lists:
+    """How many items the lists of a first stage hold.
 
     Args:
         num_per_embedding: by each pair of components; 0 for none.
@@ -50,20 +50,31 @@ class Widths:
                 f"got {self.num_per_embedding} and {self.num_by_average}"
             )
 
-    def doubled(self) -> "Widths":
-        return Widths(num_per_embedding=2 * self.num_per_embedding, num_by_average=2 * self.num_by_average)
+    @property
+    def longest(self) -> int:
+        return max(self.num_per_embedding, self.num_by_average)
+
+    def doubled(self) -> "Lists":
+        return Lists(num_per_embedding=2 * self.num_per_embedding, num_by_average=2 * self.num_by_average)
 
 
 class Approximate:
-    """Search in two stages, the first of which may miss an item; the certificate says whether it can have."""
+    """Search in two stages, the first of which may miss an item; the bound says whether it can have.
 
-    def __init__(self, similarity: Similarity, items: ItemState, widths: Widths) -> None:
+    Args:
+        first_stage: the indexes of the items, if they are made already.
+    """
+
+    def __init__(
+        self, similarity: Similarity, items: ItemState, lists: Lists, first_stage: FirstStage | None = None
+    ) -> None:
         check_items(similarity, items)
+        first_stage = first_stage or FirstStage(items)
         self.similarity = similarity
         self.items = items
-        self.widths = widths
-        self.per_embedding = PerEmbedding(items) if widths.num_per_embedding else None
-        self.by_average = ByAverage(items) if widths.num_by_average else None
+        self.lists = lists
+        self.per_embedding = first_stage.per_embedding if lists.num_per_embedding else None
+        self.by_average = first_stage.by_average if lists.num_by_average else None
         self.num_pairs = math.prod(similarity.num_components)
         self.slack = rounding_slack(self.num_pairs, items.components.shape[-1], items.components.dtype)
 
@@ -72,81 +83,63 @@ class Approximate:
         """With one component on each side, its cosine, and the average, is the score itself."""
         return self.num_pairs == 1
 
-    def search(self, query: QueryState, k: int, exclude: Exclusions | None = None) -> Found:
-        """The contract of `Retriever`.
+    def search(self, query: QueryState, wanted: Wanted) -> Found:
+        """The contract of `Retriever`. The k best are those of at least k candidates; what reaches a threshold is found
+        among the candidates of the lists as wide as they are given. With one component on each side a threshold leaves
+        no first stage to do: the scan compares the cosines with it.
 
         Raises:
             ValueError: also if all lists of the first stage together are shorter than k.
         """
-        check_search(query, self.similarity, self.items, k)
-        self._check_widths(k)
-        found = self._at_least(query, k, exclude)
-        top_k = select(candidate_scores(self.similarity, self.items, query, found), k, found.item_rows)
-        return Found(top_k.exactly_k(), self._certificate(found), found.is_there.sum(dim=1))
-
-    def search_above(
-        self,
-        query: QueryState,
-        threshold: Float[Tensor, " B"],
-        cap: int,
-        exclude: Exclusions | None = None,
-        at_least: int = 0,
-    ) -> FoundAbove:
-        """The contract of `Retriever`, of the candidates at the widths given. With one component on each side a
-        threshold leaves no first stage to do: the scan compares the cosines with it."""
-        if self.is_exact:
-            return BruteForce(self.similarity, self.items).search_above(query, threshold, cap, exclude, at_least)
-        check_search_above(query, self.similarity, self.items, threshold, cap, at_least)
-        best = ScanAbove(threshold, cap, at_least)
-        found = self._at_least(query, at_least, exclude)
-        scores = candidate_scores(self.similarity, self.items, query, found, best.floor - self.slack)
+        check_query(query, self.similarity, self.items)
+        wanted.check_queries(len(query))
+        if self.is_exact and wanted.threshold is not None:
+            return BruteForce(self.similarity, self.items).search(query, wanted)
+        num_left = wanted.num_left(len(query), len(self.items), query.components.device)
+        if wanted.threshold is None and len(query):
+            self._check_lists(min(wanted.k, int(num_left.max())))
+        found = self._at_least(query, num_left.clamp(max=wanted.least), wanted.mask)
+        running = Scan(replace(wanted, mask=None))
+        floor = None if running.floor is None else running.floor - self.slack
+        scores = candidate_scores(self.similarity, self.items, query, found, floor)
         num_scored = (scores > -torch.inf).sum(dim=1)
         item_rows, order = found.item_rows.sort(dim=1)  # as a scan takes them
-        best.add(0, scores.gather(1, order))
-        return FoundAbove(_of_rows(best.above(), item_rows), self._certificate(found), num_scored)
+        running.add(0, scores.gather(1, order))
+        bound, reason = self._bound(found)
+        return running.found(num_scored, num_left, bound=bound, reason=reason, item_rows=item_rows)
 
-    def _at_least(self, query: QueryState, least: int, exclude: Exclusions | None) -> Candidates:
-        """Candidates at the widths given, widened while a query has too few of them and there are more."""
-        widths = self.widths
-        found = self._candidates(query, widths, exclude)
-        while max(widths.num_per_embedding, widths.num_by_average) < len(self.items) and _is_short(found, least):
-            widths = widths.doubled()
-            found = self._candidates(query, widths, exclude)
+    def _at_least(self, query: QueryState, least: Int[Tensor, " B"], mask: Mask | None) -> Candidates:
+        """Candidates of the lists as wide as they are given, widened while a query has too few of them and there are
+        more."""
+        lists = self.lists
+        found = self._candidates(query, lists, mask)
+        while lists.longest < len(self.items) and (found.is_there.sum(dim=1) < least).any():
+            lists = lists.doubled()
+            found = self._candidates(query, lists, mask)
         return found
 
-    def _check_widths(self, k: int) -> None:
-        per_embedding, by_average = self.widths.num_per_embedding, self.widths.num_by_average
+    def _check_lists(self, k: int) -> None:
+        per_embedding, by_average = self.lists.num_per_embedding, self.lists.num_by_average
         if not per_embedding:
             check_width("num_candidates", by_average, k, ", the k of the search")
         else:
             where = f" for k {k}, with {self.num_pairs} pairs of components and {by_average} items by average"
             check_width("num_per_embedding", per_embedding, -(-(k - by_average) // self.num_pairs), where)
 
-    def _candidates(self, query: QueryState, widths: Widths, exclude: Exclusions | None) -> Candidates:
+    def _candidates(self, query: QueryState, lists: Lists, mask: Mask | None) -> Candidates:
         found = [
-            search(query, width, exclude)
+            search(query, width, mask)
             for search, width in (
-                (self.per_embedding, widths.num_per_embedding),
-                (self.by_average, widths.num_by_average),
+                (self.per_embedding, lists.num_per_embedding),
+                (self.by_average, lists.num_by_average),
             )
             if search is not None
         ]
         return found[0] if len(found) == 1 else union(*found)
 
-    def _certificate(self, found: Candidates) -> Certificate:
+    def _bound(self, found: Candidates) -> tuple[Float[Tensor, " B"], str | None]:
+        """What no item outside the candidates scores above, and why that is not known."""
         if self.is_exact:
-            return all_scored(len(found.item_rows), found.item_rows.device)
-        if self.per_embedding is None and found.last_cosine.isposinf().any():
-            return Certificate(None, NO_CERTIFICATE)
-        return Certificate(found.last_cosine + self.slack)
-
-
-def _of_rows(above: Above, item_rows: Int[Tensor, "B C"]) -> Above:
-    """An answer whose rows are columns of `item_rows`, with the rows that stand there."""
-    found = above.top_k
-    rows = item_rows.gather(1, found.item_rows).masked_fill(found.scores == -torch.inf, 0)
-    return Above(TopK(found.scores, rows), above.is_truncated)
-
-
-def _is_short(found: Candidates, k: int) -> bool:
-    return bool((found.is_there.sum(dim=1) < k).any())
+            return torch.full_like(found.last_cosine, -torch.inf), None
+        is_unknown = self.per_embedding is None and bool(found.last_cosine.isposinf().any())
+        return found.last_cosine + self.slack, NO_CERTIFICATE if is_unknown else None

@@ -11,20 +11,20 @@ Axes: B queries, X items.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from rails_ray.above import ScanAbove
 from rails_ray.losses import ScoreLogit
-from rails_ray.retrieval import Found, FoundAbove
-from rails_ray.retrieval.certificate import all_scored, rounding_slack
-from rails_ray.retrieval.checks import check_items, check_query, check_search, check_search_above
+from rails_ray.masks import Mask
+from rails_ray.retrieval.certificate import rounding_slack
+from rails_ray.retrieval.checks import check_items, check_query
+from rails_ray.scan import Scan
 from rails_ray.similarities import Similarity
 from rails_ray.similarities.states import ItemState, QueryState, take
-from rails_ray.top_k import Exclusions, Scan
+from rails_ray.wanted import Found, Wanted
 
 BLOCK_SCORES = 2**19  # scores of a block between two looks at the k-th best: 2 MB
 
@@ -46,64 +46,28 @@ class BruteForce:
         """The scores of all items; for evaluation, where a batch of queries is small."""
         return self.similarity.scores(query, self.items)
 
-    def search(
-        self,
-        query: QueryState,
-        k: int,
-        exclude: Exclusions | None = None,
-        floor: Float[Tensor, " B"] | None = None,
-    ) -> Found:
-        """The contract of `Retriever`.
-
-        Args:
-            floor: a score that k items are known to reach.
-        """
-        check_search(query, self.similarity, self.items, k)
-        best = Scan(k, exclude)
-        num_scored = self._fill(best, query, floor)
-        return Found(best.top_k().exactly_k(), all_scored(len(query), query.components.device), num_scored)
-
-    def search_above(
-        self,
-        query: QueryState,
-        threshold: Float[Tensor, " B"],
-        cap: int,
-        exclude: Exclusions | None = None,
-        at_least: int = 0,
-        floor: Float[Tensor, " B"] | None = None,
-    ) -> FoundAbove:
+    def search(self, query: QueryState, wanted: Wanted, floor: Float[Tensor, " B"] | None = None) -> Found:
         """The contract of `Retriever`.
 
         Args:
             floor: a score that the answer is known to need no item below.
         """
-        check_search_above(query, self.similarity, self.items, threshold, cap, at_least)
-        found = ScanAbove(threshold, cap, at_least, exclude)
-        num_scored = self._fill(found, query, floor)
-        return FoundAbove(found.above(), all_scored(len(query), query.components.device), num_scored)
-
-    def log_sum_exp(
-        self, query: QueryState, logit: ScoreLogit, exclude: Exclusions | None = None
-    ) -> Float[Tensor, " B"]:
-        """Log of the sum over all items that are not excluded of exp(logit), added up in float64; the logsumexp of
-        those of several shards is that of their corpus."""
         check_query(query, self.similarity, self.items)
-        total = torch.full((len(query),), -torch.inf, dtype=torch.float64, device=query.components.device)
+        wanted.check_queries(len(query))
+        running, device = Scan(wanted), query.components.device
+        num_scored = torch.zeros(len(query), dtype=torch.int64, device=device)
         for first, items in self._blocks(len(query)):
-            logits = logit(self.similarity.scores(query, items), query.temperature).double()
-            if exclude is not None:
-                logits = exclude.mask(logits, first)
-            total = torch.logaddexp(total, logits.logsumexp(dim=1))
-        return total
-
-    def _fill(self, found: Scan | ScanAbove, query: QueryState, floor: Float[Tensor, " B"] | None) -> Int[Tensor, " B"]:
-        """Bring all items before `found`; how many of them were scored."""
-        num_scored = torch.zeros(len(query), dtype=torch.int64, device=query.components.device)
-        for first, items in self._blocks(len(query)):
-            scores = self.similarity.scores(query, items, self._least(floor, found))
+            scores = self.similarity.scores(query, items, self._least(floor, running))
             num_scored += (scores > -torch.inf).sum(dim=1)
-            found.add(first, scores)
-        return num_scored
+            running.add(first, scores)
+        return running.found(num_scored, wanted.num_left(len(query), len(self.items), device))
+
+    def log_sum_exp(self, query: QueryState, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
+        """Log of the sum over all items that are not hidden of exp(logit), added up in float64; the logsumexp of those
+        of several shards is that of their corpus."""
+        check_query(query, self.similarity, self.items)
+        blocks = ((first, self.similarity.scores(query, items)) for first, items in self._blocks(len(query)))
+        return log_sum_exp(blocks, query.temperature, logit, mask)
 
     def _blocks(self, num_queries: int) -> Iterator[tuple[int, ItemState]]:
         """(First row, items) of each block."""
@@ -111,9 +75,28 @@ class BruteForce:
         for first in range(0, len(self.items), size):
             yield first, take(self.items, slice(first, first + size))
 
-    def _least(self, floor: Float[Tensor, " B"] | None, found: Scan | ScanAbove) -> Float[Tensor, " B"] | None:
+    def _least(self, floor: Float[Tensor, " B"] | None, running: Scan) -> Float[Tensor, " B"] | None:
         """What a largest cosine must reach for its item to be scored."""
-        reached = found.floor if self.prune else None
+        reached = running.floor if self.prune else None
         if floor is not None:
             reached = floor if reached is None else torch.maximum(floor, reached)
         return None if reached is None else reached - self.slack
+
+
+def log_sum_exp(
+    blocks: Iterable[tuple[int, Float[Tensor, "B _"]]],
+    temperature: Float[Tensor, " B"],
+    logit: ScoreLogit,
+    mask: Mask | None = None,
+) -> Float[Tensor, " B"]:
+    """The same of the scores of consecutive blocks of items: (first item row, scores) of each."""
+    total = torch.full_like(temperature, -torch.inf, dtype=torch.float64)
+    for first, scores in blocks:
+        logits = logit(scores, temperature).double()
+        if mask is not None:
+            logits = mask.hide(logits, first)
+        of_block = logits.logsumexp(dim=1)
+        if of_block.isnan().any():  # an item whose score is NaN counts as none
+            of_block = logits.masked_fill(logits.isnan(), -torch.inf).logsumexp(dim=1)
+        total = torch.logaddexp(total, of_block)
+    return total

@@ -16,8 +16,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rails_ray.indexes.flat import FlatIndex
+from rails_ray.masks import Mask
 from rails_ray.similarities.states import ItemState, QueryState
-from rails_ray.top_k import Exclusions, distinct
+from rails_ray.top_k import distinct
+from rails_ray.wanted import Wanted
 
 
 @dataclass(frozen=True)
@@ -39,19 +41,19 @@ class PerEmbedding:
     def __init__(self, items: ItemState) -> None:
         self.indexes = [FlatIndex(items.components[:, number]) for number in range(items.components.shape[1])]
 
-    def __call__(self, query: QueryState, width: int, exclude: Exclusions | None = None) -> Candidates:
+    def __call__(self, query: QueryState, width: int, mask: Mask | None = None) -> Candidates:
         """The union of `width` items (or all) per pair of components."""
         num_queries, num_components, _ = query.components.shape
         vectors = query.components.flatten(end_dim=1)  # [B * P_Q, d]
-        excluded = None if exclude is None else exclude.repeat_each(num_components)
-        width = min(width, len(self.indexes[0].vectors))
-        found = [index.search(vectors, width, excluded) for index in self.indexes]
+        wanted = Wanted(width, mask=None if mask is None else mask.repeat_each(num_components))
+        found = [index.search(vectors, wanted) for index in self.indexes]
+        width, num_items = found[0].k, len(self.indexes[0].vectors)
         each = (num_queries, num_components, width)
         cosines = torch.cat([one.scores.view(each) for one in found], dim=1)  # [B, P, n]
         rows = torch.cat([one.item_rows.view(each) for one in found], dim=1)
-        last = cosines[:, :, -1].amax(dim=1)
-        if width == len(self.indexes[0].vectors):
-            last = torch.full_like(last, -torch.inf)
+        last = torch.full((num_queries,), -torch.inf, device=cosines.device)
+        if width < num_items:
+            last = cosines[:, :, -1].amax(dim=1)
         return Candidates(*distinct(rows.flatten(start_dim=1), cosines.flatten(start_dim=1) > -torch.inf), last)
 
 
@@ -66,12 +68,28 @@ class ByAverage:
             )
         self.index = FlatIndex(items.average)
 
-    def __call__(self, query: QueryState, width: int, exclude: Exclusions | None = None) -> Candidates:
+    def __call__(self, query: QueryState, width: int, mask: Mask | None = None) -> Candidates:
         """`width` items (or all); nothing is known of the cosines of the others."""
         num_items = len(self.index.vectors)
-        found = self.index.search(query.average, min(width, num_items), exclude)
+        found = self.index.search(query.average, Wanted(width, mask=mask))
         last = torch.full((len(query),), torch.inf if width < num_items else -torch.inf, device=found.scores.device)
         return Candidates(found.item_rows, found.scores > -torch.inf, last)
+
+
+class FirstStage:
+    """The indexes of the first stages, made once for all searches of some items. They share the memory of the items."""
+
+    def __init__(self, items: ItemState) -> None:
+        self.per_embedding = PerEmbedding(items)
+        self.items = items
+        self._by_average = None if items.average is None else ByAverage(items)
+
+    @property
+    def by_average(self) -> ByAverage:
+        """Raises:
+        ValueError: if the items have no average.
+        """
+        return self._by_average or ByAverage(self.items)
 
 
 def union(first: Candidates, second: Candidates) -> Candidates:

@@ -19,52 +19,9 @@ what two ways of computing one number may differ by.
 Axes: B queries, P pairs of components, d width of a component.
 """
 
-from dataclasses import dataclass
-
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
 
 FULL = torch.finfo(torch.float32).eps / 2  # of one rounded operation, relative
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """
-    bound: no item that was not scored scores above it, rounding included; -inf where all were scored; None where
-        nothing is known of them.
-    reason: why nothing is known; None otherwise.
-    """
-
-    bound: Float[Tensor, " B"] | None
-    reason: str | None = None
-
-    def __post_init__(self) -> None:
-        assert (self.bound is None) == (self.reason is not None)
-
-    def gap(self, kth_score: Float[Tensor, " B"]) -> Float[Tensor, " B"] | None:
-        """How much higher an item that is missing from an answer can score than its k-th; 0 where the answer is exact,
-        None where nothing is known. A k-th score of -inf is a list that is short."""
-        if self.bound is None:
-            return None
-        return torch.where(self.bound > kth_score, self.bound - kth_score, 0.0)  # not NaN where both are -inf
-
-
-def needed(
-    last: Float[Tensor, " B"], threshold: Float[Tensor, " B"], is_truncated: Bool[Tensor, " B"]
-) -> Float[Tensor, " B"]:
-    """The score that an item which is missing from a list had to reach: the threshold or, where the list ends above it
-    or goes on below it, the last score of the list.
-
-    Args:
-        last: inf where the list is empty.
-    """
-    return torch.where(is_truncated, last, torch.minimum(threshold, last))
-
-
-def all_scored(num_queries: int, device: torch.device | None = None) -> Certificate:
-    """Of a search that left out no item whose score it would have needed."""
-    return Certificate(torch.full((num_queries,), -torch.inf, device=device))
 
 
 def rounding_slack(num_pairs: int, width: int, stored: torch.dtype) -> float:

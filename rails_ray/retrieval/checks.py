@@ -1,35 +1,7 @@
 """What every search asks of its arguments before it starts."""
 
-from jaxtyping import Float
-from torch import Tensor
-
-from rails_ray.above import check_above
 from rails_ray.similarities import Similarity
 from rails_ray.similarities.states import ItemState, QueryState
-from rails_ray.top_k import check_k
-
-
-def check_search(query: QueryState, similarity: Similarity, items: ItemState, k: int) -> None:
-    """Raises:
-    ValueError: if k is outside the corpus, or `check_query` refuses the query.
-    """
-    check_k(k, len(items))
-    check_query(query, similarity, items)
-
-
-def check_search_above(
-    query: QueryState,
-    similarity: Similarity,
-    items: ItemState,
-    threshold: Float[Tensor, " _"],
-    cap: int,
-    at_least: int,
-) -> None:
-    """Raises:
-    ValueError: if `check_above` refuses what is asked for, or `check_query` the query.
-    """
-    check_above(len(query), threshold, cap, at_least)
-    check_query(query, similarity, items)
 
 
 def check_query(query: QueryState, similarity: Similarity, items: ItemState) -> None:

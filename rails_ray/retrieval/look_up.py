@@ -17,23 +17,25 @@ with the sum over the chunks that post an item, in which the others count as 0 (
 Axes: B queries, X items, C candidates, K chunks, R buckets of a chunk, M parts of a code, L entries of a table.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from rails_ray.above import Above, ScanAbove, check_above
 from rails_ray.indexes.inverted import InvertedIndex, check_probes, top_buckets
 from rails_ray.indexes.lookup import LookupIndex
 from rails_ray.kernels import lookup_scan
-from rails_ray.kernels.postings import exclude_of
-from rails_ray.retrieval import Found, FoundAbove
-from rails_ray.retrieval.certificate import Certificate, all_scored
+from rails_ray.kernels.postings import Summed
+from rails_ray.losses import ScoreLogit
+from rails_ray.masks import Mask
+from rails_ray.retrieval.brute_force import log_sum_exp
 from rails_ray.retrieval.checks import check_width
+from rails_ray.scan import Scan
 from rails_ray.similarities.states import Codes, Tables, take
-from rails_ray.top_k import Exclusions, TopK, check_k, select
+from rails_ray.top_k import TopK
+from rails_ray.wanted import Found, Wanted
 
 BLOCK_CODES = 2**20  # parts of candidates' codes that are gathered at once: with their numbers of entries 16 MB
 BLOCK_TOUCHED = 2**22  # queries * items of a block, of which postings touch a part: at most some 100 MB
@@ -56,33 +58,19 @@ class FullLookUp:
         """The scores of all items; for evaluation, where a batch of queries is small."""
         return self.index.scores(query.tables)
 
-    def search(self, query: Tables, k: int, exclude: Exclusions | None = None) -> Found:
+    def search(self, query: Tables, wanted: Wanted) -> Found:
         """The contract of `Retriever`."""
-        check_k(k, len(self.items))
         check_tables(query, self.items.codes.shape[1])
-        top_k = self.index.search(query.tables, k, exclude)
-        return Found(top_k.exactly_k(), all_scored(len(query), query.tables.device), self._num_scored(query))
+        return self.index.search(query.tables, wanted)
 
-    def search_above(
-        self,
-        query: Tables,
-        threshold: Float[Tensor, " B"],
-        cap: int,
-        exclude: Exclusions | None = None,
-        at_least: int = 0,
-    ) -> FoundAbove:
-        """The contract of `Retriever`."""
-        check_above(len(query), threshold, cap, at_least)
+    def log_sum_exp(self, query: Tables, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
+        """That of `BruteForce`."""
         check_tables(query, self.items.codes.shape[1])
-        above = self.index.search_above(query.tables, threshold, cap, exclude, at_least)
-        return FoundAbove(above, all_scored(len(query), query.tables.device), self._num_scored(query))
-
-    def _num_scored(self, query: Tables) -> Int[Tensor, " B"]:
-        return torch.full((len(query),), len(self.items), device=query.tables.device)
+        return log_sum_exp(self.index.blocks(query.tables), query.temperature, logit, mask)
 
 
 class Inverted:
-    """Search among the items that stand in a query's best buckets; the certificate says whether one was missed.
+    """Search among the items that stand in a query's best buckets; the bound says whether one was missed.
 
     Args:
         index: of the items' codes.
@@ -106,83 +94,62 @@ class Inverted:
         """Where every bucket is posted and every item is a candidate."""
         return self.num_probes == self.index.num_buckets and self.num_candidates >= len(self.items)
 
-    def search(self, query: Tables, k: int, exclude: Exclusions | None = None) -> Found:
-        """The contract of `Retriever`, but that fewer than k items may be found: then the last places have score -inf.
+    def search(self, query: Tables, wanted: Wanted) -> Found:
+        """The contract of `Retriever`, of the items in posted buckets. The k best are found among the `num_candidates`
+        best by U. With a threshold all items with U at or above it are scored, however many they are, so that an answer
+        is exact where the threshold lies above sum_k t_k; where `at_least` is given, the `num_candidates` best by U are
+        scored too.
 
         Raises:
-            ValueError: also if k is above `num_candidates`.
+            ValueError: also if k is above `num_candidates`, unless a threshold is given.
         """
-        check_k(k, len(self.items))
         self._check(query)
-        check_width("num_candidates", self.num_candidates, k, ", the k of the search")
-        num_left = num_left_of(query, len(self.items), exclude)
-        fewest = int(num_left.min()) if len(query) else k
-        if fewest < k:
-            raise ValueError(f"k must be at most the {fewest} items left after exclusion, got {k}")
-        posted = Posted(query, self.num_probes)
-        touched = self.index.candidates(posted.buckets, posted.weights, self.num_candidates + 1, exclude)
-        num_scored = touched.num_touched.clamp(max=self.num_candidates)
-        bound = posted.bounds(left_out(touched.top_k.scores, num_scored, num_left))[:, 0]
-        candidates = _first(touched.top_k, self.num_candidates)
-        top_k = select(self._scores(query, candidates), k, candidates.item_rows)
-        item_rows = top_k.item_rows.masked_fill(top_k.scores == -torch.inf, 0)
-        return Found(TopK(top_k.scores, item_rows), Certificate(bound), num_scored)
-
-    def search_above(
-        self,
-        query: Tables,
-        threshold: Float[Tensor, " B"],
-        cap: int,
-        exclude: Exclusions | None = None,
-        at_least: int = 0,
-    ) -> FoundAbove:
-        """The contract of `Retriever`, of the items in posted buckets: all those with U at or above the threshold are
-        scored, however many they are, so that an answer is exact where the threshold lies above sum_k t_k. Where
-        `at_least` is given, the best `num_candidates` by U are scored in any case."""
-        check_above(len(query), threshold, cap, at_least)
-        self._check(query)
-        num_left = num_left_of(query, len(self.items), exclude)
-        least = max(self.num_candidates, at_least) if at_least else 0
-        size = max(BLOCK_TOUCHED // max(len(self.items), 1), 1)
+        wanted.check_queries(len(query))
+        num_left = wanted.num_left(len(query), len(self.items), query.tables.device)
+        size = max(len(query), 1)
+        if wanted.threshold is None:
+            least = min(wanted.k, int(num_left.max())) if len(query) else 0
+            check_width("num_candidates", self.num_candidates, least, ", the k of the search")
+        else:  # in blocks, as a query may have any number of candidates
+            size = max(BLOCK_TOUCHED // max(len(self.items), 1), 1)
         parts = []
         for first in range(0, max(len(query), 1), size):
             block = slice(first, first + size)
-            own = None if exclude is None else exclude_of(exclude, first, first + size)
-            found = ScanAbove(threshold[block], cap, at_least)
-            parts.append(self._above(take(query, block), num_left[block], threshold[block].float(), least, found, own))
-        return _joined(parts)
+            own = wanted if size >= len(query) else wanted.of_queries(first, first + size)
+            parts.append(self._search(take(query, block), own, num_left[block]))
+        return parts[0] if len(parts) == 1 else _joined(parts)
 
-    def _above(
-        self,
-        query: Tables,
-        num_left: Int[Tensor, " B"],
-        threshold: Float[Tensor, " B"],
-        least: int,
-        found: ScanAbove,
-        exclude: Exclusions | None,
-    ) -> FoundAbove:
-        """Of some queries.
-
-        Args:
-            least: so many are scored in any case.
-        """
+    def _search(self, query: Tables, wanted: Wanted, num_left: Int[Tensor, " B"]) -> Found:
+        """Of all queries at once."""
         posted = Posted(query, self.num_probes)
-        num_postings = self.index.num_postings(posted.buckets)
-        most = max(int(num_postings.max()) if len(query) else 0, 1)  # they can touch
-        touched = self.index.candidates(posted.buckets, posted.weights, most, exclude)
+        touched = self._touched(posted, wanted)
         sums = touched.top_k.scores
-        num_scored = ((posted.bounds(sums) >= threshold[:, None]) & (sums > -torch.inf)).sum(dim=1)
-        num_scored = torch.maximum(num_scored, touched.num_touched.clamp(max=least))
-        candidates = _first(touched.top_k, int(num_scored.max()) if len(query) else 0)
-        is_out = torch.arange(candidates.k, device=sums.device) >= num_scored[:, None]
-        candidates = TopK(candidates.scores.masked_fill(is_out, -torch.inf), candidates.item_rows)
+        num_scored, most = self._num_scored(posted, touched, wanted)
+        is_out = torch.arange(sums.shape[1], device=sums.device) >= num_scored[:, None]
+        candidates = TopK(sums.masked_fill(is_out, -torch.inf)[:, :most], touched.top_k.item_rows[:, :most])
         item_rows, order = candidates.item_rows.sort(dim=1)  # as a scan takes them
-        found.add(0, self._scores(query, candidates).gather(1, order))
-        above = found.above()
-        best = above.top_k
-        best = TopK(best.scores, item_rows.gather(1, best.item_rows).masked_fill(best.scores == -torch.inf, 0))
+        running = Scan(replace(wanted, mask=None))
+        running.add(0, self._scores(query, candidates).gather(1, order))
         bound = posted.bounds(left_out(sums, num_scored, num_left))[:, 0]
-        return FoundAbove(Above(best, above.is_truncated), Certificate(bound), num_scored)
+        return running.found(num_scored, num_left, bound=bound, item_rows=item_rows)
+
+    def _touched(self, posted: "Posted", wanted: Wanted) -> Summed:
+        """Items of posted buckets: with a threshold all of them, else the candidates and the next in line."""
+        most = self.num_candidates + 1
+        if wanted.threshold is not None:
+            num_postings = self.index.num_postings(posted.buckets)
+            most = max(int(num_postings.max()) if len(num_postings) else 0, 1)  # they can touch
+        return self.index.candidates(posted.buckets, posted.weights, most, wanted.mask)
+
+    def _num_scored(self, posted: "Posted", touched: Summed, wanted: Wanted) -> tuple[Int[Tensor, " B"], int]:
+        """How many of the items by U are candidates of each query, and a number that is at most."""
+        if wanted.threshold is None:
+            return touched.num_touched.clamp(max=self.num_candidates), self.num_candidates
+        sums = touched.top_k.scores
+        is_reaching = posted.bounds(sums) >= wanted.threshold.float()[:, None]
+        least = max(self.num_candidates, wanted.at_least) if wanted.at_least else 0
+        num = torch.maximum((is_reaching & (sums > -torch.inf)).sum(dim=1), touched.num_touched.clamp(max=least))
+        return num, int(num.max()) if len(num) else 0
 
     def _scores(self, query: Tables, candidates: TopK) -> Float[Tensor, "B C"]:
         """The score of each candidate; -inf at places that hold none."""
@@ -255,15 +222,6 @@ def check_tables(query: Tables, num_parts: int) -> None:
             raise ValueError(f"query tables must be finite, got NaN or infinity in query {line}")
 
 
-def num_left_of(query: Tables, num_items: int, exclude: Exclusions | None) -> Int[Tensor, " B"]:
-    """Items that are not excluded."""
-    num_left = torch.full((len(query),), num_items, device=query.tables.device)
-    if exclude is not None:
-        line, row = exclude.pairs.to(num_left.device).unique(dim=0).unbind(1)
-        num_left -= line[(row >= 0) & (row < num_items)].bincount(minlength=len(query))
-    return num_left
-
-
 def left_out(
     sums: Float[Tensor, "B C"], num_scored: Int[Tensor, " B"], num_left: Int[Tensor, " B"]
 ) -> Float[Tensor, "B 1"]:
@@ -274,19 +232,13 @@ def left_out(
     return following.masked_fill(is_untouched, 0.0)
 
 
-def _first(top_k: TopK, num: int) -> TopK:
-    return TopK(top_k.scores[:, :num], top_k.item_rows[:, :num])
-
-
-def _joined(parts: list[FoundAbove]) -> FoundAbove:
+def _joined(parts: list[Found]) -> Found:
     """The answers of a batch from those of its blocks."""
-    longest = max(part.above.top_k.k for part in parts)
-    scores, item_rows, bounds = [], [], []
-    for part in parts:
-        more = (0, longest - part.above.top_k.k)
-        scores.append(F.pad(part.above.top_k.scores, more, value=-torch.inf))
-        item_rows.append(F.pad(part.above.top_k.item_rows, more))
-        assert part.certificate.bound is not None
-        bounds.append(part.certificate.bound)
-    above = Above(TopK(torch.cat(scores), torch.cat(item_rows)), torch.cat([part.above.is_truncated for part in parts]))
-    return FoundAbove(above, Certificate(torch.cat(bounds)), torch.cat([part.num_scored for part in parts]))
+    longest = max(part.k for part in parts)
+    return Found(
+        torch.cat([F.pad(part.scores, (0, longest - part.k), value=-torch.inf) for part in parts]),
+        torch.cat([F.pad(part.item_rows, (0, longest - part.k)) for part in parts]),
+        torch.cat([part.bound for part in parts]),
+        torch.cat([part.is_truncated for part in parts]),
+        torch.cat([part.num_scored for part in parts]),
+    )

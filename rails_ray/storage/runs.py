@@ -202,7 +202,7 @@ def _of_chunks(storage: Storage, run: str, min_chunks: int | None) -> Run | None
         return None
     of_chunks = {chunk: read_chunk(storage, run, chunk) for chunk in finished}
     config = next(iter(of_chunks.values())).config
-    num_chunks = json.loads(config)["encoder"]["num_chunks"]
+    num_chunks = json.loads(config)["family"]["encoder"]["num_chunks"]
     least = num_chunks if min_chunks is None else min(min_chunks, num_chunks)
     if len(finished) < least:
         wanted = f"all {least}" if least == num_chunks else str(least)

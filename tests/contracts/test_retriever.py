@@ -1,55 +1,224 @@
-"""What every retrieval method must hold, exact or not."""
+"""What every retrieval method must hold, exact or not, asked for the k best or for all items above a threshold."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import oracles
-from rails_ray.build import search as search_building
+from rails_ray.build.search import make_searchable
+from rails_ray.losses.beta_nce import beta_logit
+from rails_ray.masks import Exclusions, Mask
 from rails_ray.retrieval import Retriever
+from rails_ray.retrieval.searchable import ByCodes, ByComponents, Searchable, Widths
+from rails_ray.retrieval.sharded import merge, of_corpus
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
-from rails_ray.similarities.states import AnyQuery, ItemState, QueryState, take
-from rails_ray.top_k import Exclusions
-from support.examples import random_states, small_mixture
-from support.of_codes import look_ups, of_codes, random_codes
+from rails_ray.similarities.look_up import LookUp
+from rails_ray.similarities.mol import MixtureOfLogits
+from rails_ray.similarities.states import AnyItems, AnyQuery, QueryState, Tables, map_tensors, take
+from rails_ray.wanted import Found, Wanted
+from support.bitmap import Bitmap
+from support.examples import random_states, sharp_mixture, small_mixture
+from support.of_codes import FEW_PROBES, NUM_BUCKETS, look_ups, random_codes
 
+INFINITY = float("inf")
 NUM_QUERIES, NUM_ITEMS = 3, 40
-OF_CODES = ("look_up", "inverted")
+OF_COMPONENTS = [("components", method) for method in ByComponents.methods]
+OF_CODES = [("codes", method) for method in ByCodes.methods]
+EXACT = [("components", "brute_force"), ("components", "two_pass"), ("codes", "brute_force")]
+Named = tuple[str, str]
+a_shape = st.tuples(st.integers(0, 3), st.integers(1, 25), st.integers(0, 50))  # B, X, seed
 
 
-def made(
-    method: str, seed: int = 0, num_candidates: int = NUM_ITEMS, num_per_embedding: int = NUM_ITEMS
-) -> tuple[Retriever, QueryState, ItemState]:
-    query, items = random_states(NUM_QUERIES, NUM_ITEMS, seed=seed)
-    return search_building.retriever(method, small_mixture(), items, num_candidates, num_per_embedding), query, items
+def each(names: list[Named]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("named", names, ids=[" ".join(name) for name in names])
+
+
+any_method, every_method = each([*OF_COMPONENTS, *OF_CODES]), each(OF_COMPONENTS)
+
+
+def widths_of(num: int, num_items: int) -> Widths:
+    """Lists that hold so many items; all buckets are posted where these are all items, else a few."""
+    probes = NUM_BUCKETS if num >= num_items else FEW_PROBES
+    return Widths(num_candidates=num, num_per_embedding=num, num_probes=probes)
 
 
 def case(
-    method: str, seed: int = 0, num_candidates: int = NUM_ITEMS, num_per_embedding: int = NUM_ITEMS
-) -> tuple[Retriever, AnyQuery, list[list[float]]]:
-    """A retriever of components or of codes, queries, and their scores of all items."""
-    if method not in OF_CODES:
-        retriever, query, items = made(method, seed, num_candidates, num_per_embedding)
-        return retriever, query, small_mixture()(query, items).scores.tolist()
-    query, items = random_codes(NUM_QUERIES, NUM_ITEMS, seed=seed)
-    return of_codes(method, items, num_candidates), query, look_ups(query, items)
+    named: Named, num_queries: int = NUM_QUERIES, num_items: int = NUM_ITEMS, seed: int = 0
+) -> tuple[Searchable[Any], AnyQuery, list[list[float]]]:
+    """Items of components or of codes, queries, and their scores of all items."""
+    if named[0] == "codes":
+        query, items = random_codes(num_queries, num_items, seed)
+        return make_searchable(LookUp(NUM_BUCKETS), items), query, look_ups(query, items)
+    query, items = random_states(num_queries, num_items, seed=seed)
+    scores = small_mixture()(query, items).scores.tolist()
+    return make_searchable(small_mixture(), items), query, scores
 
 
-@pytest.fixture(params=search_building.METHODS)
-def method(request: pytest.FixtureRequest) -> str:
-    return request.param
+def retriever_of(named: Named, num: int = NUM_ITEMS, seed: int = 0) -> tuple[Retriever, AnyQuery, list[list[float]]]:
+    searchable, query, scores = case(named, seed=seed)
+    return searchable.retriever(named[1], widths_of(num, len(searchable))), query, scores
 
 
-@pytest.fixture(params=(*search_building.METHODS, *OF_CODES))
-def any_method(request: pytest.FixtureRequest) -> str:
-    return request.param
+def exact_mixture() -> MixtureOfLogits:
+    """One whose gates are all equal, so that its scores have no rounding but that of the division by P."""
+    mixture = small_mixture()
+    for parameter in mixture.parameters():
+        parameter.data.zero_()
+    return mixture
 
 
+def exact_case(
+    named: Named, num_queries: int, num_items: int, seed: int
+) -> tuple[Callable[[AnyItems], Searchable[Any]], AnyItems, AnyQuery, list[list[float]]]:
+    """What makes items searchable, items of which many are equal, queries, and their exact scores of all items."""
+    if named[0] == "codes":
+        query, items = random_codes(num_queries, num_items, seed)
+        query = Tables(query.tables.mul(2).round().div(2), query.temperature)
+        items = take(items, torch.arange(num_items) // 2)
+        return lambda own: make_searchable(LookUp(NUM_BUCKETS), own), items, query, look_ups(query, items)
+    query, items = random_states(num_queries, num_items, seed=seed)
+    query = QueryState(query.components.round(), torch.zeros_like(query.gate), query.temperature)
+    items = map_tensors(lambda tensor: tensor.mul(2).round().div(2), take(items, torch.arange(num_items) // 2))
+    scores = exact_mixture().scores(query, items).tolist()
+    return lambda own: make_searchable(exact_mixture(), own), items, query, scores
+
+
+Drawn = tuple[torch.Tensor | None, int, int, list[list[int]]]
+
+
+def drawn(data: st.DataObject, scores: list[list[float]]) -> Drawn:
+    """No thresholds, or such as often equal a score; a k that is often above X; at_least; exclusions."""
+    num_items = len(scores[0]) if scores else 1
+    k = data.draw(st.integers(1, num_items + 3))
+    row = st.integers(0, num_items - 1)
+    excluded = [data.draw(st.lists(row, max_size=9)) for _ in scores]
+    if data.draw(st.booleans()):
+        return None, k, 0, excluded
+    threshold = [data.draw(st.sampled_from([-INFINITY, 0.0, INFINITY, *own])) for own in scores]
+    return torch.tensor(threshold), k, data.draw(st.integers(0, k)), excluded
+
+
+def wanted_of(drawn: Drawn, mask: Mask | None = None) -> Wanted:
+    threshold, k, at_least, excluded = drawn
+    return Wanted(k, threshold, at_least, Exclusions.of(excluded) if mask is None else mask)
+
+
+def expected_of(own: list[float], wanted: Wanted, line: int, out: Sequence[int]) -> tuple[list[int], bool]:
+    """Rows, and whether one was left out because there were more than k."""
+    if wanted.threshold is None:
+        return oracles.top_k(own, wanted.k, out), len(own) - len(set(out)) > wanted.k
+    return oracles.items_above(own, wanted.threshold[line].item(), wanted.k, wanted.at_least, out)
+
+
+def assert_oracle(
+    found: Found, scores: list[list[float]], wanted: Wanted, excluded: Sequence[Sequence[int]] | None = None
+) -> None:
+    for line, own in enumerate(scores):
+        rows, is_truncated = expected_of(own, wanted, line, excluded[line] if excluded else [])
+        more = found.k - len(rows)
+        assert found.item_rows[line].tolist() == rows + [0] * more
+        assert found.scores[line].tolist() == pytest.approx([own[row] for row in rows] + [-INFINITY] * more, abs=1e-6)
+        assert found.is_truncated[line] == is_truncated
+
+
+def assert_same(found: Found, expected: Found) -> None:
+    for name in ("scores", "item_rows", "bound", "is_truncated", "num_scored"):
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+    assert found.reason == expected.reason
+
+
+@any_method
+@settings(deadline=None, max_examples=60)
+@given(a_shape, st.data(), st.sampled_from([3, 3 * 7, 2**19]))
+def test_it_equals_the_oracle(named: Named, shape: tuple[int, int, int], data: st.DataObject, block: int) -> None:
+    """Ties, thresholds equal to a score and exclusions included, however the corpus is cut into blocks, with as many
+    candidates as items."""
+    searchable_of, items, query, scores = exact_case(named, *shape)
+    ask = drawn(data, scores)
+    wanted, widths = wanted_of(ask), widths_of(len(items) + 3, len(items))
+    with (
+        patch("rails_ray.retrieval.brute_force.BLOCK_SCORES", block),
+        patch("rails_ray.indexes.lookup.BLOCK_SCORES", block),
+        patch("rails_ray.retrieval.look_up.BLOCK_TOUCHED", block),
+    ):
+        found = searchable_of(items).search(query, wanted, named[1], widths)
+    assert_oracle(found, scores, wanted, ask[3])
+    assert found.gap(wanted).tolist() == [0] * len(query)  # nothing was left out
+
+
+@any_method
+@settings(deadline=None, max_examples=40)
+@given(a_shape, st.data())
+def test_narrow_lists_give_items_that_belong_and_a_bound_that_holds(
+    named: Named, shape: tuple[int, int, int], data: st.DataObject
+) -> None:
+    """What is said of the gap is true, with items excluded too, and what is called exact is brute force's answer."""
+    searchable_of, items, query, scores = exact_case(named, *shape)
+    ask = drawn(data, scores)
+    wanted = wanted_of(ask)
+    width = 1 if wanted.threshold is not None else wanted.k  # a list must be long enough for k
+    retriever = searchable_of(items).retriever(named[1], widths_of(width, len(items)))
+    found = retriever.search(query, wanted)
+    gaps = found.gap(wanted)
+    assert not gaps.isnan().any()
+    for line, own in enumerate(scores):
+        num, out = int(found.num_found()[line]), ask[3][line]
+        rows = found.item_rows[line, :num].tolist()
+        assert len(set(rows)) == num <= wanted.k
+        assert not set(rows) & set(out)
+        assert not found.item_rows[line, num:].any()
+        if named != ("codes", "inverted"):  # of which fewer may stand in the posted buckets
+            assert num >= min(wanted.least, len(own) - len(set(out)))
+        if wanted.threshold is not None:
+            assert num <= wanted.at_least or min(own[row] for row in rows) >= wanted.threshold[line]
+        assert found.scores[line, :num].tolist() == pytest.approx([own[row] for row in rows], abs=1e-6)
+        expected, is_truncated = expected_of(own, wanted, line, out)
+        if named in EXACT or gaps[line] == 0:
+            assert (rows, bool(found.is_truncated[line])) == (expected, is_truncated)
+        missed = [own[row] for row in expected if row not in rows]
+        if missed and num:
+            threshold = -INFINITY if wanted.threshold is None else wanted.threshold[line].item()
+            assert gaps[line] >= max(missed) - max(own[rows[-1]], threshold)
+        if num < min(wanted.least, len(expected)):
+            assert gaps[line] == INFINITY
+        if retriever.is_exact:
+            assert gaps[line] == 0
+
+
+@any_method
+@settings(deadline=None, max_examples=40)
+@given(a_shape, st.data(), st.sampled_from([1, 40]))
+def test_any_mask_hides_what_pairs_hide(
+    named: Named, shape: tuple[int, int, int], data: st.DataObject, width: int
+) -> None:
+    """A filter over items, which is no pairs, gives the answer for the same pairs, to the last bit."""
+    searchable_of, items, query, scores = exact_case(named, *shape)
+    ask = drawn(data, scores)
+    is_hidden = data.draw(st.lists(st.booleans(), min_size=len(items), max_size=len(items)))
+    hidden = [[row for row, own in enumerate(is_hidden) if own]] * len(query)
+    searchable, bitmap = searchable_of(items), Bitmap(torch.tensor(is_hidden))
+    widths = widths_of(max(width, ask[1]), len(items))
+    with patch("rails_ray.retrieval.look_up.BLOCK_TOUCHED", 2 * len(items)):
+        found = searchable.search(query, wanted_of(ask, bitmap), named[1], widths)
+        pairs = searchable.search(query, wanted_of(ask, Exclusions.of(hidden)), named[1], widths)
+    assert_same(found, pairs)
+    if named in EXACT:
+        assert_oracle(found, scores, wanted_of(ask), hidden)
+    by_bitmap, by_pairs = (searchable.log_sum_exp(query, beta_logit, mask) for mask in (bitmap, Exclusions.of(hidden)))
+    assert torch.equal(by_bitmap, by_pairs)
+
+
+@any_method
 @pytest.mark.parametrize("k", [1, 5, NUM_ITEMS])
-def test_exactly_k_distinct_items_scores_descending(any_method: str, k: int) -> None:
-    retriever, query, scores = case(any_method)
-    found = retriever.search(query, k).top_k
+def test_exactly_k_distinct_items_scores_descending(named: Named, k: int) -> None:
+    retriever, query, scores = retriever_of(named)
+    found = retriever.search(query, Wanted(k))
     assert isinstance(retriever, Retriever)
     assert found.scores.shape == found.item_rows.shape == (NUM_QUERIES, k)
     assert (found.scores.diff(dim=1) <= 0).all()
@@ -57,120 +226,242 @@ def test_exactly_k_distinct_items_scores_descending(any_method: str, k: int) -> 
     assert torch.allclose(found.scores, torch.tensor(scores).gather(1, found.item_rows), atol=1e-6)
 
 
-def test_with_all_items_as_candidates_it_equals_the_oracle(any_method: str) -> None:
-    retriever, query, scores = case(any_method)
-    expected = [oracles.top_k(line, 7) for line in scores]
-    found = retriever.search(query, 7)
-    assert found.top_k.item_rows.tolist() == expected
-    assert found.certificate.gap(found.top_k.scores[:, -1]).tolist() == [0] * NUM_QUERIES  # nothing was left out
+@any_method
+def test_with_all_items_as_candidates_it_equals_the_oracle(named: Named) -> None:
+    retriever, query, scores = retriever_of(named)
+    found = retriever.search(query, Wanted(7))
+    assert_oracle(found, scores, Wanted(7))
+    assert found.gap(Wanted(7)).tolist() == [0] * NUM_QUERIES  # nothing was left out
 
 
-def test_excluded_items_are_searched_around(any_method: str) -> None:
+@any_method
+def test_excluded_items_are_searched_around(named: Named) -> None:
     """Not filtered afterwards: with the best items excluded there are still k results."""
-    retriever, query, scores = case(any_method)
-    best = retriever.search(query, 10).top_k.item_rows
+    retriever, query, scores = retriever_of(named)
+    best = retriever.search(query, Wanted(10)).item_rows
     excluded = [best[0].tolist(), best[1, :3].tolist(), []]
-    found = retriever.search(query, 10, Exclusions.of(excluded)).top_k
-    expected = [oracles.top_k(line, 10, out) for line, out in zip(scores, excluded, strict=True)]
-    assert found.item_rows.tolist() == expected
+    found = retriever.search(query, Wanted(10, mask=Exclusions.of(excluded)))
+    assert_oracle(found, scores, Wanted(10), excluded)
 
 
-def test_no_query(any_method: str) -> None:
-    retriever, query, _ = case(any_method)
-    assert retriever.search(take(query, slice(0, 0)), 3).top_k.item_rows.shape == (0, 3)
+@any_method
+def test_no_query(named: Named) -> None:
+    retriever, query, _ = retriever_of(named)
+    none = take(query, slice(0, 0))
+    assert retriever.search(none, Wanted(3)).item_rows.shape == (0, 3)
+    assert len(retriever.search(none, Wanted(3, torch.zeros(0))).is_truncated) == 0
 
 
-@pytest.mark.parametrize(("k", "message"), [(0, "at least 1, got 0"), (41, "at most the 40 indexed items, got 41")])
-def test_k_outside_the_corpus(any_method: str, k: int, message: str) -> None:
-    retriever, query, _ = case(any_method)
-    with pytest.raises(ValueError, match=f"k must be {message}"):
-        retriever.search(query, k)
+@any_method
+def test_more_items_than_there_are(named: Named) -> None:
+    """A list that is short is no error: whatever is left is answered, of each query."""
+    retriever, query, scores = retriever_of(named)
+    excluded = [[], list(range(NUM_ITEMS)), [5]]
+    wanted = Wanted(NUM_ITEMS + 3, mask=Exclusions.of(excluded))
+    found = retriever.search(query, wanted)
+    assert found.num_found().tolist() == [NUM_ITEMS, 0, NUM_ITEMS - 1]
+    assert_oracle(found, scores, wanted, excluded)
+    assert found.gap(wanted).tolist() == [0] * NUM_QUERIES
 
 
-def test_k_above_what_exclusion_leaves(any_method: str) -> None:
-    retriever, query, _ = case(any_method)
-    with pytest.raises(ValueError, match="k must be at most the 39 items left after exclusion, got 40"):
-        retriever.search(query, 40, Exclusions.of([[], [5], []]))
+@any_method
+def test_a_corpus_without_items(named: Named) -> None:
+    searchable, query, _ = case(named)
+    empty = make_searchable(searchable.similarity, take(searchable.items, slice(0, 0)))
+    for wanted in (Wanted(3), Wanted(3, torch.zeros(NUM_QUERIES), 2)):
+        found = empty.search(query, wanted, named[1])
+        assert found.num_found().tolist() == [0] * NUM_QUERIES
+        assert found.gap(wanted).tolist() == [0] * NUM_QUERIES
+    assert len(empty) == 0
 
 
-def test_unknown_method() -> None:
-    with pytest.raises(ValueError, match=r"method must be one of brute_force, two_pass, .*, got 'magic'"):
-        made("magic")
+@pytest.mark.parametrize("kind", ["components", "codes"])
+def test_unknown_method(kind: str) -> None:
+    searchable, query, _ = case((kind, "magic"))
+    assert isinstance(searchable, Searchable)
+    with pytest.raises(ValueError, match=r"method must be one of brute_force, .* for items that .*, got 'magic'"):
+        searchable.search(query, Wanted(1), "magic")
 
 
 @pytest.mark.parametrize(("num_candidates", "num_per_embedding"), [(3, 1), (7, 2), (20, 6)])
 @pytest.mark.parametrize("seed", range(5))
-def test_narrow_lists_give_k_items_and_a_certificate_that_holds(
-    any_method: str, seed: int, num_candidates: int, num_per_embedding: int
+@any_method
+def test_narrow_lists_give_k_items_and_a_bound_that_holds(
+    named: Named, seed: int, num_candidates: int, num_per_embedding: int
 ) -> None:
-    """What is said of the gap is true, with items excluded too, and what is called exact is brute force's answer."""
-    k = 3
-    retriever, query, scores = case(any_method, seed, num_candidates, num_per_embedding)
+    """With scores that are rounded."""
+    searchable, query, scores = case(named, seed=seed)
+    widths = Widths(num_candidates=num_candidates, num_per_embedding=num_per_embedding, num_probes=FEW_PROBES)
+    retriever = searchable.retriever(named[1], widths)
     excluded = [[0, 5, 7], [], [31]]
-    found = retriever.search(query, k, Exclusions.of(excluded))
-    assert all(len(set(rows)) == k for rows in found.top_k.item_rows.tolist())
-    gaps = found.certificate.gap(found.top_k.scores[:, -1])
+    wanted = Wanted(3, mask=Exclusions.of(excluded))
+    found = retriever.search(query, wanted)
+    assert all(len(set(rows)) == 3 for rows in found.item_rows.tolist())
+    gaps = found.gap(wanted)
     for line, (all_scores, out) in enumerate(zip(scores, excluded, strict=True)):
-        expected = oracles.top_k(all_scores, k, out)
-        rows = found.top_k.item_rows[line].tolist()
+        expected = oracles.top_k(all_scores, 3, out)
+        rows = found.item_rows[line].tolist()
         assert not set(rows) & set(out)
         missed = [all_scores[row] for row in expected if row not in rows]
         if retriever.is_exact:
             assert rows == expected
-        if gaps is not None:
-            assert max(missed, default=-2) - found.top_k.scores[line, -1].item() <= gaps[line].item() + 1e-6
-            assert gaps[line] > 0 or rows == expected
+        assert max(missed, default=-2) - found.scores[line, -1].item() <= gaps[line].item() + 1e-6
+        assert gaps[line] > 0 or rows == expected
     if retriever.is_exact:
         assert gaps.tolist() == [0] * NUM_QUERIES
 
 
 def test_methods_that_cannot_know_what_they_missed_say_why() -> None:
-    retriever, query, _ = made("average", num_candidates=5)
-    found = retriever.search(query, 5)
-    assert found.certificate.bound is None
-    assert "any cosine" in found.certificate.reason
+    retriever, query, _ = retriever_of(("components", "average"), num=5)
+    for wanted in (Wanted(5), Wanted(30, torch.zeros(NUM_QUERIES))):
+        found = retriever.search(query, wanted)
+        assert "any cosine" in found.reason
+        assert found.bound.tolist() == found.gap(wanted).tolist() == [INFINITY] * NUM_QUERIES
 
 
-def test_everything_excluded(any_method: str) -> None:
-    retriever, query, _ = case(any_method)
-    with pytest.raises(ValueError, match="k must be at most the 0 items left after exclusion, got 1"):
-        retriever.search(query, 1, Exclusions.of([[], list(range(NUM_ITEMS)), []]))
+@every_method
+@pytest.mark.parametrize("mixture", [small_mixture(), sharp_mixture()], ids=["flat", "sharp"])
+@pytest.mark.parametrize("num_above", [0, 3, 60])
+def test_scores_that_are_rounded(named: Named, mixture: MixtureOfLogits, num_above: int) -> None:
+    """With a threshold between two scores, so that how each is rounded does not decide."""
+    query, items = random_states(4, 80, seed=1)
+    scores = mixture.scores(query, items)
+    best = scores.sort(dim=1, descending=True).values
+    above = best[:, num_above - 1] if num_above else best[:, 0] + 0.1
+    threshold = (above + best[:, num_above]) / 2
+    retriever = make_searchable(mixture, items).retriever(named[1], widths_of(80, 80))
+    for k in (1, 3, 59, 60, 100):
+        found = retriever.search(query, Wanted(k, threshold))
+        assert_oracle(found, scores.tolist(), Wanted(k, threshold))
+        assert (found.num_scored <= len(items)).all()
 
 
-def test_a_query_that_is_not_finite(method: str) -> None:
-    retriever, query, _ = made(method)
+@each([*EXACT, ("codes", "inverted")])
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(0, 50), st.data())
+def test_shards_give_the_answer_of_one(named: Named, sizes: list[int], seed: int, data: st.DataObject) -> None:
+    searchable_of, items, query, scores = exact_case(named, 3, sum(sizes), seed)
+    ask = drawn(data, scores)
+    parts, first = [], 0
+    for size in sizes:
+        own = Exclusions.of([[row - first for row in rows if first <= row < first + size] for rows in ask[3]])
+        searchable = searchable_of(take(items, slice(first, first + size)))
+        found = searchable.search(query, wanted_of(ask, own), named[1], widths_of(100, size))
+        parts.append(of_corpus(found, first))
+        first += size
+    wanted = wanted_of(ask)
+    merged = merge(parts, wanted)
+    assert_oracle(merged, scores, wanted, ask[3])
+    assert merged.k == merged.num_found().max()
+    assert torch.equal(merged.num_scored, sum(part.num_scored for part in parts))
+    assert merged.gap(wanted).tolist() == [0] * 3
+
+
+@every_method
+def test_a_dot_product_is_searched_exactly_by_a_threshold(named: Named) -> None:
+    """However narrow the lists of the first stage."""
+    query, items = random_states(4, 30, p_q=1, p_x=1)
+    searchable = make_searchable(DotProduct(DotProductConfig()), items)
+    scores = (query.components[:, 0] @ items.components[:, 0].T).tolist()
+    wanted = Wanted(25, torch.full((4,), 0.1), at_least=3)
+    found = searchable.search(query, wanted, named[1], widths_of(2, 30))
+    assert_oracle(found, scores, wanted)
+    assert found.gap(wanted).tolist() == [0] * 4
+
+
+@each([("components", method) for method in ("per_embedding", "average", "combined")])
+def test_with_a_single_pair_of_components_the_first_stage_is_exact(named: Named) -> None:
+    query, items = random_states(4, 30, p_q=1, p_x=1)
+    searchable = make_searchable(DotProduct(DotProductConfig()), items)
+    retriever = searchable.retriever(named[1], widths_of(5, 30))
+    assert retriever.is_exact
+    found = retriever.search(query, Wanted(5))
+    assert torch.equal(found.item_rows, searchable.search(query, Wanted(5)).item_rows)
+    assert found.gap(Wanted(5)).tolist() == [0] * 4
+    assert not retriever_of(named)[0].is_exact
+
+
+@each([("components", "per_embedding"), ("components", "combined")])
+def test_candidates_that_cannot_reach_the_threshold_are_not_gated(named: Named) -> None:
+    query, items = random_states(4, 400, seed=2)
+    searchable = make_searchable(sharp_mixture(), items)
+    retriever = searchable.retriever(named[1], widths_of(100, 400))
+    all_of_them = retriever.search(query, Wanted(400, torch.full((4,), -INFINITY))).num_scored
+    high = Wanted(400, torch.full((4,), 0.95))
+    found = retriever.search(query, high)
+    assert (found.num_scored < all_of_them / 4).all()
+    assert torch.equal(found.item_rows, searchable.search(query, high).item_rows)
+
+
+@every_method
+def test_an_item_whose_score_is_nan_is_not_answered_and_hides_no_other(named: Named) -> None:
+    """As one of stored components that are damaged: all searches, and the normaliser, are as if it were not there."""
+    query, items = random_states(4, 50, seed=3)
+    items = replace(items, gate=items.gate * 60)  # so large that exponents would overflow, were they not looked at
+    damaged = map_tensors(torch.clone, items)
+    damaged.components[7, 1], damaged.average[7] = torch.nan, torch.nan
+    scores = small_mixture().scores(query, items)
+    best = scores.sort(dim=1, descending=True).values
+    searchable = make_searchable(small_mixture(), damaged)
+    for wanted in (Wanted(10), Wanted(20, best[:, 8:10].mean(dim=1)), Wanted(20, best[:, 0] + 1, 5)):
+        found = searchable.search(query, wanted, named[1], widths_of(50, 50))
+        assert_oracle(found, scores.tolist(), wanted, [[7]] * 4)
+    whole = make_searchable(small_mixture(), items)
+    expected = whole.log_sum_exp(query, beta_logit, Exclusions.of([[7]] * 4))
+    assert torch.allclose(searchable.log_sum_exp(query, beta_logit), expected, rtol=1e-6)
+
+
+@any_method
+def test_a_threshold_for_each_query(named: Named) -> None:
+    retriever, query, _ = retriever_of(named)
+    with pytest.raises(ValueError, match="threshold must be one number for each of 3 queries, got 2"):
+        retriever.search(query, Wanted(5, torch.zeros(2)))
+
+
+WANTED = {"k best": Wanted(3), "threshold": Wanted(5, torch.zeros(NUM_QUERIES))}
+either = pytest.mark.parametrize("wanted", WANTED.values(), ids=WANTED)
+
+
+@every_method
+@either
+def test_a_query_that_is_not_finite(named: Named, wanted: Wanted) -> None:
+    retriever, query, _ = retriever_of(named)
     query.components[1, 0, 0] = torch.nan
     with pytest.raises(ValueError, match="query components must be finite, got NaN or infinity in query 1"):
-        retriever.search(query, 3)
+        retriever.search(query, wanted)
     query.components[1] = 0
     query.gate[2, 0] = torch.inf
     with pytest.raises(ValueError, match="query gate must be finite, got NaN or infinity in query 2"):
-        retriever.search(query, 3)
+        retriever.search(query, wanted)
 
 
-def test_components_of_another_shape(method: str) -> None:
-    retriever, _, _ = made(method)
-    query, items = random_states(NUM_QUERIES, NUM_ITEMS, width=5)
+@every_method
+@either
+def test_components_of_another_shape(named: Named, wanted: Wanted) -> None:
+    retriever, _, _ = retriever_of(named)
     with pytest.raises(ValueError, match="query components must have the width of the index, 4, got 5"):
-        retriever.search(query, 3)
-    query, items = random_states(NUM_QUERIES, NUM_ITEMS, p_x=2)
-    with pytest.raises(ValueError, match="items must have the 3 components that the similarity compares, got 2"):
-        search_building.retriever(method, small_mixture(), items, 9, 9)
-    query, items = random_states(NUM_QUERIES, NUM_ITEMS, p_q=1)
-    retriever, _, _ = made(method)
+        retriever.search(random_states(NUM_QUERIES, 1, width=5)[0], wanted)
     with pytest.raises(ValueError, match="query must have 2 components, got 1"):
-        retriever.search(query, 3)
+        retriever.search(random_states(NUM_QUERIES, 1, p_q=1)[0], wanted)
 
 
-def test_items_without_the_columns_that_a_method_needs(method: str) -> None:
-    query, items = random_states(NUM_QUERIES, NUM_ITEMS)
+def test_items_that_the_similarity_cannot_compare() -> None:
+    with pytest.raises(ValueError, match="items must have the 3 components that the similarity compares, got 2"):
+        make_searchable(small_mixture(), random_states(1, NUM_ITEMS, p_x=2)[1])
+    without = replace(random_states(1, NUM_ITEMS)[1], gate=None)
     with pytest.raises(ValueError, match="must have the column 'gate' of its items, got an index without it"):
-        search_building.retriever(method, small_mixture(), replace(items, gate=None), 9, 9)
-    if method in ("average", "combined"):
+        make_searchable(small_mixture(), without)
+
+
+@every_method
+def test_items_without_the_average(named: Named) -> None:
+    query, items = random_states(NUM_QUERIES, NUM_ITEMS)
+    searchable = make_searchable(small_mixture(), replace(items, average=None))
+    if named[1] in ("average", "combined"):
         with pytest.raises(ValueError, match="need the column 'average' of the index, got one without it"):
-            search_building.retriever(method, small_mixture(), replace(items, average=None), 9, 9)
+            searchable.retriever(named[1])
     else:
-        search_building.retriever(method, small_mixture(), replace(items, average=None), 9, 9).search(query, 3)
+        assert searchable.search(query, Wanted(3), named[1]).num_found().tolist() == [3] * NUM_QUERIES
 
 
 @pytest.mark.parametrize(
@@ -182,44 +473,62 @@ def test_items_without_the_columns_that_a_method_needs(method: str) -> None:
     ],
 )
 def test_widths_below_k(method: str, k: int, message: str) -> None:
-    retriever, query, _ = made(method, num_candidates=5, num_per_embedding=2)
+    searchable, query, _ = case(("components", method))
+    retriever = searchable.retriever(method, Widths(num_candidates=5, num_per_embedding=2))
     with pytest.raises(ValueError, match=message):
-        retriever.search(query, k)
-    assert retriever.search(query, k - 1).top_k.k == k - 1
+        retriever.search(query, Wanted(k))
+    assert retriever.search(query, Wanted(k - 1)).k == k - 1
+
+
+def test_widths_need_not_be_more_than_the_items_that_are_left() -> None:
+    searchable, query, _ = case(("components", "average"))
+    some = Exclusions.of([list(range(5, NUM_ITEMS))] * NUM_QUERIES)
+    found = searchable.search(query, Wanted(6, mask=some), "average", Widths(num_candidates=5))
+    assert found.num_found().tolist() == [5] * NUM_QUERIES
+
+
+@pytest.mark.parametrize("name", ["num_candidates", "num_per_embedding"])
+def test_a_first_stage_takes_at_least_one_item(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+        Widths(**{name: 0})
 
 
 def test_more_candidates_never_lower_the_scores_found() -> None:
+    searchable, query, scores = case(("components", "average"), seed=3)
     last = torch.full((NUM_QUERIES, 5), -torch.inf)
     for num_candidates in (5, 10, 20, 40):
-        retriever, query, items = made("average", seed=3, num_candidates=num_candidates)
-        rows = retriever.search(query, 5).top_k.item_rows
-        found = small_mixture()(query, items).scores.gather(1, rows)  # rounded alike, however many are rescored at once
+        rows = searchable.search(query, Wanted(5), "average", Widths(num_candidates=num_candidates)).item_rows
+        found = torch.tensor(scores).gather(1, rows)  # rounded alike, however many are rescored at once
         assert (found >= last).all()
         last = found
 
 
-@pytest.mark.parametrize("method", ["per_embedding", "average", "combined"])
-def test_with_a_single_pair_of_components_the_first_stage_is_exact(method: str) -> None:
-    query, items = random_states(4, 30, p_q=1, p_x=1)
-    dot_product = DotProduct(DotProductConfig())
-    retriever = search_building.retriever(method, dot_product, items, 5, 5)
-    assert retriever.is_exact
-    brute_force = search_building.retriever("brute_force", dot_product, items, 5, 5).search(query, 5)
-    found = retriever.search(query, 5)
-    assert torch.equal(found.top_k.item_rows, brute_force.top_k.item_rows)
-    assert found.certificate.gap(found.top_k.scores[:, -1]).tolist() == [0] * 4
-    assert not made(method)[0].is_exact
-
-
 def test_rescoring_in_blocks_of_queries_gives_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    retriever, query, _ = made("combined", num_candidates=10, num_per_embedding=2)
-    whole = retriever.search(query, 5, Exclusions.of([[1], [], [2, 3]])).top_k
+    searchable, query, _ = case(("components", "combined"))
+    retriever = searchable.retriever("combined", Widths(num_candidates=10, num_per_embedding=2))
+    wanted = Wanted(5, mask=Exclusions.of([[1], [], [2, 3]]))
+    whole = retriever.search(query, wanted)
     monkeypatch.setattr("rails_ray.retrieval.rescore.BLOCK_PAIRS", 1)
-    parts = retriever.search(query, 5, Exclusions.of([[1], [], [2, 3]])).top_k
-    assert torch.equal(parts.item_rows, whole.item_rows)
+    assert torch.equal(retriever.search(query, wanted).item_rows, whole.item_rows)
 
 
-@pytest.mark.parametrize("method", ["two_pass", "per_embedding", "average", "combined"])
-def test_a_first_stage_takes_at_least_one_item(method: str) -> None:
-    with pytest.raises(ValueError, match=r"must (be|take) at least 1"):
-        made(method, num_candidates=0, num_per_embedding=0)
+@any_method
+def test_a_search_makes_no_index(named: Named, monkeypatch: pytest.MonkeyPatch) -> None:
+    searchable, query, _ = case(named)
+
+    def refused(*_: object) -> None:
+        raise AssertionError("an index is made anew")
+
+    for module, name in (("flat", "FlatIndex"), ("lookup", "LookupIndex"), ("inverted", "InvertedIndex")):
+        monkeypatch.setattr(f"rails_ray.indexes.{module}.{name}.__init__", refused)
+    for wanted in WANTED.values():
+        searchable.search(query, wanted, named[1])
+
+
+@any_method
+def test_explanations_are_of_the_scores_found(named: Named) -> None:
+    searchable, query, scores = case(named)
+    explained = searchable.explain(query, [4, 2])
+    assert torch.allclose(explained.scores, torch.tensor(scores)[:, [4, 2]], atol=1e-6)
+    made = (explained.gates * explained.cosines).sum(dim=(2, 3))
+    assert torch.allclose(made, explained.scores, atol=1e-6)

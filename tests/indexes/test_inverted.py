@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import oracles
 from rails_ray.indexes.inverted import InvertedIndex, top_buckets
-from rails_ray.top_k import Exclusions
+from rails_ray.masks import Exclusions
 
 
 def random_case(

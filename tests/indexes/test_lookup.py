@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 import oracles
 from rails_ray.indexes import lookup
 from rails_ray.indexes.lookup import LookupIndex
-from rails_ray.top_k import Exclusions
+from rails_ray.masks import Exclusions
+from rails_ray.wanted import Wanted
 
 
 def random_case(b: int, x: int, m: int = 3, num_entries: int = 5, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -28,15 +29,15 @@ def test_searches_equal_the_oracle(b: int, x: int, m: int, num_entries: int, see
     index = LookupIndex(codes)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(lookup, "BLOCK_SCORES", data.draw(st.sampled_from([1, 3 * 7, 2**21])))
-        found = index.search(tables, k, Exclusions.of(excluded))
-        above = index.search_above(tables, torch.tensor(threshold), cap, Exclusions.of(excluded), at_least)
+        found = index.search(tables, Wanted(k, mask=Exclusions.of(excluded)))
+        above = index.search(tables, Wanted(cap, torch.tensor(threshold), at_least, Exclusions.of(excluded)))
     assert index.scores(tables).tolist() == scores
     for line, (own, out) in enumerate(zip(scores, excluded, strict=True)):
         expected = oracles.top_k(own, k, out)
         assert found.item_rows[line, : len(expected)].tolist() == expected
         assert found.num_found()[line] == len(expected)
         rows, is_truncated = oracles.items_above(own, threshold[line], cap, at_least, out)
-        assert above.top_k.item_rows[line, : above.top_k.num_found()[line]].tolist() == rows
+        assert above.item_rows[line, : above.num_found()[line]].tolist() == rows
         assert above.is_truncated[line] == is_truncated
 
 
@@ -51,9 +52,8 @@ def test_an_empty_index() -> None:
     tables, codes = random_case(2, 0)
     index = LookupIndex(codes)
     assert index.scores(tables).shape == (2, 0)
-    assert index.search_above(tables, torch.zeros(2), 1, at_least=1).top_k.item_rows.shape == (2, 0)
-    with pytest.raises(ValueError, match="k must be at most the 0 indexed items, got 1"):
-        index.search(tables, 1)
+    for wanted in (Wanted(1), Wanted(1, torch.zeros(2), at_least=1)):
+        assert index.search(tables, wanted).item_rows.shape == (2, 0)
 
 
 def test_what_cannot_be_looked_up() -> None:
@@ -63,14 +63,13 @@ def test_what_cannot_be_looked_up() -> None:
     index = LookupIndex(codes.clamp(min=4))
     for search in (
         index.scores,
-        lambda few: index.search(few, 1),
-        lambda few: index.search_above(few, few[:, 0, 0], 1),
+        lambda few: index.search(few, Wanted(1)),
+        lambda few: index.search(few, Wanted(1, few[:, 0, 0])),
     ):
         with pytest.raises(ValueError, match="codes must be below the 4 entries of a table, got 4"):
             search(tables[:, :, :4])
         with pytest.raises(ValueError, match="tables must have the 3 parts of the codes, got 2"):
             search(tables[:, :2])
-    with pytest.raises(ValueError, match="k must be at most the 9 indexed items, got 10"):
-        index.search(tables, 10)
-    with pytest.raises(ValueError, match="threshold must not be NaN, got NaN for query 1"):
-        index.search_above(tables, torch.tensor([0.0, torch.nan]), 1)
+    with pytest.raises(ValueError, match="threshold must be one number for each of 2 queries, got 3"):
+        index.search(tables, Wanted(1, torch.zeros(3)))
+    assert index.search(tables, Wanted(10)).num_found().tolist() == [9, 9]

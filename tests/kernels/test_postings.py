@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import oracles
 from rails_ray.kernels import compiled, lookup_scan, postings
 from rails_ray.kernels.postings import Summed
-from rails_ray.top_k import Exclusions, TopK, select
+from rails_ray.masks import Exclusions
+from rails_ray.top_k import TopK, select
 
 INTEGERS = [torch.uint8, torch.int16, torch.int32, torch.int64]
 a_shape = st.tuples(  # B, X, K, R, m as a share of R, seed
@@ -191,10 +192,11 @@ from rails_ray.indexes.inverted import InvertedIndex
 from rails_ray.indexes.lookup import LookupIndex
 from rails_ray.retrieval.look_up import Inverted, FullLookUp
 from rails_ray.similarities.states import Codes, Tables
+from rails_ray.wanted import Wanted
 items = Codes(torch.tensor([[0, 1], [1, 0]]))
 query = Tables(torch.eye(2)[None], torch.ones(1))
 for retriever in (FullLookUp(items, LookupIndex(items.codes)), Inverted(items, InvertedIndex(items.codes, 2), 2, 2)):
-    assert retriever.search(query, 1).top_k.item_rows.tolist() == [[0]]
+    assert retriever.search(query, Wanted(1)).item_rows.tolist() == [[0]]
 """
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=False)

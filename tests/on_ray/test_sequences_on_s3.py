@@ -21,6 +21,7 @@ from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.encoders.sasrec import SasrecConfig
 from rails_ray.errors import DamagedError, NotFoundError, StorageError
 from rails_ray.evaluation.ranking import encode_items
+from rails_ray.masks import Exclusions
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.retrieval.brute_force import BruteForce
@@ -29,9 +30,9 @@ from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.runs import Run
-from rails_ray.top_k import Exclusions
 from rails_ray.training.loop import TrainingConfig
 from rails_ray.training.objectives import ContrastiveConfig
+from rails_ray.wanted import Wanted
 from support.s3_server import free_port, new_bucket
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
@@ -147,8 +148,8 @@ def offline(on_s3: OnS3, history: list[str], k: int, seen: list[str]) -> list[st
     query = model.encode_queries(model.query_features([rows]))
     items = encode_items(model, model.item_features(data.item_inputs))
     excluded = Exclusions.of([[data.item_ids.index(item) for item in seen]])
-    found = BruteForce(model.similarity, items).search(query, k, excluded)
-    return [data.item_ids[row] for row in found.top_k.item_rows[0].tolist()]
+    found = BruteForce(model.similarity, items).search(query, Wanted(k, mask=excluded))
+    return [data.item_ids[row] for row in found.item_rows[0].tolist()]
 
 
 def history_of(on_s3: OnS3, user: int) -> list[str]:

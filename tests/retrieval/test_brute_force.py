@@ -5,20 +5,21 @@ from hypothesis import strategies as st
 
 from rails_ray.losses import ScoreLogit
 from rails_ray.losses.beta_nce import beta_logit
+from rails_ray.masks import Exclusions
 from rails_ray.retrieval import brute_force
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.similarities.states import take
-from rails_ray.top_k import Exclusions
+from rails_ray.wanted import Wanted
 from support.examples import random_states, sharp_mixture, small_mixture
 
 
 def test_blocks_of_any_size_give_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     query, items = random_states(3, 37)
     search = BruteForce(small_mixture(), items)
-    whole = search.search(query, 9).top_k
+    whole = search.search(query, Wanted(9))
     for scores in (1, 3 * 5, 3 * 36):
         monkeypatch.setattr(brute_force, "BLOCK_SCORES", scores)
-        parts = search.search(query, 9).top_k
+        parts = search.search(query, Wanted(9))
         assert torch.equal(parts.item_rows, whole.item_rows)
         assert torch.allclose(parts.scores, whole.scores, atol=1e-6)
 
@@ -27,9 +28,9 @@ def test_blocks_of_any_size_give_one_answer(monkeypatch: pytest.MonkeyPatch) -> 
 def test_pruning_saves_scores_and_changes_no_answer(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setattr(brute_force, "BLOCK_SCORES", 3 * 50)  # several looks at the k-th best
     query, items = random_states(3, 500, seed=seed)
-    plain = BruteForce(sharp_mixture(), items, prune=False).search(query, 5)
-    pruned = BruteForce(sharp_mixture(), items).search(query, 5)
-    assert torch.equal(pruned.top_k.item_rows, plain.top_k.item_rows)
+    plain = BruteForce(sharp_mixture(), items, prune=False).search(query, Wanted(5))
+    pruned = BruteForce(sharp_mixture(), items).search(query, Wanted(5))
+    assert torch.equal(pruned.item_rows, plain.item_rows)
     assert plain.num_scored.tolist() == [500] * 3
     assert (pruned.num_scored < 250).all()
 
@@ -38,26 +39,26 @@ def test_pruning_saves_scores_and_changes_no_answer(monkeypatch: pytest.MonkeyPa
 def test_a_threshold_saves_scores_and_changes_no_answer(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setattr(brute_force, "BLOCK_SCORES", 3 * 50)
     query, items = random_states(3, 500, seed=seed)
-    plain = BruteForce(sharp_mixture(), items, prune=False).search_above(query, torch.full((3,), 0.9), 500)
-    pruned = BruteForce(sharp_mixture(), items).search_above(query, torch.full((3,), 0.9), 500)
-    assert torch.equal(pruned.above.top_k.item_rows, plain.above.top_k.item_rows)
+    plain = BruteForce(sharp_mixture(), items, prune=False).search(query, Wanted(500, torch.full((3,), 0.9)))
+    pruned = BruteForce(sharp_mixture(), items).search(query, Wanted(500, torch.full((3,), 0.9)))
+    assert torch.equal(pruned.item_rows, plain.item_rows)
     assert plain.num_scored.tolist() == [500] * 3
     assert (pruned.num_scored < 250).all()
 
 
-def test_a_low_threshold_is_pruned_by_the_cap_and_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the cap-th best once more than the cap reach the threshold, by the at_least-th best where too few do."""
+def test_a_low_threshold_is_pruned_by_k_and_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the k-th best once more than k reach the threshold, by the at_least-th best where too few do."""
     monkeypatch.setattr(brute_force, "BLOCK_SCORES", 3 * 50)
     query, items = random_states(3, 500)
     search = BruteForce(sharp_mixture(), items)
-    best = search.search(query, 5)
-    capped = search.search_above(query, torch.full((3,), -1.0), 5)
-    least = search.search_above(query, torch.full((3,), 2.0), 5, at_least=5)
+    best = search.search(query, Wanted(5))
+    capped = search.search(query, Wanted(5, torch.full((3,), -1.0)))
+    least = search.search(query, Wanted(5, torch.full((3,), 2.0), at_least=5))
     for found in (capped, least):
-        assert torch.equal(found.above.top_k.item_rows, best.top_k.item_rows)
+        assert torch.equal(found.item_rows, best.item_rows)
         assert (found.num_scored < 250).all()
-    assert capped.above.is_truncated.tolist() == [True] * 3
-    assert least.above.is_truncated.tolist() == [False] * 3
+    assert capped.is_truncated.tolist() == [True] * 3
+    assert least.is_truncated.tolist() == [False] * 3
 
 
 def plain_logit(scores: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:

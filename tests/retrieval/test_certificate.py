@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rails_ray.kernels import mol_scan
-from rails_ray.retrieval.approximate import Approximate, Widths
-from rails_ray.retrieval.certificate import Certificate, all_scored, rounding_slack
+from rails_ray.retrieval.approximate import Approximate, Lists
+from rails_ray.retrieval.certificate import rounding_slack
 from rails_ray.similarities.states import ItemState, QueryState, map_tensors
+from rails_ray.wanted import Wanted, gap_to
 from support.examples import random_states, sharp_mixture, small_mixture
 
 
@@ -30,13 +31,13 @@ def test_the_printed_theorem_2_is_false_and_ours_holds() -> None:
 
     scores = mixture.scores(query, items)[0]
     assert scores.tolist() == pytest.approx([0.0, -0.5, 0.8], abs=1e-6)
-    found = Approximate(mixture, items, Widths(num_per_embedding=1)).search(query, 1)
-    assert found.top_k.item_rows.tolist() == [[0]]
-    true_gap = (scores.max() - found.top_k.scores[0, 0]).item()
-    printed = (scores[1] - found.top_k.scores[0, 0]).item()  # the second of both lists
+    found = Approximate(mixture, items, Lists(num_per_embedding=1)).search(query, Wanted(1))
+    assert found.item_rows.tolist() == [[0]]
+    true_gap = (scores.max() - found.scores[0, 0]).item()
+    printed = (scores[1] - found.scores[0, 0]).item()  # the second of both lists
     assert true_gap == pytest.approx(0.8)
     assert printed < 0
-    assert found.certificate.gap(found.top_k.scores[:, -1]).item() >= true_gap
+    assert found.gap(Wanted(1)).item() >= true_gap
 
 
 @given(
@@ -51,17 +52,17 @@ def test_random_trials(seed: int, stored: torch.dtype, is_sharp: bool, num_per_e
     query, items = random_states(4, 60, seed=seed)
     items = map_tensors(lambda tensor: tensor.to(stored), items)
     mixture = sharp_mixture() if is_sharp else small_mixture(seed=seed)
-    widths = Widths(num_per_embedding=num_per_embedding, num_by_average=by_average)
-    found = Approximate(mixture, items, widths).search(query, 3)
+    lists = Lists(num_per_embedding=num_per_embedding, num_by_average=by_average)
+    found = Approximate(mixture, items, lists).search(query, Wanted(3))
     gate = mol_scan.Gate(
         *(part.double() if isinstance(part, torch.Tensor) else part for part in mixture.gate_weights())
     )
     query, items = map_tensors(torch.Tensor.double, query), map_tensors(torch.Tensor.double, items)
     with torch.no_grad():
         exact = mol_scan.plain_scores(query.components, query.gate, items.components, items.gate, gate)
-    kth = found.top_k.scores[:, -1]
-    exact = exact.scatter(1, found.top_k.item_rows, -torch.inf)
-    gap = found.certificate.gap(kth)
+    kth = found.scores[:, -1]
+    exact = exact.scatter(1, found.item_rows, -torch.inf)
+    gap = found.gap(Wanted(3))
     assert (exact.amax(dim=1) - kth <= gap + 1e-6).all()
 
 
@@ -73,22 +74,11 @@ def test_an_item_like_the_one_found_leaves_a_gap_of_the_slack() -> None:
     items = ItemState(components, torch.ones(2, 4), components.mean(dim=1))
     mixture = small_mixture(2, 2)
     assert mixture.scores(query, items).tolist() == [[0.5, 0.5]]
-    found = Approximate(mixture, items, Widths(num_per_embedding=1)).search(query, 1)
-    assert (found.top_k.item_rows.tolist(), found.num_scored.tolist()) == ([[0]], [1])
-    slack, kth = rounding_slack(4, 2, torch.float32), found.top_k.scores[:, -1]
-    assert 0 < found.certificate.gap(kth).item() == pytest.approx(slack)
-    assert found.certificate.gap(kth + 2 * slack).item() == 0
-
-
-def test_nothing_left_out_leaves_no_gap() -> None:
-    assert all_scored(2).gap(torch.tensor([-1.0, 0.5])).tolist() == [0, 0]
-
-
-def test_a_gap_is_never_nan() -> None:
-    """A k-th score of -inf is a list that is short, one of inf a list to which nothing can belong."""
-    bound, kth = torch.tensor([-torch.inf, 0.5, torch.inf]), torch.tensor([-torch.inf, 0.0, torch.inf])
-    gaps = Certificate(bound[:, None].expand(3, 3).flatten()).gap(kth.expand(3, 3).flatten())
-    assert gaps.view(3, 3).tolist() == [[0, 0, 0], [torch.inf, 0.5, 0], [torch.inf, torch.inf, 0]]
+    found = Approximate(mixture, items, Lists(num_per_embedding=1)).search(query, Wanted(1))
+    assert (found.item_rows.tolist(), found.num_scored.tolist()) == ([[0]], [1])
+    slack, kth = rounding_slack(4, 2, torch.float32), found.scores[:, -1]
+    assert 0 < found.gap(Wanted(1)).item() == pytest.approx(slack)
+    assert gap_to(found.bound, kth + 2 * slack).item() == 0
 
 
 def test_slack_grows_with_what_is_rounded() -> None:

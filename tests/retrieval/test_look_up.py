@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -5,10 +7,11 @@ from hypothesis import strategies as st
 
 import oracles
 from rails_ray.indexes.inverted import InvertedIndex
-from rails_ray.retrieval import Found, Retriever, look_up
+from rails_ray.masks import Exclusions
+from rails_ray.retrieval import Retriever, look_up
 from rails_ray.retrieval.look_up import Inverted, Posted
 from rails_ray.similarities.states import Codes, Tables, take
-from rails_ray.top_k import Exclusions
+from rails_ray.wanted import Found, Wanted
 from support.of_codes import full_search
 
 a_shape = st.tuples(  # B, X, K, R, seed
@@ -35,8 +38,8 @@ def scores_of(query: Tables, items: Codes) -> list[list[float]]:
 
 
 def recall(found: Found, best: Found) -> float:
-    hits = (found.top_k.item_rows[:, :, None] == best.top_k.item_rows[:, None]).any(dim=2)
-    return (hits & (found.top_k.scores > -torch.inf)).double().mean().item()
+    hits = (found.item_rows[:, :, None] == best.item_rows[:, None]).any(dim=2)
+    return (hits & (found.scores > -torch.inf)).double().mean().item()
 
 
 @settings(deadline=None, max_examples=60)
@@ -51,12 +54,13 @@ def test_what_is_found_is_right_and_what_is_proved_is_true(
     left = len(items) - k
     excluded = [data.draw(st.lists(st.integers(0, len(items) - 1), max_size=left)) for _ in range(len(query))]
     retriever = inverted(items, num_probes, num_candidates, shape[3])
-    found = retriever.search(query, k, Exclusions.of(excluded))
+    wanted = Wanted(k, mask=Exclusions.of(excluded))
+    found = retriever.search(query, wanted)
     posted = Posted(query, num_probes).buckets.tolist()
-    gaps = found.certificate.gap(found.top_k.scores[:, -1]).tolist()
+    gaps = found.gap(wanted).tolist()
     for line, (scores, out) in enumerate(zip(scores_of(query, items), excluded, strict=True)):
-        num_found = int(found.top_k.num_found()[line])
-        rows = found.top_k.item_rows[line].tolist()
+        num_found = int(found.num_found()[line])
+        rows = found.item_rows[line].tolist()
         touched = [
             row
             for row, code in enumerate(items.codes.tolist())
@@ -68,8 +72,8 @@ def test_what_is_found_is_right_and_what_is_proved_is_true(
         assert set(rows[:num_found]) <= set(touched)
         assert rows[num_found:] == [0] * (k - num_found)
         right = [scores[row] for row in rows[:num_found]]
-        assert found.top_k.scores[line, :num_found].tolist() == pytest.approx(right, abs=1e-5)
-        bound = found.certificate.bound[line].item()
+        assert found.scores[line, :num_found].tolist() == pytest.approx(right, abs=1e-5)
+        bound = found.bound[line].item()
         missed = [row for row in range(len(scores)) if row not in out and row not in rows[:num_found]]
         assert all(scores[row] < bound for row in missed if row not in touched)
         if num_candidates >= len(touched):
@@ -85,7 +89,7 @@ def test_what_is_found_is_right_and_what_is_proved_is_true(
         expected = oracles.top_k(scores, k, out)
         if gaps[line] == 0:
             assert rows == expected
-        worst = found.top_k.scores[line, -1].item()
+        worst = found.scores[line, -1].item()
         assert all(scores[row] - worst <= gaps[line] + 1e-6 for row in set(expected) - set(rows[:num_found]))
     if retriever.is_exact:
         assert gaps == [0] * len(query)
@@ -123,16 +127,16 @@ def test_bounds_of_tables_of_any_size(scale: float) -> None:
 
 def test_more_probes_and_more_candidates_never_lower_the_recall() -> None:
     query, items = random_case(b=5, x=500)
-    best = full_search(items).search(query, 20)
+    best = full_search(items).search(query, Wanted(20))
     last = 0.0
     for num_probes in range(1, 21):
-        now = recall(inverted(items, num_probes, 500).search(query, 20), best)
+        now = recall(inverted(items, num_probes, 500).search(query, Wanted(20)), best)
         assert now >= last
         last = now
     assert last == 1.0
     last = 0.0
     for num_candidates in (20, 30, 50, 100, 500):
-        now = recall(inverted(items, 4, num_candidates).search(query, 20), best)
+        now = recall(inverted(items, 4, num_candidates).search(query, Wanted(20)), best)
         assert now >= last
         last = now
 
@@ -144,42 +148,42 @@ def test_an_answer_is_proved_with_few_scored() -> None:
     for line in range(3):  # items 0, 1, 2 of the first query, 3, 4, 5 of the second ..
         for row in range(3 * line, 3 * line + 3):
             query.tables[line, torch.arange(8), items.codes[row]] = 0.9
-    found = inverted(items, 4, 50).search(query, 3)
-    assert found.top_k.item_rows.sort(dim=1).values.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
-    assert found.certificate.gap(found.top_k.scores[:, -1]).tolist() == [0] * 3
+    found = inverted(items, 4, 50).search(query, Wanted(3))
+    assert found.item_rows.sort(dim=1).values.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert found.gap(Wanted(3)).tolist() == [0] * 3
     assert (found.num_scored == 50).all()
 
 
 def test_fewer_than_k_in_the_posted_buckets() -> None:
     items = Codes(torch.tensor([[0], [1], [1], [2]]))
     query = Tables(torch.tensor([[[0.1, 0.9, 0.2]]]), torch.ones(1))
-    found = inverted(items, 1, 4, 3).search(query, 4)
-    assert found.top_k.item_rows.tolist() == [[1, 2, 0, 0]]
-    assert found.top_k.num_found().tolist() == [2]
+    found = inverted(items, 1, 4, 3).search(query, Wanted(4))
+    assert found.item_rows.tolist() == [[1, 2, 0, 0]]
+    assert found.num_found().tolist() == [2]
     assert found.num_scored.tolist() == [2]
-    assert found.certificate.gap(found.top_k.scores[:, -1]).item() == torch.inf
-    above = inverted(items, 1, 4, 3).search_above(query, torch.tensor([0.15]), 4)
-    assert above.above.top_k.item_rows.tolist() == [[1, 2]]
-    assert above.gap(torch.tensor([0.15]), 0).item() == pytest.approx(0.75)  # the last entry posted is 0.9
-    assert (
-        inverted(items, 1, 4, 3).search_above(query, torch.tensor([0.95]), 4).gap(torch.tensor([0.95]), 0).item() == 0
-    )
+    assert found.gap(Wanted(4)).item() == torch.inf
+    low, high = Wanted(4, torch.tensor([0.15])), Wanted(4, torch.tensor([0.95]))
+    above = inverted(items, 1, 4, 3).search(query, low)
+    assert above.item_rows.tolist() == [[1, 2]]
+    assert above.gap(low).item() == pytest.approx(0.75)  # the last entry posted is 0.9
+    assert inverted(items, 1, 4, 3).search(query, high).gap(high).item() == 0
 
 
 def test_a_list_shorter_than_at_least_is_not_proved() -> None:
     """Item 1 stands in no posted bucket, but belongs to the two best."""
     items = Codes(torch.tensor([[0], [2]]))
     query = Tables(torch.tensor([[[0.5, 0.2, 0.1]]]), torch.ones(1))
-    threshold = torch.tensor([0.9])
-    found = inverted(items, 2, 2, 3).search_above(query, threshold, 2, at_least=2)
-    assert found.above.top_k.num_found().tolist() == [1]
-    assert found.gap(threshold, 2).tolist() == [torch.inf]
-    assert found.gap(threshold, 1).tolist() == [0]
-    whole = inverted(items, 3, 2, 3).search_above(query, threshold, 2, at_least=2)
-    assert whole.above.top_k.item_rows.tolist() == [[0, 1]]
-    assert whole.gap(threshold, 2).tolist() == [0]
-    excluded = inverted(items, 2, 2, 3).search_above(query, threshold, 2, Exclusions.of([[1]]), at_least=2)
-    assert excluded.gap(threshold, 2).tolist() == [0], "no item is left that could be missing"
+    wanted = Wanted(2, torch.tensor([0.9]), at_least=2)
+    found = inverted(items, 2, 2, 3).search(query, wanted)
+    assert found.num_found().tolist() == [1]
+    assert found.gap(wanted).tolist() == [torch.inf]
+    assert found.gap(replace(wanted, at_least=1)).tolist() == [0]
+    whole = inverted(items, 3, 2, 3).search(query, wanted)
+    assert whole.item_rows.tolist() == [[0, 1]]
+    assert whole.gap(wanted).tolist() == [0]
+    one_left = replace(wanted, mask=Exclusions.of([[1]]))
+    excluded = inverted(items, 2, 2, 3).search(query, one_left)
+    assert excluded.gap(one_left).tolist() == [0], "no item is left that could be missing"
 
 
 def test_a_threshold_above_what_is_not_posted_is_searched_exactly() -> None:
@@ -187,30 +191,28 @@ def test_a_threshold_above_what_is_not_posted_is_searched_exactly() -> None:
     query, items = random_case(x=2000)
     for num_probes in (1, 5, 10):
         least = Posted(query, num_probes).bounds.least
-        threshold = (least + 0.1).float()
-        found = inverted(items, num_probes, 1).search_above(query, threshold, 3000)
-        best = full_search(items).search_above(query, threshold, 3000)
-        assert torch.equal(found.above.top_k.item_rows, best.above.top_k.item_rows)
-        assert torch.equal(found.above.top_k.scores, best.above.top_k.scores)
-        assert found.gap(threshold, 0).tolist() == [0] * 3
+        wanted = Wanted(3000, (least + 0.1).float())
+        found = inverted(items, num_probes, 1).search(query, wanted)
+        best = full_search(items).search(query, wanted)
+        assert torch.equal(found.item_rows, best.item_rows)
+        assert torch.equal(found.scores, best.scores)
+        assert found.gap(wanted).tolist() == [0] * 3
         assert (found.num_scored < 2000).all()
 
 
 def test_blocks_of_queries_give_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     query, items = random_case(b=5)
-    exclude = Exclusions.of([[1], [], [2, 3], [], [7]])
+    mask = Exclusions.of([[1], [], [2, 3], [], [7]])
     threshold = torch.tensor([4.0, 5.0, -torch.inf, 3.0, torch.inf])
     retriever = inverted(items, 5, 40)
-    whole, whole_above = retriever.search(query, 9, exclude), retriever.search_above(query, threshold, 30, exclude, 2)
-    monkeypatch.setattr(look_up, "BLOCK_CODES", 1)
-    monkeypatch.setattr(look_up, "BLOCK_TOUCHED", 2 * 200)
-    parts, parts_above = retriever.search(query, 9, exclude), retriever.search_above(query, threshold, 30, exclude, 2)
-    assert torch.equal(parts.top_k.item_rows, whole.top_k.item_rows)
-    assert torch.equal(parts_above.above.top_k.item_rows, whole_above.above.top_k.item_rows)
-    assert torch.equal(parts_above.above.top_k.scores, whole_above.above.top_k.scores)
-    assert torch.equal(parts_above.above.is_truncated, whole_above.above.is_truncated)
-    assert torch.equal(parts_above.certificate.bound, whole_above.certificate.bound)
-    assert torch.equal(parts_above.num_scored, whole_above.num_scored)
+    for wanted in (Wanted(9, mask=mask), Wanted(30, threshold, 2, mask)):
+        whole = retriever.search(query, wanted)
+        with monkeypatch.context() as patched:
+            patched.setattr(look_up, "BLOCK_CODES", 1)
+            patched.setattr(look_up, "BLOCK_TOUCHED", 2 * 200)
+            parts = retriever.search(query, wanted)
+        for name in ("scores", "item_rows", "bound", "is_truncated", "num_scored"):
+            assert torch.equal(getattr(parts, name), getattr(whole, name)), name
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64])
@@ -221,7 +223,7 @@ def test_codes_of_any_integer_dtype(dtype: torch.dtype) -> None:
         (full_search(narrow), full_search(items)),
         (inverted(narrow, 3, 30), inverted(items, 3, 30)),
     ):
-        assert torch.equal(made.search(query, 9).top_k.item_rows, expected.search(query, 9).top_k.item_rows)
+        assert torch.equal(made.search(query, Wanted(9)).item_rows, expected.search(query, Wanted(9)).item_rows)
 
 
 def made(kind: str, items: Codes) -> Retriever[Tables]:
@@ -235,15 +237,15 @@ either = pytest.mark.parametrize("kind", ["full", "inverted"])
 def test_equal_items_stand_in_row_order(kind: str) -> None:
     query, items = random_case()
     items = take(items, torch.zeros(200, dtype=torch.int64))
-    assert made(kind, items).search(query, 7).top_k.item_rows.tolist() == [list(range(7))] * 3
+    assert made(kind, items).search(query, Wanted(7)).item_rows.tolist() == [list(range(7))] * 3
 
 
 @either
 def test_no_query(kind: str) -> None:
     query, items = random_case()
     none = take(query, slice(0, 0))
-    assert made(kind, items).search(none, 3).top_k.item_rows.shape == (0, 3)
-    assert len(made(kind, items).search_above(none, torch.zeros(0), 3).above.is_truncated) == 0
+    assert made(kind, items).search(none, Wanted(3)).item_rows.shape == (0, 3)
+    assert len(made(kind, items).search(none, Wanted(3, torch.zeros(0))).is_truncated) == 0
 
 
 @either
@@ -252,16 +254,16 @@ def test_tables_that_are_not_finite(kind: str, value: float) -> None:
     query, items = random_case()
     query.tables[1, 3, 19] = value
     retriever = made(kind, items)
-    for search in (lambda: retriever.search(query, 3), lambda: retriever.search_above(query, torch.zeros(3), 3)):
+    for wanted in (Wanted(3), Wanted(3, torch.zeros(3))):
         with pytest.raises(ValueError, match="query tables must be finite, got NaN or infinity in query 1"):
-            search()
+            retriever.search(query, wanted)
 
 
 @either
 def test_finite_tables_whose_sum_is_not(kind: str) -> None:
     query, items = random_case(k=1)
     query.tables.fill_(3e38)
-    assert made(kind, items).search(query, 2).top_k.item_rows.tolist() == [[0, 1]] * 3
+    assert made(kind, items).search(query, Wanted(2)).item_rows.tolist() == [[0, 1]] * 3
 
 
 @either
@@ -270,23 +272,10 @@ def test_tables_of_another_shape(kind: str) -> None:
     retriever = made(kind, items)
     for query in (random_case(k=3)[0], random_case(k=5)[0]):
         with pytest.raises(ValueError, match=f"tables must have the 4 parts of the codes, got {query.tables.shape[1]}"):
-            retriever.search(query, 3)
+            retriever.search(query, Wanted(3))
     message = "below the 19 entries of a table, got 19" if kind == "full" else "each of the 20 buckets, got 19"
     with pytest.raises(ValueError, match=message):
-        retriever.search(random_case(r=19)[0], 3)
-
-
-@either
-def test_what_cannot_be_asked(kind: str) -> None:
-    query, items = random_case()
-    retriever = made(kind, items)
-    for k, message in ((0, "at least 1, got 0"), (201, "at most the 200 indexed items, got 201")):
-        with pytest.raises(ValueError, match=f"k must be {message}"):
-            retriever.search(query, k)
-    with pytest.raises(ValueError, match="k must be at most the 198 items left after exclusion, got 199"):
-        retriever.search(query, 199, Exclusions.of([[], [5, 5, 7], [1]]))
-    with pytest.raises(ValueError, match="threshold must be one number for each of 3 queries, got 2"):
-        retriever.search_above(query, torch.zeros(2), 5)
+        retriever.search(random_case(r=19)[0], Wanted(3))
 
 
 def test_widths_of_an_inverted_search() -> None:
@@ -299,7 +288,7 @@ def test_widths_of_an_inverted_search() -> None:
     with pytest.raises(ValueError, match="num_candidates must be at least 1, got 0"):
         inverted(items, 5, 0)
     with pytest.raises(ValueError, match="num_candidates must be at least 6, the k of the search, got 5"):
-        inverted(items, 5, 5).search(query, 6)
+        inverted(items, 5, 5).search(query, Wanted(6))
     with pytest.raises(ValueError, match=r"items must have the \(200, 4\) codes of the index, got \(199, 4\)"):
         Inverted(take(items, slice(199)), InvertedIndex(items.codes, 20), 1, 1)
 
@@ -308,15 +297,15 @@ def test_widths_of_an_inverted_search() -> None:
 def test_on_a_gpu() -> None:
     query, items = random_case(x=3000)
     on_gpu = Tables(query.tables.cuda(), query.temperature.cuda()), Codes(items.codes.cuda())
-    exclude = Exclusions.of([[1, 2], [], [5]])
+    mask = Exclusions.of([[1, 2], [], [5]])
     for here, there in (
         (full_search(items), full_search(on_gpu[1])),
         (inverted(items, 4, 99), inverted(on_gpu[1], 4, 99)),
     ):
-        found, expected = there.search(on_gpu[0], 20, exclude), here.search(query, 20, exclude)
-        assert torch.equal(found.top_k.item_rows.cpu(), expected.top_k.item_rows)
-        assert torch.equal(found.top_k.scores.cpu(), expected.top_k.scores)
-        assert torch.equal(found.certificate.bound.cpu(), expected.certificate.bound)
-        above = there.search_above(on_gpu[0], torch.full((3,), 3.0).cuda(), 50, exclude, 3).above
-        expected_above = here.search_above(query, torch.full((3,), 3.0), 50, exclude, 3).above
-        assert torch.equal(above.top_k.item_rows.cpu(), expected_above.top_k.item_rows)
+        for threshold in (None, torch.full((3,), 3.0)):
+            expected = here.search(query, Wanted(20, threshold, 3, mask))
+            on_device = None if threshold is None else threshold.cuda()
+            found = there.search(on_gpu[0], Wanted(20, on_device, 3, mask))
+            assert torch.equal(found.item_rows.cpu(), expected.item_rows)
+            assert torch.equal(found.scores.cpu(), expected.scores)
+            assert torch.equal(found.bound.cpu(), expected.bound)

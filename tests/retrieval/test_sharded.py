@@ -6,13 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rails_ray.indexes.inverted import InvertedIndex
-from rails_ray.retrieval import Found, Retriever
-from rails_ray.retrieval.approximate import Approximate, Widths
+from rails_ray.masks import Exclusions
+from rails_ray.retrieval import Retriever
+from rails_ray.retrieval.approximate import Approximate, Lists
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.retrieval.look_up import Inverted
-from rails_ray.retrieval.sharded import merge_shards, merge_shards_above, search_shard, search_shard_above
-from rails_ray.similarities.states import AnyItems, AnyQuery, Codes, ItemState, Tables, map_tensors
-from rails_ray.top_k import Exclusions
+from rails_ray.retrieval.sharded import merge, of_corpus
+from rails_ray.similarities.states import AnyItems, AnyQuery, Codes, ItemState, Tables, take
+from rails_ray.wanted import Found, Wanted
 from support.examples import random_states, small_mixture
 from support.of_codes import full_search
 
@@ -21,20 +22,29 @@ def exact(items: ItemState) -> Retriever:
     return BruteForce(small_mixture(), items)
 
 
+def narrow(items: ItemState) -> Retriever:
+    return Approximate(small_mixture(), items, Lists(num_per_embedding=2))
+
+
+def by_average(items: ItemState) -> Retriever:
+    return Approximate(small_mixture(), items, Lists(num_by_average=5))
+
+
 def answers_of(
     query: AnyQuery,
     items: AnyItems,
     sizes: list[int],
-    k: int,
+    wanted: Wanted,
     excluded: list[list[int]],
     retriever_of: Callable[..., Retriever] = exact,
-) -> list[list[Found]]:
+) -> list[Found]:
     answers = []
     first = 0
     for size in sizes:
-        part = map_tensors(lambda tensor, first=first, size=size: tensor[first : first + size], items)
-        own = [[row - first for row in rows if first <= row < first + size] for rows in excluded]
-        answers.append(search_shard(retriever_of(part), size, first, query, k, own))
+        own = Exclusions.of([[row - first for row in rows if first <= row < first + size] for rows in excluded])
+        retriever = retriever_of(take(items, slice(first, first + size)))
+        found = retriever.search(query, Wanted(wanted.k, wanted.threshold, wanted.at_least, own))
+        answers.append(of_corpus(found, first))
         first += size
     return answers
 
@@ -42,93 +52,73 @@ def answers_of(
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(0, 99), st.data())
 def test_shards_of_any_size_give_the_answer_of_one(sizes: list[int], seed: int, data: st.DataObject) -> None:
+    """Also where exclusion leaves some queries fewer than k items, or a shard none."""
     num_items = sum(sizes)
     query, items = random_states(3, num_items, seed=seed)
-    excluded = [
-        data.draw(st.lists(st.integers(0, num_items - 1), max_size=num_items - 1, unique=True)) for _ in range(3)
-    ]
-    k = num_items - max(len(rows) for rows in excluded)
-    whole = BruteForce(small_mixture(), items).search(query, k, Exclusions.of(excluded)).top_k
-    merged = merge_shards(answers_of(query, items, sizes, k, excluded), k)
-    assert [one.top_k.item_rows[0].tolist() for one in merged] == whole.item_rows.tolist()
-    assert torch.allclose(torch.cat([one.top_k.scores for one in merged]), whole.scores, atol=1e-6)
-    assert [one.certificate.gap(one.top_k.scores[:, -1]).item() for one in merged] == [0, 0, 0]
+    excluded = [data.draw(st.lists(st.integers(0, num_items - 1), unique=True)) for _ in range(3)]
+    wanted = Wanted(data.draw(st.integers(1, num_items + 2)), mask=Exclusions.of(excluded))
+    whole = exact(items).search(query, wanted)
+    merged = merge(answers_of(query, items, sizes, wanted, excluded), wanted)
+    assert merged.item_rows.tolist() == whole.item_rows[:, : merged.k].tolist()
+    assert torch.allclose(merged.scores, whole.scores[:, : merged.k], atol=1e-6)
+    assert torch.equal(merged.num_found(), whole.num_found())
+    assert torch.equal(merged.is_truncated, whole.is_truncated)
+    assert merged.gap(wanted).tolist() == [0, 0, 0]
 
 
-def test_a_shard_whose_items_are_all_excluded_answers_nothing() -> None:
+def test_rows_of_a_shard_are_those_of_the_corpus() -> None:
+    """But for places that hold none."""
     query, items = random_states(2, 4)
-    found = search_shard(BruteForce(small_mixture(), items), 4, 10, query, 3, [[0, 1, 2, 3], []])
-    assert found[0].top_k.item_rows.shape == (1, 0)
-    assert set(found[1].top_k.item_rows[0].tolist()) <= {10, 11, 12, 13}
-
-
-def test_k_above_what_the_shards_hold() -> None:
-    query, items = random_states(2, 4)
-    answers = answers_of(query, items, [2, 2], 4, [[1], []])
-    with pytest.raises(ValueError, match="k must be at most the 3 items searched and not excluded, got 4"):
-        merge_shards(answers, 4)
-
-
-def narrow(items: ItemState) -> Retriever:
-    return Approximate(small_mixture(), items, Widths(num_per_embedding=2))
+    found = of_corpus(exact(items).search(query, Wanted(3, mask=Exclusions.of([[0, 1, 2, 3], []]))), 10)
+    assert found.item_rows[0].tolist() == [0, 0, 0]
+    assert set(found.item_rows[1].tolist()) <= {10, 11, 12, 13}
+    threshold = torch.tensor([-torch.inf, 2.0])
+    found = of_corpus(exact(items).search(query, Wanted(3, threshold, mask=Exclusions.of([[0, 1], []]))), 10)
+    assert set(found.item_rows[0].tolist()) == {12, 13}
+    assert found.num_found().tolist() == [2, 0]
+    assert found.is_truncated.tolist() == [False, False]
 
 
 @given(st.integers(0, 99))
 def test_merging_keeps_what_is_certified(seed: int) -> None:
     """The k-th merged score is compared with the largest bound of all shards."""
     query, items = random_states(3, 60, seed=seed)
-    whole = BruteForce(small_mixture(), items).search(query, 3).top_k
-    answers = answers_of(query, items, [25, 5, 30], 3, [[], [], []], narrow)
-    for line, found in enumerate(merge_shards(answers, 3)):
-        bounds = [answer[line].certificate.bound for answer in answers]
-        assert found.certificate.bound == max(bounds)
-        assert found.num_scored == sum(answer[line].num_scored for answer in answers)
-        last = found.top_k.scores[:, -1]
-        gap = found.certificate.gap(last).item()
-        rows, expected = found.top_k.item_rows[0].tolist(), whole.item_rows[line].tolist()
+    wanted = Wanted(3)
+    whole = exact(items).search(query, wanted)
+    answers = answers_of(query, items, [25, 5, 30], wanted, [[], [], []], narrow)
+    merged = merge(answers, wanted)
+    gaps = merged.gap(wanted).tolist()
+    for line, gap in enumerate(gaps):
+        assert merged.bound[line] == max(answer.bound[line] for answer in answers)
+        assert merged.num_scored[line] == sum(answer.num_scored[line] for answer in answers)
+        rows, expected = merged.item_rows[line].tolist(), whole.item_rows[line].tolist()
         missed = [score for row, score in zip(expected, whole.scores[line].tolist(), strict=True) if row not in rows]
-        assert max(missed, default=-2) - last.item() <= gap + 1e-6
+        assert max(missed, default=-2) - merged.scores[line, -1].item() <= gap + 1e-6
         assert gap > 0 or rows == expected
 
 
-def test_a_shard_that_cannot_know_makes_all_uncertain() -> None:
+@pytest.mark.parametrize("wanted", [Wanted(3), Wanted(9, torch.full((2,), 0.1))])
+def test_a_shard_that_cannot_know_makes_all_uncertain(wanted: Wanted) -> None:
     query, items = random_states(2, 30)
-    known = answers_of(query, items, [30], 3, [[], []])[0]
-
-    def by_average(items: ItemState) -> Retriever:
-        return Approximate(small_mixture(), items, Widths(num_by_average=5))
-
-    unknown = answers_of(query, items, [30], 3, [[], []], by_average)[0]
-    merged = merge_shards([known, unknown], 3)
-    assert [found.certificate.bound for found in merged] == [None, None]
-    assert merged[0].certificate.reason == unknown[0].certificate.reason
-
-
-def test_a_shard_answers_with_as_many_items_above_as_it_has() -> None:
-    query, items = random_states(2, 4)
-    threshold = torch.tensor([-torch.inf, 2.0])
-    found = search_shard_above(BruteForce(small_mixture(), items), 10, query, threshold, 3, 0, [[0, 1], []])
-    assert set(found[0].above.top_k.item_rows[0].tolist()) == {12, 13}
-    assert found[1].above.top_k.item_rows.shape == (1, 0)
-    assert [one.above.is_truncated.tolist() for one in found] == [[False], [False]]
-
-
-def test_merging_keeps_what_is_certified_of_items_above() -> None:
-    """The largest bound, or that nothing is known."""
-    query, items = random_states(2, 30)
-    threshold = torch.full((2,), 0.1)
-
-    def by_average(items: ItemState) -> Retriever:
-        return Approximate(small_mixture(), items, Widths(num_by_average=5))
-
     exact_part, narrow_part, unknown_part = (
-        search_shard_above(made(items), first_row, query, threshold, 9, 0, [[], []])
+        of_corpus(made(items).search(query, wanted), first_row)
         for first_row, made in ((0, exact), (30, narrow), (60, by_average))
     )
-    merged = merge_shards_above([exact_part, narrow_part], threshold, 9, 0)
-    assert [found.certificate.bound for found in merged] == [found.certificate.bound for found in narrow_part]
-    unknown = merge_shards_above([exact_part, unknown_part], threshold, 9, 0)
-    assert [found.gap(threshold[:1], 0) for found in unknown] == [None, None]
+    known = merge([exact_part, narrow_part], wanted)
+    assert torch.equal(known.bound, narrow_part.bound)
+    assert known.reason is None
+    unknown = merge([exact_part, unknown_part], wanted)
+    assert unknown.reason == unknown_part.reason is not None
+    assert unknown.gap(wanted).tolist() == [torch.inf, torch.inf]
+
+
+def test_what_all_shards_together_left_out() -> None:
+    """None of them had more than k, all together have."""
+    query, items = random_states(2, 30)
+    for wanted in (Wanted(20), Wanted(20, torch.full((2,), -torch.inf))):
+        parts = answers_of(query, items, [15, 15], wanted, [[], list(range(11))])
+        assert not any(part.is_truncated.any() for part in parts)
+        assert merge(parts, wanted).is_truncated.tolist() == [True, False]
 
 
 def random_codes(num_items: int, seed: int) -> tuple[Tables, Codes]:
@@ -154,15 +144,15 @@ def test_shards_of_codes_give_the_answer_of_one(method: str, sizes: list[int], s
             return full_search(part)
         return Inverted(part, InvertedIndex(part.codes, 9), num_probes, num_items)
 
-    whole = retriever_of(items).search(query, k, Exclusions.of(excluded))
-    merged = merge_shards(answers_of(query, items, sizes, k, excluded, retriever_of), k, may_be_short=True)
-    for line, found in enumerate(merged):
-        num_found = int(whole.top_k.num_found()[line])
-        assert found.top_k.item_rows[0].tolist() == whole.top_k.item_rows[line, :num_found].tolist()
-        assert found.top_k.scores[0].tolist() == whole.top_k.scores[line, :num_found].tolist()
-        assert found.certificate.bound == whole.certificate.bound[line]
-        assert method == "full" or found.num_scored == whole.num_scored[line]
-        assert method == "inverted" or num_found == k
+    wanted = Wanted(k, mask=Exclusions.of(excluded))
+    whole = retriever_of(items).search(query, wanted)
+    merged = merge(answers_of(query, items, sizes, wanted, excluded, retriever_of), wanted)
+    assert torch.equal(merged.num_found(), whole.num_found())
+    assert torch.equal(merged.item_rows, whole.item_rows[:, : merged.k])
+    assert torch.equal(merged.scores, whole.scores[:, : merged.k])
+    assert torch.equal(merged.bound, whole.bound)
+    assert torch.equal(merged.num_scored, whole.num_scored)
+    assert method == "inverted" or merged.num_found().tolist() == [k] * 3
 
 
 @settings(deadline=None, max_examples=30)
@@ -178,26 +168,25 @@ def test_shards_with_few_candidates_find_what_one_would_or_better(
     def retriever_of(part: Codes) -> Retriever:
         return Inverted(part, InvertedIndex(part.codes, 9), num_probes, num_candidates)
 
-    whole = retriever_of(items).search(query, k)
-    is_proved = whole.certificate.gap(whole.top_k.scores[:, -1]) == 0
-    full = full_search(items).search(query, k).top_k
-    merged = merge_shards(answers_of(query, items, sizes, k, [[]] * 3, retriever_of), k, may_be_short=True)
-    for line, found in enumerate(merged):
-        num_found = int(whole.top_k.num_found()[line])
-        scores = found.top_k.scores[0]
-        assert len(scores) >= num_found
-        assert (scores[:num_found] >= whole.top_k.scores[line, :num_found]).all()
-        if len(scores) == k and found.certificate.gap(scores[-1:]) == 0:
-            assert torch.equal(found.top_k.item_rows[0], full.item_rows[line])
+    wanted = Wanted(k)
+    whole = retriever_of(items).search(query, wanted)
+    is_proved = whole.gap(wanted) == 0
+    full = full_search(items).search(query, wanted)
+    merged = merge(answers_of(query, items, sizes, wanted, [[]] * 3, retriever_of), wanted)
+    for line, num_found in enumerate(whole.num_found().tolist()):
+        assert merged.num_found()[line] >= num_found
+        assert (merged.scores[line, :num_found] >= whole.scores[line, :num_found]).all()
+        if merged.num_found()[line] == k and merged.gap(wanted)[line] == 0:
+            assert torch.equal(merged.item_rows[line], full.item_rows[line])
         if is_proved[line]:
-            assert torch.equal(found.top_k.item_rows[0], whole.top_k.item_rows[line])
+            assert torch.equal(merged.item_rows[line], whole.item_rows[line])
 
 
-def test_a_short_list_is_an_error_unless_it_may_be() -> None:
+def test_shards_that_find_few_give_a_short_list() -> None:
     items = Codes(torch.tensor([[0], [1], [1], [2]]))
     query = Tables(torch.tensor([[[0.1, 0.9, 0.2]]]), torch.ones(1))
-    answers = [search_shard(Inverted(items, InvertedIndex(items.codes, 3), 1, 4), 4, 10, query, 3, [[]])]
-    assert answers[0][0].top_k.item_rows.tolist() == [[11, 12]]
-    with pytest.raises(ValueError, match="k must be at most the 2 items searched and not excluded, got 3"):
-        merge_shards(answers, 3)
-    assert merge_shards(answers, 3, may_be_short=True)[0].top_k.item_rows.tolist() == [[11, 12]]
+    part = of_corpus(Inverted(items, InvertedIndex(items.codes, 3), 1, 4).search(query, Wanted(3)), 10)
+    assert part.item_rows.tolist() == [[11, 12, 0]]
+    merged = merge([part], Wanted(3))
+    assert merged.item_rows.tolist() == [[11, 12]]
+    assert merged.gap(Wanted(3)).tolist() == [torch.inf]

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
-from rails_ray.similarities.explain import explain
+from rails_ray.similarities.explain import explain_look_ups, explain_mixture
 from rails_ray.similarities.look_up import LookUp
 from rails_ray.similarities.states import Codes, Tables, map_tensors
 from support.examples import random_states, small_mixture
@@ -11,7 +11,7 @@ from support.examples import random_states, small_mixture
 def test_the_parts_make_the_score() -> None:
     query, items = random_states(3, 5)
     mixture = small_mixture()
-    explained = explain(mixture, query, items)
+    explained = explain_mixture(mixture, query, items)
     assert explained.cosines.shape == explained.gates.shape == (3, 5, 2, 3)
     assert torch.allclose(explained.gates.sum(dim=(2, 3)), torch.ones(3, 5))
     assert torch.allclose((explained.gates * explained.cosines).sum(dim=(2, 3)), explained.scores, atol=1e-6)
@@ -22,7 +22,7 @@ def test_the_parts_make_the_score() -> None:
 
 def test_a_dot_product_has_one_cosine() -> None:
     query, items = random_states(2, 3, p_q=1, p_x=1)
-    explained = explain(DotProduct(DotProductConfig()), query, items)
+    explained = explain_mixture(DotProduct(DotProductConfig()), query, items)
     assert explained.gates.flatten().tolist() == [1] * 6
     assert torch.allclose(explained.cosines[:, :, 0, 0], explained.scores)
 
@@ -34,8 +34,8 @@ def test_items_stored_in_fewer_bits_are_explained_as_they_are_stored(stored: tor
     similarity = DotProduct(DotProductConfig()) if kind == "dot product" else small_mixture(p_q, p_x)
     query, items = random_states(3, 5, p_q=p_q, p_x=p_x)
     items = map_tensors(lambda tensor: tensor.to(stored), items)
-    explained = explain(similarity, query, items)
-    expected = explain(similarity, query, map_tensors(torch.Tensor.float, items))
+    explained = explain_mixture(similarity, query, items)
+    expected = explain_mixture(similarity, query, map_tensors(torch.Tensor.float, items))
     assert all(torch.equal(found, wide) for found, wide in zip(explained, expected, strict=True))
     assert torch.allclose(explained.scores, similarity.scores(query, items), atol=1e-6)
 
@@ -48,7 +48,7 @@ def test_a_sum_of_look_ups_is_what_its_chunks_say(missing: list[int]) -> None:
     probabilities[:, missing] = 0
     query = Tables(probabilities / (3 - len(missing)), torch.ones(2))
     codes = torch.tensor([[4, 0, 1], [2, 2, 2], [0, 3, 4], [1, 1, 0]], dtype=torch.int32)
-    explained = explain(LookUp(5), query, Codes(codes))
+    explained = explain_look_ups(LookUp(5), query, Codes(codes))
     assert explained.cosines.shape == explained.gates.shape == (2, 4, 1, 3)
     expected = [0.0 if chunk in missing else 1 / (3 - len(missing)) for chunk in range(3)]
     assert torch.allclose(explained.gates, torch.tensor(expected).expand(2, 4, 1, 3))

@@ -142,7 +142,7 @@ def test_weights_that_are_not_those_of_training(data: bytes | None, storage: Sto
         list(runs.weights(storage, run))
 
 
-IN_CHUNKS = {"name": "small", "encoder": {"num_chunks": 3}}
+IN_CHUNKS = {"name": "small", "family": {"encoder": {"num_chunks": 3}}}
 
 
 def finish_chunk(storage: Storage, chunk: int, run: str = "r") -> None:

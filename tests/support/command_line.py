@@ -1,4 +1,4 @@
-"""The installed command, and what the README says of it."""
+"""The installed command, and what READMEs say of it."""
 
 import dataclasses
 import re
@@ -21,12 +21,31 @@ def run(*arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[
     return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
 
 
-def readme_commands(heading: str) -> list[str]:
-    """The rails-ray lines of the shell code under a heading of the README."""
-    section = (ROOT / "README.md").read_text().split(f"## {heading}\n", 1)[1].split("\n## ")[0]
-    code = "".join(re.findall(r"```sh\n(.*?)```", section, re.DOTALL))
-    lines = [re.split(" #| > ", line)[0].strip() for line in code.splitlines()]
-    return [line for line in lines if line.startswith("rails-ray ")]
+def code_blocks(file: str, language: str, heading: str | None = None) -> list[str]:
+    """The code in one language of a README.
+
+    Args:
+        file: the README's path in the repository.
+        heading: of the section, at any level, whose code is wanted, its subsections included; by default all.
+    """
+    text = (ROOT / file).read_text()
+    if heading is not None:
+        found = re.search(rf"^(#+) {re.escape(heading)}\n", text, re.MULTILINE)
+        assert found, f"{file} must have the heading {heading!r}"
+        text = re.split(rf"^#{{1,{len(found[1])}}} ", text[found.end() :], maxsplit=1, flags=re.MULTILINE)[0]
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def shell_lines(file: str, heading: str | None = None) -> list[str]:
+    """The commands in the shell code of a README, without comments and redirections."""
+    lines = "".join(code_blocks(file, "sh", heading)).replace("\\\n", " ").splitlines()
+    commands = [re.split(" #| > ", line)[0].strip() for line in lines]
+    return [command for command in commands if command]
+
+
+def readme_commands(file: str, heading: str | None = None) -> list[str]:
+    """Those of them that are `rails-ray`."""
+    return [line for line in shell_lines(file, heading) if line.startswith("rails-ray ")]
 
 
 def options_of(config: RunConfig) -> list[str]:

@@ -3,10 +3,8 @@
 import torch
 
 import oracles
-from rails_ray.indexes.inverted import InvertedIndex
 from rails_ray.indexes.lookup import LookupIndex
-from rails_ray.retrieval import Retriever
-from rails_ray.retrieval.look_up import FullLookUp, Inverted
+from rails_ray.retrieval.look_up import FullLookUp
 from rails_ray.similarities.states import Codes, Tables
 
 NUM_CHUNKS, NUM_BUCKETS, FEW_PROBES = 3, 7, 3
@@ -27,11 +25,3 @@ def look_ups(query: Tables, items: Codes) -> list[list[float]]:
 def full_search(items: Codes) -> FullLookUp:
     """Every item."""
     return FullLookUp(items, LookupIndex(items.codes))
-
-
-def of_codes(method: str, items: Codes, num_candidates: int) -> Retriever[Tables]:
-    """By every item, or by those in posted buckets: in all of them where all items are candidates, else in a few."""
-    if method == "look_up":
-        return full_search(items)
-    num_probes = NUM_BUCKETS if num_candidates >= len(items) else FEW_PROBES
-    return Inverted(items, InvertedIndex(items.codes, NUM_BUCKETS), num_probes, num_candidates)

@@ -6,11 +6,12 @@ from typing import Any
 
 import httpx
 
+from rails_ray.masks import Exclusions
 from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.similarities.states import ItemState
 from rails_ray.storage.manifest import Manifest
-from rails_ray.top_k import Exclusions
+from rails_ray.wanted import Wanted
 
 TEXTS = ["red", "blue hat", "tree", "gold ring", "car"]
 NO_CHUNKS = {"chunks_trained": None, "num_chunks": None}  # in the coverage of a model of one piece
@@ -34,5 +35,5 @@ class Served:
     def offline(self, texts: list[str], k: int, exclude: list[list[str]] | None = None) -> list[list[str]]:
         query = self.model.encode_queries(self.model.query_features(texts))
         rows = [[self.item_ids.index(item) for item in ids] for ids in exclude or [[] for _ in texts]]
-        found = BruteForce(self.model.similarity, self.items).search(query, k, Exclusions.of(rows))
-        return [[self.item_ids[row] for row in line] for line in found.top_k.item_rows.tolist()]
+        found = BruteForce(self.model.similarity, self.items).search(query, Wanted(k, mask=Exclusions.of(rows)))
+        return [[self.item_ids[row] for row in line] for line in found.item_rows.tolist()]

@@ -2,19 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 from torch import Tensor
 
-from rails_ray.above import Above
 from rails_ray.cutoffs import Cutoff
-from rails_ray.cutoffs.policies import cut
+from rails_ray.cutoffs.policies import Cut, cut
 from rails_ray.errors import UnavailableError
-from rails_ray.on_ray.failures import own_cause
+from rails_ray.item_ids import ItemId
 from rails_ray.on_ray.serving.schemas import (
     CertificateResult,
     Coverage,
@@ -23,30 +22,12 @@ from rails_ray.on_ray.serving.schemas import (
     QueryResult,
     shortened,
 )
-from rails_ray.on_ray.serving.shard import Asked, ItemId, ShardAnswer, ShardExplanation
-from rails_ray.retrieval import Found, FoundAbove
-from rails_ray.retrieval.certificate import Certificate, needed
-from rails_ray.retrieval.sharded import merge_shards, merge_shards_above
-from rails_ray.top_k import TopK
+from rails_ray.on_ray.serving.shard import Asked, ShardAnswer, ShardExplanation
+from rails_ray.retrieval.sharded import merge
+from rails_ray.wanted import Found, gap_to, needed
 
 Value = TypeVar("Value")
 SHORT = CertificateResult(is_exact=False, gap=None, reason="the search found fewer items than were asked for")
-
-
-def log_normaliser_of(answers: Sequence[NDArray[np.float64] | BaseException]) -> NDArray[np.float64]:
-    """The log-sum-exp of the whole corpus [B] from those of its shards; of those that answered, as no others count
-    as searched.
-
-    Raises:
-        ValueError: if a shard refused the request.
-        UnavailableError: if none answered.
-    """
-    _check_refusals(answers)
-    known = [answer for answer in answers if not isinstance(answer, BaseException)]
-    if not known:
-        raise UnavailableError(f"a shard must answer, got none of {len(answers)}: try again")
-    total: NDArray[np.float64] = logsumexp(np.stack(known), axis=0)
-    return total
 
 
 def coverage_of(
@@ -55,10 +36,8 @@ def coverage_of(
     """What was searched.
 
     Raises:
-        ValueError: if a shard refused the request.
         UnavailableError: if less was searched than asked for.
     """
-    _check_refusals(answers)
     sizes = [size for size, answer in zip(shard_items, answers, strict=True) if isinstance(answer, ShardAnswer)]
     coverage = Coverage(
         shards_answered=len(sizes), num_shards=len(answers), items_searched=sum(sizes), num_items=sum(shard_items)
@@ -69,13 +48,6 @@ def coverage_of(
             f"{coverage.items_searched} from {len(sizes)} of {len(answers)} shards: try again or ask for less"
         )
     return coverage
-
-
-def _check_refusals(answers: Sequence[Any]) -> None:
-    for answer in answers:
-        refusal = own_cause(answer) if isinstance(answer, BaseException) else None
-        if isinstance(refusal, ValueError):
-            raise refusal
 
 
 def results_of(
@@ -95,30 +67,27 @@ def results_of(
     fewest = int(num_searched.min(initial=asked.k))
     if asked.threshold is None and fewest < asked.k:
         raise ValueError(f"k must be at most the {fewest} items searched and not excluded, got {asked.k}")
-    merged = _merged(answered, asked)
-    num_found = np.array([found.items.k for found in merged])
-    wanted = asked.k if asked.threshold is None else asked.min_items
-    is_short = num_found < np.minimum(wanted, num_searched)
-    is_cut_short = np.array([found.is_truncated for found in merged], dtype=bool)
-    if asked.threshold is None:
+    wanted = asked.wanted()
+    merged = merge([answer.found for answer in answered], wanted)
+    scores, num_found = merged.scores.numpy(), merged.num_found().numpy()
+    is_short = num_found < np.minimum(wanted.least, num_searched)
+    is_cut_short = merged.is_truncated.numpy()
+    if wanted.threshold is None:  # of a list that is as long as it may be, though no shard may have seen too many
         is_cut_short = (num_searched > asked.k) & ~is_short
-    scores = _padded([found.items.scores[0].numpy() for found in merged])
     done = cut(scores, temperature, cutoff, is_cut_short)
+    gaps = _gaps(merged, done)
     lists = []
-    for number, found in enumerate(merged):
-        kept, threshold = scores[number, : int(done.num_kept[number])], float(done.threshold[number])
-        is_truncated = bool(done.is_truncated[number])
+    for number, num_kept in enumerate(done.num_kept.tolist()):
+        threshold = float(done.threshold[number])
         lists.append(
             _List(
-                item_rows=found.items.item_rows[0, : len(kept)],
-                scores=kept,
+                item_rows=merged.item_rows[number, :num_kept],
+                scores=scores[number, :num_kept],
                 threshold=threshold if np.isfinite(threshold) else None,
                 num_searched=int(num_searched[number]),
-                num_scored=found.num_scored,
-                certificate=_certificate(
-                    found.certificate, kept, threshold, is_truncated, bool(is_short[number]), coverage
-                ),
-                is_truncated=is_truncated,
+                num_scored=int(merged.num_scored[number]),
+                certificate=_certificate(float(gaps[number]), merged.reason, bool(is_short[number]), coverage),
+                is_truncated=bool(done.is_truncated[number]),
                 is_short=bool(is_short[number]),
                 is_known=is_known[number],
             )
@@ -173,84 +142,35 @@ class Results:
             )
 
 
-@dataclass(frozen=True)
-class _Merged:
-    """The answer of one query: its items [1, n], and what `Found` and `FoundAbove` say of them."""
-
-    items: TopK
-    is_truncated: bool
-    certificate: Certificate
-    num_scored: int
-
-
-def _merged(answered: Sequence[ShardAnswer], asked: Asked) -> list[_Merged]:
-    if asked.threshold is None:
-        best = merge_shards([_found(answer) for answer in answered], asked.k, may_be_short=True)
-        return [_Merged(one.top_k, False, one.certificate, int(one.num_scored)) for one in best]
-    threshold = torch.from_numpy(asked.threshold)
-    reached = merge_shards_above([_found_above(answer) for answer in answered], threshold, asked.k, asked.min_items)
-    return [
-        _Merged(one.above.top_k, bool(one.above.is_truncated), one.certificate, int(one.num_scored)) for one in reached
-    ]
+def _gaps(merged: Found, done: Cut) -> Tensor:
+    """How much higher than it had to an item that is missing from a kept list can score [B]."""
+    num_kept, threshold = torch.from_numpy(done.num_kept)[:, None], torch.from_numpy(done.threshold).float()
+    # After a column of inf, the score before place n is the last of a list of n.
+    last = F.pad(merged.scores, (1, 0), value=torch.inf).gather(1, num_kept)[:, 0]
+    ends_by_number = torch.from_numpy(done.is_truncated) | threshold.isneginf()
+    return gap_to(merged.bound, needed(last, threshold, ends_by_number))
 
 
-def _found(answer: ShardAnswer) -> list[Found]:
-    """A shard's answer as the search gave it."""
-    return [
-        Found(top_k, certificate, torch.tensor([num]))
-        for top_k, certificate, num in zip(answer.found, _certificates(answer), answer.num_scored, strict=True)
-    ]
-
-
-def _found_above(answer: ShardAnswer) -> list[FoundAbove]:
-    return [
-        FoundAbove(Above(found.top_k, torch.tensor([is_truncated])), found.certificate, found.num_scored)
-        for found, is_truncated in zip(_found(answer), answer.is_truncated, strict=True)
-    ]
-
-
-def _certificates(answer: ShardAnswer) -> list[Certificate]:
-    bounds = [None] * len(answer.found) if answer.bounds is None else answer.bounds
-    return [Certificate(None if bound is None else torch.tensor([bound]), answer.no_bound) for bound in bounds]
-
-
-def _padded(scores: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """Lists of any length as [B, longest], -inf behind the end of each."""
-    padded = np.full((len(scores), max(map(len, scores), default=0)), -np.inf, dtype=np.float32)
-    for line, own in zip(padded, scores, strict=True):
-        line[: len(own)] = own
-    return padded
-
-
-def _certificate(
-    certificate: Certificate,
-    kept: NDArray[np.floating],
-    threshold: float,
-    is_truncated: bool,
-    is_short: bool,
-    coverage: Coverage,
-) -> CertificateResult:
-    """What the kept list proves."""
+def _certificate(gap: float, reason: str | None, is_short: bool, coverage: Coverage) -> CertificateResult:
+    """What a kept list proves."""
     if coverage.items_searched < coverage.num_items:
         reason = f"only {coverage.items_searched} of {coverage.num_items} items were searched"
         return CertificateResult(is_exact=False, gap=None, reason=reason)
     if is_short:
         return SHORT
-    last, ends_by_number = float(kept[-1]) if len(kept) else np.inf, is_truncated or np.isneginf(threshold)
-    gap = certificate.gap(needed(torch.tensor([last]), torch.tensor([threshold]), torch.tensor([ends_by_number])))
-    if gap is None:
-        return CertificateResult(is_exact=False, gap=None, reason=certificate.reason)
-    return CertificateResult(is_exact=not gap.any(), gap=float(gap), reason=None)
+    if reason is not None:
+        return CertificateResult(is_exact=False, gap=None, reason=reason)
+    return CertificateResult(is_exact=gap == 0, gap=gap, reason=None)
 
 
 def _by_row(
     answered: Sequence[ShardAnswer], number: int, values: Sequence[Sequence[Sequence[Value]]]
 ) -> dict[int, Value]:
-    """What each shard says of the rows that it found for a query, by row."""
+    """What each shard says of the rows that it found for a query, by row; places that hold none come last."""
     return {
         row: value
         for answer, of_queries in zip(answered, values, strict=True)
-        for row, value in zip(answer.found[number].item_rows[0].tolist(), of_queries[number], strict=True)
+        for row, value in zip(answer.found.item_rows[number].tolist(), of_queries[number], strict=False)
     }
 
 

@@ -3,13 +3,17 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.serve.exceptions import ReplicaUnavailableError
 
 from rails_ray.errors import UnavailableError
+from rails_ray.on_ray.failures import own_cause
 from rails_ray.on_ray.serving.shard import Answer
+from rails_ray.retrieval.rounds import AskShards, Rounds
+
+Value = TypeVar("Value")
 
 REPLICA_LOST = (ActorDiedError, ActorUnavailableError, ReplicaUnavailableError)
 # Before each try, .8 s in all: with two replicas, seven more chances to meet the right one.
@@ -36,6 +40,19 @@ class Shards:
         ]
         return await asyncio.gather(*asked, return_exceptions=True)
 
+    async def carry_out(self, rounds: Rounds[Value]) -> Value:
+        """What the rounds come to. Each step is taken in a thread; a failure of Ray is told as the error beneath it."""
+        answers: list[Any] | None = None
+        while True:
+            step = await asyncio.to_thread(_step, rounds, answers)
+            if isinstance(step, _Done):
+                value: Value = step.value
+                return value
+            answers = [
+                own_cause(answer) or answer if isinstance(answer, BaseException) else answer
+                for answer in await self.ask(step.method, *step.arguments)
+            ]
+
     async def _ask(self, number: int, ask: Callable[..., Awaitable[Answer[Any]]], arguments: tuple[Any, ...]) -> Any:
         """The answer of a replica. If one dies or serves another version, ask another: searching changes nothing, so
         asking again is safe.
@@ -58,3 +75,17 @@ class Shards:
                 if answer.identity == self.identity:
                     return answer.value
         raise lost
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What rounds came to. A `StopIteration` cannot pass through a future."""
+
+    value: Any
+
+
+def _step(rounds: Rounds[Any], answers: list[Any] | None) -> AskShards | _Done:
+    try:
+        return next(rounds) if answers is None else rounds.send(answers)
+    except StopIteration as end:
+        return _Done(end.value)

@@ -13,15 +13,17 @@ from typing import Any
 
 import numpy as np
 from fastapi import FastAPI, Response
+from numpy.typing import NDArray
 from ray import serve as ray_serve
 from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
 
 from rails_ray.build.version import version_family
+from rails_ray.cutoffs import Cutoff
 from rails_ray.errors import UnavailableError, UnsupportedError
 from rails_ray.on_ray.serving import refusals
 from rails_ray.on_ray.serving.access import Access, Guard
-from rails_ray.on_ray.serving.answers import coverage_of, explained, log_normaliser_of, results_of
+from rails_ray.on_ray.serving.answers import coverage_of, explained, results_of
 from rails_ray.on_ray.serving.asking import Shards
 from rails_ray.on_ray.serving.cutoffs import Cutoffs
 from rails_ray.on_ray.serving.encoder import QueryEncoder
@@ -37,17 +39,26 @@ from rails_ray.on_ray.serving.schemas import (
 )
 from rails_ray.on_ray.serving.shard import Asked, ShardAnswer
 from rails_ray.on_ray.serving.streaming import json_response, pieces
+from rails_ray.retrieval.rounds import search_rounds
+from rails_ray.retrieval.searchable import DEFAULT_WIDTHS, Widths
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import summary
 from rails_ray.storage.versions import read_manifest
-
-NUM_CANDIDATES, NUM_PER_EMBEDDING = 1000, 50  # widths of a first stage, of a request that names none
 
 api = FastAPI(
     title="rails-ray",
     version="1",
     description="Retrieval with learned similarities: encode -> candidates -> score -> cut.",
 )
+
+
+def _widths(request: SearchRequest, k: int) -> Widths:
+    """Those of the request or else the usual ones, or k if that is more."""
+    return Widths(
+        num_candidates=request.num_candidates or max(DEFAULT_WIDTHS.num_candidates, k),
+        num_per_embedding=request.num_per_embedding or max(DEFAULT_WIDTHS.num_per_embedding, k),
+        num_probes=request.num_probes,
+    )
 
 
 def _access() -> Access:
@@ -129,6 +140,7 @@ class Router:
             raise ValueError(
                 f"queries times k must be at most {most} items, got {num_queries} x {k}: ask fewer queries at once"
             )
+        policy: Cutoff | None = None
         if cutoff.needs_normaliser:
             self.cutoffs.check_logit()
         else:
@@ -139,30 +151,17 @@ class Router:
             [*query.exclude, *(seen if query.exclude_seen else [])]
             for query, seen in zip(request.queries, encoded.seen, strict=True)
         ]
-        sums: list[Any] = [None for _ in self.shard_items]
-        if cutoff.needs_normaliser:
-            sums = await self.shards.ask("log_sum_exp", state, exclude)
-            policy = self.cutoffs.policy(cutoff, k, log_normaliser_of(sums))
-        threshold = None
-        if cutoff.top_k is None:  # in a thread, as a table may have to be made
-            threshold = (await asyncio.to_thread(policy.floor, temperature)).astype(np.float32)
-        asked = Asked(
-            k=k,
-            method=request.method,
-            num_candidates=request.num_candidates or max(NUM_CANDIDATES, k),
-            num_per_embedding=request.num_per_embedding or max(NUM_PER_EMBEDDING, k),
-            num_probes=request.num_probes,
-            threshold=threshold,
-            min_items=min(cutoff.min_items, k),
-        )
-        answers = await self.shards.ask("search", state, asked, exclude)
-        # A shard that failed in the first of two rounds is not in the normaliser, and so must not be in the answer.
-        answers = [
-            first if isinstance(first, BaseException) else second for first, second in zip(sums, answers, strict=True)
-        ]
+
+        def plan(log_normaliser: NDArray[np.float64] | None) -> tuple[Cutoff, Asked]:
+            decided = policy or self.cutoffs.policy(cutoff, k, log_normaliser)
+            floor = None if cutoff.top_k is not None else decided.floor(temperature).astype(np.float32)
+            return decided, Asked(request.method, _widths(request, k), k, floor, min(cutoff.min_items, k))
+
+        rounds = search_rounds(state, exclude, plan, needs_normaliser=cutoff.needs_normaliser)
+        decided, asked, answers = await self.shards.carry_out(rounds)
         coverage = coverage_of(answers, self.shard_items, request.min_coverage).model_copy(update=self.model_facts)
         answered = [answer for answer in answers if isinstance(answer, ShardAnswer)]
-        results = await asyncio.to_thread(results_of, answered, asked, policy, temperature, coverage, encoded.is_known)
+        results = await asyncio.to_thread(results_of, answered, asked, decided, temperature, coverage, encoded.is_known)
         head = SearchResponse(
             version=self.index_facts["version"],
             method=request.method,

@@ -5,16 +5,16 @@ import math
 import numpy as np
 import pytest
 import torch
-from ray.exceptions import ActorUnavailableError
 
 from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.policies import ScoreCutoff, TopKCutoff
 from rails_ray.errors import DamagedError, UnavailableError
 from rails_ray.on_ray.failures import own_cause, told_plainly
-from rails_ray.on_ray.serving.answers import coverage_of, explained, log_normaliser_of, results_of
+from rails_ray.on_ray.serving.answers import coverage_of, explained, results_of
 from rails_ray.on_ray.serving.schemas import CertificateResult, Coverage
 from rails_ray.on_ray.serving.shard import Asked, ShardAnswer, ShardExplanation
-from rails_ray.top_k import TopK
+from rails_ray.retrieval.searchable import Widths
+from rails_ray.wanted import Found
 
 
 def shard_answer(
@@ -24,16 +24,21 @@ def shard_answer(
     bound: float | None = -math.inf,
     is_truncated: bool = False,
 ) -> ShardAnswer:
-    top_k = TopK(torch.tensor([scores]), torch.tensor([rows], dtype=torch.int64))
+    found = Found(
+        scores=torch.tensor([scores]),
+        item_rows=torch.tensor([rows], dtype=torch.int64),
+        bound=torch.tensor([math.inf if bound is None else bound]),
+        is_truncated=torch.tensor([is_truncated]),
+        num_scored=torch.tensor([7]),
+        reason="nobody looked" if bound is None else None,
+    )
     item_ids, titles = [[f"item-{row}" for row in rows]], [[f"Title {row}" for row in rows]]
-    no_bound = "nobody looked" if bound is None else None
-    bounds = None if bound is None else [bound]
-    return ShardAnswer([top_k], [is_truncated], bounds, no_bound, [7], item_ids, titles, [num_searched])
+    return ShardAnswer(found, item_ids, titles, np.array([num_searched]))
 
 
-def asked(k: int, threshold: float | None = None, min_items: int = 0) -> Asked:
+def asked(k: int, threshold: float | None = None, at_least: int = 0) -> Asked:
     thresholds = None if threshold is None else np.array([threshold], dtype=np.float32)
-    return Asked(k, "brute_force", 1000, 50, thresholds, min_items)
+    return Asked("brute_force", Widths(), k, thresholds, at_least)
 
 
 ALL = Coverage(shards_answered=2, num_shards=2, items_searched=20, num_items=20)
@@ -70,18 +75,6 @@ def test_the_least_number_of_items_is_kept_below_the_threshold() -> None:
     bounded = [shard_answer([0.9, 0.2], [3, 0], bound=0.5), RIGHT]  # something better than .2 may have been missed
     (result,) = results_of(bounded, asked(4, 0.95, 3), ScoreCutoff(0.95, min_items=3), TAU_Q, ALL, KNOWN)
     assert result.certificate.gap == pytest.approx(0.3)
-
-
-def test_the_normaliser_of_the_corpus_is_the_log_sum_exp_of_its_shards() -> None:
-    parts = [np.array([1.0, -2.0]), np.array([0.5, 800.0])]
-    expected = [math.log(math.exp(1) + math.exp(0.5)), 800.0]
-    assert log_normaliser_of(parts).tolist() == pytest.approx(expected)
-    lost = ActorUnavailableError("gone", b"0" * 16)
-    assert log_normaliser_of([parts[0], lost]).tolist() == [1.0, -2.0]
-    with pytest.raises(UnavailableError, match="a shard must answer, got none of 2: try again"):
-        log_normaliser_of([lost, lost])
-    with pytest.raises(ValueError, match="refused"):
-        log_normaliser_of([parts[0], ValueError("refused")])
 
 
 @pytest.mark.parametrize(
@@ -149,11 +142,40 @@ def test_too_little_coverage(answers: list, min_coverage: float, got: str) -> No
         coverage_of(answers, [10, 30], min_coverage)
 
 
-def test_a_shard_that_refuses_is_no_missing_shard() -> None:
-    failure = RuntimeError("a traceback")
-    failure.cause = ValueError("k must be something else")
-    with pytest.raises(ValueError, match="k must be something else"):
-        coverage_of([LEFT, failure], [10, 30], min_coverage=0.1)
+def test_a_batch_of_which_each_query_has_a_list_of_its_own_length() -> None:
+    """Padded on its way, and merged at once."""
+    left, right = (
+        Found(
+            scores=torch.tensor(scores),
+            item_rows=torch.tensor(rows),
+            bound=torch.tensor([-math.inf, 0.4]),
+            is_truncated=torch.tensor([False, False]),
+            num_scored=torch.tensor([7, 8]),
+        )
+        for scores, rows in (
+            ([[0.9, 0.2], [0.8, -math.inf]], [[3, 0], [1, 0]]),
+            ([[-math.inf, -math.inf], [0.7, 0.6]], [[0, 0], [12, 10]]),
+        )
+    )
+    answers = [
+        ShardAnswer(left, [["c", "a"], ["b"]], None, np.array([10, 9])),
+        ShardAnswer(right, [[], ["z", "x"]], None, np.array([10, 10])),
+    ]
+    ask = Asked("brute_force", Widths(), 5, np.array([0.1, 0.65], dtype=np.float32))
+    first, second = results_of(answers, ask, ScoreCutoff(0.1), np.array([0.1, 0.1]), ALL, [None, None])
+    assert (first.items, first.num_searched, first.num_scored) == (["c", "a"], 20, 14)
+    assert (second.items, second.num_searched, second.num_scored) == (["b", "z"], 19, 16)
+    assert second.scores == pytest.approx([0.8, 0.7])
+    assert (first.certificate.gap, second.certificate.gap) == (0, pytest.approx(0.3))
+
+
+def test_fewer_items_than_were_asked_for() -> None:
+    """It is here that a short list is an error: neither a method nor a shard can know that others have no more."""
+    some = shard_answer([0.9], [3], num_searched=1)
+    with pytest.raises(ValueError, match="k must be at most the 2 items searched and not excluded, got 3"):
+        results_of([some, some], asked(3), TopKCutoff(3), TAU_Q, ALL, KNOWN)
+    (result,) = results_of([some], asked(3, 0.1, 2), ScoreCutoff(0.1, min_items=2), TAU_Q, ALL, KNOWN)
+    assert (result.items, result.is_short) == (["item-3"], False)
 
 
 def test_a_failure_of_ray_is_told_as_the_error_beneath_it() -> None:

@@ -1,6 +1,7 @@
 """How shards are asked: a replica that dies or is of another version is passed over, others are waited for."""
 
 import asyncio
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.serving.asking import PAUSES_S, Shards
 from rails_ray.on_ray.serving.router import Router
 from rails_ray.on_ray.serving.shard import Answer, of_identity
+from rails_ray.retrieval.rounds import AskShards, Rounds
 
 
 class Handle:
@@ -86,6 +88,53 @@ def test_a_replica_does_nothing_for_another_version_and_says_which_one_it_has() 
     assert asyncio.run(replica.search("ours", "red")) == Answer("ours", "RED")
     assert asyncio.run(replica.search("others", "red")) == Answer("ours", None)
     assert replica.num_asked == 1
+
+
+def carried_out(rounds: Rounds[Any], *handles: Handle) -> Any:
+    return asyncio.run(Shards(list(handles), "v2", "ours", 5).carry_out(rounds))
+
+
+def test_rounds_are_carried_out_one_after_the_other_in_threads() -> None:
+    """A step may take a while, and end as it begins."""
+    threads = list[int]()
+
+    def twice() -> Rounds[Any]:
+        threads.append(threading.get_ident())
+        first = yield AskShards("search", ("one",))
+        threads.append(threading.get_ident())
+        second = yield AskShards("search", ("two", 2))
+        return first, second
+
+    left, right = Handle(OURS, OURS), Handle(OURS, Answer("ours", "other"))
+    assert carried_out(twice(), left, right) == (["found", "found"], ["found", "other"])
+    assert left.asked == right.asked == [("ours", "one"), ("ours", "two", 2)]
+    assert threading.get_ident() not in threads
+
+    def nothing() -> Rounds[str]:
+        return "at once"
+        yield AskShards("search", ())
+
+    assert carried_out(nothing()) == "at once"
+
+
+def test_rounds_are_told_the_error_beneath_a_failure_of_ray() -> None:
+    failure = RuntimeError("a traceback")
+    failure.cause = ValueError("k must be something else")
+    plain = RuntimeError("nothing of ours")
+
+    def once() -> Rounds[Any]:
+        return (yield AskShards("search", ()))
+
+    assert carried_out(once(), Handle(failure), Handle(plain)) == [failure.cause, plain]
+
+
+def test_what_a_round_raises_is_raised() -> None:
+    def refusing() -> Rounds[Any]:
+        yield AskShards("search", ())
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        carried_out(refusing(), Handle(OURS))
 
 
 def test_those_who_ask_for_health_at_once_ask_the_shards_once() -> None:

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 
 from rails_ray import cli
-from rails_ray.build import search as search_building
+from rails_ray.build.search import make_searchable
 from rails_ray.build.version import version_model
+from rails_ray.masks import Exclusions
 from rails_ray.models.solar import Solar
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.storage import shards
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.shards import Items
-from rails_ray.top_k import Exclusions
+from rails_ray.wanted import Wanted
 from support.examples import publish_solar, write_text_data
 from support.s3_server import free_port
 from support.served_version import ASKED, TEXTS
@@ -38,8 +39,8 @@ class Server:
 
     def offline(self, k: int, exclude: list[int] | None = None) -> tuple[list[list[str]], list[list[float]]]:
         query = self.model.encode_queries(self.model.query_features(TEXTS))
-        made = search_building.retriever("brute_force", self.model.similarity, self.items.state, k, k)
-        found = made.search(query, k, Exclusions.of([exclude or []] * len(TEXTS))).top_k
+        searchable = make_searchable(self.model.similarity, self.items.state)
+        found = searchable.search(query, Wanted(k, mask=Exclusions.of([exclude or []] * len(TEXTS))))
         return [[self.items.item_ids[row] for row in line] for line in found.item_rows.tolist()], found.scores.tolist()
 
 

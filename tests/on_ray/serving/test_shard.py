@@ -1,23 +1,24 @@
 """What a shard says of versions that lack what a search reads: in this process, and over HTTP."""
 
 import asyncio
+import pickle
 import re
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import torch
 
 from rails_ray import client
-from rails_ray.build import search as search_building
 from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.config import to_json
 from rails_ray.errors import DamagedError, UnavailableError, UnsupportedError
 from rails_ray.on_ray.serving import shard as shard_module
-from rails_ray.on_ray.serving.answers import coverage_of
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.asking import Shards
 from rails_ray.on_ray.serving.cutoffs import Cutoffs
@@ -27,6 +28,7 @@ from rails_ray.on_ray.serving.router import Router
 from rails_ray.on_ray.serving.schemas import SearchRequest, SearchResponse
 from rails_ray.on_ray.serving.shard import Asked, Shard
 from rails_ray.retrieval.brute_force import BruteForce
+from rails_ray.retrieval.searchable import ByComponents, Widths
 from rails_ray.similarities.states import take
 from rails_ray.storage import manifest, parts, versions
 from rails_ray.storage.filesystem import Storage
@@ -62,19 +64,20 @@ def shard_without(folder: Path, column: str, p_x: int = 2) -> Shard:
 
 
 def asked(shard: Shard, method: str) -> list[list[str]]:
-    return shard._search(QUERY, Asked(5, method, 10, 10), [[], []]).item_ids
+    return shard._search(QUERY, Asked(method, Widths(num_candidates=10, num_per_embedding=10), 5), [[], []]).item_ids
 
 
 def test_without_the_average_other_methods_answer_as_ever(tmp_path: Path) -> None:
     shard = shard_without(tmp_path, "average")
-    assert shard.state.average is None
-    assert torch.equal(shard.state.components, ITEMS.components)
+    assert shard.searchable.items.average is None
+    assert torch.equal(shard.searchable.items.components, ITEMS.components)
     assert asked(shard, "two_pass") == asked(shard, "brute_force")
     for method in ("average", "combined"):
-        with pytest.raises(ValueError, match="need the column 'average' of the index, got one without it") as refused:
+        with pytest.raises(
+            ValueError,
+            match="need the column 'average' of the index, got one without it: encode a new version, or take another",
+        ):
             asked(shard, method)
-        with pytest.raises(ValueError, match="encode a new version, or take another method"):  # which HTTP tells as 422
-            coverage_of([refused.value], [30], min_coverage=1)
 
 
 LACKING = {
@@ -152,7 +155,7 @@ def test_over_http_what_a_version_lacks_is_told_and_the_rest_answers(tmp_path: P
     with served(ServeArgs(storage=str(tmp_path), allow_anonymous=True), port=free_port()) as url:
         answers = {
             method: httpx.post(f"{url}/v1/search", json=body | {"method": method}, timeout=30)
-            for method in search_building.METHODS
+            for method in ByComponents.methods
         }
         for cutoff, message in LACKING.items():
             response = httpx.post(f"{url}/v1/search", json=body | {"cutoff": {cutoff: 0.9}}, timeout=30)
@@ -178,7 +181,7 @@ def test_over_http_what_a_version_lacks_is_told_and_the_rest_answers(tmp_path: P
     assert two_pass == exact
 
 
-@pytest.mark.parametrize("method", search_building.METHODS)
+@pytest.mark.parametrize("method", ByComponents.methods)
 def test_without_gates_a_mixture_cannot_be_searched(tmp_path: Path, method: str) -> None:
     with pytest.raises(ValueError, match="must have the column 'gate' of its items, got an index without it"):
         asked(shard_without(tmp_path, "gate"), method)
@@ -195,5 +198,40 @@ def test_what_many_items_took_is_given_back(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(shard_module, "give_back_soon", lambda: num_given_back.append(1))
     monkeypatch.setattr(shard_module, "MANY_ITEMS", 30)
     for k, expected in ((14, 0), (15, 1)):  # of two queries
-        asyncio.run(shard.search(shard.identity, QUERY, Asked(k, "brute_force", 10, 10), [[], []]))
+        asyncio.run(shard.search(shard.identity, QUERY, Asked("brute_force", Widths(), k), [[], []]))
         assert len(num_given_back) == expected
+
+
+def test_work_of_a_shard_is_not_done_where_it_answers_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the event loop, all other requests would wait for it."""
+    shard = shard_without(tmp_path, "none")
+    threads = list[int]()
+
+    def noted(name: str) -> Any:
+        work = getattr(shard.searchable, name)
+        return lambda *arguments: (threads.append(threading.get_ident()), work(*arguments))[1]
+
+    for name in ("search", "log_sum_exp", "explain"):
+        monkeypatch.setattr(shard.searchable, name, noted(name))
+    one = take(QUERY, slice(1))
+    for ask in (
+        shard.search(shard.identity, QUERY, Asked("brute_force", Widths(), 5), [[], []]),
+        shard.log_sum_exp(shard.identity, QUERY, [[], []]),
+        shard.explain(shard.identity, one, ["i3", "elsewhere", "i0"]),
+    ):
+        answer = asyncio.run(ask)
+        assert answer.identity == shard.identity
+    assert answer.value.items == ["i3", "i0"]
+    assert len(threads) == 3
+    assert threading.get_ident() not in threads
+
+
+def test_an_answer_travels_as_arrays(tmp_path: Path) -> None:
+    shard = shard_without(tmp_path, "none")
+    wanted = Asked("brute_force", Widths(), 5, np.zeros(2, dtype=np.float32), 1)
+    sent = pickle.dumps(shard._search(QUERY, wanted, [["i0", "elsewhere"], []]))
+    assert b"torch._utils" not in sent
+    there = pickle.loads(sent)
+    assert there.num_searched.tolist() == [29, 30]
+    for ids, rows, num in zip(there.item_ids, there.found.item_rows.tolist(), there.found.num_found(), strict=True):
+        assert ids == [f"i{row}" for row in rows[:num]]

@@ -1,4 +1,4 @@
-"""One server for all tests of this folder."""
+"""One server for all tests of this folder. Tests that start a server of their own lie beside it."""
 
 from collections.abc import Iterator
 

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rails_ray.build import family
 from rails_ray.cutoffs.policies import cut
 from rails_ray.on_ray.serving.cutoffs import Cutoffs
 from rails_ray.on_ray.serving.plan import ServeArgs
@@ -46,7 +45,7 @@ def test_each_cut_off_keeps_what_its_policy_keeps_of_all_scores(
     store = Storage(str(served_version.root))
     offline = Cutoffs.read(store, served_version.manifest, ServeArgs(storage=str(store), allow_anonymous=True))
     asked = CutoffInput(**cutoff)
-    logits = family(offline.config).offers.logit(scores, query.temperature).double()
+    logits = offline.offers.logit(scores, query.temperature).double()
     policy = offline.policy(asked, offline.limit(asked, k), logits.logsumexp(1).numpy(force=True))
     ordered = scores.sort(dim=1, descending=True)
     done = cut(ordered.values.numpy(), query.temperature.numpy(force=True), policy, np.zeros(len(TEXTS), dtype=bool))

@@ -1,12 +1,19 @@
+"""How items are made searchable; what every method must hold is in tests/contracts/test_retriever.py."""
+
+from typing import get_args
+
 import pytest
 import torch
 
-from rails_ray.build import search as search_building
 from rails_ray.build.dual_encoder import DualEncoderFamily
+from rails_ray.build.search import make_searchable
+from rails_ray.on_ray.serving.schemas import SearchRequest
 from rails_ray.quantizers import random_codes
+from rails_ray.retrieval.searchable import ByCodes, ByComponents, Widths
 from rails_ray.similarities.look_up import LookUp
 from rails_ray.similarities.states import Codes, Tables
-from support.examples import small_config
+from rails_ray.wanted import Found, Wanted
+from support.examples import random_states, small_config, small_mixture
 
 TEXTS = ["red car", "blue hat"]
 
@@ -17,13 +24,25 @@ def states(num_items: int = 200) -> tuple[LookUp, Tables, Codes]:
     return LookUp(20), Tables(torch.rand(3, 4, 20), torch.ones(3)), Codes(torch.from_numpy(codes))
 
 
+def test_items_are_searched_by_what_they_have() -> None:
+    similarity, _, codes = states()
+    assert isinstance(make_searchable(similarity, codes), ByCodes)
+    assert isinstance(make_searchable(small_mixture(), random_states(1, 9)[1]), ByComponents)
+
+
+def test_a_request_may_name_every_method_and_no_other() -> None:
+    named = get_args(SearchRequest.model_fields["method"].annotation)
+    assert set(named) == {*ByComponents.methods, *ByCodes.methods}
+
+
 @pytest.mark.parametrize(
     ("method", "num_probes"), [("brute_force", None), ("inverted", None), ("inverted", 20), ("inverted", 3)]
 )
 def test_items_with_codes_are_searched_by_them(method: str, num_probes: int | None) -> None:
     """`inverted` probes all buckets where there are no more than would be probed."""
     similarity, query, items = states()
-    searched = search_building.retriever(method, similarity, items, 200, 1, num_probes).search(query, 5).top_k
+    widths = Widths(num_candidates=200, num_probes=num_probes)
+    searched = ByCodes(similarity, items).search(query, Wanted(5), method, widths)
     scores = similarity.scores(query, items)
     best = scores.topk(5, dim=1)
     if num_probes != 3:
@@ -34,26 +53,27 @@ def test_items_with_codes_are_searched_by_them(method: str, num_probes: int | No
 @pytest.mark.parametrize(("num_buckets", "probes"), [(20, 20), (150, 100)])
 def test_a_hundred_buckets_are_probed_where_nothing_is_said(num_buckets: int, probes: int) -> None:
     items = Codes(torch.zeros(3, 4, dtype=torch.int32))
-    assert search_building.retriever("inverted", LookUp(num_buckets), items, 3, 1).num_probes == probes
+    assert ByCodes(LookUp(num_buckets), items).retriever("inverted").num_probes == probes
 
 
-@pytest.mark.parametrize("method", ["brute_force", "inverted"])
-def test_indexes_that_were_made_once_answer_alike(method: str) -> None:
-    similarity, query, items = states()
-    indexes = search_building.code_indexes(similarity, items)
-    assert indexes is not None
-    found = [
-        search_building.retriever(method, similarity, items, 50, 1, 3, of).search(query, 5).top_k
-        for of in (indexes, None)
-    ]
-    assert torch.equal(found[0].item_rows, found[1].item_rows)
-    assert torch.equal(found[0].scores, found[1].scores)
+def test_what_codes_need_is_compiled_before_the_first_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    search = ByCodes.search
+
+    def noted(self: ByCodes, query: Tables, wanted: Wanted, method: str, widths: Widths) -> Found:
+        asked.append(method)
+        return search(self, query, wanted, method, widths)
+
+    monkeypatch.setattr(ByCodes, "search", noted)
+    similarity, _, items = states()
+    ByCodes(similarity, items)
+    assert asked == ["brute_force", "inverted"]
 
 
 def test_a_code_that_is_no_bucket() -> None:
     _, _, items = states()
     with pytest.raises(ValueError, match="codes must be below the 19 buckets, got 19"):
-        search_building.code_indexes(LookUp(19), items)
+        make_searchable(LookUp(19), items)
 
 
 @pytest.mark.parametrize("method", ["two_pass", "combined", "exact"])
@@ -61,7 +81,7 @@ def test_other_ways_to_search_are_not_for_codes(method: str) -> None:
     similarity, _, items = states()
     message = f"method must be one of brute_force, inverted for items that are found by their codes, got '{method}'"
     with pytest.raises(ValueError, match=message):
-        search_building.retriever(method, similarity, items, 200, 1)
+        ByCodes(similarity, items).retriever(method)
 
 
 def test_inverted_is_for_codes_alone() -> None:
@@ -69,5 +89,10 @@ def test_inverted_is_for_codes_alone() -> None:
     items = model.encode_items(model.item_features(TEXTS))
     message = "method must be one of brute_force, .*, combined for items that have components, got 'inverted'"
     with pytest.raises(ValueError, match=message):
-        search_building.retriever("inverted", model.similarity, items, 2, 2)
-    assert search_building.code_indexes(model.similarity, items) is None
+        make_searchable(model.similarity, items).retriever("inverted")
+
+
+def test_a_sum_of_look_ups_has_a_normaliser_too() -> None:
+    similarity, query, items = states()
+    found = ByCodes(similarity, items).log_sum_exp(query, lambda scores, _: 3 * scores)
+    assert torch.allclose(found, (3 * similarity.scores(query, items)).double().logsumexp(dim=1))

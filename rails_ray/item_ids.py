@@ -1,0 +1,3 @@
+"""How a data set names its items."""
+
+ItemId = str | int

@@ -1,0 +1,92 @@
+"""What a query asks of the shards, round by round, as a generator without `await`: it yields what to ask all shards and
+is sent what each answers, or the exception that came instead.
+
+    rounds.send(None) -> AskShards    rounds.send(answers) -> AskShards ..    StopIteration(value) at the end
+
+Who drives it brings the requests to the shards; a test does so by hand. What it does between two rounds may take a
+while: a table may have to be made.
+
+Axes: B queries.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from rails_ray.errors import UnavailableError
+from rails_ray.item_ids import ItemId
+from rails_ray.similarities.states import AnyQuery
+
+Value = TypeVar("Value")
+Policy = TypeVar("Policy")
+
+
+@dataclass(frozen=True)
+class AskShards:
+    """Ask each shard for the answer of a method to these arguments."""
+
+    method: str
+    arguments: tuple[Any, ...]
+
+
+Rounds = Generator[AskShards, Sequence[Any], Value]
+
+
+def search_rounds(
+    query: AnyQuery,
+    exclude: Sequence[Sequence[ItemId]],
+    plan: Callable[[NDArray[np.float64] | None], tuple[Policy, Any]],
+    *,
+    needs_normaliser: bool,
+) -> Rounds[tuple[Policy, Any, list[Any]]]:
+    """A search: the cut-off's policy, what was asked of each shard, and what each answered.
+
+    A shard that fails in the first of two rounds is not in the normaliser, and so it is not in the answer.
+
+    Args:
+        plan: the policy and what to ask for, from the log-sum-exp of each query over the corpus [B] where it is needed.
+        needs_normaliser: whether it is; it takes a round of its own.
+
+    Raises:
+        ValueError: if a shard refuses the request.
+        UnavailableError: if no shard answers a first of two rounds.
+    """
+    sums: Sequence[Any] = []
+    if needs_normaliser:
+        sums = yield AskShards("log_sum_exp", (query, exclude))
+    policy, asked = plan(log_normaliser(sums) if needs_normaliser else None)
+    answers = list((yield AskShards("search", (query, asked, exclude))))
+    for number, own in enumerate(sums):
+        if isinstance(own, BaseException):
+            answers[number] = own
+    check_refusals(answers)
+    return policy, asked, answers
+
+
+def log_normaliser(answers: Sequence[NDArray[np.float64] | BaseException]) -> NDArray[np.float64]:
+    """The log-sum-exp of the whole corpus [B] from those of its shards; of those that answered, as no others count
+    as searched.
+
+    Raises:
+        ValueError: if a shard refused the request.
+        UnavailableError: if none answered.
+    """
+    check_refusals(answers)
+    known = [answer for answer in answers if not isinstance(answer, BaseException)]
+    if not known:
+        raise UnavailableError(f"a shard must answer, got none of {len(answers)}: try again")
+    total: NDArray[np.float64] = logsumexp(np.stack(known), axis=0)
+    return total
+
+
+def check_refusals(answers: Sequence[Any]) -> None:
+    """Raises:
+    ValueError: the refusal of the first shard that refused the request, which another try would not change.
+    """
+    for answer in answers:
+        if isinstance(answer, ValueError):
+            raise answer

@@ -1,0 +1,195 @@
+"""A corpus, or a shard of one, that is ready to be searched: its similarity, its items and every index that a method
+reads, made once, so that a request makes none.
+
+| member         | its items                     | its methods                                                       |
+|----------------|-------------------------------|-------------------------------------------------------------------|
+| `ByComponents` | vectors, one per component    | `brute_force` `two_pass` `per_embedding` `average` `combined`     |
+| `ByCodes`      | codes, read by looking up     | `brute_force` `inverted`                                          |
+
+Axes: B queries, X items.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rails_ray.indexes.inverted import NUM_PROBES, InvertedIndex
+from rails_ray.indexes.lookup import LookupIndex
+from rails_ray.losses import ScoreLogit
+from rails_ray.masks import Mask
+from rails_ray.retrieval import Query, Retriever
+from rails_ray.retrieval.approximate import Approximate, Lists
+from rails_ray.retrieval.brute_force import BruteForce
+from rails_ray.retrieval.candidates import FirstStage
+from rails_ray.retrieval.look_up import FullLookUp, Inverted
+from rails_ray.retrieval.two_pass import TwoPass
+from rails_ray.similarities import Similarity
+from rails_ray.similarities.explain import Explained, explain_look_ups, explain_mixture
+from rails_ray.similarities.look_up import LookUp
+from rails_ray.similarities.states import Codes, ItemState, QueryState, Tables, take
+from rails_ray.wanted import Found, Wanted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Widths:
+    """How much the first stage of a search looks at; a method reads those that it has a use for.
+
+    Args:
+        num_candidates: items by the average component, of `average` and `combined`; by posted buckets, of `inverted`.
+        num_per_embedding: items by each pair of components, of `per_embedding`, `combined` and `two_pass`.
+        num_probes: buckets of each chunk, of `inverted`; None for NUM_PROBES, or all if that is fewer.
+    """
+
+    num_candidates: int = 1000
+    num_per_embedding: int = 50
+    num_probes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("num_candidates", "num_per_embedding"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+DEFAULT_WIDTHS = Widths()
+
+
+@runtime_checkable
+class Searchable(Protocol, Generic[Query]):
+    """Items and the methods that search them."""
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Names of the methods."""
+
+    def __len__(self) -> int:
+        """X."""
+
+    def retriever(self, method: str, widths: Widths = DEFAULT_WIDTHS) -> Retriever[Query]:
+        """A method, ready to search.
+
+        Raises:
+            ValueError: if the method is not one of `methods`, a width is above what there is, or the items lack what
+                the method needs.
+        """
+
+    def search(
+        self, query: Query, wanted: Wanted, method: str = "brute_force", widths: Widths = DEFAULT_WIDTHS
+    ) -> Found:
+        """What is wanted of each query, by a method.
+
+        Raises:
+            ValueError: if `retriever` refuses the method, or the method the query.
+        """
+
+    def log_sum_exp(self, query: Query, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
+        """Log of the sum over all items that are not hidden of exp(logit), in float64."""
+
+    def explain(self, query: Query, item_rows: Sequence[int]) -> Explained:
+        """The parts of the scores of these items."""
+
+
+class ByComponents:
+    """Items with components, under any similarity of components.
+
+    Raises:
+        ValueError: if the similarity cannot score such items.
+    """
+
+    methods = ("brute_force", "two_pass", "per_embedding", "average", "combined")
+
+    def __init__(self, similarity: Similarity, items: ItemState) -> None:
+        self.similarity = similarity
+        self.items = items
+        self.brute_force = BruteForce(similarity, items)
+        self.first_stage = FirstStage(items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def retriever(self, method: str, widths: Widths = DEFAULT_WIDTHS) -> Retriever[QueryState]:
+        """The contract of `Searchable`."""
+        match method:
+            case "brute_force":
+                return self.brute_force
+            case "two_pass":
+                return TwoPass(self.similarity, self.items, widths.num_per_embedding, self.first_stage)
+            case "per_embedding":
+                lists = Lists(num_per_embedding=widths.num_per_embedding)
+            case "average":
+                lists = Lists(num_by_average=widths.num_candidates)
+            case "combined":
+                lists = Lists(num_per_embedding=widths.num_per_embedding, num_by_average=widths.num_candidates)
+            case _:
+                raise _unknown(method, self.methods, "items that have components")
+        return Approximate(self.similarity, self.items, lists, self.first_stage)
+
+    def search(
+        self, query: QueryState, wanted: Wanted, method: str = "brute_force", widths: Widths = DEFAULT_WIDTHS
+    ) -> Found:
+        """The contract of `Searchable`."""
+        return self.retriever(method, widths).search(query, wanted)
+
+    def log_sum_exp(self, query: QueryState, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
+        """The contract of `Searchable`."""
+        return self.brute_force.log_sum_exp(query, logit, mask)
+
+    def explain(self, query: QueryState, item_rows: Sequence[int]) -> Explained:
+        """The contract of `Searchable`; all cosines and gates."""
+        return explain_mixture(self.similarity, query, take(self.items, list(item_rows)))
+
+
+class ByCodes:
+    """Items with codes. What a search of them compiles is compiled as this is made.
+
+    Raises:
+        ValueError: if a code is no bucket.
+    """
+
+    methods = ("brute_force", "inverted")
+
+    def __init__(self, similarity: LookUp, items: Codes) -> None:
+        self.similarity = similarity
+        self.items = items
+        self.brute_force = FullLookUp(items, LookupIndex(items.codes))
+        self.inverted = InvertedIndex(items.codes, similarity.num_buckets)
+        nothing = torch.zeros(1, items.codes.shape[1], similarity.num_buckets, device=items.codes.device)
+        query = Tables(nothing, torch.ones(1, device=nothing.device))
+        for method in self.methods:  # or the first query would wait for loops to be compiled
+            self.search(query, Wanted(1), method, Widths(num_candidates=1, num_probes=1))
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def retriever(self, method: str, widths: Widths = DEFAULT_WIDTHS) -> Retriever[Tables]:
+        """The contract of `Searchable`."""
+        match method:
+            case "brute_force":
+                return self.brute_force
+            case "inverted":
+                num_probes = min(NUM_PROBES, self.similarity.num_buckets)
+                num_probes = num_probes if widths.num_probes is None else widths.num_probes
+                return Inverted(self.items, self.inverted, num_probes, widths.num_candidates)
+            case _:
+                raise _unknown(method, self.methods, "items that are found by their codes")
+
+    def search(
+        self, query: Tables, wanted: Wanted, method: str = "brute_force", widths: Widths = DEFAULT_WIDTHS
+    ) -> Found:
+        """The contract of `Searchable`."""
+        return self.retriever(method, widths).search(query, wanted)
+
+    def log_sum_exp(self, query: Tables, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
+        """The contract of `Searchable`."""
+        return self.brute_force.log_sum_exp(query, logit, mask)
+
+    def explain(self, query: Tables, item_rows: Sequence[int]) -> Explained:
+        """The contract of `Searchable`; what each chunk says, with P_Q = 1 and P_X = K."""
+        return explain_look_ups(self.similarity, query, take(self.items, list(item_rows)))
+
+
+def _unknown(method: str, methods: Sequence[str], items: str) -> ValueError:
+    return ValueError(f"method must be one of {', '.join(methods)} for {items}, got {method!r}")

@@ -1,0 +1,206 @@
+"""What is wanted of items that come block by block, in row order.
+
+The answer does not depend on how the corpus is cut into blocks. An item whose score is NaN counts as none: it is never
+answered and takes no other item's place.
+
+Axes: B queries, X items of a block, N items found in a block, C columns.
+"""
+
+from collections.abc import Iterable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from rails_ray.top_k import TopK, merge, select
+from rails_ray.wanted import Found, Wanted
+
+GROUP = 32  # columns of which only the largest is compared, unless it reaches a threshold: few do
+
+
+class Scan:
+    """Takes items in and keeps what is wanted of them. Held are at most 2 k items a query and what a block adds."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self.best = _Best(wanted.least) if wanted.least else None
+        self.above = None if wanted.threshold is None else _Above(wanted.threshold, wanted.k)
+
+    @property
+    def floor(self) -> Float[Tensor, " B"] | None:
+        """A later item that scores below it is of no use; None where any item may be."""
+        best = None if self.best is None else self.best.floor
+        if self.above is None or self.best is None:
+            return best if self.above is None else self.above.reach
+        best = torch.full_like(self.above.reach, -torch.inf) if best is None else best
+        return torch.where(self.above.num_above < self.wanted.at_least, best, self.above.reach)
+
+    def add(self, first_row: int, scores: Float[Tensor, "B X"]) -> None:
+        """Take in the items first_row .. first_row + X - 1. Scores may be changed in place."""
+        if self.wanted.mask is not None:
+            scores = self.wanted.mask.hide(scores, first_row)
+        if self.best is not None and (self.above is None or (self.above.num_above < self.wanted.at_least).any()):
+            self.best.add(first_row, scores)
+        if self.above is not None:
+            self.above.add(first_row, scores)
+
+    def found(
+        self,
+        num_scored: Int[Tensor, " B"],
+        num_left: Int[Tensor, " B"],
+        *,
+        bound: Float[Tensor, " B"] | None = None,
+        reason: str | None = None,
+        item_rows: Int[Tensor, "B C"] | None = None,
+    ) -> Found:
+        """The answer for all items that came.
+
+        Args:
+            num_left: items of the corpus that may be answered.
+            bound, reason: of the items that did not come; -inf where they could not belong in the answer.
+            item_rows: of the columns, where they came as items; in row order, so that ties are those of rows.
+        """
+        best = self._chosen(num_scored)
+        if item_rows is not None:
+            best = TopK(best.scores, item_rows.gather(1, best.item_rows))
+        best = _cleared(best)
+        if self.above is None:
+            is_truncated = (num_left > self.wanted.k) & (best.num_found() == self.wanted.k)
+        else:
+            is_truncated = self.above.num_above > self.wanted.k
+        if bound is None:
+            bound = torch.full_like(num_scored, -torch.inf, dtype=torch.float32)
+        return Found(best.scores, best.item_rows, bound, is_truncated, num_scored, reason)
+
+    def _chosen(self, like: Int[Tensor, " B"]) -> TopK:
+        best = None if self.best is None else self.best.top_k
+        if self.above is None:
+            return _nothing(like) if best is None else best
+        found = self.above.top_k()
+        if best is not None:
+            width = max(found.k, best.k)
+            is_short = (self.above.num_above < self.wanted.at_least)[:, None]
+            found, best = _widened(found, width), _widened(best, width)
+            found = TopK(
+                torch.where(is_short, best.scores, found.scores), torch.where(is_short, best.item_rows, found.item_rows)
+            )
+        return trimmed(found)
+
+
+def scan(
+    blocks: Iterable[tuple[int, Float[Tensor, "B _"]]],
+    wanted: Wanted,
+    num_queries: int,
+    num_items: int,
+    device: torch.device | None = None,
+) -> Found:
+    """What is wanted of `num_items` items, all scored, in consecutive blocks: (first item row, scores) of each."""
+    running = Scan(wanted)
+    for first_row, scores in blocks:
+        running.add(first_row, scores)
+    num_scored = torch.full((num_queries,), num_items, device=device)
+    return running.found(num_scored, wanted.num_left(num_queries, num_items, device))
+
+
+class _Best:
+    """The k best: one block and the running k best are held."""
+
+    def __init__(self, k: int) -> None:
+        self.k = k
+        self.top_k: TopK | None = None
+
+    @property
+    def floor(self) -> Float[Tensor, " B"] | None:
+        """The k-th best score so far, which a later item must exceed; None before k items were seen."""
+        return None if self.top_k is None or self.top_k.k < self.k else self.top_k.scores[:, -1]
+
+    def add(self, first_row: int, scores: Float[Tensor, "B X"]) -> None:
+        part = select(scores, self.k)
+        part = TopK(part.scores, part.item_rows + first_row)
+        self.top_k = part if self.top_k is None else merge([self.top_k, part], self.k)
+
+
+class _Above:
+    """All items that reach a threshold, at most the k best of them."""
+
+    def __init__(self, threshold: Float[Tensor, " B"], k: int) -> None:
+        self.k = k
+        # The least score of use: the threshold, above -inf as that marks no item, and the k-th best beyond k items.
+        self.reach = threshold.float().clamp(min=torch.finfo(torch.float32).min)
+        self.num_above = torch.zeros_like(self.reach, dtype=torch.int64)  # exact up to k, then above it
+        self.parts: list[TopK] = []
+        self.num_pending = 0
+
+    def add(self, first_row: int, scores: Float[Tensor, "B X"]) -> None:
+        in_groups = scores.shape[1] // GROUP * GROUP
+        self._take(first_row, scores[:, :in_groups], GROUP)
+        self._take(first_row + in_groups, scores[:, in_groups:], 1)
+
+    def _take(self, first_row: int, scores: Float[Tensor, "B X"], group: int) -> None:
+        found = _reaching(scores, self.reach, self.k, group)
+        if not found.k:
+            return
+        self.parts.append(TopK(found.scores, found.item_rows + first_row))
+        self.num_above += found.num_found()
+        self.num_pending += found.k
+        if self.num_pending > self.k:
+            self.parts, self.num_pending = [self.top_k()], 0
+            is_full = self.num_above > self.k  # only then, or who was left out could not be told from who is below
+            if is_full.any():
+                self.reach = torch.where(is_full, self.parts[0].scores[:, -1], self.reach)
+
+    def top_k(self) -> TopK:
+        """The best of all parts. Equal scores stand in row order within a part and from part to part."""
+        if not self.parts:
+            return _nothing(self.reach)
+        scores = torch.cat([part.scores for part in self.parts], dim=1)
+        item_rows = torch.cat([part.item_rows for part in self.parts], dim=1)
+        scores, order = scores.sort(dim=1, descending=True, stable=True)
+        return TopK(scores[:, : self.k], item_rows.gather(1, order[:, : self.k]))
+
+
+def trimmed(found: TopK) -> TopK:
+    """As many places as the longest line needs."""
+    longest = int(found.num_found().max()) if len(found.scores) else 0
+    return TopK(found.scores[:, :longest], found.item_rows[:, :longest])
+
+
+def _reaching(scores: Float[Tensor, "B X"], reach: Float[Tensor, " B"], k: int, group: int) -> TopK:
+    """The columns whose score is at least `reach`, in column order; where they are too many, the k + 1 best of each
+    line, best first."""
+    if not scores.numel():
+        return _nothing(reach)
+    groups = scores.unflatten(1, (-1, group))
+    is_hit = (groups.amax(dim=2) < reach[:, None]).logical_not_()  # so that a NaN does not hide its neighbours
+    query, number = is_hit.nonzero(as_tuple=True)
+    if 2 * len(query) > is_hit.numel() and int(query.bincount().max()) > k:  # a selection then takes less time
+        best = select(scores, k + 1)
+        return TopK(best.scores.masked_fill(best.scores < reach[:, None], -torch.inf), best.item_rows)
+    hit, place = (groups[query, number] >= reach[query, None]).nonzero(as_tuple=True)
+    return _lines(query[hit], number[hit] * group + place, scores)
+
+
+def _lines(query: Int[Tensor, " N"], column: Int[Tensor, " N"], scores: Float[Tensor, "B X"]) -> TopK:
+    """Places of `scores`, ordered by query, as one line per query."""
+    num = query.bincount(minlength=len(scores))
+    place = torch.arange(len(query), device=query.device) - (num.cumsum(dim=0) - num)[query]
+    shape = len(scores), int(num.max())
+    found = TopK(scores.new_full(shape, -torch.inf), column.new_zeros(shape))
+    found.scores[query, place] = scores[query, column]
+    found.item_rows[query, place] = column
+    return found
+
+
+def _nothing(like: Tensor) -> TopK:
+    return TopK(like.new_empty(len(like), 0, dtype=torch.float32), like.new_empty(len(like), 0, dtype=torch.int64))
+
+
+def _widened(found: TopK, width: int) -> TopK:
+    more = (0, width - found.k)
+    return TopK(F.pad(found.scores, more, value=-torch.inf), F.pad(found.item_rows, more))
+
+
+def _cleared(found: TopK) -> TopK:
+    """Row 0 where there is no item."""
+    return TopK(found.scores, found.item_rows.masked_fill(found.scores == -torch.inf, 0))

@@ -1,0 +1,1 @@
+"""Tests that ask one server, which is up for all of them."""
