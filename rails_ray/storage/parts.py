@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from rails_ray.errors import ConflictError, DamagedError, NotFoundError
+from rails_ray.item_ids import ItemId
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import NAME, Storage
 from rails_ray.storage.manifest import Encoded, PartEntry, describe, folder_of, read_json, write_encoded
@@ -61,7 +62,7 @@ class PartsByItem:
             for part in planned
         }
 
-    def of(self, item_ids: Sequence[str | int]) -> PlannedPart:
+    def of(self, item_ids: Sequence[ItemId]) -> PlannedPart:
         """Raises:
         RuntimeError: if the items are not exactly those of a part: whatever brought them has cut them anew.
         """

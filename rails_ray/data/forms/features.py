@@ -15,8 +15,8 @@ from rails_ray.data.forms.fields import (
     FeatureNumber,
     FieldDefinition,
     Finite,
-    ItemId,
 )
+from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
 from rails_ray.storage.filesystem import Storage
 

@@ -33,7 +33,7 @@ class _Key:
 
 # Numbers are strict: an integer will do for a float, but neither "3", true nor, for an integer, 3.0.
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-ItemId = Annotated[StrictStr | StrictInt, _Id()]
+IdField = Annotated[StrictStr | StrictInt, _Id()]
 FeatureNumber = Annotated[int, _Key()]
 
 

@@ -27,7 +27,8 @@ from pydantic import Field
 
 from rails_ray.data.corpus import Corpus
 from rails_ray.data.dataset import DataSet, ItemLists, Queries
-from rails_ray.data.forms.fields import FieldDefinition, ItemId, shortened
+from rails_ray.data.forms.fields import FieldDefinition, IdField, shortened
+from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import HISTORIES, ITEMS
@@ -52,10 +53,10 @@ class HistoryForm:
 
     fields: Mapping[str, FieldDefinition] = {
         "history": (
-            Annotated[list[ItemId], Field(min_length=1, max_length=10_000, fail_fast=True)] | None,
+            Annotated[list[IdField], Field(min_length=1, max_length=10_000, fail_fast=True)] | None,
             Field(None, description="Items in time order; ids that the index does not know are ignored."),
         ),
-        "user_id": (ItemId | None, Field(None, description="A user whose history the index holds.")),
+        "user_id": (IdField | None, Field(None, description="A user whose history the index holds.")),
     }
     tables = "items.parquet and interactions.parquet"
     packaged = None

@@ -19,8 +19,9 @@ from pydantic import Field
 from rails_ray.data import emoji
 from rails_ray.data.corpus import Corpus, Packaged
 from rails_ray.data.dataset import DataSet, Texts
-from rails_ray.data.forms.fields import FieldDefinition, ItemId, shortened
+from rails_ray.data.forms.fields import FieldDefinition, shortened
 from rails_ray.data.relevance import by_split
+from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import ID, TEXT, check_distinct, read_table

@@ -10,7 +10,8 @@ from pydantic import Field
 from rails_ray.data.corpus import Corpus
 from rails_ray.data.dataset import DataSet, DenseRows
 from rails_ray.data.forms import numbers
-from rails_ray.data.forms.fields import FieldDefinition, Finite, ItemId, check_embedding
+from rails_ray.data.forms.fields import FieldDefinition, Finite, check_embedding
+from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
 from rails_ray.storage.filesystem import Storage
 

@@ -9,6 +9,7 @@ import torch
 from rails_ray.build.version import version_model
 from rails_ray.data.forms import FORMS, QueryReader
 from rails_ray.data.forms.fields import check_embedding
+from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.serving.schemas import ASKED_BY
@@ -16,7 +17,6 @@ from rails_ray.similarities.states import AnyQuery, concatenate, take, to
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Manifest, read_file
 
-ItemId = str | int
 REPRESENTATION = "embedding"  # the field of a query that is given by its representation
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, create_model, model_validator
 
 from rails_ray.data.forms import FORMS
-from rails_ray.data.forms.fields import LARGEST_INTEGER, LONGEST_ECHO, FieldDefinition, Finite, ItemId
-from rails_ray.data.forms.fields import shortened as shortened  # which others take from here
+from rails_ray.data.forms.fields import LARGEST_INTEGER, LONGEST_ECHO, FieldDefinition, Finite, IdField, shortened
+from rails_ray.item_ids import ItemId
 
 Between0And1 = Annotated[Finite, Field(gt=0, lt=1)]
 Share = Annotated[Finite, Field(ge=0, le=1)]
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         """One query, by a field of its form."""
 
         exclude_seen: bool
-        exclude: list[str | int]
+        exclude: list[ItemId]
 
 else:
     *FIRST, LAST = ASKED_BY
@@ -72,7 +72,7 @@ else:
             Field(True, description="Whether the items of the history are passed over by the search."),
         ),
         exclude=(
-            Annotated[list[ItemId], Field(max_length=100_000, fail_fast=True)],
+            Annotated[list[IdField], Field(max_length=100_000, fail_fast=True)],
             Field(
                 default=[], description="Items that no answer may hold; ids that the index does not know are ignored."
             ),
@@ -183,7 +183,7 @@ class QueryResult(BaseModel):
         where the model cannot tell.
     """
 
-    items: list[ItemId]
+    items: list[IdField]
     titles: list[str] | None
     scores: list[float]
     threshold: float | None
@@ -226,13 +226,13 @@ class SearchResponse(BaseModel):
 
 class ExplainRequest(_Strict):
     query: QueryInput
-    items: Annotated[list[ItemId], Field(min_length=1, max_length=1000, fail_fast=True)]
+    items: Annotated[list[IdField], Field(min_length=1, max_length=1000, fail_fast=True)]
 
 
 class ExplainedItem(BaseModel):
     """score = sum of gates * cosines; both [P_Q][P_X], the gates at least 0 and 1 in sum."""
 
-    item: ItemId
+    item: IdField
     title: str | None
     score: float
     cosines: list[list[float]]
