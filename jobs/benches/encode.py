@@ -32,9 +32,10 @@ from rich.console import Console
 from jobs.benches.record import Record
 from rails_ray import config, on_ray
 from rails_ray.build import family
-from rails_ray.build.data import for_data, item_inputs, read_corpus, read_data
+from rails_ray.build.data import for_data, read_corpus, read_data
 from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.config import DataConfig, RunConfig
+from rails_ray.data.corpus import item_inputs
 from rails_ray.encoders.two_tower import TwoTowerConfig
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.encoding import PART_ITEMS

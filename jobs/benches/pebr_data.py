@@ -17,8 +17,10 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rails_ray.data import emoji, sequences, text
-from rails_ray.data.dataset import DataSet, ItemLists, Queries
+from rails_ray.data import emoji
+from rails_ray.data.dataset import DataSet, ItemLists, Queries, Texts
+from rails_ray.data.forms.history import HistoryForm, SequenceData
+from rails_ray.data.forms.text import TextForm
 from rails_ray.storage.filesystem import Storage
 
 EMOJI_HELD_OUT = 4000
@@ -32,10 +34,10 @@ def read(name: str, folder: Path, seed: int) -> DataSet:
         with TemporaryDirectory() as written:
             for table in ("items", "queries", "relevance"):
                 pq.write_table(getattr(tables, table), f"{written}/{table}.parquet")
-            return text.read(Storage(written))
+            return TextForm().read(Storage(written))
     if name == "wordnet":
         return wordnet_hyponyms(folder / name, seed)
-    return sequence_futures(sequences.read(Storage(str(folder / name))), seed)
+    return sequence_futures(HistoryForm().read(Storage(str(folder / name))), seed)
 
 
 def wordnet_hyponyms(folder: Path, seed: int) -> DataSet:
@@ -48,13 +50,13 @@ def wordnet_hyponyms(folder: Path, seed: int) -> DataSet:
         "train": order[2 * WORDNET_HELD_OUT :],
     }
     queries = {
-        split: Queries([texts[row] for row in rows], relevant.take(rows), seen=ItemLists.of([[row] for row in rows]))
+        split: Queries(texts.take(rows), relevant.take(rows), seen=ItemLists.of([[row] for row in rows]))
         for split, rows in parts.items()
     }
     return DataSet(list(range(len(texts))), texts, queries)
 
 
-def _synsets(folder: Path) -> tuple[list[str], ItemLists]:
+def _synsets(folder: Path) -> tuple[Texts, ItemLists]:
     """The text of each synset, its words before its definition, and its hyponyms."""
     queries, items, words, hyponyms = (
         pq.read_table(folder / f"{name}.parquet") for name in ("queries", "items", "relevance", "hyponyms")
@@ -64,7 +66,7 @@ def _synsets(folder: Path) -> tuple[list[str], ItemLists]:
     lemmas: list[list[str]] = [[] for _ in row_of]
     for query_id, item_id in zip(words["query_id"].to_pylist(), words["item_id"].to_pylist(), strict=True):
         lemmas[row_of[query_id]].append(lemma[item_id])
-    texts = [f"{', '.join(own)}: {text}" for own, text in zip(lemmas, queries["text"].to_pylist(), strict=True)]
+    texts = Texts(f"{', '.join(own)}: {text}" for own, text in zip(lemmas, queries["text"].to_pylist(), strict=True))
     lists: list[list[int]] = [[] for _ in row_of]
     for query_id, hyponym in zip(
         hyponyms["query_id"].to_pylist(), hyponyms["hyponym_query_id"].to_pylist(), strict=True
@@ -73,7 +75,7 @@ def _synsets(folder: Path) -> tuple[list[str], ItemLists]:
     return texts, ItemLists.of(lists)
 
 
-def sequence_futures(read: sequences.SequenceData, seed: int) -> DataSet:
+def sequence_futures(read: SequenceData, seed: int) -> DataSet:
     histories = list(read.histories)
     cuts = [len(history) * 4 // 5 for history in histories]
     past = [history[:cut] for history, cut in zip(histories, cuts, strict=True)]

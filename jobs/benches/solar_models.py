@@ -189,13 +189,7 @@ def quality(is_relevant: NDArray[np.bool_], num_relevant: NDArray[np.int64]) -> 
 
 
 def part_of(queries: Queries, numbers: NDArray[np.int64]) -> Queries:
-    inputs: Any = queries.inputs
-    taken = [inputs[number] for number in numbers] if isinstance(inputs, list) else _taken(inputs, numbers)
-    return Queries(taken, queries.relevant.take(numbers))
-
-
-def _taken(inputs: Any, numbers: NDArray[np.int64]) -> Any:
-    return inputs.take(numbers) if hasattr(inputs, "width") else inputs[numbers]
+    return Queries(queries.inputs.take(numbers), queries.relevant.take(numbers))
 
 
 def seen_items(data: DataSet) -> NDArray[np.bool_]:

@@ -79,7 +79,7 @@ def main(arguments: Arguments) -> None:
 
 def config_of(recipe: str, arguments: Arguments) -> RunConfig:
     config = by_name(recipe)
-    return replace(config, data=arguments.data) if family(config).reads == "history" else config
+    return replace(config, data=arguments.data) if family(config).form.packaged is None else config
 
 
 def shares(config: RunConfig, num_steps: int) -> tuple[float, dict[str, float]]:

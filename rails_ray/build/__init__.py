@@ -5,6 +5,7 @@
 | `dual_encoder` | models, samplers and training steps of a dual encoder                            |
 | `solar`        | SOLAR's chunks, what trains them, and the codes of items                         |
 | `data`         | what a run reads: its data set and its corpus                                    |
+| `items`        | what its items become: an artefact that is made once, then a map of each block   |
 | `search`       | how items are searched                                                           |
 | `version`      | what a stored version is made of                                                 |
 
@@ -15,13 +16,17 @@ from collections.abc import Iterable
 from typing import Any, Protocol, assert_never, runtime_checkable
 
 from rails_ray.build.dual_encoder import DualEncoderFamily
+from rails_ray.build.items import Fitting, ItemEncoder
 from rails_ray.build.solar import SolarFamily
 from rails_ray.config import RunConfig
 from rails_ray.config.dual_encoder import DualEncoderConfig
 from rails_ray.config.solar import SolarConfig
 from rails_ray.cutoffs.offers import Offers
 from rails_ray.data.dataset import DataSet
+from rails_ray.data.forms import QueryForm
 from rails_ray.models import Model
+from rails_ray.similarities.states import AnyItems
+from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded
 
 
@@ -34,8 +39,8 @@ class Family(Protocol):
         """Of the run."""
 
     @property
-    def reads(self) -> str:
-        """The kind of query that its model reads: text, history, features or vector."""
+    def form(self) -> QueryForm:
+        """Of the queries that its model reads."""
 
     @property
     def offers(self) -> Offers:
@@ -54,6 +59,41 @@ class Family(Protocol):
         Raises:
             ValueError: if a row of the model is another item there, or queries are not what it reads.
         """
+
+    def check_items(self, item_ids: list[str] | list[int]) -> None:
+        """Whether the model of a trained run can encode items.
+
+        Raises:
+            ValueError: if a row of the model is another item there.
+        """
+
+    @property
+    def encodes_inputs(self) -> bool:
+        """Whether an item's state is computed from its input, which takes the model, and a GPU where there is one."""
+
+    def fitting_facts(self, asked: Fitting) -> dict[str, str]:
+        """What decides the artefact beside run and items.
+
+        Raises:
+            ValueError: if it cannot be made as asked.
+        """
+
+    def fit(self, asked: Fitting) -> None:
+        """Make what the map of items needs beside the model, and leave it in the version's folder; nothing is done
+        where it is there already, or nothing is needed."""
+
+    def item_encoder(
+        self, storage: Storage, folder: str, weights: Iterable[tuple[str, bytes]], device: str
+    ) -> ItemEncoder:
+        """What maps items to their states, once `fit` has ended.
+
+        Args:
+            folder: of the version.
+            weights: of the run, read only if they are needed.
+        """
+
+    def run_items(self, storage: Storage, run: str, model: Model, data: DataSet) -> AnyItems:
+        """All items of a data set as the model of a run has them."""
 
     def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> Any:
         """What scores the items of a stored model, without what encodes queries if it can be had so; raises what

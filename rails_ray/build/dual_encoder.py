@@ -10,6 +10,7 @@ from typing import Any, assert_never
 import torch
 from torch import Tensor
 
+from rails_ray.build.items import ByModel, Fitting, ItemEncoder
 from rails_ray.config import RunConfig
 from rails_ray.config.dual_encoder import (
     CrossDeviceNegatives,
@@ -21,6 +22,7 @@ from rails_ray.cutoffs.distributions import BetaDistribution, ExpDistribution
 from rails_ray.cutoffs.offers import Offers
 from rails_ray.data.batch import PairSampler, Sampler, WindowSampler, relevance_of
 from rails_ray.data.dataset import DataSet, ItemLists
+from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.encoders.components import ItemComponents, QueryComponents
 from rails_ray.encoders.sasrec import Sasrec, SasrecConfig
@@ -31,9 +33,12 @@ from rails_ray.losses.beta_nce import beta_logit
 from rails_ray.losses.exp_nce import exp_logit
 from rails_ray.losses.glas import CoOccurrence
 from rails_ray.losses.sampled_softmax import scaled_logit
+from rails_ray.models import Model
 from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
+from rails_ray.similarities.states import AnyItems
+from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded
 from rails_ray.training import state
 from rails_ray.training.contrast import Contrast, Gathered, Streamed, WithinBatch
@@ -70,8 +75,8 @@ class DualEncoderFamily:
         return DualEncoderFamily(config, config.family)
 
     @property
-    def reads(self) -> str:
-        return "history" if isinstance(self.own.encoder, SasrecConfig) else "text"
+    def form(self) -> QueryForm:
+        return FORMS["history" if isinstance(self.own.encoder, SasrecConfig) else "text"]
 
     @property
     def offers(self) -> Offers:
@@ -86,16 +91,22 @@ class DualEncoderFamily:
         )
 
     def completed(self, read: DataSet) -> RunConfig:
+        return self._with_items(read.item_ids)
+
+    def check_items(self, item_ids: list[str] | list[int]) -> None:
+        self._with_items(item_ids)
+
+    def _with_items(self, item_ids: list[str] | list[int]) -> RunConfig:
         """With the items of a model that has a row for each of them."""
         encoder, folder = self.own.encoder, self.config.data.folder
         if not isinstance(encoder, SasrecConfig):
             return self.config
-        num_items = len(read.item_ids)
+        num_items = len(item_ids)
         if encoder.num_items not in (0, num_items):
             raise ValueError(
                 f"encoder.num_items must be the {num_items} items of {folder}, or 0, got {encoder.num_items}"
             )
-        corpus = hashlib.sha256(json.dumps(read.item_ids).encode()).hexdigest()[:16]
+        corpus = hashlib.sha256(json.dumps(item_ids).encode()).hexdigest()[:16]
         if encoder.corpus not in ("", corpus):
             raise ValueError(
                 f"{folder} must hold the items that the run was trained on, in their order, got others: train a new run"
@@ -104,6 +115,25 @@ class DualEncoderFamily:
 
     def check_can_be_asked(self, read: DataSet) -> None:
         self.completed(read)
+
+    @property
+    def encodes_inputs(self) -> bool:
+        return True
+
+    def fitting_facts(self, asked: Fitting) -> dict[str, str]:
+        asked.need_least_loaded(self.config.name)
+        return {}
+
+    def fit(self, asked: Fitting) -> None:
+        """Nothing is needed but the model."""
+
+    def item_encoder(
+        self, storage: Storage, folder: str, weights: Iterable[tuple[str, bytes]], device: str
+    ) -> ItemEncoder:
+        return ByModel(self.trained_model(weights).to(device))
+
+    def run_items(self, storage: Storage, run: str, model: Model, data: DataSet) -> AnyItems:
+        return ByModel(model)(data.item_ids, data.item_inputs)
 
     def model_facts(self, described: Encoded) -> dict[str, int]:
         """Nothing, as the model is of one piece."""

@@ -1,26 +1,34 @@
 """Config -> objects of SOLAR, which is trained chunk by chunk and whose items have codes; a part of `build`."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
+from rails_ray.build.items import Fitting, ItemEncoder
 from rails_ray.config import RunConfig
 from rails_ray.config.solar import SolarConfig
 from rails_ray.cutoffs.distributions import BetaDistribution
 from rails_ray.cutoffs.offers import Offers
 from rails_ray.data.buckets import BucketSampler, positives_of
-from rails_ray.data.dataset import SPLITS, DataSet, ItemLists, Queries, SparseRows
+from rails_ray.data.dataset import SPLITS, DataSet, ItemLists, Queries, SparseRows, Texts
+from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.encoders.solar import USUAL_BUCKETS, Chunk, ChunksConfig, chunk_seed
-from rails_ray.models.solar import Predicted, Solar
+from rails_ray.models import Model
+from rails_ray.models.solar import Predicted, Solar, predicted_buckets
 from rails_ray.quantizers import random_codes
 from rails_ray.similarities.look_up import LookUp
+from rails_ray.similarities.states import AnyItems
+from rails_ray.storage import codes, runs, versions
 from rails_ray.storage.codes import ItemCodes
-from rails_ray.storage.manifest import Encoded
-from rails_ray.storage.runs import chunk_of
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import Encoded, Manifest
+from rails_ray.storage.runs import Run, chunk_of
 from rails_ray.training import state
 from rails_ray.training.buckets import BucketStep, bucket_recall, measured_probes
 from rails_ray.training.loop import PRECISIONS
@@ -33,6 +41,16 @@ class ChunkTraining:
     step: BucketStep
     sampler: BucketSampler
     bucket_recall: Callable[[], float]
+
+
+@dataclass(frozen=True)
+class ByCode:
+    """The contract of `ItemEncoder`: items are looked up."""
+
+    codes: ItemCodes
+
+    def __call__(self, item_ids: Sequence[Any], inputs: Any) -> AnyItems:
+        return self.codes.of(item_ids).state
 
 
 @dataclass(frozen=True)
@@ -52,8 +70,8 @@ class SolarFamily:
         return SolarFamily(config, config.family)
 
     @property
-    def reads(self) -> str:
-        return self.own.encoder.input
+    def form(self) -> QueryForm:
+        return FORMS[self.own.encoder.input]
 
     @property
     def offers(self) -> Offers:
@@ -78,6 +96,50 @@ class SolarFamily:
         if asked.input == "features":
             asked = replace(asked, width=0)
         SolarFamily(self.config, replace(self.own, encoder=asked)).completed(read)
+
+    def check_items(self, item_ids: list[str] | list[int]) -> None:
+        """Any items can have codes."""
+
+    @property
+    def encodes_inputs(self) -> bool:
+        """Their codes are looked up."""
+        return False
+
+    def fitting_facts(self, asked: Fitting) -> dict[str, str]:
+        if pa.types.is_integer(asked.items["input"].type):
+            asked.need_least_loaded(self.config.name)
+        return {"new_codes": asked.new_codes}
+
+    def fit(self, asked: Fitting) -> None:
+        """The codes of a version's items, chosen when its encoding first began."""
+        if not codes.exist(asked.storage, asked.folder):
+            codes.write(asked.storage, asked.folder, self._chosen(asked))
+
+    def _chosen(self, asked: Fitting) -> ItemCodes:
+        """Of each item the run's code, or else the current version's, or else a new one."""
+        known = codes.read(asked.storage, f"runs/{asked.run.name}")
+        current = versions.current(asked.storage)
+        if current is not None and _is_of(current, asked.run):
+            known = known.or_else(codes.of_version(asked.storage, current))
+        own, is_new = self.codes_of(known, asked.items["item_id"].to_pylist())
+        if asked.new_codes == "least_loaded" or not is_new.any():
+            return own
+        texts = asked.items["input"].filter(pa.array(is_new)).to_pylist()
+        predicted = asked.remotely(self.predicted, str(asked.storage), asked.run, texts)
+        return self.with_predicted(own, np.flatnonzero(is_new)[predicted.is_known], predicted)
+
+    def predicted(self, storage: str, run: Run, texts: list[str]) -> Predicted:
+        """What the model of a run predicts for the texts of items."""
+        return predicted_buckets(self.trained_model(runs.weights(Storage(storage), run)), texts)
+
+    def item_encoder(
+        self, storage: Storage, folder: str, weights: Iterable[tuple[str, bytes]], device: str
+    ) -> ItemEncoder:
+        return ByCode(codes.read(storage, folder))
+
+    def run_items(self, storage: Storage, run: str, model: Model, data: DataSet) -> AnyItems:
+        own, _ = self.codes_of(codes.read(storage, f"runs/{run}"), data.item_ids)
+        return own.state
 
     def model_facts(self, described: Encoded) -> dict[str, int]:
         """How many chunks the model has and should have."""
@@ -154,12 +216,12 @@ class SolarFamily:
         queries = read.queries["train"]
         if not self.own.encoder.reads_items:
             return queries
-        assert isinstance(queries.inputs, list)
-        assert isinstance(read.item_inputs, list)
+        assert isinstance(queries.inputs, Texts)
+        assert isinstance(read.item_inputs, Texts)
         rows = np.arange(len(read.item_ids))
         starts = np.concatenate([queries.relevant.starts, queries.relevant.starts[-1] + rows + 1])
         relevant = ItemLists(starts, np.concatenate([queries.relevant.rows, rows]))
-        return Queries([*queries.inputs, *read.item_inputs], relevant)
+        return Queries(Texts([*queries.inputs, *read.item_inputs]), relevant)
 
     def chunk_training(self, trained: Chunk, read: DataSet, buckets: NDArray[np.integer]) -> ChunkTraining:
         """What trains a chunk, which learns its tokens here.
@@ -186,6 +248,12 @@ class SolarFamily:
                 measured_probes(self.own.encoder.num_buckets),
             ),
         )
+
+
+def _is_of(version: Manifest, run: Run) -> bool:
+    """Whether a version is of a run as it is now, and not of one that had its name before."""
+    weights = run.weights_sha256
+    return version.run == run.name and all(weights.get(entry.path) == entry.sha256 for entry in version.weights)
 
 
 def _of_width(sizes: ChunksConfig, read: DataSet, folder: str | None) -> ChunksConfig:

@@ -1,5 +1,8 @@
 """What a run reads of any data set: a corpus, and the queries of each split with the items that answer them.
 
+Inputs of queries are texts, histories (lists of item rows), features or vectors. All know how to be taken apart, what
+they are in another corpus, and their bytes, so that nobody has to ask which of these they are.
+
 Axes: Q queries, M items of all lists together, D width of a vector.
 """
 
@@ -7,11 +10,43 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 SPLITS = ("train", "valid", "test")
+
+
+@runtime_checkable
+class Inputs(Protocol):
+    """What queries ask, one after the other."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> Any: ...
+
+    def take(self, numbers: NDArray[np.integer] | slice) -> "Inputs":
+        """Some of the queries, in the order of `numbers`."""
+
+    def in_corpus(self, rows: NDArray[np.int64]) -> "Inputs":
+        """The same, asked of a corpus that has `rows[row]` in place of each item row, or -1 where it lacks the item."""
+
+    def tobytes(self) -> bytes:
+        """Of all that is asked."""
+
+
+class Texts(list[str]):
+    """Texts, of queries or of items."""
+
+    def take(self, numbers: NDArray[np.integer] | slice) -> "Texts":
+        return Texts(self[numbers] if isinstance(numbers, slice) else [self[number] for number in numbers])
+
+    def in_corpus(self, rows: NDArray[np.int64]) -> "Texts":
+        return self
+
+    def tobytes(self) -> bytes:
+        return json.dumps(self).encode()
 
 
 @dataclass(frozen=True)
@@ -57,6 +92,13 @@ class ItemLists:
         is_kept = self.rows != row
         return ItemLists(np.concatenate([[0], np.cumsum(is_kept)])[self.starts], self.rows[is_kept])
 
+    def in_corpus(self, rows: NDArray[np.int64]) -> "ItemLists":
+        """Items that the other corpus lacks are left out."""
+        return self.renamed(rows).without(-1)
+
+    def tobytes(self) -> bytes:
+        return self.starts.tobytes() + self.rows.tobytes()
+
 
 @dataclass(frozen=True)
 class SparseRows:
@@ -85,15 +127,51 @@ class SparseRows:
         starts, places = _taken(self.starts, numbers)
         return SparseRows(starts, self.indices[places], self.values[places], self.width)
 
+    def in_corpus(self, rows: NDArray[np.int64]) -> "SparseRows":
+        return self
 
-Inputs = list[str] | ItemLists | SparseRows | NDArray[np.float32]
+    def tobytes(self) -> bytes:
+        return self.starts.tobytes() + self.indices.tobytes() + self.values.tobytes()
+
+
+@dataclass(frozen=True)
+class DenseRows:
+    """Queries that are vectors [Q, D]."""
+
+    values: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, number: int) -> NDArray[np.float32]:
+        vector: NDArray[np.float32] = self.values[number]
+        return vector
+
+    @property
+    def width(self) -> int:
+        """D."""
+        width: int = self.values.shape[1]
+        return width
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.float32]:
+        return np.array(self.values, dtype=dtype, copy=copy)
+
+    def take(self, numbers: NDArray[np.integer] | slice) -> "DenseRows":
+        """Some of the queries, in the order of `numbers`."""
+        return DenseRows(self.values[numbers])
+
+    def in_corpus(self, rows: NDArray[np.int64]) -> "DenseRows":
+        return self
+
+    def tobytes(self) -> bytes:
+        return self.values.tobytes()
 
 
 @dataclass(frozen=True)
 class Queries:
     """Queries of one split.
 
-    inputs: what the query encoder reads: texts, histories as item rows in time order, features, or vectors [Q, D].
+    inputs: what the query encoder reads: texts, histories as item rows in time order, features, or vectors.
     relevant: the items that answer each query. A row beyond the corpus is an item that it lacks and no search finds.
     seen: items that a query's answer must not hold; None where there are none.
     """
@@ -108,8 +186,7 @@ class Queries:
     def head(self, num_queries: int) -> "Queries":
         """The first queries."""
         first = slice(num_queries)
-        inputs = self.inputs.take(first) if isinstance(self.inputs, ItemLists | SparseRows) else self.inputs[first]
-        return Queries(inputs, self.relevant.take(first), self.seen and self.seen.take(first))
+        return Queries(self.inputs.take(first), self.relevant.take(first), self.seen and self.seen.take(first))
 
     def in_corpus(self, rows: NDArray[np.int64], num_items: int) -> "Queries":
         """The same queries, asked of another corpus: an earlier version of this one, say.
@@ -120,9 +197,8 @@ class Queries:
             rows: row of each item in the other corpus, or -1 where it lacks the item.
             num_items: of the other corpus.
         """
-        inputs = self.inputs.renamed(rows).without(-1) if isinstance(self.inputs, ItemLists) else self.inputs
         relevant = self.relevant.renamed(np.where(rows < 0, num_items, rows))
-        return Queries(inputs, relevant, self.seen and self.seen.renamed(rows).without(-1))
+        return Queries(self.inputs.in_corpus(rows), relevant, self.seen and self.seen.in_corpus(rows))
 
 
 @dataclass(frozen=True)
@@ -134,18 +210,18 @@ class DataSet:
     """
 
     item_ids: list[str] | list[int]
-    item_inputs: list[str] | NDArray[np.int64]
+    item_inputs: Texts | NDArray[np.int64]
     queries: dict[str, Queries]
     titles: list[str] | None = field(default=None, kw_only=True)
 
     def digest(self) -> str:
         """The sha256 of all that training reads."""
         found = hashlib.sha256(json.dumps(self.item_ids).encode())
-        found.update(_bytes_of(self.item_inputs))
+        found.update(self.item_inputs.tobytes())
         for split in SPLITS:
             queries = self.queries[split]
             for values in (queries.inputs, queries.relevant, queries.seen):
-                found.update(b"|" if values is None else _bytes_of(values))
+                found.update(b"|" if values is None else values.tobytes())
         return found.hexdigest()
 
 
@@ -157,11 +233,3 @@ def _taken(
     taken = np.concatenate([[0], np.cumsum(lengths)])
     within = np.arange(taken[-1]) - np.repeat(taken[:-1], lengths)
     return taken, np.repeat(starts[:-1][numbers], lengths) + within
-
-
-def _bytes_of(values: Inputs | NDArray[np.int64]) -> bytes:
-    if isinstance(values, ItemLists):
-        return values.starts.tobytes() + values.rows.tobytes()
-    if isinstance(values, SparseRows):
-        return values.starts.tobytes() + values.indices.tobytes() + values.values.tobytes()
-    return json.dumps(values).encode() if isinstance(values, list) else values.tobytes()

@@ -25,7 +25,7 @@ SHOWCASE = (
 
 @dataclass(frozen=True)
 class EmojiTables:
-    """The three tables of `data.text`."""
+    """The three tables of `data.forms.text`."""
 
     items: pa.Table
     queries: pa.Table

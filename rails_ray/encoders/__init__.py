@@ -36,7 +36,7 @@ class Encoder(Protocol, Generic[Features]):
         """D of an item."""
 
     @property
-    def reads(self) -> Literal["text", "history"]:
+    def form(self) -> Literal["text", "history"]:
         """What a query is: a text, or a history of item rows."""
 
     def query_features(self, inputs: Any) -> Features:

@@ -86,7 +86,7 @@ class Histories:
 class Sasrec(nn.Module):
     """Histories and items to representations; both read one table of item embeddings."""
 
-    reads: Literal["history"] = "history"
+    form: Literal["history"] = "history"
 
     def __init__(self, config: SasrecConfig) -> None:
         super().__init__()

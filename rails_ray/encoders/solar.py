@@ -17,6 +17,7 @@ Axes: B queries, K chunks, R buckets, H hidden width, D width of a dense input, 
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -147,7 +148,7 @@ class Chunk(nn.Module):
     def features(self, inputs: Any) -> WeightedBags | Vectors:
         """Queries as the tensors that `forward` reads."""
         if self.config.input == "vector":
-            return Vectors(torch.as_tensor(inputs, dtype=torch.float32))
+            return Vectors(torch.as_tensor(np.asarray(inputs), dtype=torch.float32))
         return of_length_one(known_only(tokens_of(self.config, inputs), self.known))
 
     def hidden(self, features: WeightedBags | Vectors) -> Float[Tensor, "B H"]:

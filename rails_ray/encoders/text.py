@@ -100,7 +100,7 @@ class TextTransformer(nn.Module):
         num_components: (P_Q, P_X), aggregation tokens on either side.
     """
 
-    reads: Literal["text"] = "text"
+    form: Literal["text"] = "text"
 
     def __init__(self, config: TransformerConfig, num_components: tuple[int, int]) -> None:
         super().__init__()

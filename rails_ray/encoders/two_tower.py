@@ -49,7 +49,7 @@ class TwoTowerConfig:
 class TwoTower(nn.Module):
     """Texts to representations, queries and items each by a network of their own."""
 
-    reads: Literal["text"] = "text"
+    form: Literal["text"] = "text"
 
     def __init__(self, config: TwoTowerConfig) -> None:
         super().__init__()

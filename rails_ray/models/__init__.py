@@ -34,8 +34,12 @@ class Model(Protocol):
     similarity: Any  # a `Similarity` of its states, which no type can say of a module
 
     @property
-    def reads(self) -> str:
-        """The kind of query that it reads: the name of a form."""
+    def form(self) -> str:
+        """The name of the form of query that it reads, one of `data.forms`."""
+
+    @property
+    def vector_width(self) -> int | None:
+        """D of queries that are vectors; None where they are none."""
 
     @property
     def representation_width(self) -> int | None:

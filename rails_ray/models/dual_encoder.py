@@ -30,9 +30,14 @@ class DualEncoder(nn.Module):
         self.similarity: Any = similarity  # a `Similarity`, likewise
 
     @property
-    def reads(self) -> str:
-        reads: str = self.encoder.reads
-        return reads
+    def form(self) -> str:
+        form: str = self.encoder.form
+        return form
+
+    @property
+    def vector_width(self) -> None:
+        """It reads no vectors."""
+        return
 
     @property
     def representation_width(self) -> int:

@@ -38,8 +38,12 @@ class Solar(nn.Module):
         self.similarity: Any = LookUp(config.num_buckets)
 
     @property
-    def reads(self) -> str:
+    def form(self) -> str:
         return self.config.input
+
+    @property
+    def vector_width(self) -> int | None:
+        return self.config.width if self.config.input == "vector" else None
 
     @property
     def representation_width(self) -> None:
@@ -63,7 +67,7 @@ class Solar(nn.Module):
     def are_known(self, inputs: Any) -> list[bool]:
         """Of each query, whether training saw any of its tokens; of a vector, whether it is not 0."""
         if self.config.input == "vector":
-            return torch.as_tensor(inputs).any(dim=1).tolist()
+            return torch.as_tensor(np.asarray(inputs)).any(dim=1).tolist()
         return (num_known(tokens_of(self.config, inputs), self.first.known) > 0).tolist()
 
     @torch.no_grad()

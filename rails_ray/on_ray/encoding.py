@@ -2,40 +2,33 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
 from itertools import chain
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 import ray
 import ray.data
-import torch
 from ray.data import Datasink
 from ray.data.block import Block, BlockAccessor
 
 from rails_ray import config
 from rails_ray.build import family
-from rails_ray.build.data import item_inputs, read_corpus, with_data
-from rails_ray.build.solar import SolarFamily
-from rails_ray.config import DataConfig, RunConfig
-from rails_ray.config.solar import SolarConfig
+from rails_ray.build.data import read_corpus, with_data
+from rails_ray.build.items import Fitting, ItemEncoder, NewCodes
+from rails_ray.config import DataConfig
+from rails_ray.data.corpus import item_inputs
 from rails_ray.errors import DamagedError
-from rails_ray.evaluation.ranking import encode_items
-from rails_ray.models import Model
-from rails_ray.models.solar import Predicted, Solar, predicted_buckets
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.failures import told_plainly
 from rails_ray.on_ray.progress import OnProgress, watch
-from rails_ray.similarities.states import AnyItems, Codes
-from rails_ray.storage import codes, manifest, parquet, parts, runs, versions
-from rails_ray.storage.codes import ItemCodes
+from rails_ray.storage import manifest, parquet, parts, runs
 from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.storage.manifest import Encoded
-from rails_ray.storage.parts import PlannedPart
+from rails_ray.storage.parts import PartsByItem, PlannedPart
 
-NewCodes = Literal["least_loaded", "predicted"]
 PART_ITEMS = 16_384  # of a part: some seconds of work for a CPU, some tens of megabytes for a mixture
 
 
@@ -55,8 +48,8 @@ def encode(
 ) -> Encoded:
     """Encode all items of the run's data set and write them as the parts of a version, which stays unpublished.
 
-    Of SOLAR, whose items have codes, those that the current version has, if it is of the same run, or else the run,
-    keep theirs. So items come and go without training.
+    What all blocks of items need is made first and stored beside the version: SOLAR's codes, say. There, items that the
+    run has, or else the current version if it is of the same run, keep theirs. So items come and go without training.
 
     Encoding that was cut off goes on with the parts that are missing, if it is called again for the same version, and
     one that ended is left as it is. The same run, items and sizes give the same bytes.
@@ -90,16 +83,22 @@ def encode(
     run_config = config.from_json(found.config)
     run_config = with_data(run_config, data or run_config.data)
     corpus = read_corpus(run_config, store)
-    items = corpus.items
-    has_codes = isinstance(run_config.family, SolarConfig)
+    items, own = corpus.items, family(run_config)
     if not 1 <= num_shards <= items.num_rows:
         raise ValueError(f"num_shards must be at least 1 and at most the {items.num_rows} items, got {num_shards}")
     version = version or timed_name(run_config.name)
     if new_codes not in get_args(NewCodes):
         raise ValueError(f"new_codes must be one of {', '.join(get_args(NewCodes))}, got {new_codes!r}")
-    if new_codes == "predicted" and (not has_codes or pa.types.is_integer(items["input"].type)):
-        raise ValueError(f"new_codes predicted needs codes of items with a text, got run {run!r} of {run_config.name}")
-    if has_codes:
+    fitting = Fitting(
+        storage=store,
+        folder=manifest.folder_of(version),
+        run=found,
+        items=items,
+        new_codes=new_codes,
+        remotely=_remotely,
+    )
+    facts = own.fitting_facts(fitting)
+    if not own.encodes_inputs:
         use_gpu = False  # nothing is left to compute
     elif use_gpu is None:
         use_gpu = ray.cluster_resources().get("GPU", 0) >= num_workers
@@ -115,19 +114,19 @@ def encode(
             "items": _digest(items),
             "num_shards": num_shards,
             "part_items": part_items,
-            **({"new_codes": new_codes} if has_codes else {}),
+            **facts,
         },
     )
     if parts.is_finished(store, version):
         return manifest.read_encoded(store, version)
-    if has_codes:
-        chosen = _codes(store, version, found, run_config, items, new_codes)
-        items = items.append_column("codes", parquet.vectors(chosen.codes)).drop_columns(["input"])
+    own.fit(fitting)
     written = parts.rows_written(store, version)
     missing = [part for part in planned if part.first_row not in written]
 
-    sink = EncodingSink(str(store), run, weights_sha256, version)
-    write = partial(_write, items, missing, sink, num_workers, use_gpu)
+    blocks = items if own.encodes_inputs else items.drop_columns(["input"])
+    config_json = config.to_json(run_config)
+    sink = EncodingSink(str(store), version, run, weights_sha256, config_json, PartsByItem(missing, items["item_id"]))
+    write = partial(_write, blocks, missing, sink, num_workers, use_gpu)
 
     def parts_done() -> tuple[int, int, str]:
         return len(parts.rows_written(store, version)), len(planned), "parts"
@@ -143,7 +142,7 @@ def encode(
         planned,
         run=run,
         query=corpus.query,
-        files=chain([(manifest.CONFIG, config.to_json(run_config))], runs.weights(store, found), corpus.files.items()),
+        files=chain([(manifest.CONFIG, config_json)], runs.weights(store, found), corpus.files.items()),
         cutoff_mass=found.cutoff_mass,
     )
 
@@ -152,16 +151,9 @@ def _write(items: pa.Table, missing: list[PlannedPart], sink: "EncodingSink", nu
     """Encode the missing parts, so many side by side."""
     ray.data.DataContext.get_current().enable_progress_bars = False
     with told_plainly():
-        ray.data.from_arrow([_block(items, part) for part in missing]).write_datasink(
+        ray.data.from_arrow([items.slice(part.first_row, part.num_items) for part in missing]).write_datasink(
             sink, concurrency=num_workers, ray_remote_args={"num_cpus": 1, "num_gpus": 1 if use_gpu else 0}
         )
-
-
-def _block(items: pa.Table, part: PlannedPart) -> pa.Table:
-    """The items of a part with their rows and their shard."""
-    rows = np.arange(part.first_row, part.first_row + part.num_items)
-    block = items.slice(part.first_row, part.num_items).append_column("item_row", pa.array(rows))
-    return block.append_column("shard", pa.array(np.full(part.num_items, part.shard)))
 
 
 def _digest(items: pa.Table) -> str:
@@ -172,44 +164,57 @@ def _digest(items: pa.Table) -> str:
 
 
 class EncodingSink(Datasink[None]):
-    """Encodes each block that it is given and writes it as a part, in the same task: no vector travels."""
+    """Encodes each block that it is given and writes it as a part, in the same task: no vector travels.
 
-    def __init__(self, storage: str, run: str, weights_sha256: str, version: str) -> None:
+    Args:
+        config_json: of the run, on these data.
+        planned: the parts that the blocks are.
+    """
+
+    def __init__(
+        self, storage: str, version: str, run: str, weights_sha256: str, config_json: bytes, planned: PartsByItem
+    ) -> None:
         self.storage = storage
+        self.version = version
         self.run = run
         self.weights_sha256 = weights_sha256
-        self.version = version
+        self.config_json = config_json
+        self.planned = planned
 
     def write(self, blocks: Iterable[Block], ctx: Any) -> None:
-        store = Storage(self.storage)
         for block in blocks:
             items = BlockAccessor.for_block(block).to_arrow()
-            if not items.num_rows:
-                continue
-            state = self._state(items)
-            planned = PlannedPart(items["shard"][0].as_py(), items["item_row"][0].as_py(), items.num_rows)
-            parts.write_part(store, self.version, planned, parquet.item_part(items, state))
+            if items.num_rows:
+                self._write(items)
 
-    def _state(self, items: pa.Table) -> AnyItems:
-        if "codes" in items.column_names:
-            return Codes(torch.tensor(parquet.rows_in(items["codes"])))
-        model = _model(self.storage, self.run, self.weights_sha256)
-        return encode_items(model, model.item_features(item_inputs(items)))
+    def _write(self, items: pa.Table) -> None:
+        item_ids = items["item_id"].to_pylist()
+        planned = self.planned.of(item_ids)
+        encode = _encoder(self.storage, self.version, self.run, self.weights_sha256, self.config_json)
+        state = encode(item_ids, item_inputs(items) if "input" in items.column_names else None)
+        rows = np.arange(planned.first_row, planned.first_row + planned.num_items)
+        part = parquet.item_part(items.append_column("item_row", pa.array(rows)), state)
+        parts.write_part(Storage(self.storage), self.version, planned, part)
 
 
 @lru_cache(maxsize=1)
-def _model(storage: str, run: str, weights_sha256: str) -> Model:
-    """The run's model, loaded once by each worker process.
+def _encoder(storage: str, version: str, run: str, weights_sha256: str, config_json: bytes) -> ItemEncoder:
+    """What encodes the items of a version, made once by each worker process."""
+    store, folder = Storage(storage), manifest.folder_of(version)
+    weights = _weights(store, run, weights_sha256)
+    return family(config.from_json(config_json)).item_encoder(store, folder, weights, reserved_device())
+
+
+def _weights(store: Storage, run: str, weights_sha256: str) -> Iterator[tuple[str, bytes]]:
+    """Those of a run, which is read when the first of them is asked for.
 
     Raises:
-        DamagedError: if its weights are not those that encoding began with.
+        DamagedError: if they are not those that encoding began with.
     """
-    found = runs.read(Storage(storage), run)
+    found = runs.read(store, run)
     if _digest_of(found) != weights_sha256:
         raise DamagedError(f"run {run!r} must stay as it was when encoding began, got other weights: encode it again")
-    model = family(config.from_json(found.config)).trained_model(runs.weights(Storage(storage), found))
-    loaded: Model = model.to(reserved_device())
-    return loaded
+    yield from runs.weights(store, found)
 
 
 def _digest_of(run: runs.Run) -> str:
@@ -217,42 +222,12 @@ def _digest_of(run: runs.Run) -> str:
     return hashlib.sha256(json.dumps(run.weights_sha256).encode()).hexdigest()
 
 
-def _codes(
-    store: Storage, version: str, found: runs.Run, run_config: RunConfig, items: pa.Table, new_codes: NewCodes
-) -> ItemCodes:
-    """The codes of a version's items, chosen when its encoding first began."""
-    folder = manifest.folder_of(version)
-    if not codes.exist(store, folder):
-        codes.write(store, folder, _chosen(store, found, run_config, items, new_codes))
-    return codes.read(store, folder)
-
-
-def _chosen(store: Storage, found: runs.Run, run_config: RunConfig, items: pa.Table, new_codes: NewCodes) -> ItemCodes:
-    """The codes of a corpus: of each item the run's, or else the current version's, or else new ones."""
-    known = codes.read(store, f"runs/{found.name}")
-    current = versions.current(store)
-    if current is not None and _is_of(current, found):
-        known = known.or_else(codes.of_version(store, current))
-    item_ids = items["item_id"].to_pylist()
-    own, is_new = SolarFamily.of(run_config).codes_of(known, item_ids)
-    if new_codes == "least_loaded" or not is_new.any():
-        return own
-    texts = items["input"].filter(pa.array(is_new)).to_pylist()
+def _remotely(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns in a task on the cluster."""
     with told_plainly():
-        predicted = ray.get(_predicted.remote(str(store), found.name, texts, len(found.weights_sha256)))
-    return SolarFamily.of(run_config).with_predicted(own, np.flatnonzero(is_new)[predicted.is_known], predicted)
-
-
-def _is_of(version: manifest.Manifest, found: runs.Run) -> bool:
-    """Whether a version is of a run as it is now, and not of one that had its name before."""
-    weights = found.weights_sha256
-    return version.run == found.name and all(weights.get(entry.path) == entry.sha256 for entry in version.weights)
+        return ray.get(_called.remote(function, *arguments))
 
 
 @ray.remote(num_cpus=1)
-def _predicted(storage: str, run: str, texts: list[str], min_chunks: int) -> Predicted:
-    store = Storage(storage)
-    found = runs.read(store, run, min_chunks)
-    model = family(config.from_json(found.config)).trained_model(runs.weights(store, found))
-    assert isinstance(model, Solar)
-    return predicted_buckets(model.to(reserved_device()), texts)
+def _called(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)

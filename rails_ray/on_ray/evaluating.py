@@ -9,18 +9,15 @@ from numpy.typing import NDArray
 from rails_ray import config
 from rails_ray.build import family
 from rails_ray.build.data import read_data
-from rails_ray.build.solar import SolarFamily
 from rails_ray.build.version import version_calibration, version_config, version_model
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.dataset import SPLITS, DataSet, Queries
 from rails_ray.evaluation import report
-from rails_ray.evaluation.ranking import encode_items
 from rails_ray.evaluation.report import Report
 from rails_ray.models import Model
-from rails_ray.models.solar import Solar
 from rails_ray.on_ray.failures import told_plainly
 from rails_ray.similarities.states import AnyItems
-from rails_ray.storage import calibrations, codes, runs, shards, versions
+from rails_ray.storage import calibrations, runs, shards, versions
 from rails_ray.storage.filesystem import Storage
 
 
@@ -94,14 +91,6 @@ class VersionQueries:
         return self.data.queries[split].in_corpus(self.rows, len(self.items))
 
 
-def run_items(store: Storage, found: runs.Run, run_config: RunConfig, model: Model, data: DataSet) -> AnyItems:
-    """All items of a data set as a run's model has them."""
-    if isinstance(model, Solar):
-        own, _ = SolarFamily.of(run_config).codes_of(codes.read(store, f"runs/{found.name}"), data.item_ids)
-        return own.state
-    return encode_items(model, model.item_features(data.item_inputs))
-
-
 @ray.remote(num_cpus=1)
 def _evaluate(storage: str, run: str | None, version: str | None, split: str, data_config: DataConfig | None) -> Report:
     store = Storage(storage)
@@ -112,7 +101,7 @@ def _evaluate(storage: str, run: str | None, version: str | None, split: str, da
         data = read_data(run_config, store)
         family(run_config).check_can_be_asked(data)
         model = family(run_config).trained_model(runs.weights(store, found))
-        items = run_items(store, found, run_config, model, data)
+        items = family(run_config).run_items(store, run, model, data)
         distribution = family(run_config).offers.distribution()
         return report.evaluate(model, items, data.queries[split], split, cutoff_mass, distribution)
     own = VersionQueries.read(store, version, data_config)

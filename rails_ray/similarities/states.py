@@ -6,13 +6,15 @@ similarity, below both, scores them.
 There are two kinds. Components are vectors, compared by inner products. Tables and codes are compared by looking up:
 a query has a table of numbers, an item a code of small integers that says which of them are its own.
 
+The state of items says of itself what an index stores (`columns`), and is made again from that (`from_columns`).
+
 Axes: B queries, X items, C candidates, P_Q / P_X components, P = P_Q * P_X, d width of a component; M parts of a code
 (subspaces of a product quantizer, chunks of SOLAR), L entries of a table for each.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args
 
 import torch
 from jaxtyping import Float, Integer
@@ -28,6 +30,8 @@ class QueryState:
     gate: u(q), the query's part of the gate's input; None where the similarity has no gate.
     temperature: tau_q > 0 of pEBR.
     """
+
+    kind: ClassVar[str] = "components"
 
     components: Float[Tensor, "B P_Q d"]
     gate: Float[Tensor, "B P"] | None
@@ -55,12 +59,31 @@ class ItemState:
     average: the mean component, kept because the `average` search reads nothing else; None where that is not done.
     """
 
+    kind: ClassVar[str] = "components"
+
     components: Float[Tensor, "*X P_X d"]
     gate: Float[Tensor, "*X P"] | None
     average: Float[Tensor, "*X d"] | None
 
     def __len__(self) -> int:
         return self.components.shape[0]
+
+    @property
+    def num_components(self) -> int:
+        """P_X."""
+        return self.components.shape[-2]
+
+    def columns(self) -> dict[str, Tensor]:
+        """What an index stores of each item, by name. A single component is its own average, and stored once."""
+        average = self.average if self.components.shape[1] > 1 else None
+        found = {"components": self.components, "average": average, "gate": self.gate}
+        return {name: column for name, column in found.items() if column is not None}
+
+    @staticmethod
+    def from_columns(columns: Mapping[str, Tensor]) -> "ItemState":
+        components = columns["components"]
+        average = components[:, 0] if components.shape[1] == 1 else columns.get("average")
+        return ItemState(components, columns.get("gate"), average)
 
 
 @dataclass(frozen=True)
@@ -70,6 +93,8 @@ class Tables:
     tables: what an item adds to its score if part m of its code is l.
     temperature: tau_q > 0 of pEBR; 1 where none is trained.
     """
+
+    kind: ClassVar[str] = "tables"
 
     tables: Float[Tensor, "B M L"]
     temperature: Float[Tensor, " B"]
@@ -85,14 +110,40 @@ class Tables:
 class Codes:
     """Items by their codes, integers of any width in 0 .. L - 1."""
 
+    kind: ClassVar[str] = "codes"
+
     codes: Integer[Tensor, "*X M"]
 
     def __len__(self) -> int:
         return self.codes.shape[0]
 
+    @property
+    def num_components(self) -> int:
+        """Of one part, as a similarity that looks up sees it."""
+        return 1
+
+    def columns(self) -> dict[str, Tensor]:
+        """What an index stores of each item, by name: int32 whatever the width of the codes."""
+        return {"codes": self.codes.int()}
+
+    @staticmethod
+    def from_columns(columns: Mapping[str, Tensor]) -> "Codes":
+        return Codes(columns["codes"])
+
 
 AnyQuery = QueryState | Tables
 AnyItems = ItemState | Codes
+
+
+def items_from_columns(kind: str, columns: Mapping[str, Tensor]) -> AnyItems:
+    """The state of items of a kind, from what an index stores of them.
+
+    Raises:
+        KeyError: if there is no such kind, or it lacks a column.
+    """
+    by_kind: dict[str, Any] = {member.kind: member for member in get_args(AnyItems)}
+    made: AnyItems = by_kind[kind].from_columns(columns)
+    return made
 
 
 def _query_state(components: NDArray[Any], gate: NDArray[Any] | None, temperature: NDArray[Any]) -> QueryState:
@@ -111,6 +162,11 @@ def map_tensors(function: Callable[[Tensor], Tensor], state: State) -> State:
     tensors = {field.name: getattr(state, field.name) for field in fields(state)}
     changed: dict[str, Any] = {name: None if value is None else function(value) for name, value in tensors.items()}
     return type(state)(**changed)
+
+
+def to(state: State, device: torch.device | str) -> State:
+    """`state` on another device."""
+    return map_tensors(lambda tensor: tensor.to(device), state)
 
 
 def take(state: State, rows: slice | list[int] | Tensor) -> State:

@@ -7,6 +7,7 @@ Axes: X items, K chunks.
 
 import io
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,22 @@ class ItemCodes:
         rows = [row for row, item_id in enumerate(others.item_ids) if item_id not in own]
         item_ids: Any = [*self.item_ids, *(others.item_ids[row] for row in rows)]
         return ItemCodes(item_ids, np.concatenate([self.codes, others.codes[rows]]))
+
+    @cached_property
+    def _rows(self) -> dict[Any, int]:
+        return {item_id: row for row, item_id in enumerate(self.item_ids)}
+
+    def of(self, item_ids: Any) -> "ItemCodes":
+        """Those of some items, in their order.
+
+        Raises:
+            DamagedError: if an item has none.
+        """
+        try:
+            rows = [self._rows[item_id] for item_id in item_ids]
+        except KeyError as error:
+            raise DamagedError(f"codes must hold every item that is encoded, got none of {error}") from None
+        return ItemCodes(item_ids, self.codes[rows])
 
     @property
     def state(self) -> Codes:

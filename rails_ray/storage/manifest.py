@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 from rails_ray.errors import DamagedError, NotFoundError
 from rails_ray.storage.filesystem import NAME, Storage
+from rails_ray.storage.parquet import StateEntry
 
-FORMAT = 3
+FORMAT = 4
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 ITEMS, HISTORIES = "items.parquet", "histories.parquet"  # beside them, for a query encoder that reads histories
 
@@ -45,6 +46,7 @@ class Encoded:
     num_items: rows of the items that were to be encoded.
     query: what a query may be (text, history, user_id), with the type of its ids or its text.
     columns: name and Arrow type of the parts' columns.
+    state: how the parts store the state of items.
     files: the files beside the parts.
     cutoff_mass: the default mass of the per-query cut-off; None where the model has no trained tau_q.
     """
@@ -55,6 +57,7 @@ class Encoded:
     shard_items: list[int]
     query: dict[str, str]
     columns: dict[str, str]
+    state: StateEntry
     parts: list[PartEntry]
     files: list[FileEntry]
     cutoff_mass: float | None
@@ -227,6 +230,7 @@ def _parse(storage: Storage, path: str, kind: type[Described], version: str, rem
         raise DamagedError(f"{storage}/{path} must be of version {version}, got {value.get('version')!r}: {remedy}")
     try:
         value["parts"] = [PartEntry(**part) for part in value["parts"]]
+        value["state"] = StateEntry(**value["state"])
         value["files"] = [FileEntry(**entry) for entry in value["files"]]
         return kind(**value)
     except (KeyError, TypeError) as error:

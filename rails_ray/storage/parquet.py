@@ -5,20 +5,27 @@ A part holds consecutive items of one shard:
     item_row     int64                       position in the corpus
     item_id      int64 or string             identifier in the data set
     title        string                      for people to read; absent where the data set has none
-    components   float32 [P_X * d]           FixedSizeList; g_p(x), component after component
-    average      float32 [d]                 FixedSizeList; absent where P_X = 1, as it is the component then, and where
-                                             no search by the average is wanted
-    gate         float32 [P]                 FixedSizeList; v(x); absent where the similarity has no gate
 
-or, of items that are found by their codes, in place of the last three
+and the columns of the items' state, each a FixedSizeList, row after row. The file's metadata say under `state` of which
+kind that is, and which shape an item has in each column. Of components these are
 
-    codes        int32 [K]                   FixedSizeList; the item's bucket in each chunk
+    components   float32 [P_X, d]            g_p(x)
+    average      float32 [d]                 absent where P_X = 1, as it is the component then, and where no search by
+                                             the average is wanted
+    gate         float32 [P]                 v(x); absent where the similarity has no gate
+
+and of codes
+
+    codes        int32 [K]                   the item's bucket in each chunk
 
 Axes: X items, P_X item components, P pairs of components, d width of a component, K chunks.
 """
 
 import io
+import json
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -26,12 +33,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
-from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.errors import DamagedError
-from rails_ray.similarities.states import AnyItems, Codes, ItemState
+from rails_ray.similarities.states import AnyItems, items_from_columns
 from rails_ray.storage.filesystem import Storage
 
 LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
@@ -42,6 +48,7 @@ KINDS = {
     "list of floats": lambda kind: any(of(kind) for of in LISTS) and pa.types.is_floating(kind.value_type),
 }
 ID, INTEGER, TEXT = ("integer", "string"), ("integer",), ("string",)  # kinds that a column may be of
+STATE = "state"  # what a part's metadata call the entry of its items' state
 INTEGERS, NUMBERS = ("list of integers",), ("list of floats", "list of integers")
 
 
@@ -120,17 +127,39 @@ def rows_of(ids: pa.ChunkedArray, known: pa.ChunkedArray, column: str, file: str
     return np.asarray(rows.to_numpy(), dtype=np.int64)
 
 
+@dataclass(frozen=True, kw_only=True)
+class StateEntry:
+    """How a version stores the state of its items.
+
+    kind: of the state.
+    shapes: what an item has in each column of the state, by name; () for a single number.
+    """
+
+    kind: str
+    shapes: dict[str, list[int]]
+
+
 def item_part(items: pa.Table, state: AnyItems) -> pa.Table:
     """The part of an index that holds these items, given with their item_row, item_id and, if there is one, title."""
     part = items.select([name for name in ("item_row", "item_id", "title") if name in items.column_names])
-    if isinstance(state, Codes):
-        return part.append_column("codes", vectors(state.codes.numpy(force=True)))
-    part = part.append_column("components", _rows(state.components.flatten(start_dim=1)))
-    if state.components.shape[1] > 1 and state.average is not None:
-        part = part.append_column("average", _rows(state.average))
-    if state.gate is not None:
-        part = part.append_column("gate", _rows(state.gate))
-    return part
+    shapes = {}
+    for name, column in state.columns().items():
+        part = part.append_column(name, vectors(column.flatten(start_dim=1).numpy(force=True)))
+        shapes[name] = list(column.shape[1:])
+    entry = json.dumps(asdict(StateEntry(kind=state.kind, shapes=shapes)))
+    return part.replace_schema_metadata({STATE: entry})
+
+
+def state_entry(part: pa.Table) -> StateEntry:
+    """What a part says of its items' state.
+
+    Raises:
+        DamagedError: if it says nothing.
+    """
+    try:
+        return StateEntry(**json.loads((part.schema.metadata or {})[STATE.encode()]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedError(f"an index part must say how it stores its items, got: {error}: encode a new one") from None
 
 
 def part_to_bytes(part: pa.Table) -> bytes:
@@ -141,37 +170,31 @@ def part_to_bytes(part: pa.Table) -> bytes:
     return sink.getvalue()
 
 
-def item_state(part: pa.Table, num_components: int | None = None) -> AnyItems:
+def item_state(part: pa.Table) -> AnyItems:
     """The tensors of a part.
 
-    Args:
-        num_components: P_X of its items; by default as many as are as wide as their average.
-
     Raises:
-        DamagedError: if a vector is not finite, or the items have other components.
+        DamagedError: if a number is not finite, or a column is missing or of another width than the part says.
     """
-    if "codes" in part.column_names:
-        return Codes(_tensor(part["codes"]))
-    components = _tensor(part["components"])
-    if num_components is None:
-        narrow = part["average"].type.list_size if "average" in part.column_names else components.shape[1]
-        num_components = components.shape[1] // narrow
-    if components.shape[1] % num_components:
-        raise DamagedError(
-            f"items of an index part must have {num_components} components of one width, "
-            f"got {components.shape[1]} numbers: encode a new version"
-        )
-    average = components if num_components == 1 else None
-    state = ItemState(
-        components=components.unflatten(1, (num_components, -1)),
-        average=_tensor(part["average"]) if "average" in part.column_names else average,
-        gate=_tensor(part["gate"]) if "gate" in part.column_names else None,
-    )
-    for name in ("components", "average", "gate"):
-        tensor = getattr(state, name)
-        if tensor is not None and not tensor.isfinite().all():
+    entry, columns = state_entry(part), {}
+    for name, shape in entry.shapes.items():
+        if name not in part.column_names:
+            raise DamagedError(f"an index part must have the column {name!r} of its items' state, got none")
+        column = _tensor(part[name])
+        if column.shape[1] != math.prod(shape):
+            raise DamagedError(
+                f"column {name!r} of an index part must have {' x '.join(map(str, shape))} numbers for each item, "
+                f"got {column.shape[1]}: encode a new version"
+            )
+        if column.is_floating_point() and not column.isfinite().all():
             raise DamagedError(f"column {name!r} of an index part must hold finite numbers, got NaN or infinity")
-    return state
+        columns[name] = column.unflatten(1, shape)
+    try:
+        return items_from_columns(entry.kind, columns)
+    except KeyError as error:
+        raise DamagedError(
+            f"an index part must hold items of a known kind, got {entry.kind!r} without {error}"
+        ) from None
 
 
 def vectors(rows: NDArray[Any]) -> pa.FixedSizeListArray:
@@ -183,12 +206,8 @@ def rows_in(column: pa.ChunkedArray) -> NDArray[Any]:
     """The rows [X, D] of a column of vectors."""
     # flatten, unlike values, honours slices
     values = column.combine_chunks().flatten().to_numpy()
-    rows: NDArray[Any] = values.reshape(-1, column.type.list_size)
+    rows: NDArray[Any] = values.reshape(len(column), column.type.list_size)
     return rows
-
-
-def _rows(tensor: Float[Tensor, "X D"]) -> pa.FixedSizeListArray:
-    return vectors(tensor.detach().cpu().numpy())
 
 
 def _tensor(column: pa.ChunkedArray) -> Tensor:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from rails_ray.errors import ConflictError, DamagedError, NotFoundError
+from rails_ray.item_ids import ItemId
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import NAME, Storage
 from rails_ray.storage.manifest import Encoded, PartEntry, describe, folder_of, read_json, write_encoded
@@ -46,6 +47,32 @@ def plan(shard_items: list[int], part_items: int) -> list[PlannedPart]:
         for shard, (size, end) in enumerate(zip(shard_items, ends, strict=True))
         for first in range(end - size, end, part_items)
     ]
+
+
+class PartsByItem:
+    """Planned parts by the items that they begin and end with, to tell which one a block of items is.
+
+    Args:
+        item_ids: of the whole corpus.
+    """
+
+    def __init__(self, planned: Iterable[PlannedPart], item_ids: pa.ChunkedArray) -> None:
+        self.parts = {
+            item_ids[part.first_row].as_py(): (part, item_ids[part.first_row + part.num_items - 1].as_py())
+            for part in planned
+        }
+
+    def of(self, item_ids: Sequence[ItemId]) -> PlannedPart:
+        """Raises:
+        RuntimeError: if the items are not exactly those of a part: whatever brought them has cut them anew.
+        """
+        part, last = self.parts.get(item_ids[0], (None, None))
+        if part is None or len(item_ids) != part.num_items or item_ids[-1] != last:
+            raise RuntimeError(
+                f"a block must hold the items of a planned part, {part}, got {len(item_ids)} items "
+                f"from {item_ids[0]!r} to {item_ids[-1]!r}"
+            )
+        return part
 
 
 def begin(storage: Storage, version: str, made_from: dict[str, str | int]) -> None:
@@ -84,7 +111,8 @@ def write_part(storage: Storage, version: str, planned: PlannedPart, part: pa.Ta
     storage.write(f"{folder_of(version)}/{name}", data)
     entry = PartEntry(**dataclasses.asdict(describe(name, data)), **dataclasses.asdict(planned))
     columns = {field.name: str(field.type) for field in part.schema}
-    record = {"part": dataclasses.asdict(entry), "columns": columns}
+    state = dataclasses.asdict(parquet.state_entry(part))
+    record = {"part": dataclasses.asdict(entry), "columns": columns, "state": state}
     try:
         storage.create(_record(version, planned), json.dumps(record, indent=1).encode())
     except ConflictError:
@@ -97,8 +125,10 @@ def rows_written(storage: Storage, version: str) -> set[int]:
     return {int(match[1]) for match in found if match}
 
 
-def read_part(storage: Storage, version: str, planned: PlannedPart) -> tuple[PartEntry, dict[str, str]]:
-    """A written part, with the names and Arrow types of its columns.
+def read_part(
+    storage: Storage, version: str, planned: PlannedPart
+) -> tuple[PartEntry, dict[str, str], parquet.StateEntry]:
+    """A written part, with the names and Arrow types of its columns, and how it stores the items' state.
 
     Raises:
         DamagedError: if it has no record, or one of other items.
@@ -107,13 +137,14 @@ def read_part(storage: Storage, version: str, planned: PlannedPart) -> tuple[Par
         record = read_json(storage, _record(version, planned))
         entry = PartEntry(**record["part"])
         columns: dict[str, str] = record["columns"]
+        state = parquet.StateEntry(**record["state"])
     except NotFoundError:
         raise DamagedError(f"version {version} must hold the part of item row {planned.first_row}, got none") from None
     except (KeyError, TypeError) as error:
         raise DamagedError(f"{_record(version, planned)} must be the record of a part, got: {error}") from None
     if PlannedPart(entry.shard, entry.first_row, entry.num_items) != planned:
         raise DamagedError(f"{_record(version, planned)} must name {planned}, got {entry}: choose another --version")
-    return entry, columns
+    return entry, columns, state
 
 
 def finish(
@@ -133,13 +164,19 @@ def finish(
         files: names and contents; one at a time is held.
 
     Raises:
-        DamagedError: if a part has no record.
+        DamagedError: if a part has no record, or stores its items in another way than the others.
     """
-    entries = []
+    beside = []
     for name, content in files:
         storage.write(f"{folder_of(version)}/{name}", content)
-        entries.append(describe(name, content))
-    written = [read_part(storage, version, part) for part in planned]
+        beside.append(describe(name, content))
+    entries, columns, states = zip(*(read_part(storage, version, part) for part in planned), strict=True)
+    for part, state in zip(planned, states, strict=True):
+        if state != states[0]:
+            raise DamagedError(
+                f"all parts of version {version} must store their items alike, {states[0]}, got {state} for the part "
+                f"of item row {part.first_row}: encode a new version"
+            )
     shard_items = [0] * (planned[-1].shard + 1)
     for part in planned:
         shard_items[part.shard] += part.num_items
@@ -149,9 +186,10 @@ def finish(
         num_items=sum(shard_items),
         shard_items=shard_items,
         query=query,
-        columns=written[0][1],
-        parts=[entry for entry, _ in written],
-        files=entries,
+        columns=columns[0],
+        state=states[0],
+        parts=list(entries),
+        files=beside,
         cutoff_mass=cutoff_mass,
     )
     write_encoded(storage, encoded)

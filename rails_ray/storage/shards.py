@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rails_ray.errors import DamagedError
 from rails_ray.similarities.states import AnyItems
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
@@ -29,11 +30,11 @@ def read_shards(
     """The items of consecutive shards.
 
     Args:
-        num_components: P_X, where the parts may lack the column `average`.
+        num_components: P_X that they must have, where the caller knows what is to compare them.
 
     Raises:
         ValueError: if there is no such shard.
-        DamagedError: if a part is missing or changed.
+        DamagedError: if a part is missing or changed, or its items have other components.
     """
     num_shards = len(described.shard_items)
     for shard in shards:
@@ -44,5 +45,11 @@ def read_shards(
     part = pa.concat_tables(
         pq.read_table(io.BytesIO(read_file(storage, described.version, entry))) for entry in entries
     )
+    state = parquet.item_state(part)
+    if num_components not in (None, state.num_components):
+        raise DamagedError(
+            f"items of version {described.version} must have {num_components} components, as their similarity has, "
+            f"got {state.num_components}: encode a new version"
+        )
     titles = part["title"].to_pylist() if "title" in part.column_names else None
-    return Items(entries[0].first_row, part["item_id"].to_pylist(), titles, parquet.item_state(part, num_components))
+    return Items(entries[0].first_row, part["item_id"].to_pylist(), titles, state)

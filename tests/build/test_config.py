@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rails_ray import config, recipes
-from rails_ray.build.data import for_data, item_inputs, read_corpus, read_data
+from rails_ray.build.data import for_data, read_corpus, read_data
 from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.config.dual_encoder import (
@@ -23,8 +23,9 @@ from rails_ray.config.dual_encoder import (
     Negatives,
     UniformNegatives,
 )
-from rails_ray.data import sequences
 from rails_ray.data.batch import PairSampler, WindowSampler
+from rails_ray.data.corpus import item_inputs
+from rails_ray.data.forms import history as history_form
 from rails_ray.encoders.sasrec import SasrecConfig
 from rails_ray.encoders.solar import ChunksConfig
 from rails_ray.encoders.text import TransformerConfig
@@ -267,7 +268,7 @@ def test_the_corpus_of_histories(histories: RunConfig, storage: Storage) -> None
     assert corpus.query == {"history": "string", "user_id": "string"}
     stored = {name: pq.read_table(io.BytesIO(data)) for name, data in corpus.files.items()}
     assert stored[manifest.ITEMS]["item_id"].to_pylist() == data.item_ids
-    user_ids, rows = sequences.histories_of(stored[manifest.HISTORIES])
+    user_ids, rows = history_form.histories_of(stored[manifest.HISTORIES])
     assert user_ids == data.user_ids
     assert list(map(list, rows)) == list(map(list, data.histories))
     assert model.encode_queries(model.query_features(rows)).components.shape[0] == len(user_ids)

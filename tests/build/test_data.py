@@ -7,8 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rails_ray.build import family
-from rails_ray.build.data import for_data, item_inputs, read_corpus, read_data
+from rails_ray.build.data import for_data, read_corpus, read_data
 from rails_ray.config import DataConfig
+from rails_ray.data.corpus import item_inputs
 from rails_ray.storage.filesystem import Storage
 from support.examples import small_config, write_text_data
 from support.numbers_data import CONFIG, INPUTS, data_of, sparse, texts, vectors, with_encoder

@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 
 from rails_ray.build import family
 from rails_ray.build.data import read_data
+from rails_ray.build.items import Fitting, ItemEncoder
 from rails_ray.build.solar import SolarFamily
 from rails_ray.build.version import version_config, version_model, version_similarity
 from rails_ray.config import DataConfig, RunConfig, to_json
@@ -19,8 +21,9 @@ from rails_ray.losses.bucket_cross_entropy import BucketCrossEntropyConfig
 from rails_ray.models.solar import Predicted, Solar, predicted_buckets
 from rails_ray.quantizers import random_codes
 from rails_ray.similarities.look_up import LookUp, LookUpConfig
-from rails_ray.storage import manifest, parquet, parts
+from rails_ray.storage import codes, manifest, parquet, parts
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.runs import Run
 from rails_ray.training import state
 from support.examples import small_config, small_solar_config, write_text_data
 from support.numbers_data import INPUTS, data_of, texts, with_encoder
@@ -111,6 +114,54 @@ def test_items_that_are_known_keep_their_codes() -> None:
     again, is_new = SolarFamily.of(CONFIG).codes_of(found, item_ids)
     assert not is_new.any()
     assert (again.codes == found.codes).all()
+
+
+def called(function: Any, *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def fitting(storage: Storage, items: dict[str, Any], **fields: Any) -> Fitting:
+    """Of a version v of run r."""
+    weights = {"chunk-000/model.safetensors": "abc"}
+    run = Run(name="r", config=to_json(CONFIG), weights_sha256=weights, validation={}, training={})
+    own = {"storage": storage, "folder": "versions/v", "run": run, "items": pa.table(items)}
+    return Fitting(**{**own, "new_codes": "least_loaded", "remotely": called, **fields})
+
+
+def test_codes_are_made_once_for_a_version_and_its_items_looked_up(tmp_path: Path) -> None:
+    storage, own = Storage(str(tmp_path)), SolarFamily.of(CONFIG)
+    codes.write(storage, "runs/r", own.codes(ITEM_IDS))
+    item_ids = ["new", *ITEM_IDS]
+    asked = fitting(storage, {"item_id": item_ids, "input": item_ids})
+    assert own.fitting_facts(asked) == {"new_codes": "least_loaded"}
+    own.fit(asked)
+    expected, _ = own.codes_of(own.codes(ITEM_IDS), item_ids)
+    assert np.array_equal(codes.read(storage, "versions/v").codes, expected.codes)
+    codes.write(storage, "runs/r", own.codes(ITEM_IDS[::-1]))  # what comes later does not matter
+    own.fit(asked)
+    assert np.array_equal(codes.read(storage, "versions/v").codes, expected.codes)
+
+    def no_weights() -> Iterator[tuple[str, bytes]]:
+        raise AssertionError
+        yield
+
+    assert not own.encodes_inputs
+    encode = own.item_encoder(storage, "versions/v", no_weights(), "cpu")
+    assert isinstance(encode, ItemEncoder)
+    assert encode(["item-3", "new"], None).codes.tolist() == expected.codes[[4, 0]].tolist()
+    with pytest.raises(DamagedError, match="codes must hold every item that is encoded, got none of 'other'"):
+        encode(["other"], None)
+
+
+def test_codes_are_predicted_only_for_texts(tmp_path: Path) -> None:
+    storage, own = Storage(str(tmp_path)), SolarFamily.of(CONFIG)
+    rows, texts = ({"item_id": ["a", "b"], "input": inputs} for inputs in ([0, 1], ["red car", "hat"]))
+    assert own.fitting_facts(fitting(storage, texts, new_codes="predicted")) == {"new_codes": "predicted"}
+    assert family(small_config()).fitting_facts(fitting(storage, texts)) == {}
+    for other, items in ((own, rows), (family(small_config()), texts)):
+        message = f"new_codes predicted needs codes of items with a text, got run 'r' of {other.config.name}"
+        with pytest.raises(ValueError, match=message):
+            other.fitting_facts(fitting(storage, items, new_codes="predicted"))
 
 
 def test_codes_of_new_items_are_chosen_among_what_is_predicted() -> None:

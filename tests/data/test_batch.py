@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 import oracles
 from rails_ray.data.batch import PairSampler, TrainingBatch, WindowSampler
-from rails_ray.data.dataset import ItemLists, Queries
+from rails_ray.data.dataset import ItemLists, Queries, Texts
 from rails_ray.encoders.character_ngrams import hash_texts
 from support.examples import window_sampler
 
 RELEVANT = [[0, 1], [1], [4], [0, 2, 4], [2]]  # item 3 answers nothing
-QUERIES = Queries([f"q{number}" for number in range(5)], ItemLists.of(RELEVANT))
+QUERIES = Queries(Texts(f"q{number}" for number in range(5)), ItemLists.of(RELEVANT))
 QUERY_FEATURES = hash_texts(QUERIES.inputs, (), 10**9)
 ITEM_FEATURES = hash_texts([f"i{row}" for row in range(5)], (), 10**9)
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rails_ray.data.dataset import ItemLists, Queries
+from rails_ray.data.dataset import DenseRows, Inputs, ItemLists, Queries, SparseRows, Texts
 
 LISTS = st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=6)
 
@@ -38,9 +38,11 @@ def test_a_list_that_is_not_there(number: int) -> None:
 
 
 @pytest.mark.parametrize("num_queries", [0, 2, 9])
-@pytest.mark.parametrize("inputs", [["a", "b", "c"], ItemLists.of([[5], [], [6, 7]])], ids=["texts", "histories"])
+@pytest.mark.parametrize(
+    "inputs", [Texts(["a", "b", "c"]), ItemLists.of([[5], [], [6, 7]])], ids=["texts", "histories"]
+)
 @pytest.mark.parametrize("seen", [None, ItemLists.of([[3], [4, 5], []])], ids=["nothing seen", "seen"])
-def test_head_keeps_the_first_queries(inputs: list[str] | ItemLists, seen: ItemLists | None, num_queries: int) -> None:
+def test_head_keeps_the_first_queries(inputs: Inputs, seen: ItemLists | None, num_queries: int) -> None:
     head = Queries(inputs, ItemLists.of([[0], [1, 2], [0]]), seen).head(num_queries)
     kept = min(num_queries, 3)
     assert len(head) == len(head.inputs) == kept
@@ -71,7 +73,7 @@ def test_queries_in_another_corpus_equal_the_naive_loops(relevant: list[list[int
     row_of = dict(zip(kept, places, strict=False))
     same_number = st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=len(relevant), max_size=len(relevant))
     histories, seen = data.draw(same_number), data.draw(st.none() | same_number)
-    texts = [f"query {number}" for number in range(len(relevant))]
+    texts = Texts(f"query {number}" for number in range(len(relevant)))
     rows = np.array([row_of.get(item, -1) for item in range(10)])
 
     for inputs in (texts, ItemLists.of(histories)):
@@ -101,3 +103,37 @@ def test_queries_in_their_own_corpus_are_the_same(lists: list[list[int]]) -> Non
         (queries.seen, asked.seen),
     ):
         assert lists_of(after) == lists_of(before)
+
+
+SPARSE = SparseRows(np.array([0, 2, 2, 3]), np.array([0, 4, 2]), np.array([1.0, 0.5, 2.0], dtype=np.float32), 6)
+ALL_INPUTS = {
+    "texts": Texts(["a", "b", "c"]),
+    "histories": ItemLists.of([[5], [], [6, 7]]),
+    "features": SPARSE,
+    "vectors": DenseRows(np.arange(6, dtype=np.float32).reshape(3, 2)),
+}
+
+
+def told(inputs: Inputs) -> list[str]:
+    """What each query asks, as text."""
+    return [repr(inputs[number]) for number in range(len(inputs))]
+
+
+@pytest.mark.parametrize("inputs", ALL_INPUTS.values(), ids=ALL_INPUTS)
+@given(st.lists(st.integers(0, 2), max_size=5), st.slices(3).filter(lambda rows: rows.step in (None, 1)))
+def test_inputs_are_taken_in_any_order(inputs: Inputs, numbers: list[int], rows: slice) -> None:
+    assert isinstance(inputs, Inputs)
+    taken = inputs.take(np.array(numbers, dtype=np.int64))
+    assert isinstance(taken, type(inputs))
+    assert told(taken) == [told(inputs)[number] for number in numbers]
+    assert told(inputs.take(rows)) == told(inputs)[rows]
+    assert (taken.tobytes() == inputs.tobytes()) == (numbers == [0, 1, 2])
+
+
+@pytest.mark.parametrize("inputs", ALL_INPUTS.values(), ids=ALL_INPUTS)
+def test_only_inputs_of_items_change_with_the_corpus(inputs: Inputs) -> None:
+    asked = inputs.in_corpus(np.array([0, 1, 2, 3, 4, 9, -1, 8]))
+    if isinstance(inputs, ItemLists):
+        assert lists_of(asked) == [[9], [], [8]]
+    else:
+        assert asked is inputs

@@ -254,7 +254,7 @@ def test_bfloat16_is_close_and_gives_float32(values: str) -> None:
 @pytest.mark.parametrize(("config", "inputs"), INPUTS, ids=KINDS)
 def test_it_has_the_surface_of_a_model(config: ChunksConfig, inputs: Any) -> None:
     solar = solar_of(config, inputs, [0])
-    assert solar.reads == config.input
+    assert solar.form == config.input
     assert solar.similarity.num_buckets == 5
 
 

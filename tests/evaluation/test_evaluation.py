@@ -128,7 +128,7 @@ def test_what_the_corpus_lacks_counts_against_every_measure() -> None:
     """Also against a hit rate at more items than the corpus has: to look at all of them is not to find it."""
     model = DualEncoderFamily.of(small_config()).model().eval()
     items = encode_items(model, model.item_features(THINGS))
-    found = Queries(COLOURED.inputs[:2], COLOURED.relevant.take(slice(2)))
+    found = Queries(COLOURED.inputs.take(slice(2)), COLOURED.relevant.take(slice(2)))
     lacking = Queries(COLOURED.inputs, ItemLists.of([*found.relevant, [BEYOND], [BEYOND, BEYOND]]))
     before, after = (evaluate(model, items, queries, "test", 0.9, BETA) for queries in (found, lacking))
     assert after.hit_rate == {k: rate / 2 for k, rate in before.hit_rate.items()}

@@ -65,6 +65,17 @@ def test_own_codes_go_before_those_of_others(own: list[int], others: list[int], 
     assert dict(zip(both.item_ids, both.codes.tolist(), strict=True)) == code_of
 
 
+@given(st.lists(st.integers(0, 9), unique=True), st.data())
+def test_items_are_looked_up_by_their_ids(known: list[int], data: st.DataObject) -> None:
+    made = item_codes(known)
+    asked = data.draw(st.lists(st.sampled_from(known), max_size=6)) if known else []
+    found = made.of(asked)
+    assert found.item_ids == asked
+    assert found.codes.tolist() == [made.codes[known.index(item)].tolist() for item in asked]
+    with pytest.raises(DamagedError, match="codes must hold every item that is encoded, got none of 77"):
+        made.of([*asked, 77])
+
+
 def damage(data: bytes) -> bytes:
     """The same with a page that cannot be unpacked."""
     return data[:4] + bytes([255] * 40) + data[44:]

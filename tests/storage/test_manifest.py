@@ -10,6 +10,7 @@ from rails_ray.errors import DamagedError, NotFoundError
 from rails_ray.storage import manifest, shards
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded, FileEntry, Manifest, PartEntry
+from rails_ray.storage.parquet import StateEntry
 from support.examples import encode
 
 
@@ -52,6 +53,15 @@ def test_shards_hold_their_items(storage: Storage) -> None:
     both = shards.read_shards(storage, made, [0, 1])
     assert both.item_ids == [f"i{row}" for row in range(5)]
     assert torch.equal(both.state.components[3:], second.state.components)
+
+
+def test_a_version_says_how_its_items_are_stored(storage: Storage) -> None:
+    """So that whoever reads it knows before it has read a part."""
+    made = written(storage, [3, 2])
+    assert made.state == StateEntry(kind="components", shapes={"components": [3, 4], "average": [4], "gate": [6]})
+    assert shards.read_shards(storage, made, [0], 3).state.num_components == 3
+    with pytest.raises(DamagedError, match="must have 2 components, as their similarity has, got 3: encode a new"):
+        shards.read_shards(storage, made, [0], 2)
 
 
 def test_unknown_versions(storage: Storage) -> None:
@@ -109,6 +119,7 @@ def test_every_item_row_must_be_there_once(parts: list[PartEntry], message: str)
         shard_items=[2, 2],
         query={},
         columns={},
+        state=StateEntry(kind="components", shapes={}),
         parts=[part(1, 2, 2), part(0, 1, 1), part(0, 0, 1)],
         files=[],
         cutoff_mass=None,
@@ -123,9 +134,17 @@ def test_every_item_row_must_be_there_once(parts: list[PartEntry], message: str)
     [
         (
             lambda value: sealed(value | {"format": 1}),
-            r"manifest\.json must be of format 3, got 1: encode and publish it again",
+            r"manifest\.json must be of format 4, got 1: encode and publish it again",
         ),
-        (lambda value: sealed({"format": 3, "version": "v1"}), r"must have the fields of Manifest, got: 'parts'"),
+        (
+            lambda value: sealed({name: value[name] for name in value if name != "state"} | {"format": 3}),
+            r"manifest\.json must be of format 4, got 3: encode and publish it again",
+        ),
+        (
+            lambda value: sealed(value | {"state": {"kind": "codes"}}),
+            "must have the fields of Manifest, got: .*'shapes'",
+        ),
+        (lambda value: sealed({"format": 4, "version": "v1"}), r"must have the fields of Manifest, got: 'parts'"),
         (lambda value: sealed({name: value[name] for name in value if name != "query"}), "got: .* argument: 'query'"),
         (lambda value: sealed(value | {"files": [{"path": "x"}]}), "got: .*'size_bytes'"),
         (

@@ -1,4 +1,5 @@
 import io
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -50,6 +51,39 @@ def test_codes_come_back_as_they_were(shape: tuple[int, int]) -> None:
     assert back.codes.dtype == torch.int32
     assert torch.equal(back.codes, codes)
     assert torch.equal(item_state(part.slice(1, 2)).codes, codes[1:3])
+
+
+STATE_OF = {"kind": "components", "shapes": {"components": [3, 4]}}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        (None, "an index part must say how it stores its items, got: b'state': encode a new one"),
+        (b"{", "an index part must say how it stores its items, got: .*: encode a new one"),
+        (b'{"kind": "codes"}', "an index part must say how it stores its items, got: .*'shapes'"),
+        (
+            json.dumps(STATE_OF | {"shapes": {"components": [2, 4]}}).encode(),
+            "column 'components' of an index part must have 2 x 4 numbers for each item, got 12: encode a new version",
+        ),
+        (
+            json.dumps(STATE_OF | {"shapes": {"codes": [3]}}).encode(),
+            "an index part must have the column 'codes' of its items' state, got none",
+        ),
+        (
+            json.dumps(STATE_OF | {"kind": "graphs"}).encode(),
+            "an index part must hold items of a known kind, got 'graphs' without 'graphs'",
+        ),
+        (
+            json.dumps(STATE_OF | {"kind": "codes"}).encode(),
+            "an index part must hold items of a known kind, got 'codes' without 'codes'",
+        ),
+    ],
+)
+def test_a_part_that_does_not_say_what_it_holds(metadata: bytes | None, message: str) -> None:
+    part = part_of(random_states(1, 2)[1]).replace_schema_metadata(None if metadata is None else {"state": metadata})
+    with pytest.raises(DamagedError, match=message):
+        item_state(part)
 
 
 def test_a_slice_holds_its_own_items() -> None:

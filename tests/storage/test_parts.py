@@ -3,6 +3,7 @@ import io
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -34,6 +35,18 @@ def test_a_plan_holds_every_row_once_within_its_shard(num_items: int, num_shards
     assert len(planned) == sum(-(-size // part_items) for size in shard_items)  # and no more parts than it takes
 
 
+def test_a_block_is_known_by_its_items() -> None:
+    item_ids = [f"i{row}" for row in range(10)]
+    planned = parts.plan([6, 4], 3)
+    by_item = parts.PartsByItem(planned[1:], pa.chunked_array([item_ids[:4], item_ids[4:]]))
+    for part in planned[1:]:
+        assert by_item.of(item_ids[part.first_row : part.first_row + part.num_items]) == part
+    for wrong in (item_ids[:3], item_ids[3:5], item_ids[3:7], item_ids[4:7], ["i3", "i5", "i4"], item_ids[3:9]):
+        message = rf"a block must hold the items of a planned part, .*, got {len(wrong)} items from '{wrong[0]}' to"
+        with pytest.raises(RuntimeError, match=message):
+            by_item.of(wrong)
+
+
 @given(st.integers(1, 60), st.integers(1, 7))
 def test_shards_are_of_equal_size_but_for_one_item(num_items: int, num_shards: int) -> None:
     sizes = parts.even_shards(num_items, num_shards)
@@ -46,6 +59,9 @@ PLANNED = PlannedPart(shard=1, first_row=4, num_items=3)
 ITEMS = random_states(1, 3)[1]
 
 
+ENTRY = {"path": "x", "size_bytes": 1, "sha256": "", "shard": 1, "first_row": 4, "num_items": 3}
+
+
 def files(storage: Storage) -> list[str]:
     return storage.list("versions/v1/shard-001")
 
@@ -53,12 +69,13 @@ def files(storage: Storage) -> list[str]:
 def test_a_part_comes_back_with_its_columns(storage: Storage) -> None:
     table = part_of(ITEMS, 4)
     parts.write_part(storage, "v1", PLANNED, table)
-    entry, columns = parts.read_part(storage, "v1", PLANNED)
+    entry, columns, state = parts.read_part(storage, "v1", PLANNED)
     assert (entry.shard, entry.first_row, entry.num_items) == (1, 4, 3)
     assert [f"shard-001/{name}" for name in files(storage)] == [entry.path]
     assert pq.read_table(io.BytesIO(manifest.read_file(storage, "v1", entry))).equals(table)
     assert columns == {field.name: str(field.type) for field in table.schema}
     assert columns["item_id"] == "string"
+    assert (state.kind, state.shapes) == ("components", {"components": [3, 4], "average": [4], "gate": [6]})
 
 
 def test_of_two_attempts_the_first_stands_and_the_other_leaves_nothing(storage: Storage) -> None:
@@ -81,7 +98,7 @@ def test_an_attempt_that_died_before_its_record_is_no_part(storage: Storage, mon
     assert len(files(storage)) == 1
     assert parts.rows_written(storage, "v1") == set()
     parts.write_part(storage, "v1", PLANNED, part_of(ITEMS, 4))
-    entry, _ = parts.read_part(storage, "v1", PLANNED)
+    entry, _, _ = parts.read_part(storage, "v1", PLANNED)
     assert entry.path.removeprefix("shard-001/") in files(storage)
     assert len(files(storage)) == 2  # an orphan, which no record names
 
@@ -160,9 +177,23 @@ def test_a_part_of_another_plan(storage: Storage) -> None:
             json.dumps({"part": {"path": "x"}, "columns": {}}).encode(),
             "must be the record of a part, got: .*'size_bytes'",
         ),
+        (
+            json.dumps({"part": ENTRY, "columns": {}}).encode(),
+            "must be the record of a part, got: 'state'",
+        ),
     ],
 )
 def test_a_record_that_is_none(storage: Storage, record: bytes, message: str) -> None:
     storage.write(RECORD, record)
     with pytest.raises(DamagedError, match=message):
         parts.read_part(storage, "v1", PLANNED)
+
+
+def test_parts_that_store_their_items_in_two_ways_are_no_version(storage: Storage) -> None:
+    planned = parts.plan([3, 3], 3)
+    for part, p_x in zip(planned, (3, 2), strict=True):
+        items = random_states(1, 3, p_x=p_x)[1]
+        parts.write_part(storage, "v1", part, part_of(items, part.first_row))
+    message = r"all parts of version v1 must store their items alike, .* got .* for the part of item row 3: encode"
+    with pytest.raises(DamagedError, match=message):
+        parts.finish(storage, "v1", planned, run="r", query={}, files=[], cutoff_mass=None)

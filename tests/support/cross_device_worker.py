@@ -14,7 +14,7 @@ from rails_ray.collectives.gather import gather_constants
 from rails_ray.collectives.group import device, num_workers, rank
 from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.config import RunConfig
-from rails_ray.data.dataset import ItemLists, Queries
+from rails_ray.data.dataset import ItemLists, Queries, Texts
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.encoders.text import TransformerConfig
 from rails_ray.losses.mutual_information import mutual_information
@@ -27,7 +27,9 @@ from rails_ray.training.step import TrainingStep, in_one_process
 from rails_ray.training.terms import TermsConfig
 from support.examples import small_config
 
-QUERIES = ["red", "car", "blue hat", "hat", "a car that is blue", "green", "the green tree", "tree", "stone", "pink"]
+QUERIES = Texts(
+    ["red", "car", "blue hat", "hat", "a car that is blue", "green", "the green tree", "tree", "stone", "pink"]
+)
 ITEMS = ["red car", "red hat", "blue car", "blue hat", "green tree", "pink stone", "grey stone of some size"]
 ANSWERS = ItemLists.of([[0, 1], [0, 2], [3], [1, 3], [2], [4], [4], [4], [5, 6], [5]])
 # Of the 14 pairs an epoch has batches of 8 and of 6: even for two workers and for three; of 5, 5 and 4; of 13 and 1.

@@ -22,7 +22,7 @@ from rails_ray.config import DataConfig, RunConfig, to_json
 from rails_ray.config.dual_encoder import DualEncoderConfig, UniformNegatives
 from rails_ray.config.solar import SolarConfig
 from rails_ray.data.batch import PairSampler, WindowSampler
-from rails_ray.data.dataset import ItemLists, Queries
+from rails_ray.data.dataset import ItemLists, Queries, Texts
 from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.encoders.sasrec import SasrecConfig
 from rails_ray.encoders.solar import ChunksConfig
@@ -132,7 +132,7 @@ def small_history_config(similarity: str = "mixture", dropout: float = 0.0) -> R
     return small_config(similarity).with_family(encoder=encoder)
 
 
-COLOURED = Queries(["red", "car", "blue hat", "hat"], ItemLists.of([[0, 1], [0, 2], [3], [1, 3]]))
+COLOURED = Queries(Texts(["red", "car", "blue hat", "hat"]), ItemLists.of([[0, 1], [0, 2], [3], [1, 3]]))
 THINGS = ["red car", "red hat", "blue car", "blue hat"]
 
 
@@ -152,7 +152,7 @@ def window_sampler(**options: int) -> WindowSampler:
 
 def batches_of(model: DualEncoder, **options: int) -> PairSampler | WindowSampler:
     """Those that the model reads."""
-    return sampler_of(model, **options) if model.reads == "text" else window_sampler(**options)
+    return sampler_of(model, **options) if model.form == "text" else window_sampler(**options)
 
 
 def write_text_data(folder: Path, *, num_items: int = 60, seed: int = 0) -> Path:

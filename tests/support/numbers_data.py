@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rails_ray.config import RunConfig
-from rails_ray.data.dataset import DataSet, ItemLists, Queries, SparseRows
+from rails_ray.data.dataset import DataSet, DenseRows, ItemLists, Queries, SparseRows, Texts
 from support.examples import small_solar_config
 
 CONFIG = small_solar_config()
@@ -26,8 +26,8 @@ def data_of(inputs: Callable[[int, int], Any]) -> DataSet:
     return DataSet([f"i{row}" for row in range(10)], np.arange(10), queries)
 
 
-def vectors(count: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((count, 7)).astype(np.float32)
+def vectors(count: int, seed: int) -> DenseRows:
+    return DenseRows(np.random.default_rng(seed).standard_normal((count, 7)).astype(np.float32))
 
 
 def sparse(count: int, seed: int) -> SparseRows:
@@ -35,8 +35,8 @@ def sparse(count: int, seed: int) -> SparseRows:
     return SparseRows(2 * np.arange(count + 1), indices, np.ones(2 * count, dtype=np.float32), 8)
 
 
-def texts(count: int, seed: int) -> list[str]:
-    return [f"word{number} split{seed}" for number in range(count)]
+def texts(count: int, seed: int) -> Texts:
+    return Texts(f"word{number} split{seed}" for number in range(count))
 
 
 INPUTS = [("text", texts, 0), ("features", sparse, 8), ("vector", vectors, 7)]

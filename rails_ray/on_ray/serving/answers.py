@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.policies import Cut, cut
+from rails_ray.data.forms.fields import shortened
 from rails_ray.errors import UnavailableError
 from rails_ray.item_ids import ItemId
 from rails_ray.on_ray.serving.schemas import (
@@ -20,7 +21,6 @@ from rails_ray.on_ray.serving.schemas import (
     ExplainedItem,
     ExplainResponse,
     QueryResult,
-    shortened,
 )
 from rails_ray.on_ray.serving.shard import Asked, ShardAnswer, ShardExplanation
 from rails_ray.retrieval.sharded import merge

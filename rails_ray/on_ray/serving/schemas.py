@@ -1,51 +1,17 @@
 """The JSON of the HTTP API, version 1."""
 
-import reprlib
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    GetCoreSchemaHandler,
-    JsonValue,
-    StrictBool,
-    StrictInt,
-    StrictStr,
-    model_validator,
-)
-from pydantic_core import CoreSchema, core_schema
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, create_model, model_validator
 
-LARGEST_INTEGER = 2**31 - 1  # far above what an index holds, and a tensor takes it
-LONGEST_ECHO = 60  # characters of what a request said, in a sentence about it
+from rails_ray.data.forms import FORMS
+from rails_ray.data.forms.fields import LARGEST_INTEGER, LONGEST_ECHO, FieldDefinition, Finite, IdField, shortened
+from rails_ray.item_ids import ItemId
 
-
-class _Id:
-    """A union that has one error, at its own place: a client knows nothing of its branches."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        message = "Input should be a string or an integer"
-        return core_schema.custom_error_schema(handler(source), "item_id", custom_error_message=message)
-
-
-class _Key:
-    """An integer as a key of a JSON object, where it is a string, and each number can be written in one way."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        digits = core_schema.str_schema(pattern="^(0|[1-9][0-9]{0,9})$")
-        number = core_schema.int_schema(le=LARGEST_INTEGER)
-        message = f"must have integers from 0 to {LARGEST_INTEGER} in decimal digits as keys"
-        read = core_schema.chain_schema([digits, number])
-        return core_schema.custom_error_schema(read, "key", custom_error_message=message)
-
-
-# Numbers are strict: an integer will do for a float, but neither "3", true nor, for an integer, 3.0.
-Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Between0And1 = Annotated[Finite, Field(gt=0, lt=1)]
 Share = Annotated[Finite, Field(ge=0, le=1)]
 Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_INTEGER)]
-ItemId = Annotated[StrictStr | StrictInt, _Id()]
 
 
 class _Strict(BaseModel):
@@ -72,45 +38,46 @@ def _one_of(names: Sequence[str]) -> ConfigDict:
     return ConfigDict(json_schema_extra={"oneOf": given})
 
 
-QUERY_FORMS = ("text", "embedding", "features", "history", "user_id")
+ASKED_BY: dict[str, FieldDefinition] = {name: field for form in FORMS.values() for name, field in form.fields.items()}
 CUTOFF_FORMS = ("mass", "coverage", "nucleus", "probability", "score", "top_k")
 
 
-class QueryInput(_Strict):
-    """One query, by exactly one of text, embedding, features, history and user_id, of which an index takes some."""
-
-    model_config = _one_of(QUERY_FORMS)
-
-    text: Annotated[str, Field(min_length=1, max_length=10_000)] | None = None
-    embedding: Annotated[list[Finite], Field(min_length=1, max_length=65_536, fail_fast=True)] | None = Field(
-        None,
-        description="The representation that the query tower would make, of its width; or, where queries are vectors, "
-        "the query itself.",
-    )
-    features: (
-        Annotated[
-            dict[Annotated[int, _Key()], Finite],
-            Field(max_length=100_000, fail_fast=True, json_schema_extra={"additionalProperties": False}),
-        ]
-        | None
-    ) = Field(
-        None, description="The value of each feature by its number in decimal digits, where queries are features."
-    )
-    history: Annotated[list[ItemId], Field(min_length=1, max_length=10_000, fail_fast=True)] | None = Field(
-        None, description="Items in time order; ids that the index does not know are ignored."
-    )
-    user_id: ItemId | None = Field(None, description="A user whose history the index holds.")
-    exclude_seen: StrictBool = Field(
-        True, description="Whether the items of the history are passed over by the search."
-    )
-    exclude: Annotated[list[ItemId], Field(max_length=100_000, fail_fast=True)] = Field(
-        default=[], description="Items that no answer may hold; ids that the index does not know are ignored."
-    )
+class _Asked(_Strict):
+    model_config = _one_of(list(ASKED_BY))
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        _exactly_one(self, QUERY_FORMS)
+        _exactly_one(self, list(ASKED_BY))
         return self
+
+
+if TYPE_CHECKING:
+
+    class QueryInput(_Asked):
+        """One query, by a field of its form."""
+
+        exclude_seen: bool
+        exclude: list[ItemId]
+
+else:
+    *FIRST, LAST = ASKED_BY
+    QueryInput = create_model(
+        "QueryInput",
+        __base__=_Asked,
+        __module__=__name__,
+        __doc__=f"One query, by exactly one of {', '.join(FIRST)} and {LAST}, of which an index takes some.",
+        **ASKED_BY,
+        exclude_seen=(
+            StrictBool,
+            Field(True, description="Whether the items of the history are passed over by the search."),
+        ),
+        exclude=(
+            Annotated[list[IdField], Field(max_length=100_000, fail_fast=True)],
+            Field(
+                default=[], description="Items that no answer may hold; ids that the index does not know are ignored."
+            ),
+        ),
+    )
 
 
 class CutoffInput(_Strict):
@@ -216,7 +183,7 @@ class QueryResult(BaseModel):
         where the model cannot tell.
     """
 
-    items: list[ItemId]
+    items: list[IdField]
     titles: list[str] | None
     scores: list[float]
     threshold: float | None
@@ -259,13 +226,13 @@ class SearchResponse(BaseModel):
 
 class ExplainRequest(_Strict):
     query: QueryInput
-    items: Annotated[list[ItemId], Field(min_length=1, max_length=1000, fail_fast=True)]
+    items: Annotated[list[IdField], Field(min_length=1, max_length=1000, fail_fast=True)]
 
 
 class ExplainedItem(BaseModel):
     """score = sum of gates * cosines; both [P_Q][P_X], the gates at least 0 and 1 in sum."""
 
-    item: ItemId
+    item: IdField
     title: str | None
     score: float
     cosines: list[list[float]]
@@ -326,24 +293,3 @@ def _place(steps: Sequence[str | int]) -> str:
         name = str(step) if is_name else shortened(step)
         where += name if not where else f".{name}" if is_name else f"[{name}]"
     return where or "the body"
-
-
-class _Echo(reprlib.Repr):
-    """As Python writes values, but JSON's own words; no more of a long or deep one than is shown."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxstring = self.maxlong = self.maxother = LONGEST_ECHO
-        self.maxlevel = 3
-
-    def repr_bool(self, value: bool, level: int) -> str:
-        return "true" if value else "false"
-
-    def repr_NoneType(self, value: None, level: int) -> str:  # noqa: N802 (called by the name of the type)
-        return "null"
-
-
-def shortened(value: Any) -> str:
-    """What a request said, as short as an error may repeat it."""
-    text = _Echo().repr(value)
-    return text if len(text) <= LONGEST_ECHO else f"{text[: LONGEST_ECHO - 3]}..."

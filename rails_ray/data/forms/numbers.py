@@ -18,13 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rails_ray.data.dataset import DataSet, SparseRows
+from rails_ray.data.corpus import Corpus
+from rails_ray.data.dataset import DataSet, DenseRows, SparseRows
 from rails_ray.data.relevance import by_split
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import ID, INTEGERS, NUMBERS, TEXT, check_distinct, read_table
 
 MOST_FEATURES = 2**24  # each of which has a row of weights in every chunk, 2 KB for a hidden layer of 512
-FORMS = {"feature_indices": INTEGERS, "feature_values": NUMBERS, "vector": NUMBERS}
+TABLES = "items.parquet, queries.parquet and relevance.parquet"
+QUERY_COLUMNS = {"feature_indices": INTEGERS, "feature_values": NUMBERS, "vector": NUMBERS}
 
 
 def read(storage: Storage) -> DataSet:
@@ -35,11 +37,11 @@ def read(storage: Storage) -> DataSet:
         ValueError: if a table is not as the contract says; the message names file, column and row.
     """
     items, file = read_items(storage), f"{storage}/queries.parquet"
-    queries = read_table(storage, "queries.parquet", {"query_id": ID, "split": TEXT}, optional=FORMS)
-    forms = [name for name in queries.column_names if name in FORMS]
+    queries = read_table(storage, "queries.parquet", {"query_id": ID, "split": TEXT}, optional=QUERY_COLUMNS)
+    forms = [name for name in queries.column_names if name in QUERY_COLUMNS]
     if forms == ["vector"]:
         vectors = _vectors(queries["vector"], file)
-        split = by_split(storage, queries, items, lambda rows: vectors[rows])
+        split = by_split(storage, queries, items, vectors.take)
     elif forms == ["feature_indices", "feature_values"]:
         sparse = _sparse_rows(queries, file)
         split = by_split(storage, queries, items, sparse.take)
@@ -65,8 +67,18 @@ def read_items(storage: Storage) -> pa.Table:
     return items.rename_columns(["title" if name == "text" else name for name in items.column_names])
 
 
-def _vectors(column: pa.ChunkedArray, file: str) -> NDArray[np.float32]:
-    """[Q, D]."""
+def corpus(storage: Storage, query: dict[str, str]) -> Corpus:
+    """What is to be encoded.
+
+    Args:
+        query: as in `Corpus`.
+    """
+    items = read_items(storage)
+    titles = items["title"] if "title" in items.column_names else None
+    return Corpus.of(items["item_id"], np.arange(items.num_rows), titles, query)
+
+
+def _vectors(column: pa.ChunkedArray, file: str) -> DenseRows:
     starts, values = _parts(column)
     lengths = np.diff(starts)
     if not lengths[0]:
@@ -77,7 +89,7 @@ def _vectors(column: pa.ChunkedArray, file: str) -> NDArray[np.float32]:
             f"column 'vector' of {file} must hold {lengths[0]} numbers in every row as in row 0, "
             f"got {lengths[wrong[0]]} in row {wrong[0]}"
         )
-    return _finite(starts, values, "vector", file).reshape(len(lengths), -1)
+    return DenseRows(_finite(starts, values, "vector", file).reshape(len(lengths), -1))
 
 
 def _sparse_rows(queries: pa.Table, file: str) -> SparseRows:

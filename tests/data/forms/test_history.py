@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
-from rails_ray.data import sequences
-from rails_ray.data.sequences import SequenceData
+from rails_ray.data.dataset import ItemLists
+from rails_ray.data.forms import history as history_form
+from rails_ray.data.forms.history import HistoryForm, SequenceData
 from rails_ray.errors import NotFoundError
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
@@ -47,7 +48,7 @@ def test_reading_equals_the_loops(tmp_path_factory: pytest.TempPathFactory, data
         **({} if users is None else {"users": {"user_id": [named(user) for user in users], "age": [1] * 8}}),
     )
 
-    read = sequences.read(storage)
+    read = HistoryForm().read(storage)
     expected = oracles.histories(interactions)
     order = dict.fromkeys(user for user, _, _ in interactions) if users is None else map(named, users)
     assert read.user_ids == [user for user in order if user in expected]
@@ -65,11 +66,11 @@ def test_reading_equals_the_loops(tmp_path_factory: pytest.TempPathFactory, data
 
 
 def test_an_item_is_held_out_of_training_and_of_validation() -> None:
-    histories = sequences.ItemLists.of([[4, 5, 6, 7], [1, 2, 3], [8, 9], [0]])
+    histories = ItemLists.of([[4, 5, 6, 7], [1, 2, 3], [8, 9], [0]])
     asked = {
         split: [([*before], row) for before, (row,) in zip(queries.inputs, queries.relevant, strict=True)]
-        for split, held_out in sequences.HELD_OUT.items()
-        for queries in [sequences.leave_one_out(histories, held_out, "here")]
+        for split, held_out in history_form.HELD_OUT.items()
+        for queries in [history_form.leave_one_out(histories, held_out, "here")]
     }
     assert asked == {
         "train": [([4], 5), ([8], 9)],
@@ -85,19 +86,19 @@ def test_tables_may_lack_titles_and_hold_other_columns(tmp_path: Path) -> None:
         interactions={"user_id": [1] * 4, "item_id": [5] * 4, "position": [1, 2, 3, 4], "stars": [5.0] * 4},
         items={"item_id": [5]},
     )
-    assert sequences.read(storage).titles is None
+    assert HistoryForm().read(storage).titles is None
 
 
 @pytest.mark.parametrize("user_ids", [["a", "b", "c"], [7, 8, 9]])
 def test_histories_come_back_from_their_table(user_ids: list[Any], tmp_path: Path) -> None:
-    histories = sequences.ItemLists.of([[0, 1, 1], [2], [0, 2]])
+    histories = ItemLists.of([[0, 1, 1], [2], [0, 2]])
     data = SequenceData([1, 2, 3], np.arange(3), {}, user_ids, histories)
     path = tmp_path / "histories.parquet"
-    path.write_bytes(parquet.to_bytes(sequences.histories_table(data)))
-    back_ids, back = sequences.histories_of(pq.read_table(path))
+    path.write_bytes(parquet.to_bytes(history_form.histories_table(data)))
+    back_ids, back = history_form.histories_of(pq.read_table(path))
     assert back_ids == user_ids
     assert list(map(list, back)) == list(map(list, histories))
-    _, some = sequences.histories_of(pq.read_table(path).slice(1, 2))
+    _, some = history_form.histories_of(pq.read_table(path).slice(1, 2))
     assert list(map(list, some)) == [[2], [0, 2]]
 
 
@@ -198,7 +199,7 @@ def test_a_table_that_breaks_the_contract(tmp_path: Path, table: str, change: di
     else:
         write(storage, **GOOD | {table: columns})
     with pytest.raises(ValueError, match=message):
-        sequences.read(storage)
+        HistoryForm().read(storage)
 
 
 @pytest.mark.parametrize("name", ["interactions", "items"])
@@ -206,7 +207,7 @@ def test_a_table_is_missing(tmp_path: Path, name: str) -> None:
     folder = write_sequence_data(tmp_path)
     (folder / f"{name}.parquet").unlink()
     with pytest.raises(NotFoundError, match=rf"{name}\.parquet must exist, got no such file"):
-        sequences.read(Storage(str(folder)))
+        HistoryForm().read(Storage(str(folder)))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +215,7 @@ def test_a_table_is_missing(tmp_path: Path, name: str) -> None:
     [("ml-1m", 6_040, 3_706, 1_000_209), ("amazon-beauty", 22_363, 12_101, 198_502)],
 )
 def test_real_sequences(name: str, num_users: int, num_items: int, num_interactions: int) -> None:
-    data = sequences.read(real_data(name))
+    data = HistoryForm().read(real_data(name))
     assert (len(data.user_ids), len(data.item_ids)) == (num_users, num_items)
     assert data.histories.lengths.sum() == num_interactions
     assert [len(data.queries[split]) for split in ("train", "valid", "test")] == [num_users] * 3  # all are long enough

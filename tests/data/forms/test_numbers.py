@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rails_ray.data import features
-from rails_ray.data.dataset import SPLITS, DataSet, SparseRows
+from rails_ray.data.dataset import SPLITS, DataSet, DenseRows, SparseRows
+from rails_ray.data.forms import numbers
 from rails_ray.errors import NotFoundError
 from rails_ray.storage.filesystem import Storage
 from support.examples import real_data
@@ -38,7 +38,7 @@ def write(folder: Path, inputs: dict[str, pa.Array]) -> Path:
 
 
 def read(folder: Path) -> DataSet:
-    return features.read(Storage(str(folder)))
+    return numbers.read(Storage(str(folder)))
 
 
 def rewrite(folder: Path, name: str, change) -> None:
@@ -86,9 +86,9 @@ def test_vectors_are_those_of_the_table(dense: Path) -> None:
     data = read(dense)
     for split, queries in expected_queries().items():
         inputs = data.queries[split].inputs
-        assert isinstance(inputs, np.ndarray)
-        assert inputs.dtype == np.float32
-        assert inputs.tolist() == [VECTORS[query] for query in queries]
+        assert isinstance(inputs, DenseRows)
+        assert inputs.values.dtype == np.float32
+        assert inputs.values.tolist() == [VECTORS[query] for query in queries]
 
 
 @pytest.mark.parametrize("form", ["sparse", "dense"])
@@ -108,7 +108,7 @@ def test_relevance_is_that_of_the_table(form: str, request: pytest.FixtureReques
 def test_lists_may_be_of_any_type(dense: Path, kind: pa.DataType) -> None:
     whole = [[float(int(value)) for value in vector] for vector in VECTORS]
     rewrite(dense, "queries", with_column("vector", pa.array(whole, kind)))
-    assert read(dense).queries["test"].inputs.tolist() == [whole[query] for query in range(0, NUM_QUERIES, 5)]
+    assert read(dense).queries["test"].inputs.values.tolist() == [whole[query] for query in range(0, NUM_QUERIES, 5)]
 
 
 def test_what_is_shown_is_the_title_or_else_the_text(sparse: Path) -> None:
@@ -128,7 +128,8 @@ def test_the_first_queries_and_another_corpus(sparse: Path, dense: Path) -> None
         asked = queries.in_corpus(np.full(NUM_ITEMS, -1), 5)
         assert asked.inputs is queries.inputs
         assert set(asked.relevant.rows) == {5}
-    assert (read(dense).queries["train"].head(3).inputs == read(dense).queries["train"].inputs[:3]).all()
+    whole = read(dense).queries["train"]
+    assert (whole.head(3).inputs.values == whole.inputs.values[:3]).all()
 
 
 @pytest.mark.parametrize(
@@ -310,7 +311,7 @@ def test_what_it_shares_with_texts_is_checked(sparse: Path) -> None:
     ],
 )
 def test_real_features(name: str, width: int, num_items: int, sizes: dict[str, int]) -> None:
-    data = features.read(real_data(name))
+    data = numbers.read(real_data(name))
     assert len(data.item_ids) == num_items
     assert {split: len(data.queries[split]) for split in SPLITS} == sizes
     assert {data.queries[split].inputs.width for split in SPLITS} == {width}

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from rails_ray.data.dataset import SparseRows
+from rails_ray.data.dataset import DenseRows, SparseRows, Texts
+from rails_ray.data.forms import FORMS
 from rails_ray.encoders.solar import Chunk, ChunksConfig
 from rails_ray.models.solar import Solar
-from rails_ray.on_ray.serving.encoder import encode_to_tables
+from rails_ray.on_ray.serving.encoder import EncodedQueries, encode
 from rails_ray.similarities.look_up import LookUpConfig
 
 SPARSE = SparseRows(np.array([0, 2, 3]), np.array([0, 4, 2]), np.array([1.0, 0.5, 2.0], dtype=np.float32), 6)
-LEARNT = {"text": ["red car", "hat"], "features": SPARSE, "vector": np.eye(3, dtype=np.float32)}
+LEARNT = {"text": Texts(["red car", "hat"]), "features": SPARSE, "vector": DenseRows(np.eye(3, dtype=np.float32))}
 
 
 def solar_of(kind: Any, width: int) -> Solar:
@@ -25,6 +26,15 @@ def solar_of(kind: Any, width: int) -> Solar:
     return Solar(config, LookUpConfig(), chunks)
 
 
+def encoded_by(model: Solar, queries: list[dict[str, Any]]) -> EncodedQueries:
+    def no_file(name: str) -> bytes:
+        raise AssertionError(name)
+
+    reader = FORMS[model.form].reader(model, no_file)
+    encode(model, reader, [reader.example()])
+    return encode(model, reader, queries)
+
+
 def test_features() -> None:
     model = solar_of("features", 6)
     queries = [
@@ -33,7 +43,7 @@ def test_features() -> None:
         {"features": {}},
         {"features": {2: 7.0}},
     ]
-    encoded = encode_to_tables(model, queries)
+    encoded = encoded_by(model, queries)
     expected = model.encode_queries(model.query_features(SPARSE)).tables
     assert torch.allclose(encoded.state.tables[[0, 3]], expected)
     assert encoded.is_known == [True, False, False, True]
@@ -43,13 +53,13 @@ def test_features() -> None:
 def test_vectors() -> None:
     model = solar_of("vector", 3)
     vectors = [[1.0, 0.0, -2.0], [0.0, 0.0, 0.0]]
-    encoded = encode_to_tables(model, [{"embedding": vector} for vector in vectors])
+    encoded = encoded_by(model, [{"embedding": vector} for vector in vectors])
     assert torch.allclose(encoded.state.tables, model.encode_queries(model.query_features(np.array(vectors))).tables)
     assert encoded.is_known == [True, False]
 
 
 def test_texts() -> None:
-    encoded = encode_to_tables(solar_of("text", 0), [{"text": "a RED boat"}, {"text": "boat"}])
+    encoded = encoded_by(solar_of("text", 0), [{"text": "a RED boat"}, {"text": "boat"}])
     assert encoded.is_known == [True, False]
     assert encoded.seen == [[], []]
 
@@ -72,4 +82,4 @@ def test_texts() -> None:
 def test_what_the_index_does_not_read(kind: str, query: dict[str, Any], message: str) -> None:
     model = solar_of(kind, {"text": 0, "features": 6, "vector": 3}[kind])
     with pytest.raises(ValueError, match=message):
-        encode_to_tables(model, [query])
+        encoded_by(model, [query])

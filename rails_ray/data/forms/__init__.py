@@ -1,0 +1,94 @@
+"""Forms of queries: one way to ask each, from the tables of a data set to the field of a request.
+
+| member     | a query is                            | a request's fields   | a folder's tables         |
+|------------|---------------------------------------|----------------------|---------------------------|
+| `text`     | a text                                | `text`               | items, queries, relevance |
+| `vector`   | a vector                              | `embedding`          | items, queries, relevance |
+| `features` | numbers of features with a value each | `features`           | items, queries, relevance |
+| `history`  | items in time order                   | `history`, `user_id` | items, interactions       |
+
+`numbers` reads the tables of the two that are numbers; `fields` is what the fields of requests are made of.
+
+A query of any form may also be given by its representation, as field `embedding`, where the model takes one. Of queries
+that are vectors that field is the query itself.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from rails_ray.data.corpus import Corpus, Packaged
+from rails_ray.data.dataset import DataSet, Inputs
+from rails_ray.data.forms.features import FeaturesForm
+from rails_ray.data.forms.fields import FieldDefinition
+from rails_ray.data.forms.history import HistoryForm
+from rails_ray.data.forms.text import TextForm
+from rails_ray.data.forms.vector import VectorForm
+from rails_ray.item_ids import ItemId
+from rails_ray.models import Model
+from rails_ray.storage.filesystem import Storage
+
+
+@runtime_checkable
+class QueryReader(Protocol):
+    """Reads what requests ask of one version."""
+
+    def read(self, query: dict[str, Any], where: str) -> Any:
+        """A query as the model reads it.
+
+        Args:
+            query: by the fields of its form, of which one is given.
+            where: it stands in the request, for messages.
+
+        Raises:
+            ValueError: if the model cannot read it.
+        """
+
+    def seen(self, read: Any) -> list[ItemId]:
+        """The items of a query that was read, which its answer need not hold."""
+
+    def batch(self, read: list[Any]) -> Inputs:
+        """Queries that were read, as inputs of the model."""
+
+    def example(self) -> dict[str, Any]:
+        """A query that the model can read, to see that it does."""
+
+
+@runtime_checkable
+class QueryForm(Protocol):
+    @property
+    def fields(self) -> Mapping[str, FieldDefinition]:
+        """The fields of a request by one of which such a query is given."""
+
+    @property
+    def tables(self) -> str:
+        """The files of a data set's folder, in words."""
+
+    @property
+    def packaged(self) -> Packaged | None:
+        """The data set that is there without any folder; None where there is none."""
+
+    def read(self, folder: Storage) -> DataSet:
+        """Read and check the tables of a folder.
+
+        Raises:
+            NotFoundError: if a table is not there.
+            ValueError: if a table is not as the contract says; the message names file, column and row.
+        """
+
+    def corpus(self, folder: Storage) -> Corpus:
+        """What is to be encoded, and what answers need beside it; raises what `read` does."""
+
+    def reader(self, model: Model, read_file: Callable[[str], bytes]) -> QueryReader:
+        """What reads the requests of a version.
+
+        Args:
+            read_file: the bytes of a file of the version, one of `Corpus.files`, by its name.
+        """
+
+
+FORMS: dict[str, QueryForm] = {
+    "text": TextForm(),
+    "vector": VectorForm(),
+    "features": FeaturesForm(),
+    "history": HistoryForm(),
+}

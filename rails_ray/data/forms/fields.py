@@ -1,0 +1,69 @@
+"""What the fields of requests are made of, and how a sentence about a request repeats what came."""
+
+import reprlib
+from typing import Annotated, Any
+
+from pydantic import Field, GetCoreSchemaHandler, StrictInt, StrictStr
+from pydantic_core import CoreSchema, core_schema
+
+FieldDefinition = tuple[Any, Any]  # type, and default or `Field`: what `pydantic.create_model` takes
+LARGEST_INTEGER = 2**31 - 1  # far above what an index holds, and a tensor takes it
+LARGEST_NUMBER = 1e6  # of an embedding: far above what towers make, far below where float32 products overflow
+LONGEST_ECHO = 60  # characters of what a request said, in a sentence about it
+
+
+class _Id:
+    """A union that has one error, at its own place: a client knows nothing of its branches."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        message = "Input should be a string or an integer"
+        return core_schema.custom_error_schema(handler(source), "item_id", custom_error_message=message)
+
+
+class _Key:
+    """An integer as a key of a JSON object, where it is a string, and each number can be written in one way."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        digits = core_schema.str_schema(pattern="^(0|[1-9][0-9]{0,9})$")
+        number = core_schema.int_schema(le=LARGEST_INTEGER)
+        message = f"must have integers from 0 to {LARGEST_INTEGER} in decimal digits as keys"
+        read = core_schema.chain_schema([digits, number])
+        return core_schema.custom_error_schema(read, "key", custom_error_message=message)
+
+
+# Numbers are strict: an integer will do for a float, but neither "3", true nor, for an integer, 3.0.
+Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+IdField = Annotated[StrictStr | StrictInt, _Id()]
+FeatureNumber = Annotated[int, _Key()]
+
+
+def check_embedding(embedding: list[float], width: int, where: str) -> None:
+    """Raises:
+    ValueError: if an embedding is not of its width, or too large.
+    """
+    if len(embedding) != width:
+        raise ValueError(f"{where}.embedding must have {width} numbers, got {len(embedding)}")
+    largest = max(embedding, key=abs)
+    if abs(largest) > LARGEST_NUMBER:
+        raise ValueError(f"{where}.embedding must hold numbers up to {LARGEST_NUMBER:g}, got {largest:g}")
+
+
+class _Echo(reprlib.Repr):
+    """As Python writes values, but JSON's own words; no more of a long or deep one than is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxlong = self.maxother = LONGEST_ECHO
+        self.maxlevel = 3
+
+    def repr_bool(self, value: bool, level: int) -> str:
+        return "true" if value else "false"
+
+    def repr_NoneType(self, value: None, level: int) -> str:  # noqa: N802 (called by the name of the type)
+        return "null"
+
+
+def shortened(value: Any) -> str:
+    """What a request said, as short as an error may repeat it."""
+    text = _Echo().repr(value)
+    return text if len(text) <= LONGEST_ECHO else f"{text[: LONGEST_ECHO - 3]}..."

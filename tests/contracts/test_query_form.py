@@ -1,0 +1,203 @@
+"""What every form of query must hold: from a folder's tables to a request that its model reads."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from pydantic import create_model
+
+from rails_ray.build import Family, family
+from rails_ray.build.data import for_data, read_corpus, read_data
+from rails_ray.build.dual_encoder import DualEncoderFamily
+from rails_ray.build.solar import SolarFamily
+from rails_ray.config import DataConfig, RunConfig
+from rails_ray.data.corpus import Corpus, item_inputs
+from rails_ray.data.dataset import DataSet, Inputs
+from rails_ray.data.forms import FORMS, QueryForm, QueryReader
+from rails_ray.errors import NotFoundError
+from rails_ray.models import Model
+from rails_ray.on_ray.serving.encoder import encode
+from rails_ray.on_ray.serving.schemas import ASKED_BY, QueryInput
+from rails_ray.storage.filesystem import Storage
+from support.examples import (
+    small_config,
+    small_history_config,
+    small_solar_config,
+    write_number_data,
+    write_sequence_data,
+    write_text_data,
+)
+
+
+def solar(form: str) -> RunConfig:
+    made = small_solar_config(num_chunks=2)
+    return made.with_family(encoder=replace(made.family.encoder, input=form, ngram_sizes=()))
+
+
+CASES: dict[str, list[tuple[RunConfig, Callable[[Path], Path]]]] = {
+    "text": [(small_config(), write_text_data), (solar("text"), write_text_data)],
+    "vector": [(solar("vector"), lambda folder: write_number_data(folder, "vector"))],
+    "features": [(solar("features"), lambda folder: write_number_data(folder, "features"))],
+    "history": [(small_history_config(), lambda folder: write_sequence_data(folder, num_items=9))],
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A form with a data set, a model and what reads the requests of a version."""
+
+    name: str
+    own: Family
+    data: DataSet
+    corpus: Corpus
+    model: Model
+    reader: QueryReader
+
+    @property
+    def form(self) -> QueryForm:
+        return FORMS[self.name]
+
+
+def untrained(config: RunConfig, data: DataSet) -> Model:
+    if config.family.kind == "dual_encoder":
+        return DualEncoderFamily.of(config).model().eval()
+    own = SolarFamily.of(config)
+    chunks = {number: own.chunk(number) for number in range(2)}
+    for chunk in chunks.values():
+        chunk.learn(data.queries["train"].inputs)
+    return own.solar(chunks)
+
+
+@pytest.fixture(
+    params=[(name, number) for name, cases in CASES.items() for number in range(len(cases))],
+    ids=lambda param: f"{param[0]}-{CASES[param[0]][param[1]][0].family.kind}",
+)
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
+    name, number = request.param
+    config, write = CASES[name][number]
+    config = replace(config, data=DataConfig(folder=str(write(tmp_path / "data"))))
+    data = read_data(config, Storage(str(tmp_path)))
+    config = for_data(config, data)
+    corpus, model = read_corpus(config, Storage(str(tmp_path))), untrained(config, data)
+    return Case(name, family(config), data, corpus, model, FORMS[name].reader(model, corpus.files.__getitem__))
+
+
+def test_every_form_is_in_the_suite() -> None:
+    assert FORMS.keys() == CASES.keys()
+    assert all(isinstance(form, QueryForm) for form in FORMS.values())
+
+
+def test_a_family_and_its_model_read_one_form(case: Case) -> None:
+    assert case.own.form is case.form
+    assert case.model.form == case.name
+    assert isinstance(case.reader, QueryReader)
+
+
+def test_the_corpus_is_that_of_the_data_set(case: Case) -> None:
+    """In the same order, whatever part of it an encoding task has."""
+    assert case.corpus.items["item_id"].to_pylist() == case.data.item_ids
+    titles = case.corpus.items["title"].to_pylist() if "title" in case.corpus.items.column_names else None
+    assert titles == case.data.titles
+    assert list(item_inputs(case.corpus.items)) == list(case.data.item_inputs)
+    assert list(item_inputs(case.corpus.items.slice(2, 3))) == list(case.data.item_inputs[2:5])
+
+
+def test_what_a_version_says_of_its_queries_is_named_by_the_fields(case: Case) -> None:
+    assert list(case.corpus.query) == list(case.form.fields)
+
+
+def test_a_folder_without_tables(case: Case, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for read in (case.form.read, case.form.corpus):
+        with pytest.raises(NotFoundError, match=r"\.parquet"):
+            read(Storage(str(tmp_path / "empty")))
+
+
+def test_inputs_are_taken_apart(case: Case) -> None:
+    for queries in case.data.queries.values():
+        assert isinstance(queries.inputs, Inputs)
+        assert len(queries.head(2).inputs) == min(2, len(queries))
+        assert case.model.query_features(queries.head(2).inputs) is not None
+
+
+def test_the_example_is_a_request_that_is_answered(case: Case) -> None:
+    example = case.reader.example()
+    QueryInput.model_validate({name: _as_json(value) for name, value in example.items()})
+    [field] = example
+    assert field in case.form.fields
+    encoded = encode(case.model, case.reader, [example, example])
+    assert len(encoded.state) == len(encoded.seen) == len(encoded.is_known) == 2
+
+
+def _as_json(value: Any) -> Any:
+    return {str(key): own for key, own in value.items()} if isinstance(value, dict) else value
+
+
+def test_queries_of_the_data_are_encoded_as_requests_are(case: Case) -> None:
+    inputs = case.data.queries["test"].head(3).inputs
+    requests = {
+        "text": lambda text: {"text": text},
+        "vector": lambda vector: {"embedding": vector.tolist()},
+        "features": lambda pairs: {"features": dict(zip(*(part.tolist() for part in pairs), strict=True))},
+        "history": lambda rows: {"history": [case.data.item_ids[row] for row in rows]},
+    }
+    asked = [requests[case.name](inputs[number]) for number in range(len(inputs))]
+    encoded = encode(case.model, case.reader, asked)
+    with torch.no_grad():
+        expected = case.model.encode_queries(case.model.query_features(inputs))
+    for name, value in vars(expected).items():
+        assert value is None or torch.allclose(getattr(encoded.state, name), value, atol=1e-6)
+    assert list(encoded.is_known) == list(case.model.are_known(inputs))
+    is_history = case.name == "history"
+    assert encoded.seen == [request["history"] if is_history else [] for request in asked]
+
+
+def test_a_query_of_another_form_is_refused(case: Case) -> None:
+    given = {"text": "x", "embedding": [1.0], "features": {}, "history": ["x"], "user_id": 3}
+    takes = [*case.form.fields, *(["embedding"] if case.model.representation_width else [])]
+    assert given.keys() == ASKED_BY.keys()
+    for field in set(given) - set(takes):
+        message = rf"queries\[1\] must be given by {' or '.join(takes)} for this index, got {field}"
+        with pytest.raises(ValueError, match=message):
+            encode(case.model, case.reader, [case.reader.example(), {field: given[field]}])
+
+
+def test_representations_and_queries_keep_their_order(case: Case) -> None:
+    width = case.model.representation_width
+    if width is None:
+        return
+    representation = {"embedding": torch.ones(width).tolist()}
+    both = encode(case.model, case.reader, [representation, case.reader.example(), representation])
+    for number, alone in enumerate((representation, case.reader.example())):
+        own = encode(case.model, case.reader, [alone]).state
+        assert torch.allclose(both.state.components[number], own.components[0], atol=1e-6)
+    assert torch.equal(both.state.components[2], both.state.components[0])
+    assert both.seen[0] == both.seen[2] == []
+    for wrong, message in (([1.0] * (width + 1), f"must have {width} numbers"), ([1e9] * width, "numbers up to 1e")):
+        with pytest.raises(ValueError, match=rf"queries\[0\]\.embedding {message}|queries\[0\]\.embedding must hold"):
+            encode(case.model, case.reader, [{"embedding": wrong}])
+
+
+def test_fields_are_pydantics_and_of_one_form_each() -> None:
+    create_model("Query", **ASKED_BY)
+    assert sum(len(form.fields) for form in FORMS.values()) == len(ASKED_BY)
+
+
+def test_users_are_asked_about_by_their_id(tmp_path: Path) -> None:
+    folder = write_sequence_data(tmp_path, num_items=9)
+    form = FORMS["history"]
+    corpus, data = form.corpus(Storage(str(folder))), form.read(Storage(str(folder)))
+    reader = form.reader(DualEncoderFamily.of(small_history_config()).model(), corpus.files.__getitem__)
+    users = dict.fromkeys(pq.read_table(folder / "interactions.parquet")["user_id"].to_pylist())
+    rows = reader.read({"user_id": next(iter(users))}, "query")
+    assert rows == list(data.histories[0])
+    assert reader.seen(rows) == [data.item_ids[row] for row in rows]
+    assert reader.read({"history": ["stranger", "item-3"]}, "query") == [data.item_ids.index("item-3")]
+    with pytest.raises(ValueError, match=r"query\.user_id must be a user that the index knows, got 'nobody'"):
+        reader.read({"user_id": "nobody"}, "query")
+    with pytest.raises(ValueError, match=r"query\.history must hold an item that the index knows, got \['stranger'\]"):
+        reader.read({"history": ["stranger"]}, "query")
