@@ -23,7 +23,8 @@ BATCH_SIZE = 512  # queries of a look at the validation split
 
 
 class BucketStep(nn.Module):
-    """Loss of a chunk on a batch.
+    """Loss of a chunk on a batch. It shares no more than `precision_on` with `TrainingStep`: its logits are those of
+    buckets, so that it encodes no items and needs neither a contrast nor an objective.
 
     Args:
         num_sampled: buckets drawn as negatives, the same for the whole batch; 0 for all.
