@@ -20,6 +20,11 @@ from rails_ray.storage.versions import Listed
 SHOWN_ITEMS = 4  # of an answer, in a line of a table
 LOG_S = 10.0  # seconds between two lines of progress where there is no terminal
 
+# How measures of a piece are shown; one that is not named by its own name, to four places.
+HEADINGS = {"seconds": "time"}
+FORMATS = {"loss": "{:.3f}", "seconds": "{:.1f} s"}
+MEASURES = {"bucket_recall": "bucket recall: held out, of the 100 (or 2%) most probable"}
+
 
 @contextmanager
 def spinner(console: Console, what: str) -> Iterator[None]:
@@ -126,20 +131,19 @@ def reports(
     return table
 
 
-def chunks(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
-    """What each chunk of SOLAR came to, and all of them on average."""
-    table = Table(
-        "chunk",
-        title=title,
-        title_justify="left",
-        caption="bucket recall: held out, of the 100 (or 2%) most probable",
-    )
-    for heading in ("loss", "bucket recall", "time"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    names = "loss", "bucket_recall", "seconds"
-    mean = {"chunk": "mean", **{name: sum(row[name] for row in rows) / len(rows) for name in names}}
+def pieces(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
+    """What each piece of a run came to by its own measures, and all pieces on average where each has a measure."""
+    numbers = (name for row in rows for name, value in row.items() if isinstance(value, int | float))
+    names = list(dict.fromkeys(numbers))
+    captions = [MEASURES[name] for name in names if name in MEASURES]
+    table = Table("piece", title=title, title_justify="left", caption="; ".join(captions) or None)
+    for name in names:
+        table.add_column(HEADINGS.get(name, name.replace("_", " ")), justify="right", no_wrap=True)
+    shared = [name for name in names if all(name in row for row in rows)]
+    mean = {"piece": "mean", **{name: sum(row[name] for row in rows) / len(rows) for name in shared}}
     for row in [*rows, mean]:
-        table.add_row(str(row["chunk"]), f"{row['loss']:.3f}", f"{row['bucket_recall']:.4f}", f"{row['seconds']:.1f} s")
+        figures = (FORMATS.get(name, "{:.4f}").format(row[name]) if name in row else "" for name in names)
+        table.add_row(row["piece"], *figures)
     return table
 
 

@@ -41,15 +41,33 @@ def test_a_bar_in_a_terminal_has_no_lines_between() -> None:
     assert text.getvalue() == ""
 
 
-def test_chunks_are_a_line_each_and_their_mean() -> None:
+def test_pieces_are_a_line_each_and_their_mean() -> None:
     text = StringIO()
     rows = [
-        {"chunk": 0, "loss": 1.5, "bucket_recall": 0.25, "seconds": 3.0},
-        {"chunk": 1, "loss": 0.5, "bucket_recall": 0.75, "seconds": 6.0},
+        {"piece": "chunk-000", "loss": 1.5, "bucket_recall": 0.25, "seconds": 3.0},
+        {"piece": "chunk-001", "loss": 0.5, "bucket_recall": 0.75, "seconds": 6.0},
     ]
-    Console(file=text, width=80).print(rendering.chunks(rows, "run codes"))
-    words = [line.replace("│", " ").split() for line in text.getvalue().splitlines()]
-    for expected in ("0 1.500 0.2500 3.0 s", "1 0.500 0.7500 6.0 s", "mean 1.000 0.5000 4.5 s"):
+    Console(file=text, width=80).print(rendering.pieces(rows, "run codes"))
+    words = [line.replace("│", " ").replace("┃", " ").split() for line in text.getvalue().splitlines()]
+    for expected in (
+        "piece loss bucket recall time",
+        "chunk-000 1.500 0.2500 3.0 s",
+        "chunk-001 0.500 0.7500 6.0 s",
+        "mean 1.000 0.5000 4.5 s",
+    ):
+        assert expected.split() in words
+    assert "bucket recall: held out, of the 100 (or 2%) most probable" in " ".join(text.getvalue().split())
+
+
+def test_pieces_of_different_kinds_have_measures_of_their_own() -> None:
+    text = StringIO()
+    rows = [
+        {"piece": "encoder", "mrr": 0.5, "hit_rate": {"1": 0.25}, "seconds": 3.0},
+        {"piece": "quantizer", "distortion": 0.125, "seconds": 1.0},
+    ]
+    Console(file=text, width=80).print(rendering.pieces(rows, "run r"))
+    words = [line.replace("│", " ").replace("┃", " ").split() for line in text.getvalue().splitlines()]
+    for expected in ("piece mrr time distortion", "encoder 0.5000 3.0 s", "quantizer 1.0 s 0.1250", "mean 2.0 s"):
         assert expected.split() in words
 
 

@@ -27,8 +27,7 @@ from rails_ray.data.batch import PairSampler, WindowSampler
 from rails_ray.data.buckets import BucketSampler
 from rails_ray.data.dataset import ItemLists, Queries
 from rails_ray.data.in_batch import InBatchSampler
-from rails_ray.encoders.bags import WeightedBags, of_length_one
-from rails_ray.encoders.character_ngrams import Bags
+from rails_ray.encoders.bags import Bags, of_length_one
 from rails_ray.encoders.components import ComponentsConfig, ItemComponents, QueryComponents
 from rails_ray.encoders.sasrec import Sasrec, SasrecConfig
 from rails_ray.encoders.solar import Chunk, ChunksConfig
@@ -253,8 +252,8 @@ def solar_training(
         width=corpus.num_features,
     )
     drawn = bags(corpus.num_queries, corpus._replace(text_buckets=corpus.num_features), draw)
-    weights = torch.from_numpy(draw.random(len(drawn.buckets), dtype=np.float32)) + 0.1
-    features = of_length_one(WeightedBags(drawn.buckets, weights, drawn.starts))
+    weights = torch.from_numpy(draw.random(len(drawn.tokens), dtype=np.float32)) + 0.1
+    features = of_length_one(Bags(drawn.tokens, drawn.starts, weights))
     relevant = ItemLists.of(list(draw.integers(corpus.num_items, size=(corpus.num_queries, 2))))
     buckets = draw.integers(sizes.num_buckets, size=corpus.num_items)
     sampler = BucketSampler(relevant, features, buckets, batch_size=sizes.batch, seed=0)

@@ -180,7 +180,7 @@ def main_workers(record: Record, arguments: argparse.Namespace) -> None:
                     num_chunks=num_chunks,
                     at_once=at_once,
                     seconds=time.perf_counter() - started,
-                    chunk_seconds=[chunk["seconds"] for chunk in run.training["chunks"]],
+                    chunk_seconds=[piece["seconds"] for piece in run.training["pieces"]],
                     steps=config.training.num_steps,
                 )
 

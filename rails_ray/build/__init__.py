@@ -2,8 +2,8 @@
 
 | module         | what it builds                                                                   |
 |----------------|----------------------------------------------------------------------------------|
-| `dual_encoder` | models, samplers and training steps of a dual encoder                            |
-| `solar`        | SOLAR's chunks, what trains them, and the codes of items                         |
+| `dual_encoder` | models, samplers and training steps of a dual encoder, which is one piece        |
+| `solar`        | SOLAR's chunks, each a piece, and the codes of items                             |
 | `data`         | what a run reads: its data set and its corpus                                    |
 | `items`        | what its items become: an artefact that is made once, then a map of each block   |
 | `search`       | how items are searched                                                           |
@@ -12,7 +12,7 @@
 `family` is the one match on what a run trains. All else asks the `Family` that it gives.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, assert_never, runtime_checkable
 
 from rails_ray.build.dual_encoder import DualEncoderFamily
@@ -24,10 +24,12 @@ from rails_ray.config.solar import SolarConfig
 from rails_ray.cutoffs.offers import Offers
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import QueryForm
+from rails_ray.evaluation.report import Report
 from rails_ray.models import Model
 from rails_ray.similarities.states import AnyItems
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded
+from rails_ray.training.piece import Piece
 
 
 @runtime_checkable
@@ -94,6 +96,19 @@ class Family(Protocol):
 
     def run_items(self, storage: Storage, run: str, model: Model, data: DataSet) -> AnyItems:
         """All items of a data set as the model of a run has them."""
+
+    def pieces(self) -> Sequence[Piece]:
+        """What a run trains, each on its own; those that others come after stand before them."""
+
+    def begin(self, read: DataSet) -> Callable[[Storage, str], None]:
+        """Decide what a run fixes before it trains; the result leaves that in the folder of a run, once.
+
+        Raises:
+            ValueError: if a run of this config cannot be trained on these data.
+        """
+
+    def validation(self, storage: Storage, run: str, model: Model, read: DataSet) -> Report:
+        """What the trained model of a run comes to on the validation queries, all pieces together."""
 
     def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> Any:
         """What scores the items of a stored model, without what encodes queries if it can be had so; raises what

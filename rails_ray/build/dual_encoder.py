@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from rails_ray.build.items import ByModel, Fitting, ItemEncoder
+from rails_ray.collectives.first import from_first
+from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.config import RunConfig
 from rails_ray.config.dual_encoder import (
     CrossDeviceNegatives,
@@ -21,13 +23,15 @@ from rails_ray.config.dual_encoder import (
 from rails_ray.cutoffs.distributions import BetaDistribution, ExpDistribution
 from rails_ray.cutoffs.offers import Offers
 from rails_ray.data.batch import PairSampler, Sampler, WindowSampler, relevance_of
-from rails_ray.data.dataset import DataSet, ItemLists
+from rails_ray.data.dataset import DataSet, ItemLists, Queries
 from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.encoders.components import ItemComponents, QueryComponents
 from rails_ray.encoders.sasrec import Sasrec, SasrecConfig
 from rails_ray.encoders.text import TextTransformer, TransformerConfig
 from rails_ray.encoders.two_tower import TwoTower, TwoTowerConfig
+from rails_ray.evaluation.ranking import encode_items
+from rails_ray.evaluation.report import Report, validate, validation_mrr
 from rails_ray.losses import ScoreLogit
 from rails_ray.losses.beta_nce import beta_logit
 from rails_ray.losses.exp_nce import exp_logit
@@ -42,7 +46,7 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded
 from rails_ray.training import state
 from rails_ray.training.contrast import Contrast, Gathered, Streamed, WithinBatch
-from rails_ray.training.loop import PRECISIONS
+from rails_ray.training.loop import PRECISIONS, Progress, TrainingConfig
 from rails_ray.training.objectives import (
     Contrastive,
     ContrastiveConfig,
@@ -52,6 +56,7 @@ from rails_ray.training.objectives import (
     Pointwise,
     PointwiseConfig,
 )
+from rails_ray.training.piece import Given, Prepared, Steps
 from rails_ray.training.step import TrainingStep
 from rails_ray.training.terms import Glas, MutualInformation, Term
 
@@ -138,6 +143,21 @@ class DualEncoderFamily:
     def model_facts(self, described: Encoded) -> dict[str, int]:
         """Nothing, as the model is of one piece."""
         return {}
+
+    def pieces(self) -> list["DualEncoderPiece"]:
+        return [DualEncoderPiece(self)]
+
+    def begin(self, read: DataSet) -> Callable[[Storage, str], None]:
+        """A run fixes nothing beside its config."""
+        return lambda storage, run: None
+
+    def validation(self, storage: Storage, run: str, model: Model, read: DataSet) -> Report:
+        return self.report(model, model.item_features(read.item_inputs), read.queries["valid"])
+
+    def report(self, model: Model, item_features: Any, held_out: Queries) -> Report:
+        """On held-out queries, over the items of these features; cut off by mass if the run trains tau_q."""
+        distribution = self.offers.distribution() if self.offers.has_trained_temperature else None
+        return validate(model, encode_items(model, item_features), held_out, distribution)
 
     def model(self) -> DualEncoder:
         """An untrained model on the CPU; its initial weights depend on the seed alone."""
@@ -300,6 +320,50 @@ class DualEncoderFamily:
         if self.own.terms.glas_weight:
             co_occurrence = CoOccurrence(relevance_of(queries.relevant), len(read.item_ids))
         return PairSampler(queries, *features, num_items=negatives.num_items, co_occurrence=co_occurrence, **shared)
+
+
+@dataclass(frozen=True)
+class DualEncoderPiece:
+    """The contract of `Piece`: the whole model, on workers that share its gradient."""
+
+    family: DualEncoderFamily
+    name: str = ""
+    after: tuple[str, ...] = ()
+    shares_gradient: bool = True
+
+    @property
+    def training(self) -> TrainingConfig:
+        return self.family.config.training
+
+    def check_workers(self, num_workers: int) -> None:
+        """Batches of pairs may be cut into unequal slices; those with uniform negatives may not."""
+        batch_size = self.training.batch_size
+        if isinstance(self.family.own.negatives, UniformNegatives) and batch_size % num_workers:
+            raise ValueError(f"training.batch_size must be a multiple of the {num_workers} workers, got {batch_size}")
+
+    def prepare(self, given: Given) -> Prepared:
+        family, read = self.family, given.read
+        model = family.model()
+        if given.checkpoint is None:
+            family.learn_tokens(model, read, is_first=given.is_first, from_first=from_first)
+        else:
+            state.load_model(model, given.checkpoint)
+        sampler = family.sampler(model, read, given.rank, given.num_workers)
+        item_features, held_out = model.item_features(read.item_inputs), read.queries["valid"]
+
+        def report(progress: Progress) -> dict[str, Any]:
+            return family.report(model, item_features, held_out).to_dict()
+
+        return Prepared(
+            module=model,
+            report=report,
+            steps=Steps(
+                step=family.training_step(model, mean_over_workers),
+                batch_of=sampler.batch,
+                seed=[family.config.seed, given.rank],
+                validate=lambda: from_first(validation_mrr(model, item_features, held_out) if given.is_first else 0.0),
+            ),
+        )
 
 
 def _start_aligned(built: DualEncoder) -> None:

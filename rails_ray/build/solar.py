@@ -19,6 +19,7 @@ from rails_ray.data.buckets import BucketSampler, positives_of
 from rails_ray.data.dataset import SPLITS, DataSet, ItemLists, Queries, SparseRows, Texts
 from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.encoders.solar import USUAL_BUCKETS, Chunk, ChunksConfig, chunk_seed
+from rails_ray.evaluation.report import Report, validate
 from rails_ray.models import Model
 from rails_ray.models.solar import Predicted, Solar, predicted_buckets
 from rails_ray.quantizers import random_codes
@@ -28,10 +29,13 @@ from rails_ray.storage import codes, runs, versions
 from rails_ray.storage.codes import ItemCodes
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded, Manifest
-from rails_ray.storage.runs import Run, chunk_of
+from rails_ray.storage.runs import Run
 from rails_ray.training import state
 from rails_ray.training.buckets import BucketStep, bucket_recall, measured_probes
-from rails_ray.training.loop import PRECISIONS
+from rails_ray.training.loop import PRECISIONS, Progress, TrainingConfig
+from rails_ray.training.piece import Given, Prepared, Steps
+
+LAST_STEPS = 20  # whose mean is the loss that a chunk came to
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,22 @@ class SolarFamily:
         """How many chunks the model has and should have."""
         return {"chunks_trained": len(described.weights), "num_chunks": self.own.encoder.num_chunks}
 
+    def pieces(self) -> list["ChunkPiece"]:
+        return [ChunkPiece(self, number) for number in range(self.own.encoder.num_chunks)]
+
+    def begin(self, read: DataSet) -> Callable[[Storage, str], None]:
+        """A run fixes the codes of its items."""
+        drawn = self.codes(read.item_ids)
+
+        def leave(storage: Storage, run: str) -> None:
+            if not codes.exist(storage, f"runs/{run}"):
+                codes.write(storage, f"runs/{run}", drawn)
+
+        return leave
+
+    def validation(self, storage: Storage, run: str, model: Model, read: DataSet) -> Report:
+        return validate(model, codes.read(storage, f"runs/{run}").state, read.queries["valid"], None)
+
     def chunk(self, number: int, expected_buckets: float = 1.0) -> Chunk:
         """An untrained chunk; its initial weights depend on the run's seed and its number alone.
 
@@ -163,7 +183,7 @@ class SolarFamily:
     def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> Solar:
         chunks = {}
         for path, data in weights:
-            number = chunk_of(path)
+            number = chunk_number(path)
             chunks[number] = self.chunk(number)
             state.load(chunks[number], data)
         return self.solar(chunks)
@@ -254,6 +274,45 @@ def _is_of(version: Manifest, run: Run) -> bool:
     """Whether a version is of a run as it is now, and not of one that had its name before."""
     weights = run.weights_sha256
     return version.run == run.name and all(weights.get(entry.path) == entry.sha256 for entry in version.weights)
+
+
+@dataclass(frozen=True)
+class ChunkPiece:
+    """The contract of `Piece`: one chunk, on a worker of its own."""
+
+    family: SolarFamily
+    number: int
+    after: tuple[str, ...] = ()
+    shares_gradient: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"chunk-{self.number:03d}"
+
+    @property
+    def training(self) -> TrainingConfig:
+        return self.family.config.training
+
+    def check_workers(self, num_workers: int) -> None:
+        """Workers are chunks that are trained side by side, of whatever number."""
+
+    def prepare(self, given: Given) -> Prepared:
+        own_codes = codes.read(given.storage, f"runs/{given.run}").codes
+        queries = self.family.training_queries(given.read)
+        chunk = self.family.chunk(self.number, float(queries.relevant.lengths.mean()))
+        own = self.family.chunk_training(chunk, given.read, own_codes[:, self.number])
+
+        def report(progress: Progress) -> dict[str, Any]:
+            loss = float(np.mean(progress.losses[-LAST_STEPS:]))
+            return {"loss": loss, "bucket_recall": own.bucket_recall(), "cutoff_mass": None}
+
+        steps = Steps(step=own.step, batch_of=own.sampler.batch, seed=[chunk.seed], validate=own.bucket_recall)
+        return Prepared(module=chunk, report=report, steps=steps)
+
+
+def chunk_number(path: str) -> int:
+    """Of the chunk whose weights lie at this path of a run's folder."""
+    return int(path.split("/", maxsplit=1)[0].removeprefix("chunk-"))
 
 
 def _of_width(sizes: ChunksConfig, read: DataSet, folder: str | None) -> ChunksConfig:

@@ -44,20 +44,23 @@ class OfRecipe(Stored):
     text-transformer-dot, ml1m-sasrec (dot product); text-dot-glas (with the GLaS regulariser); text-solar,
     features-solar, vector-solar (SOLAR)."""
     run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
-    """Name of the run, and of a pipeline's version, the same again to go on; by default the recipe's and the time."""
+    """The name of the run, and of a pipeline's version; give it again to go on with the run. By default the recipe's
+    name and the time."""
     workers: int = 2
-    """Data-parallel workers; of SOLAR, chunks that are trained side by side."""
+    """Data-parallel workers. SOLAR trains so many chunks side by side."""
     use_gpu: bool | None = None
-    """A GPU for each worker; by default if the cluster has enough when this begins, which one that grows has not. Of
-    SOLAR, by default if it has any; how many or what part of one for each chunk, --chunks.num-gpus says."""
+    """Each worker has a GPU; by default if the cluster has enough of them when the run begins (an autoscaling cluster
+    may not have them yet). SOLAR uses a GPU if the cluster has one; --chunks.num-gpus says how many each chunk has, or
+    what part of one."""
     checkpoint_s: float = 60.0
-    """Seconds between two checkpoints: the most work that a crash can lose."""
+    """Seconds between two checkpoints: a crash loses no more work than that."""
     timeout_s: float = 600.0
-    """Seconds that workers wait for one another before all go on from the last checkpoint; SOLAR's wait for nobody."""
+    """Workers wait for one another so many seconds before all go on from the last checkpoint. SOLAR's wait for
+    nobody."""
     resume: bool = False
-    """Insist that the run was begun: what it has is not done again, with or without this."""
+    """Refuse to begin a new run. What a run has is never done again, with or without this."""
     chunks: Placing = field(default_factory=Placing)
-    """Where chunks of SOLAR are trained."""
+    """Where the chunks of SOLAR are trained."""
     config: Annotated[tyro.conf.AvoidSubcommands[RunConfig], tyro.conf.arg(name="")] = field(
         default_factory=lambda: by_name(DEFAULT_RECIPE)
     )
@@ -100,7 +103,7 @@ class Train(OfRecipe):
                 placing=self.chunks,
                 on_progress=on_progress,
             )
-        _show_chunks(run.name, run.training)
+        _show_pieces(run.name, run.training)
         hit_rate = run.validation["hit_rate"]
         out.print(
             f"run {run.name}: validation hit rate@1 {hit_rate['1']:.4f}, hit rate@10 {hit_rate['10']:.4f}, "
@@ -122,21 +125,24 @@ class Encode(Stored):
     run_name: Annotated[str, tyro.conf.arg(name="run")]
     """A run that `rails-ray train` made."""
     version: str | None = None
-    """Name of the version, the same again to go on with one that was cut off; by default the run and the time."""
+    """The name of the version; give it again to go on with a version that was cut off. By default the run's name and
+    the time."""
     shards: int = 2
     """Parts of the corpus that are searched side by side."""
     workers: int = 1
     """Encoders that work side by side."""
     use_gpu: bool | None = None
-    """A GPU for each worker; by default if the cluster has enough when this begins, which one that grows has not."""
+    """Each worker has a GPU; by default if the cluster has enough of them when encoding begins (an autoscaling cluster
+    may not have them yet)."""
     part_items: int = 16_384
-    """Items of a part, at most: the work that a crash can lose of each encoder."""
+    """A part has at most so many items; a crash loses no more work of each worker than a part."""
     folder: str | None = None
-    """Data whose items to encode, newer ones say; by default those of the run."""
+    """The data whose items are encoded, newer data for example; by default those of the run."""
     new_codes: Literal["least_loaded", "predicted"] = "least_loaded"
-    """Of items that SOLAR was not trained for: buckets that are not full, or those that it predicts for their text."""
+    """SOLAR puts items that it was not trained for into buckets that are not full (least_loaded), or into those that it
+    predicts for their text (predicted)."""
     min_chunks: int | None = None
-    """Of SOLAR: go on with so many trained chunks, or more; by default all must be."""
+    """Go on if at least so many chunks of SOLAR are trained; by default all must be."""
 
     def run(self) -> dict[str, Any]:
         load()
@@ -305,7 +311,7 @@ class Pipeline(OfRecipe):
                 stage=partial(rendering.bar, out),
                 on_report=show,
             )
-        _show_chunks(done.run.name, done.run.training)
+        _show_pieces(done.run.name, done.run.training)
         manifest = done.manifest
         out.print(f"version {manifest.version} is current: {manifest.num_items} items, {len(manifest.parts)} parts")
         say_next("rails-ray serve --allow-anonymous", self.storage)
@@ -318,9 +324,9 @@ class Pipeline(OfRecipe):
         }
 
 
-def _show_chunks(run: str, training: dict[str, Any]) -> None:
-    """What each chunk of a run came to, if it has some."""
+def _show_pieces(run: str, training: dict[str, Any]) -> None:
+    """What each piece of a run came to, if it has several."""
     from rails_ray import rendering
 
-    if "chunks" in training:
-        out.print(rendering.chunks(training["chunks"], f"chunks of run {run}"))
+    if "pieces" in training:
+        out.print(rendering.pieces(training["pieces"], f"pieces of run {run}"))

@@ -10,4 +10,5 @@
 | `batch`     | training batches, drawn from the step's number alone; uniform negatives             |
 | `in_batch`  | batches whose queries have each other's positives for negatives                     |
 | `buckets`   | SOLAR's batches: queries, and the buckets of the items that answer them             |
+| `epochs`    | everything once in an epoch, in an order of its own: what most samplers draw by     |
 """

@@ -13,7 +13,6 @@ Axes: B queries of a worker's batch, N items of the batch.
 """
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.data.dataset import ItemLists, Queries
+from rails_ray.data.epochs import Epochs
 from rails_ray.encoders.sasrec import Histories
 from rails_ray.losses.glas import CoOccurrence
 from rails_ray.losses.negatives import Relevance, Roles, are_relevant, roles
@@ -40,10 +40,17 @@ class FeatureRows(Protocol):
 
 
 @runtime_checkable
+class Batch(Protocol):
+    """What a training step takes: anything that can be moved to its device."""
+
+    def to(self, device: torch.device | str) -> Any: ...
+
+
+@runtime_checkable
 class Sampler(Protocol):
     """Gives the batch of any step."""
 
-    def batch(self, step: int) -> "TrainingBatch":
+    def batch(self, step: int) -> Batch:
         """This worker's slice of the global batch of a step."""
 
 
@@ -212,17 +219,13 @@ class WindowSampler:
         self.seed = seed
         self.num_workers = num_workers
         self.mine = slice_of(rank, num_workers, batch_size)
-        self._order = lru_cache(maxsize=2)(self._order_of)
-
-    def _order_of(self, epoch: int) -> NDArray[np.int64]:
-        return np.random.default_rng([self.seed, 0, epoch]).permutation(len(self.histories))
+        self._epochs = Epochs([seed, 0], len(histories))
 
     def batch(self, step: int) -> TrainingBatch:
         """This worker's slice of the global batch of a step."""
         generator = np.random.default_rng([self.seed, 1, step])
         negatives = generator.integers(self.num_corpus_items, size=self.num_items)
-        epochs, places = np.divmod(np.arange(step * self.batch_size, (step + 1) * self.batch_size), len(self.histories))
-        users = np.array([self._order(epoch)[place] for epoch, place in zip(epochs.tolist(), places, strict=True)])
+        users = self._epochs.through(step, self.batch_size)
         lengths = self.histories.lengths[users]
         sizes = np.minimum(lengths, self.max_length)
         first = generator.integers(lengths - sizes + 1)

@@ -7,7 +7,6 @@ Axes: B queries of a batch, X items, M pairs of a query and one of its positive 
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,14 @@ from numpy.typing import NDArray
 
 from rails_ray.data.batch import FeatureRows
 from rails_ray.data.dataset import ItemLists
+from rails_ray.data.epochs import Epochs
 from rails_ray.losses.bucket_cross_entropy import Positives
 
 
 @dataclass(frozen=True)
 class BucketBatch:
-    """Queries with their positive buckets."""
+    """Queries with their positive buckets: a `Batch` that shares no more than `queries` with a `TrainingBatch`, as it
+    holds no items."""
 
     queries: Any
     positives: Positives
@@ -60,15 +61,11 @@ class BucketSampler:
         self.buckets = buckets
         self.batch_size = batch_size
         self.seed = seed
-        self._order = lru_cache(maxsize=2)(self._order_of)
-
-    def _order_of(self, epoch: int) -> NDArray[np.int64]:
-        return np.random.default_rng([self.seed, epoch]).permutation(len(self.relevant))
+        self._epochs = Epochs([seed], len(relevant))
 
     def batch(self, step: int) -> BucketBatch:
         """The batch of a step."""
-        epoch, place = divmod(step, -(-len(self.relevant) // self.batch_size))
-        chosen = self._order(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
+        chosen = self._epochs.cut(step, self.batch_size)
         queries = self.features.take(torch.from_numpy(chosen))
         return BucketBatch(queries, positives_of(self.relevant.take(chosen), self.buckets))
 

@@ -11,14 +11,12 @@ Source: MoPQ, Section 3.2.
 Axes: B queries of a worker's batch, N distinct items of it.
 """
 
-from functools import lru_cache
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from rails_ray.data.batch import FeatureRows, TrainingBatch, relevance_of
 from rails_ray.data.dataset import Queries
+from rails_ray.data.epochs import Epochs
 
 
 class InBatchSampler:
@@ -43,19 +41,14 @@ class InBatchSampler:
         self.query_features = query_features
         self.item_features = item_features
         self.batch_size = batch_size
-        self.seed = seed
         self.rank = rank
         self.num_workers = num_workers
         self._query_of = np.repeat(np.arange(len(queries)), queries.relevant.lengths)
-        self._order = lru_cache(maxsize=2)(self._order_of)
-
-    def _order_of(self, epoch: int) -> NDArray[np.int64]:
-        return np.random.default_rng([self.seed, epoch]).permutation(len(self._query_of))
+        self._epochs = Epochs([seed], len(self._query_of))
 
     def batch(self, step: int) -> TrainingBatch:
         """This worker's slice of the global batch of a step."""
-        epoch, place = divmod(step, -(-len(self._query_of) // self.batch_size))
-        pairs = self._order(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
+        pairs = self._epochs.cut(step, self.batch_size)
         mine = np.array_split(pairs, self.num_workers)[self.rank]
         chosen = self._query_of[mine]
         rows, positive = np.unique(self.queries.relevant.rows[mine], return_inverse=True)

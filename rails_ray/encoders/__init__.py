@@ -8,11 +8,12 @@
 | `transformer`      | the blocks of `text` and `sasrec`                                               |
 | `sasrec`           | RAILS, Section 5.1: a history of items asks for the next one                    |
 | `solar`            | SOLAR, Section 3: K models, each with a probability for every bucket of its own |
-| `bags`             | tokens with weights, hashed anew for each chunk: the input of `solar`           |
-| `character_ngrams` | text to n-gram buckets, the input of `two_tower`                                |
+| `bags`             | numbered tokens of each input, with weights or without: what `two_tower` reads, |
+|                    | and `solar`, which hashes them anew for each chunk                              |
+| `character_ngrams` | text to bags of words and n-grams                                               |
+| `hashing`          | where a piece of a text or a token falls                                        |
 | `components`       | RAILS, Section 2: representation -> P_Q / P_X components and gate vectors       |
 | `temperature`      | pEBR, Section 2.4: the head that gives each query its tau_q                     |
-| `model`            | all of these with a similarity: what is trained, stored and served              |
 """
 
 from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable

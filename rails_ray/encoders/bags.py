@@ -1,6 +1,6 @@
-"""Queries as bags of numbered tokens with weights: words of a text, or features that a data set names itself.
+"""Inputs as bags of numbered tokens: pieces of a text, its words, or features that a data set names itself.
 
-Axes: B queries, W tokens of all queries together, V tokens that training saw.
+Axes: B inputs, W tokens of all inputs together, V tokens that training saw.
 """
 
 from dataclasses import dataclass
@@ -9,16 +9,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rails_ray.encoders.character_ngrams import BASE, Bags, mixed, places_of, signed
-
 
 @dataclass(frozen=True)
-class WeightedBags:
-    """The distinct tokens of B queries, one query after the other; query b begins at `starts[b]`."""
+class Bags:
+    """The distinct tokens of B inputs, one input after the other; input b begins at `starts[b]`.
+
+    weights: of the tokens; None where each counts 1.
+    """
 
     tokens: Int[Tensor, " W"]
-    weights: Float[Tensor, " W"]
     starts: Int[Tensor, " B"]
+    weights: Float[Tensor, " W"] | None = None
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -27,45 +28,73 @@ class WeightedBags:
     def device(self) -> torch.device:
         return self.starts.device
 
-    def take(self, rows: Int[Tensor, " M"]) -> "WeightedBags":
-        """The bags of some queries, in the order of `rows`, repeats allowed."""
-        places, starts = places_of(self.starts, len(self.tokens), rows)
-        return WeightedBags(self.tokens[places], self.weights[places], starts)
+    @property
+    def every_weight(self) -> Float[Tensor, " W"]:
+        """Those of all tokens, 1 included."""
+        return torch.ones(len(self.tokens), device=self.device) if self.weights is None else self.weights
 
-    def to(self, device: torch.device | str) -> "WeightedBags":
-        return WeightedBags(self.tokens.to(device), self.weights.to(device), self.starts.to(device))
+    def take(self, rows: Int[Tensor, " M"]) -> "Bags":
+        """The bags of some inputs, in the order of `rows`, repeats allowed."""
+        ends = torch.cat([self.starts[1:], self.starts.new_tensor([len(self.tokens)])])
+        lengths = ends[rows] - self.starts[rows]
+        starts = lengths.cumsum(0) - lengths
+        within = torch.arange(int(lengths.sum()), device=self.device) - starts.repeat_interleave(lengths)
+        return self._of(self.starts[rows].repeat_interleave(lengths) + within, starts)
+
+    def where(self, is_kept: Bool[Tensor, " W"]) -> "Bags":
+        """The same inputs with some of their tokens."""
+        counts = self.counts(is_kept)
+        return self._of(is_kept, counts.cumsum(0) - counts)
+
+    def counts(self, is_counted: Bool[Tensor, " W"]) -> Int[Tensor, " B"]:
+        """How many tokens of each input are counted."""
+        counts = torch.zeros(len(self), dtype=torch.int64)
+        return counts.index_add(0, self.input_of, is_counted.long())
+
+    @property
+    def input_of(self) -> Int[Tensor, " W"]:
+        """Which input each token is of."""
+        ends = torch.cat([self.starts[1:], self.starts.new_tensor([len(self.tokens)])]) if len(self) else self.starts
+        return torch.repeat_interleave(torch.arange(len(self)), ends - self.starts)
+
+    def to(self, device: torch.device | str) -> "Bags":
+        weights = None if self.weights is None else self.weights.to(device)
+        return Bags(self.tokens.to(device), self.starts.to(device), weights)
+
+    def _of(self, which: Tensor, starts: Int[Tensor, " M"]) -> "Bags":
+        return Bags(self.tokens[which], starts, None if self.weights is None else self.weights[which])
 
 
-def of_length_one(bags: WeightedBags) -> WeightedBags:
-    """The same tokens, weighted so that the squares of a query's weights sum to 1."""
-    query = _query_of(bags.starts, len(bags.tokens))
-    weights = bags.weights.double()  # whose squares neither vanish nor overflow
-    lengths = torch.zeros(len(bags), dtype=torch.float64).index_add(0, query, weights.square()).sqrt()
-    divisors = lengths.clamp(min=torch.finfo(torch.float64).tiny)[query]
-    return WeightedBags(bags.tokens, (weights / divisors).float(), bags.starts)
+def of_length_one(bags: Bags) -> Bags:
+    """The same tokens, weighted so that the squares of an input's weights sum to 1."""
+    input_of = bags.input_of
+    weights = bags.every_weight.double()  # whose squares neither vanish nor overflow
+    lengths = torch.zeros(len(bags), dtype=torch.float64).index_add(0, input_of, weights.square()).sqrt()
+    divisors = lengths.clamp(min=torch.finfo(torch.float64).tiny)[input_of]
+    return Bags(bags.tokens, bags.starts, (weights / divisors).float())
 
 
-def known_only(bags: WeightedBags, known: Int[Tensor, " V"]) -> WeightedBags:
-    """The same queries without the tokens that are not known.
+def known_only(bags: Bags, known: Int[Tensor, " V"]) -> Bags:
+    """The same inputs without the tokens that are not known.
 
     Args:
         known: ascending.
     """
-    return _of(bags, are_known(bags.tokens, known))
+    return bags.where(are_known(bags.tokens, known))
 
 
-def without_zeros(bags: WeightedBags) -> WeightedBags:
-    """The same queries without the tokens of weight 0."""
-    return _of(bags, bags.weights != 0)
+def without_zeros(bags: Bags) -> Bags:
+    """The same inputs without the tokens of weight 0."""
+    return bags.where(bags.every_weight != 0)
 
 
-def num_known(bags: WeightedBags, known: Int[Tensor, " V"]) -> Int[Tensor, " B"]:
-    """How many tokens of each query are known.
+def num_known(bags: Bags, known: Int[Tensor, " V"]) -> Int[Tensor, " B"]:
+    """How many tokens of each input are known.
 
     Args:
         known: ascending.
     """
-    return _counts(bags, are_known(bags.tokens, known))
+    return bags.counts(are_known(bags.tokens, known))
 
 
 def are_known(tokens: Int[Tensor, " W"], known: Int[Tensor, " V"]) -> Bool[Tensor, " W"]:
@@ -77,30 +106,3 @@ def are_known(tokens: Int[Tensor, " W"], known: Int[Tensor, " V"]) -> Bool[Tenso
     if not len(known):
         return torch.zeros_like(tokens, dtype=torch.bool)
     return known[torch.searchsorted(known, tokens).clamp(max=len(known) - 1)] == tokens
-
-
-def unweighted(bags: Bags) -> WeightedBags:
-    """Every token counts the same."""
-    return WeightedBags(bags.buckets, torch.ones(len(bags.buckets)), bags.starts)
-
-
-def hashed(tokens: Int[Tensor, " W"], seed: int, num_inputs: int) -> Int[Tensor, " W"]:
-    """Feature hashing: a token's place among `num_inputs`, another for another seed."""
-    return mixed(tokens + signed(seed * BASE % 2**64)).bitwise_and(2**63 - 1) % num_inputs
-
-
-def _of(bags: WeightedBags, is_kept: Bool[Tensor, " W"]) -> WeightedBags:
-    """The same queries with some of their tokens."""
-    counts = _counts(bags, is_kept)
-    return WeightedBags(bags.tokens[is_kept], bags.weights[is_kept], counts.cumsum(0) - counts)
-
-
-def _counts(bags: WeightedBags, is_kept: Bool[Tensor, " W"]) -> Int[Tensor, " B"]:
-    """How many tokens of each query are kept."""
-    counts = torch.zeros(len(bags), dtype=torch.int64)
-    return counts.index_add(0, _query_of(bags.starts, len(bags.tokens)), is_kept.long())
-
-
-def _query_of(starts: Int[Tensor, " B"], num_tokens: int) -> Int[Tensor, " W"]:
-    ends = torch.cat([starts[1:], starts.new_tensor([num_tokens])]) if len(starts) else starts
-    return torch.repeat_interleave(torch.arange(len(starts)), ends - starts)

@@ -15,52 +15,17 @@ Axes: B texts, R buckets, W pieces of all texts together.
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Int
 from numpy.typing import NDArray
-from torch import Tensor
 
-BASE = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: odd, so that it has an inverse modulo 2^64
+from rails_ray.encoders.bags import Bags
+from rails_ray.encoders.hashing import BASE, mixed
+
 HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 KANA = "\u3041-\u30ff"
 WORD = re.compile(rf"[{HAN}]|[{KANA}]+|(?:(?![{HAN}{KANA}])[^\W_])+")
-
-
-@dataclass(frozen=True)
-class Bags:
-    """The distinct buckets of B texts, one text after the other; text b begins at `starts[b]`."""
-
-    buckets: Int[Tensor, " W"]
-    starts: Int[Tensor, " B"]
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    @property
-    def device(self) -> torch.device:
-        return self.starts.device
-
-    def take(self, rows: Int[Tensor, " M"]) -> "Bags":
-        """The bags of some texts, in the order of `rows`, repeats allowed."""
-        places, starts = places_of(self.starts, len(self.buckets), rows)
-        return Bags(self.buckets[places], starts)
-
-    def to(self, device: torch.device | str) -> "Bags":
-        return Bags(self.buckets.to(device), self.starts.to(device))
-
-
-def places_of(
-    starts: Int[Tensor, " B"], num_pieces: int, rows: Int[Tensor, " M"]
-) -> tuple[Int[Tensor, " _"], Int[Tensor, " M"]]:
-    """Where the pieces of some texts stand, one text after the other, and where each of these texts then begins."""
-    ends = torch.cat([starts[1:], starts.new_tensor([num_pieces])])
-    lengths = ends[rows] - starts[rows]
-    begins = lengths.cumsum(0) - lengths
-    within = torch.arange(int(lengths.sum()), device=starts.device) - begins.repeat_interleave(lengths)
-    return starts[rows].repeat_interleave(lengths) + within, begins
 
 
 def normalise(text: str) -> str:
@@ -119,23 +84,3 @@ def _powers(base: int, count: int) -> NDArray[np.uint64]:
     factors = np.full(count + 1, base, dtype=np.uint64)
     factors[0] = 1
     return np.cumprod(factors, dtype=np.uint64)
-
-
-def mixed(numbers: Int[Tensor, " W"]) -> Int[Tensor, " W"]:
-    """MurmurHash3's 64-bit finaliser: every input bit reaches the low bits that a modulus reads.
-
-    Its integers are unsigned; these are the signed ones of the same bits, which a GPU has.
-    """
-    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
-        numbers = (numbers ^ _shifted(numbers)) * signed(factor)
-    return numbers ^ _shifted(numbers)
-
-
-def signed(number: int) -> int:
-    """The signed 64-bit integer of the bits of an unsigned one."""
-    return number - 2**64 if number >= 2**63 else number
-
-
-def _shifted(numbers: Int[Tensor, " W"]) -> Int[Tensor, " W"]:
-    """Right by 33 bits, zeros coming in."""
-    return (numbers >> 33).bitwise_and(2**31 - 1)

@@ -23,15 +23,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from rails_ray.encoders.bags import (
-    WeightedBags,
-    hashed,
-    known_only,
-    of_length_one,
-    unweighted,
-    without_zeros,
-)
+from rails_ray.encoders.bags import Bags, known_only, of_length_one, without_zeros
 from rails_ray.encoders.character_ngrams import hash_texts
+from rails_ray.encoders.hashing import hashed
 
 NUM_TOKENS = 2**36  # numbers of words: of 100,000 words, two share one with a probability of 7%
 INITIAL_STD = 0.5  # of the first layer; figures of this and other choices are in jobs/benches/LOG.md
@@ -137,7 +131,7 @@ class Chunk(nn.Module):
             )
         self.known = state[1:].cpu()
 
-    def learn(self, inputs: Any) -> WeightedBags | Vectors:
+    def learn(self, inputs: Any) -> Bags | Vectors:
         """Learn which tokens there are from the training queries, once, before training; their features."""
         if self.config.input == "vector":
             return self.features(inputs)
@@ -145,13 +139,13 @@ class Chunk(nn.Module):
         self.known = tokens.tokens.unique()
         return of_length_one(tokens)
 
-    def features(self, inputs: Any) -> WeightedBags | Vectors:
+    def features(self, inputs: Any) -> Bags | Vectors:
         """Queries as the tensors that `forward` reads."""
         if self.config.input == "vector":
             return Vectors(torch.as_tensor(np.asarray(inputs), dtype=torch.float32))
         return of_length_one(known_only(tokens_of(self.config, inputs), self.known))
 
-    def hidden(self, features: WeightedBags | Vectors) -> Float[Tensor, "B H"]:
+    def hidden(self, features: Bags | Vectors) -> Float[Tensor, "B H"]:
         """relu(sum of the tokens' rows + bias), or of a product with the vector."""
         if isinstance(features, Vectors):
             summed = self.input(features.values)
@@ -162,9 +156,7 @@ class Chunk(nn.Module):
             summed = self.input(places, features.starts, per_sample_weights=features.weights)
         return F.relu(summed + self.hidden_bias)
 
-    def forward(
-        self, features: WeightedBags | Vectors, buckets: Int[Tensor, " C"] | None = None
-    ) -> Float[Tensor, "B C"]:
+    def forward(self, features: Bags | Vectors, buckets: Int[Tensor, " C"] | None = None) -> Float[Tensor, "B C"]:
         """Logits of all buckets, or of some."""
         hidden = self.hidden(features)
         if buckets is None:
@@ -173,12 +165,12 @@ class Chunk(nn.Module):
         return F.linear(hidden, self.output.weight[buckets], self.output.bias[buckets])
 
 
-def tokens_of(config: ChunksConfig, inputs: Any) -> WeightedBags:
+def tokens_of(config: ChunksConfig, inputs: Any) -> Bags:
     """The tokens of queries, known or not; a feature of value 0 is none."""
     if config.input == "text":
-        return unweighted(hash_texts(inputs, config.ngram_sizes, NUM_TOKENS))
+        return hash_texts(inputs, config.ngram_sizes, NUM_TOKENS)
     indices, values, starts = (torch.from_numpy(getattr(inputs, name)) for name in ("indices", "values", "starts"))
-    return without_zeros(WeightedBags(indices.long(), values.float(), starts[:-1]))
+    return without_zeros(Bags(indices.long(), starts[:-1], values.float()))
 
 
 def chunk_seed(seed: int, number: int) -> int:

@@ -15,7 +15,8 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rails_ray.encoders.character_ngrams import Bags, hash_texts, words
+from rails_ray.encoders.bags import Bags
+from rails_ray.encoders.character_ngrams import hash_texts, words
 
 # Small against a step of Adam, so that a bucket which few texts hold still moves within a short run.
 INITIAL_STD = 0.02
@@ -89,7 +90,7 @@ class TwoTower(nn.Module):
         return bag + change
 
     def _bag(self, features: Bags) -> Tensor:
-        mean: Tensor = self.norm(self.embeddings(features.buckets, features.starts))
+        mean: Tensor = self.norm(self.embeddings(features.tokens, features.starts))
         return mean
 
 

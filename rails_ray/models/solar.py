@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rails_ray.encoders.bags import WeightedBags, num_known
+from rails_ray.encoders.bags import Bags, num_known
 from rails_ray.encoders.solar import Chunk, ChunksConfig, Vectors, tokens_of
 from rails_ray.similarities.look_up import LookUp, LookUpConfig
 from rails_ray.similarities.states import Codes, Tables
@@ -57,7 +57,7 @@ class Solar(nn.Module):
         assert isinstance(first, Chunk)
         return first
 
-    def query_features(self, inputs: Any) -> WeightedBags | Vectors:
+    def query_features(self, inputs: Any) -> Bags | Vectors:
         return self.first.features(inputs)
 
     def is_blank(self, query: Any) -> bool:

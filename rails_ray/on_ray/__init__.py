@@ -1,7 +1,6 @@
 """The stages on a Ray cluster: placement, and nothing else.
 
-    train(config, storage)      -> a run        Ray Train, any number of workers
-    train_chunks(config, ...)   -> a run        SOLAR: Ray Train, a run for each chunk
+    train(config, storage)      -> a run        Ray Train or tasks: each piece on its own, any number of workers
     encode(storage, run)        -> parts        Ray Data
     publish(storage, version)   -> a version    one atomic write
     evaluate(storage, ...)      -> a report     one task
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rails_ray.on_ray.calibrating import calibrate
-    from rails_ray.on_ray.chunks import train_chunks
     from rails_ray.on_ray.encoding import encode
     from rails_ray.on_ray.evaluating import evaluate
     from rails_ray.on_ray.pipelining import pipeline
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from rails_ray.on_ray.submitting import submit
     from rails_ray.on_ray.training import train
 
-__all__ = ["calibrate", "encode", "evaluate", "pipeline", "publish", "submit", "train", "train_chunks"]
+__all__ = ["calibrate", "encode", "evaluate", "pipeline", "publish", "submit", "train"]
 
 MODULES = {
     "calibrate": "calibrating",
@@ -35,7 +33,6 @@ MODULES = {
     "publish": "publishing",
     "submit": "submitting",
     "train": "training",
-    "train_chunks": "chunks",
 }
 
 

@@ -21,11 +21,10 @@ MAX_RESTARTS = 3  # of a run whose workers die
 
 
 def fit_to_end(
-    worker: Callable[[dict[str, Any]], None],
-    settings: dict[str, Any],
+    worker: Callable[[], None],
     scaling: ScalingConfig,
     backend: TorchConfig | None,
-    name: str = "train",
+    name: str,
 ) -> None:
     """Train to the end, in as many tries as processes that die make of it. An error of ours would come again: no retry.
 
@@ -41,11 +40,7 @@ def fit_to_end(
                 # Workers for which there is no room are asked for so often, a minute each, before that is told.
                 failure_config=FailureConfig(controller_failure_limit=2),
             )
-            of_run: dict[str, Any] = {
-                "train_loop_config": settings,
-                "scaling_config": scaling,
-                "run_config": run_config,
-            }
+            of_run: dict[str, Any] = {"scaling_config": scaling, "run_config": run_config}
             if backend is None:
                 trainer = DataParallelTrainer(worker, **of_run)
             else:

@@ -66,8 +66,7 @@ def pipeline(
     Args:
         run: name of the run and of the version, the same again to go on with what was cut off; by default the recipe's
             name and the time.
-        use_gpu: one GPU per worker; by default where the cluster has enough of them.
-        placing: of the chunks of SOLAR.
+        use_gpu, placing: as `train` takes them.
         stage: entered for each stage with its name; what it gives is told of progress.
         on_report: called with the reports of the new version and of the current one before the gates decide.
 

@@ -1,4 +1,5 @@
-"""Where chunks of SOLAR are trained. Imports no Ray, as command lines are read before that is loaded."""
+"""Where pieces are trained that have one worker each, as SOLAR's chunks have. Imports no Ray, as command lines are read
+before that is loaded."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,12 +10,12 @@ Backend = Literal["ray_train", "tasks"]
 
 @dataclass(frozen=True, kw_only=True)
 class Placing:
-    """Where chunks of SOLAR are trained.
+    """Where the chunks of SOLAR are trained, and every piece of a run that has one worker.
 
     Args:
-        backend: `ray_train`, or `tasks`, which start in a moment, for many small chunks.
-        num_cpus: that each chunk reserves, and as many threads it has.
-        num_gpus: GPUs, or a part of one, that each chunk reserves; by default 1 where the cluster has any.
+        backend: `ray_train`, or `tasks`, which start in a moment and suit many small chunks.
+        num_cpus: each chunk reserves so many CPUs and has as many threads.
+        num_gpus: each chunk reserves so many GPUs, or a part of one; by default 1 if the cluster has any.
     """
 
     backend: Backend = "ray_train"
@@ -45,7 +46,7 @@ class Placing:
         return self if self.num_gpus is not None else replace(self, num_gpus=1.0)
 
     def room(self, nodes: Sequence[Mapping[str, float]]) -> int:
-        """How many chunks there is room for at once.
+        """How many pieces there is room for at once.
 
         Args:
             nodes: resources of each, CPU and GPU.

@@ -19,15 +19,15 @@ OnProgress = Callable[[int, int, str], None]
 
 
 class ProgressBoard:
-    """The latest progress of each piece of work, by its number."""
+    """The latest progress of each piece of work, by its name."""
 
     def __init__(self) -> None:
-        self._latest: dict[int, tuple[int, int, str]] = {}
+        self._latest: dict[str, tuple[int, int, str]] = {}
 
-    def write(self, done: int, total: int, note: str, piece: int = 0) -> None:
+    def write(self, done: int, total: int, note: str, piece: str) -> None:
         self._latest[piece] = (done, total, note)
 
-    def read(self) -> dict[int, tuple[int, int, str]]:
+    def read(self) -> dict[str, tuple[int, int, str]]:
         return self._latest
 
 
@@ -36,15 +36,10 @@ def new_board() -> Any:
     return ray.remote(num_cpus=0, max_restarts=-1)(ProgressBoard).remote()
 
 
-def latest(board: Any) -> tuple[int, int, str] | None:
-    """What a board shows of work in one piece; None before the first report."""
-    return latest_of_all(board).get(0)
-
-
-def latest_of_all(board: Any) -> dict[int, tuple[int, int, str]]:
+def latest(board: Any) -> dict[str, tuple[int, int, str]]:
     """What a board shows of each piece of which there was a report; nothing while its process is being replaced."""
     with suppress(RayActorError):
-        shown: dict[int, tuple[int, int, str]] = ray.get(board.read.remote())
+        shown: dict[str, tuple[int, int, str]] = ray.get(board.read.remote())
         return shown
     return {}
 
@@ -53,6 +48,7 @@ class Reporter:
     """Writes to a board, at most every POLL_S seconds.
 
     Args:
+        board: None to report to nobody.
         first_step: steps that were done when a run went on from its checkpoint.
         piece: of the work, that it reports on.
     """
@@ -62,7 +58,7 @@ class Reporter:
         board: Any,
         total: int,
         first_step: int = 0,
-        piece: int = 0,
+        piece: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._board = board

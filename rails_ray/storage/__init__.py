@@ -1,11 +1,11 @@
 """Storage: where runs and index versions live, behind one object with the paths of a storage root.
 
     data/<name>/                            a packaged data set, as Parquet
-    runs/<run>/begun.json                   config of a run that was begun; its name is taken
+    runs/<run>/begun.json                   config of a run that was begun, and its pieces; its name is taken
     runs/<run>/checkpoint.safetensors       where it goes on if it is cut off; gone when it has finished
     runs/<run>/                             model.safetensors, validation.json, training.json; config.json last
     runs/<run>/codes.parquet                of SOLAR: the code of each item
-    runs/<run>/chunk-000/                   of SOLAR: a run for each chunk, whose models are that of the run
+    runs/<run>/<piece>/                     of several pieces: a run for each (chunk-000 and so on of SOLAR)
     versions/<version>/begun.json           what the version is being encoded from; its name is taken
     versions/<version>/codes.parquet        of SOLAR: as they were chosen when encoding began
     versions/<version>/shard-000/*.parquet  items of one shard

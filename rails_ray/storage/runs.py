@@ -2,13 +2,13 @@
 
 `begun.json` reserves the name for one config; `config.json` is written last: a finished run exists from then on.
 
-A model in chunks has a run for each, <run>/chunk-NNN, and the run itself names the weights of those.
+A run of several pieces, each trained on its own, has a folder for each, which is a run by itself; `begun.json` names
+them, and the run's own files say which weights the model is made of. A run of one piece has all in its own folder.
 """
 
 import hashlib
 import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +25,8 @@ class Run:
     config: as JSON.
     weights_sha256: of each file of weights, by its path in the run's folder.
     validation: the report on the validation split.
-    training: `losses` of each step, `validations` on the way, and `seconds` that training took; of a model in chunks,
-        what each of the `chunks` came to, and the seconds of all.
+    training: `losses` of each step, `validations` on the way, and `seconds` that training took; of several pieces,
+        what each of the `pieces` came to, and the seconds of all.
     """
 
     name: str
@@ -41,35 +41,36 @@ class Run:
         return mass
 
 
-def chunk_run(run: str, chunk: int) -> str:
-    """The name of the run of a chunk."""
-    return f"{run}/chunk-{chunk:03d}"
+def piece_run(run: str, piece: str) -> str:
+    """The name of the run of a piece.
+
+    Args:
+        piece: the folder below the run's; "" for the run's own.
+    """
+    return f"{run}/{piece}" if piece else run
 
 
-def chunk_of(path: str) -> int:
-    """The number of the chunk whose weights lie at this path of a run's folder."""
-    folder = path.split("/", maxsplit=1)[0]
-    return int(folder.removeprefix("chunk-"))
-
-
-def begin(storage: Storage, run: str, config: bytes, data_sha256: str) -> None:
+def begin(storage: Storage, run: str, config: bytes, data_sha256: str, pieces: Sequence[str] = ()) -> None:
     """Reserve a name for a run of this config on this data, or find that such a run was begun, and perhaps finished.
+
+    Args:
+        pieces: the folders of its pieces; none where it is one piece, whose files lie in the run's own folder.
 
     Raises:
         ValueError: if the name cannot be that of a folder, or a run of another config or data has it.
     """
     if not NAME.fullmatch(run):
         raise ValueError(f"run must be made of letters, digits, '.', '_' and '-', got {run!r}")
-    _begin(storage, run, config, data_sha256)
+    _begin(storage, run, config, {"data_sha256": data_sha256, **({"pieces": list(pieces)} if pieces else {})})
 
 
-def begin_chunk(storage: Storage, run: str, chunk: int, config: bytes, data_sha256: str) -> None:
-    """The same of a chunk of a run."""
-    _begin(storage, chunk_run(run, chunk), config, data_sha256)
+def begin_piece(storage: Storage, run: str, piece: str, config: bytes, data_sha256: str) -> None:
+    """The same of a piece of a run that was begun."""
+    _begin(storage, piece_run(run, piece), config, {"data_sha256": data_sha256})
 
 
-def _begin(storage: Storage, run: str, config: bytes, data_sha256: str) -> None:
-    begun = {**json.loads(config), "data_sha256": data_sha256}
+def _begin(storage: Storage, run: str, config: bytes, facts: dict[str, Any]) -> None:
+    begun = {**json.loads(config), **facts}
     try:
         storage.create(f"runs/{run}/begun.json", json.dumps(begun, indent=1).encode())
     except ConflictError:
@@ -79,6 +80,14 @@ def _begin(storage: Storage, run: str, config: bytes, data_sha256: str) -> None:
                 f"run {run!r} must go on with the config and data that it was begun with, got another {change}: "
                 "choose another --run"
             ) from None
+
+
+def pieces(storage: Storage, run: str) -> list[str]:
+    """The folders of a run's pieces, in order; none where it is one piece, or was not begun."""
+    if not storage.exists(f"runs/{run}/begun.json"):
+        return []
+    names: list[str] = read_json(storage, f"runs/{run}/begun.json").get("pieces", [])
+    return names
 
 
 def is_begun(storage: Storage, run: str) -> bool:
@@ -153,28 +162,28 @@ def finish(
     storage.delete(f"runs/{run}/checkpoint.safetensors")
 
 
-def read(storage: Storage, run: str, min_chunks: int | None = None) -> Run:
-    """A finished run; or one of which so many chunks have finished, with these alone.
+def read(storage: Storage, run: str, min_pieces: int | None = None) -> Run:
+    """A finished run; or one of which so many pieces have finished, with these alone.
 
     Raises:
         NotFoundError: if there is no finished run of this name.
-        ValueError: if it is in chunks of which too few have finished.
+        ValueError: if too few of its pieces have finished.
         DamagedError: if its reports cannot be read.
     """
     is_name = NAME.fullmatch(run) is not None
     if is_name and not is_finished(storage, run):
-        of_chunks = _of_chunks(storage, run, min_chunks)
-        if of_chunks is not None:
-            return of_chunks
+        of_pieces = _of_pieces(storage, run, min_pieces)
+        if of_pieces is not None:
+            return of_pieces
     if not is_name or not is_finished(storage, run):
         finished = [name for name in storage.list("runs") if is_finished(storage, name)]
         raise NotFoundError(f"run must be one of {', '.join(finished) or 'none trained yet'}, got {run!r}")
     return _read(storage, run)
 
 
-def read_chunk(storage: Storage, run: str, chunk: int) -> Run:
-    """The finished run of a chunk; raises what `read` does."""
-    return _read(storage, chunk_run(run, chunk))
+def read_piece(storage: Storage, run: str, piece: str) -> Run:
+    """The finished run of a piece; raises what `read` does."""
+    return _read(storage, piece_run(run, piece))
 
 
 def _read(storage: Storage, run: str) -> Run:
@@ -195,44 +204,33 @@ def _read(storage: Storage, run: str) -> Run:
     )
 
 
-def _of_chunks(storage: Storage, run: str, min_chunks: int | None) -> Run | None:
-    """An unfinished run with the chunks that have finished; None where none has."""
-    finished = finished_chunks(storage, run)
+def _of_pieces(storage: Storage, run: str, min_pieces: int | None) -> Run | None:
+    """An unfinished run with the pieces that have finished; None where none has."""
+    names, finished = pieces(storage, run), finished_pieces(storage, run)
     if not finished:
         return None
-    of_chunks = {chunk: read_chunk(storage, run, chunk) for chunk in finished}
-    config = next(iter(of_chunks.values())).config
-    num_chunks = json.loads(config)["family"]["encoder"]["num_chunks"]
-    least = num_chunks if min_chunks is None else min(min_chunks, num_chunks)
+    of_pieces = {piece: read_piece(storage, run, piece) for piece in finished}
+    least = len(names) if min_pieces is None else min(min_pieces, len(names))
     if len(finished) < least:
-        wanted = f"all {least}" if least == num_chunks else str(least)
+        wanted = f"all {least}" if least == len(names) else str(least)
         raise ValueError(
-            f"run {run!r} must have {wanted} trained chunks, got {len(finished)}: "
+            f"run {run!r} must have {wanted} trained pieces, got {len(finished)}: "
             f"train it again under its name, or encode it without the others by --min-chunks {len(finished)}"
         )
     return Run(
         name=run,
-        config=config,
-        weights_sha256=chunk_weights(of_chunks),
+        config=of_pieces[finished[0]].config,
+        weights_sha256={
+            f"{piece}/{path}": sha256 for piece, own in of_pieces.items() for path, sha256 in own.weights_sha256.items()
+        },
         validation={"cutoff_mass": None},
-        training={"seconds": sum(found.training["seconds"] for found in of_chunks.values())},
+        training={"seconds": sum(own.training["seconds"] for own in of_pieces.values())},
     )
 
 
-def finished_chunks(storage: Storage, run: str) -> list[int]:
-    """The chunks of a run that are trained."""
-    matches = (re.fullmatch(r"chunk-(\d{3})", name) for name in storage.list(f"runs/{run}"))
-    numbers = [int(match[1]) for match in matches if match]
-    return sorted(number for number in numbers if is_finished(storage, chunk_run(run, number)))
-
-
-def chunk_weights(of_chunks: Mapping[int, Run]) -> dict[str, str]:
-    """The weights of chunks as those of their run."""
-    return {
-        f"chunk-{chunk:03d}/{path}": sha256
-        for chunk, found in of_chunks.items()
-        for path, sha256 in found.weights_sha256.items()
-    }
+def finished_pieces(storage: Storage, run: str) -> list[str]:
+    """The folders of the pieces of a run that are trained, in order."""
+    return [piece for piece in pieces(storage, run) if is_finished(storage, piece_run(run, piece))]
 
 
 def weights(storage: Storage, run: Run) -> Iterator[tuple[str, bytes]]:

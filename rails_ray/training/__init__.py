@@ -6,6 +6,7 @@
 | `contrast`   | which items a query is compared with, on one worker or over all of them |
 | `objectives` | the losses, with what they have to learn beside them                    |
 | `buckets`    | the step of a chunk of SOLAR, and its bucket recall                     |
+| `piece`      | one training on its own, and the way through it                         |
 | `loop`       | batches -> gradients -> weights, reporting by a callable                |
 | `state`      | weights and checkpoints as safetensors bytes                            |
 """

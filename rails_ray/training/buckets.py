@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rails_ray.data.batch import FeatureRows
 from rails_ray.data.buckets import BucketBatch
-from rails_ray.encoders.bags import WeightedBags
+from rails_ray.encoders.bags import Bags
 from rails_ray.encoders.solar import Chunk, Vectors
 from rails_ray.indexes.inverted import NUM_PROBES
 from rails_ray.losses.bucket_cross_entropy import Positives, bucket_cross_entropy, sampled_bucket_cross_entropy
@@ -23,7 +23,8 @@ BATCH_SIZE = 512  # queries of a look at the validation split
 
 
 class BucketStep(nn.Module):
-    """Loss of a chunk on a batch.
+    """Loss of a chunk on a batch. It shares no more than `precision_on` with `TrainingStep`: its logits are those of
+    buckets, so that it encodes no items and needs neither a contrast nor an objective.
 
     Args:
         num_sampled: buckets drawn as negatives, the same for the whole batch; 0 for all.
@@ -47,9 +48,7 @@ class BucketStep(nn.Module):
         logits = self._logits(batch.queries, columns)
         return sampled_bucket_cross_entropy(logits, positives, torch.isin(columns, drawn), num_buckets).mean()
 
-    def _logits(
-        self, queries: WeightedBags | Vectors, buckets: Int[Tensor, " C"] | None = None
-    ) -> Float[Tensor, "B _"]:
+    def _logits(self, queries: Bags | Vectors, buckets: Int[Tensor, " C"] | None = None) -> Float[Tensor, "B _"]:
         precision = precision_on(queries.device, self.precision)
         with torch.autocast(queries.device.type, precision, enabled=precision != torch.float32):
             logits: Tensor = self.chunk(queries, buckets)

@@ -8,23 +8,17 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import nn
 
+from rails_ray.data.batch import Batch
 from rails_ray.training import state
 
 LEAST = {"num_steps": 1, "batch_size": 1, "validate_every": 0, "patience": 0}  # of the fields of `TrainingConfig`
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": None}
-
-
-@runtime_checkable
-class Batch(Protocol):
-    """What a step takes: anything that can be moved to its device."""
-
-    def to(self, device: torch.device | str) -> Any: ...
 
 
 @dataclass(frozen=True, kw_only=True)

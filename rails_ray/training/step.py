@@ -35,7 +35,7 @@ from rails_ray.training.terms import Compared, Term
 
 
 class TrainingStep(nn.Module):
-    """Loss of a model on a batch.
+    """Loss of a dual encoder on a batch. SOLAR's chunks, which encode no items, have a step of their own: `BucketStep`.
 
     Args:
         objective: of the scores; a module where it learns something of its own.

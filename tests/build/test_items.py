@@ -41,11 +41,12 @@ def write_run(storage: Storage, config: RunConfig) -> None:
         write_untrained_run(storage, "r", config)
         return
     own, data = SolarFamily.of(config), read_data(config, storage)
+    runs.begin(storage, "r", to_json(config), data.digest(), [piece.name for piece in own.pieces()])
     codes.write(storage, "runs/r", own.codes(data.item_ids))
     for number in range(2):
         weights = state.to_bytes(own.chunk(number))
         validation, training = b'{"cutoff_mass": null}', {"seconds": 0, "losses": []}
-        run = runs.chunk_run("r", number)
+        run = runs.piece_run("r", f"chunk-{number:03d}")
         runs.write(storage, run, weights=weights, validation=validation, training=training, config=to_json(config))
 
 

@@ -14,7 +14,7 @@ from rails_ray.build.items import Fitting, ItemEncoder
 from rails_ray.build.solar import SolarFamily
 from rails_ray.build.version import version_config, version_model, version_similarity
 from rails_ray.config import DataConfig, RunConfig, to_json
-from rails_ray.encoders.bags import WeightedBags
+from rails_ray.encoders.bags import Bags
 from rails_ray.encoders.solar import Chunk
 from rails_ray.errors import DamagedError, UnsupportedError
 from rails_ray.losses.bucket_cross_entropy import BucketCrossEntropyConfig
@@ -223,7 +223,8 @@ def test_held_out_words_are_unknown() -> None:
     chunk = SolarFamily.of(CONFIG).chunk(0)
     chunk.learn(data_of(texts).queries["train"].inputs)
     features = chunk.features(["word1 split1 word7"])
-    assert isinstance(features, WeightedBags)
+    assert isinstance(features, Bags)
+    assert features.weights is not None
     assert 1 < len(features.tokens) < len(chunk.known)
     assert features.weights.square().sum().item() == pytest.approx(1)
 

@@ -23,8 +23,8 @@ def sampler(**options: int) -> PairSampler:
 
 def names(features, of) -> list[int]:
     """Which input each bag is: every text here has a bucket of its own."""
-    own = {int(bucket): number for number, bucket in enumerate(of.buckets)}
-    return [own[int(bucket)] for bucket in features.buckets]
+    own = {int(bucket): number for number, bucket in enumerate(of.tokens)}
+    return [own[int(bucket)] for bucket in features.tokens]
 
 
 @pytest.mark.parametrize("step", range(20))
@@ -40,11 +40,11 @@ def test_positives_answer_their_queries_and_accidental_hits_are_hidden(step: int
 def test_workers_share_the_items_and_divide_the_queries() -> None:
     whole = sampler().batch(3)
     parts = [sampler(rank=rank, num_workers=3).batch(3) for rank in range(3)]
-    assert torch.equal(torch.cat([part.queries.buckets for part in parts]), whole.queries.buckets)
+    assert torch.equal(torch.cat([part.queries.tokens for part in parts]), whole.queries.tokens)
     assert torch.equal(torch.cat([part.positive for part in parts]), whole.positive)
     assert torch.equal(torch.cat([part.roles().is_hidden for part in parts]), whole.roles().is_hidden)
     for part in parts:
-        assert torch.equal(part.items.buckets, whole.items.buckets)
+        assert torch.equal(part.items.tokens, whole.items.tokens)
         assert part.weight == 3 / len(whole.positive)
 
 
@@ -65,7 +65,8 @@ def same(a: TrainingBatch, b: TrainingBatch) -> bool:
 def tensors_of(batch: TrainingBatch) -> list[torch.Tensor]:
     found = [batch.positive, batch.roles().is_hidden]
     for features in (batch.queries, batch.items):
-        found += [features] if isinstance(features, torch.Tensor) else vars(features).values()
+        of = [features] if isinstance(features, torch.Tensor) else vars(features).values()
+        found += [tensor for tensor in of if tensor is not None]
     return found
 
 

@@ -18,9 +18,9 @@ def sampler(batch_size: int, *, seed: int = 0, rank: int = 0, num_workers: int =
 def pairs_of(batch: TrainingBatch) -> list[tuple[int, int]]:
     """(query, item row) of each line; a query is known by its bag."""
     features = hash_texts(QUERIES, (), 10**6)
-    bags = {tuple(features.take(torch.tensor([query])).buckets.tolist()): query for query in range(len(QUERIES))}
+    bags = {tuple(features.take(torch.tensor([query])).tokens.tolist()): query for query in range(len(QUERIES))}
     lines = [
-        bags[tuple(batch.queries.take(torch.tensor([line])).buckets.tolist())] for line in range(len(batch.queries))
+        bags[tuple(batch.queries.take(torch.tensor([line])).tokens.tolist())] for line in range(len(batch.queries))
     ]
     return list(zip(lines, batch.positive_rows.tolist(), strict=True))
 

@@ -8,32 +8,31 @@ from hypothesis import strategies as st
 
 import oracles
 from rails_ray.encoders.bags import (
-    WeightedBags,
+    Bags,
     are_known,
-    hashed,
     known_only,
     of_length_one,
-    unweighted,
     without_zeros,
 )
 from rails_ray.encoders.character_ngrams import hash_texts
+from rails_ray.encoders.hashing import hashed
 
 Bag = list[tuple[int, float]]
 WEIGHTS = st.floats(0.015625, 100, width=32)
 BAGS = st.lists(st.lists(st.tuples(st.integers(0, 9), WEIGHTS), max_size=4, unique_by=lambda pair: pair[0]), max_size=5)
 
 
-def of_lists(bags: list[Bag]) -> WeightedBags:
+def of_lists(bags: list[Bag]) -> Bags:
     lengths = [len(bag) for bag in bags]
-    return WeightedBags(
+    return Bags(
         torch.tensor([token for bag in bags for token, _ in bag], dtype=torch.int64),
-        torch.tensor([weight for bag in bags for _, weight in bag], dtype=torch.float32),
         torch.tensor([sum(lengths[:number]) for number in range(len(bags))], dtype=torch.int64),
+        torch.tensor([weight for bag in bags for _, weight in bag], dtype=torch.float32),
     )
 
 
-def to_lists(bags: WeightedBags) -> list[Bag]:
-    pairs = list(zip(bags.tokens.tolist(), bags.weights.tolist(), strict=True))
+def to_lists(bags: Bags) -> list[Bag]:
+    pairs = list(zip(bags.tokens.tolist(), bags.every_weight.tolist(), strict=True))
     starts = bags.starts.tolist()
     return [pairs[first:end] for first, end in zip(starts, [*starts, len(pairs)][1:], strict=True)]
 
@@ -111,11 +110,15 @@ def test_tokens_of_weight_0_are_dropped() -> None:
     assert to_lists(without_zeros(of_lists(bags))) == [[(5, 2.0)], [], [], [(1, -1.0), (3, 4.0)]]
 
 
-def test_the_tokens_of_texts_count_the_same() -> None:
-    texts = ["red car", "", "blue red hat"]
-    hashed_texts = hash_texts(texts, (), 2**36)
-    bags = unweighted(hashed_texts)
-    assert torch.equal(bags.tokens, hashed_texts.buckets)
+def test_without_weights_every_token_counts_1() -> None:
+    bags = hash_texts(["red car", "", "blue red hat"], (), 2**36)
+    assert bags.weights is None
     assert [len(bag) for bag in to_lists(bags)] == [2, 0, 3]
-    assert bags.weights.tolist() == [1.0] * 5
-    assert len(unweighted(hash_texts([], (), 2**36))) == 0
+    assert bags.every_weight.tolist() == [1.0] * 5
+    weighted = Bags(bags.tokens, bags.starts, torch.ones(5))
+    assert torch.equal(of_length_one(bags).every_weight, of_length_one(weighted).every_weight)
+    rows, known = torch.tensor([2, 2, 0]), bags.tokens.unique()[1:4]
+    for change in (lambda own: own.take(rows), lambda own: known_only(own, known), without_zeros):
+        assert change(bags).weights is None
+        assert to_lists(change(bags)) == to_lists(change(weighted))
+    assert len(of_length_one(hash_texts([], (), 2**36))) == 0

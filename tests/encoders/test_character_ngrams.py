@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
-from rails_ray.encoders.character_ngrams import BASE, hash_texts, words
+from rails_ray.encoders.character_ngrams import hash_texts, words
+from rails_ray.encoders.hashing import BASE
 
 
 @pytest.mark.parametrize(
@@ -34,32 +35,32 @@ def test_words(text: str, expected: list[str]) -> None:
 )
 def test_equals_the_loops(texts: list[str], sizes: tuple[int, ...], num_buckets: int) -> None:
     bags = hash_texts(texts, sizes, num_buckets)
-    ends = [*bags.starts.tolist(), len(bags.buckets)][1:]
+    ends = [*bags.starts.tolist(), len(bags.tokens)][1:]
     assert len(bags) == len(texts)
     for text, first, end in zip(texts, bags.starts.tolist(), ends, strict=True):
         expected = oracles.buckets(sorted(oracles.pieces(words(text), sizes)), BASE, num_buckets)
-        assert bags.buckets[first:end].tolist() == sorted(expected)
+        assert bags.tokens[first:end].tolist() == sorted(expected)
 
 
 def test_a_text_has_the_same_bag_in_any_company() -> None:
     together = hash_texts(["red car", "", "blue hat"], (3, 4), 1000)
     alone = hash_texts(["blue hat"], (3, 4), 1000)
     taken = together.take(torch.tensor([2]))
-    assert torch.equal(taken.buckets, alone.buckets)
+    assert torch.equal(taken.tokens, alone.tokens)
 
 
 def test_take_repeats_and_reorders() -> None:
     bags = hash_texts(["a", "bc", "", "def"], (3,), 10**6)
     rows = [3, 1, 1, 2, 0]
     taken = bags.take(torch.tensor(rows))
-    ends = [*taken.starts.tolist(), len(taken.buckets)][1:]
+    ends = [*taken.starts.tolist(), len(taken.tokens)][1:]
     for row, first, end in zip(rows, taken.starts.tolist(), ends, strict=True):
-        expected = bags.take(torch.tensor([row])).buckets
-        assert torch.equal(taken.buckets[first:end], expected)
+        expected = bags.take(torch.tensor([row])).tokens
+        assert torch.equal(taken.tokens[first:end], expected)
 
 
 def test_buckets_spread_evenly() -> None:
     """10,000 different words over 100 buckets: each about 100 times, by the Poisson law within 5 deviations."""
-    counts = np.bincount(hash_texts([f"word{i}" for i in range(10_000)], (), 100).buckets.numpy(), minlength=100)
+    counts = np.bincount(hash_texts([f"word{i}" for i in range(10_000)], (), 100).tokens.numpy(), minlength=100)
     assert counts.min() > 50
     assert counts.max() < 150

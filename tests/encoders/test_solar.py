@@ -60,7 +60,7 @@ def bags_of(config: ChunksConfig, inputs: Any, seed: int) -> list[list[tuple[int
     """The places and weights of queries, of which all tokens are known."""
     if config.input == "features":
         return BAGS
-    hashed = [hash_texts([text], config.ngram_sizes, NUM_TOKENS).buckets.tolist() for text in inputs]
+    hashed = [hash_texts([text], config.ngram_sizes, NUM_TOKENS).tokens.tolist() for text in inputs]
     return [[(oracles.hashed_place(token, seed, config.num_inputs), 1.0) for token in tokens] for tokens in hashed]
 
 

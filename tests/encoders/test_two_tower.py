@@ -10,7 +10,7 @@ def test_representation_is_that_of_the_mean_bag() -> None:
     torch.manual_seed(0)
     encoder = TwoTower(CONFIG)
     features = encoder.query_features(["red car"])
-    bag = encoder.norm(encoder.embeddings.weight[features.buckets].mean(0))
+    bag = encoder.norm(encoder.embeddings.weight[features.tokens].mean(0))
     assert torch.allclose(encoder.queries(features)[0], bag + encoder.query_tower(bag), atol=1e-6)
     assert torch.allclose(encoder.items(features)[0], bag + encoder.item_tower(bag), atol=1e-6)
 

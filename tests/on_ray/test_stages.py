@@ -27,7 +27,6 @@ from rails_ray.evaluation.ranking import encode_items, rank_all
 from rails_ray.evaluation.report import HIT_RATES
 from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.on_ray import training
-from rails_ray.on_ray.fitting import fit_to_end
 from rails_ray.similarities.states import ItemState
 from rails_ray.storage import calibrations, manifest, runs, shards
 from rails_ray.storage.filesystem import Storage
@@ -84,38 +83,36 @@ OTHER_DATA = (
 )
 
 
+def train_by(worker: training.Worker, run_config: RunConfig, root: Path) -> None:
+    """Begin run `r` and train it by what each of two workers does here."""
+    begun = training.begin(run_config, Storage(str(root)), "r")
+    settings = training.Settings(num_workers=2).on_cluster(begun.pieces)
+    training.fit_pieces(begun, settings, worker=worker)
+
+
 def test_data_that_change_before_the_workers_read_them_are_not_trained_on(
-    tmp_path: Path, run_config: RunConfig, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run_config: RunConfig
 ) -> None:
     folder = tmp_path / "data"
     shutil.copytree(str(run_config.data.folder), folder)
     own = replace(run_config, data=DataConfig(folder=str(folder)))
-    fits: list[None] = []
-
-    def fit_later(*arguments: Any) -> None:
-        fits.append(None)
-        items = pq.read_table(folder / "items.parquet").to_pydict()
-        items["text"][0] += " changed"
-        pq.write_table(pa.table(items), folder / "items.parquet")
-        fit_to_end(*arguments)
-
-    monkeypatch.setattr(training, "fit_to_end", fit_later)
+    begun = training.begin(own, Storage(str(tmp_path)), "r")
+    items = pq.read_table(folder / "items.parquet").to_pydict()
+    items["text"][0] += " changed"
+    pq.write_table(pa.table(items), folder / "items.parquet")
     with pytest.raises(TrainingError, match=OTHER_DATA):
-        on_ray.train(own, str(tmp_path), run="r", num_workers=2)
-    assert len(fits) == 1
+        training.fit_pieces(begun, training.Settings(num_workers=2).on_cluster(begun.pieces))
     assert sorted(path.name for path in (tmp_path / "runs" / "r").iterdir()) == ["begun.json"], "no step must be done"
 
 
 @pytest.mark.faults
-def test_data_that_change_between_two_starts_are_not_trained_on(
-    tmp_path: Path, run_config: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_that_change_between_two_starts_are_not_trained_on(tmp_path: Path, run_config: RunConfig) -> None:
     folder, starts = tmp_path / "data", tmp_path / "starts"
     shutil.copytree(str(run_config.data.folder), folder)
     starts.mkdir()
     own = replace(run_config, data=DataConfig(folder=str(folder)))
 
-    def worker(settings: dict[str, Any]) -> None:  # sent to the workers as it stands here
+    def worker(assignment: training.Assignment) -> None:  # sent to the workers as it stands here
         import os
         import uuid
 
@@ -132,24 +129,21 @@ def test_data_that_change_between_two_starts_are_not_trained_on(
                 items["text"][0] += " changed"
                 pq.write_table(pa.table(items), folder / "items.parquet")
                 os._exit(1)
-        training._train_worker(settings)
+        training.work(assignment)
 
-    monkeypatch.setattr(training, "_train_worker", worker)
     with pytest.raises(TrainingError, match=OTHER_DATA):
-        on_ray.train(own, str(tmp_path), run="r", num_workers=2)
+        train_by(worker, own, tmp_path)
     assert len(list(starts.iterdir())) == 2
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_worker_that_alone_reads_other_data_ends_the_run(
-    tmp_path: Path, run_config: RunConfig, monkeypatch: pytest.MonkeyPatch, rank: int
-) -> None:
+def test_a_worker_that_alone_reads_other_data_ends_the_run(tmp_path: Path, run_config: RunConfig, rank: int) -> None:
     """The other one waits for it by then."""
     starts = tmp_path / "starts"
     starts.mkdir()
 
-    def worker(settings: dict[str, Any]) -> None:  # sent to the workers as it stands here
+    def worker(assignment: training.Assignment) -> None:  # sent to the workers as it stands here
         import dataclasses
         import uuid
 
@@ -166,11 +160,10 @@ def test_a_worker_that_alone_reads_other_data_ends_the_run(
                 return dataclasses.replace(data, item_ids=[*data.item_ids[:-1], "another"])
 
             training.read_data = changed
-        training._train_worker(settings)
+        training.work(assignment)
 
-    monkeypatch.setattr(training, "_train_worker", worker)
     with pytest.raises(TrainingError, match=OTHER_DATA):
-        on_ray.train(run_config, str(tmp_path), run="r", num_workers=2)
+        train_by(worker, run_config, tmp_path)
     assert len(list(starts.iterdir())) == 2, "it would come again: no retry"
     assert not (tmp_path / "runs" / "r" / "config.json").exists()
 

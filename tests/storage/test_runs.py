@@ -142,99 +142,125 @@ def test_weights_that_are_not_those_of_training(data: bytes | None, storage: Sto
         list(runs.weights(storage, run))
 
 
-IN_CHUNKS = {"name": "small", "family": {"encoder": {"num_chunks": 3}}}
+IN_PIECES = {"name": "small", "family": {"kind": "some"}}
+PIECES = ["chunk-000", "chunk-001", "chunk-002"]
 
 
-def finish_chunk(storage: Storage, chunk: int, run: str = "r") -> None:
+def begin_in_pieces(storage: Storage, pieces: list[str] = PIECES) -> None:
+    runs.begin(storage, "r", to_json(IN_PIECES), DATA, pieces)
+
+
+def finish_piece(storage: Storage, piece: str, run: str = "r") -> None:
     runs.write(
         storage,
-        runs.chunk_run(run, chunk),
-        weights=f"w{chunk}".encode(),
+        runs.piece_run(run, piece),
+        weights=f"of {piece}".encode(),
         validation=to_json({"cutoff_mass": None, "loss": 0.5}),
-        training={"losses": [1.0], "seconds": 2.0 + chunk},
-        config=to_json(IN_CHUNKS),
+        training={"losses": [1.0], "seconds": 2.0 + int(piece[-1])},
+        config=to_json(IN_PIECES),
     )
 
 
-@pytest.mark.parametrize(("chunk", "name"), [(0, "r/chunk-000"), (7, "r/chunk-007"), (999, "r/chunk-999")])
-def test_a_chunk_is_a_run_of_its_own(chunk: int, name: str, storage: Storage) -> None:
-    assert runs.chunk_run("r", chunk) == name
-    assert runs.chunk_of(f"{name.removeprefix('r/')}/model.safetensors") == chunk
-    runs.begin_chunk(storage, "r", chunk, to_json(IN_CHUNKS), DATA)
+@pytest.mark.parametrize("piece", ["chunk-000", "chunk-999", "encoder"])
+def test_a_piece_is_a_run_of_its_own(piece: str, storage: Storage) -> None:
+    name = runs.piece_run("r", piece)
+    assert name == f"r/{piece}"
+    runs.begin_piece(storage, "r", piece, to_json(IN_PIECES), DATA)
     assert not runs.is_begun(storage, "r")
     assert not runs.is_finished(storage, name)
     runs.write_checkpoint(storage, name, FIRST)
     assert runs.read_checkpoint(storage, name) == FIRST
     with pytest.raises(ValueError, match=f"run '{name}' must go on with .* got another name: 'big' instead of 'small'"):
-        runs.begin_chunk(storage, "r", chunk, to_json(IN_CHUNKS | {"name": "big"}), DATA)
-    finish_chunk(storage, chunk)
-    assert runs.read_checkpoint(storage, name) is None
-    assert runs.read_chunk(storage, "r", chunk).validation["loss"] == 0.5
+        runs.begin_piece(storage, "r", piece, to_json(IN_PIECES | {"name": "big"}), DATA)
+    finish_piece(storage, "chunk-000")
+    assert runs.read_checkpoint(storage, "r/chunk-000") is None
+    assert runs.read_piece(storage, "r", "chunk-000").validation["loss"] == 0.5
+
+
+def test_a_run_of_one_piece_has_it_in_its_own_folder(storage: Storage) -> None:
+    assert runs.piece_run("r", "") == "r"
+    runs.begin(storage, "r", to_json(CONFIG), DATA)
+    runs.begin_piece(storage, "r", "", to_json(CONFIG), DATA)  # it was begun as this
+    assert runs.pieces(storage, "r") == runs.finished_pieces(storage, "r") == []
+    with pytest.raises(ValueError, match=r"run 'r' must go on with .* got another data_sha256: 'others' instead of"):
+        runs.begin_piece(storage, "r", "", to_json(CONFIG), "others")
 
 
 @pytest.mark.parametrize("name", ["r/chunk-001", "r/chunk-01", "../chunk-001", "r/"])
-def test_a_run_cannot_be_called_as_a_chunk_is(storage: Storage, name: str) -> None:
+def test_a_run_cannot_be_called_as_a_piece_is(storage: Storage, name: str) -> None:
     assert not runs.is_begun(storage, name)
     with pytest.raises(ValueError, match=f"run must be made of letters, digits, .*, got '{name}'"):
-        runs.begin(storage, name, to_json(IN_CHUNKS), DATA)
+        runs.begin(storage, name, to_json(IN_PIECES), DATA)
 
 
-def test_chunks_that_have_finished(storage: Storage) -> None:
-    assert runs.finished_chunks(storage, "r") == []
-    runs.begin(storage, "r", to_json(IN_CHUNKS), DATA)
-    runs.begin_chunk(storage, "r", 1, to_json(IN_CHUNKS), DATA)
-    for chunk in (2, 0, 10):
-        finish_chunk(storage, chunk)
-    finish_chunk(storage, 1, run="other")
+def test_pieces_that_have_finished(storage: Storage) -> None:
+    assert runs.finished_pieces(storage, "r") == []
+    begin_in_pieces(storage, ["chunk-010", *PIECES])
+    runs.begin_piece(storage, "r", "chunk-001", to_json(IN_PIECES), DATA)
+    for piece in ("chunk-002", "chunk-000", "chunk-010"):
+        finish_piece(storage, piece)
+    finish_piece(storage, "chunk-001", run="other")
     storage.write("runs/r/chunk-3/config.json", b"{}")
-    assert runs.finished_chunks(storage, "r") == [0, 2, 10]
+    assert runs.pieces(storage, "r") == ["chunk-010", *PIECES]
+    assert runs.finished_pieces(storage, "r") == ["chunk-010", "chunk-000", "chunk-002"], "in the order of the run"
 
 
-def test_a_run_all_of_whose_chunks_have_finished(storage: Storage) -> None:
+def test_a_run_of_other_pieces_does_not_go_on(storage: Storage) -> None:
+    begin_in_pieces(storage)
+    begin_in_pieces(storage)
+    with pytest.raises(ValueError, match=r"run 'r' must go on with .* got another pieces: "):
+        begin_in_pieces(storage, PIECES[:2])
+
+
+def test_a_run_all_of_whose_pieces_have_finished(storage: Storage) -> None:
     """It can be read before the run itself has finished, which needs it to validate."""
-    for chunk in (1, 0, 2):
-        finish_chunk(storage, chunk)
+    begin_in_pieces(storage)
+    for piece in reversed(PIECES):
+        finish_piece(storage, piece)
     run = runs.read(storage, "r")
     assert run.name == "r"
-    assert json.loads(run.config) == IN_CHUNKS
+    assert json.loads(run.config) == IN_PIECES
     assert (run.cutoff_mass, run.training) == (None, {"seconds": 9.0})
-    expected = [(f"chunk-00{chunk}/model.safetensors", f"w{chunk}".encode()) for chunk in range(3)]
+    expected = [(f"{piece}/model.safetensors", f"of {piece}".encode()) for piece in PIECES]
     assert list(runs.weights(storage, run)) == expected
 
 
-def test_a_run_of_which_some_chunks_have_finished(storage: Storage) -> None:
-    for chunk in (2, 1):
-        finish_chunk(storage, chunk)
+def test_a_run_of_which_some_pieces_have_finished(storage: Storage) -> None:
+    begin_in_pieces(storage)
+    for piece in ("chunk-002", "chunk-001"):
+        finish_piece(storage, piece)
     for enough in (0, 1, 2):
-        run = runs.read(storage, "r", min_chunks=enough)
-        assert [runs.chunk_of(path) for path, _ in runs.weights(storage, run)] == [1, 2]
+        run = runs.read(storage, "r", min_pieces=enough)
+        assert [path for path, _ in runs.weights(storage, run)] == [f"{one}/model.safetensors" for one in PIECES[1:]]
         assert run.training == {"seconds": 7.0}
     message = (
-        "run 'r' must have {} trained chunks, got 2: train it again under its name, or encode it without the others by"
+        "run 'r' must have {} trained pieces, got 2: train it again under its name, or encode it without the others by"
     )
     with pytest.raises(ValueError, match=message.format("all 3") + " --min-chunks 2"):
         runs.read(storage, "r")
     with pytest.raises(ValueError, match=message.format("all 3")):
-        runs.read(storage, "r", min_chunks=99)
+        runs.read(storage, "r", min_pieces=99)
 
 
-def test_a_run_with_fewer_chunks_than_are_asked_for(storage: Storage) -> None:
-    finish_chunk(storage, 1)
-    with pytest.raises(ValueError, match="run 'r' must have 2 trained chunks, got 1: train it again"):
-        runs.read(storage, "r", min_chunks=2)
+def test_a_run_with_fewer_pieces_than_are_asked_for(storage: Storage) -> None:
+    begin_in_pieces(storage)
+    finish_piece(storage, "chunk-001")
+    with pytest.raises(ValueError, match="run 'r' must have 2 trained pieces, got 1: train it again"):
+        runs.read(storage, "r", min_pieces=2)
 
 
-def test_a_run_of_which_no_chunk_has_finished_is_none(storage: Storage) -> None:
-    runs.begin(storage, "r", to_json(IN_CHUNKS), DATA)
-    runs.begin_chunk(storage, "r", 1, to_json(IN_CHUNKS), DATA)
+def test_a_run_of_which_no_piece_has_finished_is_none(storage: Storage) -> None:
+    begin_in_pieces(storage)
+    runs.begin_piece(storage, "r", "chunk-001", to_json(IN_PIECES), DATA)
     for name in ("r", "r/chunk-001"):
         with pytest.raises(NotFoundError, match=f"run must be one of none trained yet, got '{name}'"):
-            runs.read(storage, name, min_chunks=1)
+            runs.read(storage, name, min_pieces=1)
 
 
-def test_a_finished_run_in_chunks_has_the_chunks_that_it_was_finished_with(storage: Storage) -> None:
-    for chunk in range(3):
-        finish_chunk(storage, chunk)
+def test_a_finished_run_in_pieces_has_those_that_it_was_finished_with(storage: Storage) -> None:
+    begin_in_pieces(storage)
+    for piece in PIECES:
+        finish_piece(storage, piece)
     found = runs.read(storage, "r")
     runs.write_checkpoint(storage, "r", FIRST)
     runs.finish(
@@ -242,23 +268,24 @@ def test_a_finished_run_in_chunks_has_the_chunks_that_it_was_finished_with(stora
         "r",
         weights_sha256=found.weights_sha256,
         validation=to_json({"cutoff_mass": None, "mrr": 0.5}),
-        training={"seconds": 9.0, "chunks": []},
+        training={"seconds": 9.0, "pieces": []},
         config=found.config,
     )
     assert runs.read_checkpoint(storage, "r") is None
-    back = runs.read(storage, "r", min_chunks=99)
+    back = runs.read(storage, "r", min_pieces=99)
     assert back.weights_sha256 == found.weights_sha256
     assert back.validation["mrr"] == 0.5
-    assert [data for _, data in runs.weights(storage, back)] == [b"w0", b"w1", b"w2"]
+    assert [data for _, data in runs.weights(storage, back)] == [f"of {piece}".encode() for piece in PIECES]
 
 
-def test_weights_of_a_chunk_that_are_not_those_of_training(storage: Storage) -> None:
-    for chunk in range(3):
-        finish_chunk(storage, chunk)
+def test_weights_of_a_piece_that_are_not_those_of_training(storage: Storage) -> None:
+    begin_in_pieces(storage)
+    for piece in PIECES:
+        finish_piece(storage, piece)
     run = runs.read(storage, "r")
     storage.write("runs/r/chunk-001/model.safetensors", b"w0")
     weights = runs.weights(storage, run)
-    assert next(weights)[1] == b"w0"
+    assert next(weights)[1] == b"of chunk-000"
     message = r"the weights chunk-001/model\.safetensors of run 'r' in .* must be as training left them: train again"
     with pytest.raises(DamagedError, match=message):
         next(weights)

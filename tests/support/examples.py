@@ -260,15 +260,17 @@ def publish_solar(
     store = Storage(str(root))
     config = replace(small_solar_config(), seed=seed, data=DataConfig(folder=str(data_folder)))
     data = read_data(config, store)
-    codes.write(store, "runs/solar", SolarFamily.of(config).codes(data.item_ids))
+    own = SolarFamily.of(config)
+    runs.begin(store, "solar", to_json(config), data.digest(), [piece.name for piece in own.pieces()])
+    codes.write(store, "runs/solar", own.codes(data.item_ids))
     for number in chunks:
-        chunk = SolarFamily.of(config).chunk(number)
+        chunk = own.chunk(number)
         chunk.learn(data.queries["train"].inputs)
         torch.nn.init.normal_(chunk.output.bias, generator=torch.Generator().manual_seed(number))
         validation, training = b'{"cutoff_mass": null}', {"seconds": 0, "losses": []}
         runs.write(
             store,
-            runs.chunk_run("solar", number),
+            runs.piece_run("solar", own.pieces()[number].name),
             weights=state.to_bytes(chunk),
             validation=validation,
             training=training,

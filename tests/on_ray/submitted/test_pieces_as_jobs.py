@@ -21,8 +21,8 @@ def test_two_chunks_share_a_gpu(head: HeadNode, run_config: RunConfig, tmp_path:
     ended = submit(head, "python", "-m", "jobs.train", *words, *options_of(small), working_dir=str(ROOT))
     assert ended.code == 0, ended.log
     assert ended.told["run"] == "r"
-    assert "2 of 2 chunks" in ended.log
-    assert runs.finished_chunks(Storage(str(tmp_path)), "r") == [0, 1]
+    assert "2 of 2 pieces" in ended.log
+    assert runs.finished_pieces(Storage(str(tmp_path)), "r") == ["chunk-000", "chunk-001"]
     groups = list_placement_groups(head.address, detail=True)
     reserved = [bundle["unit_resources"] for group in groups for bundle in group.bundles]
     assert reserved.count({"CPU": 1, "GPU": 0.5}) == 2, "each chunk must have reserved its part"

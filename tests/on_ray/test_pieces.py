@@ -1,8 +1,9 @@
-"""SOLAR's chunks on a cluster: each is what it would be alone, and none is lost with another."""
+"""The pieces of a run on a cluster, most of them SOLAR's: each is what it would be alone, none is lost with another."""
 
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -13,25 +14,29 @@ import pyarrow.parquet as pq
 import pytest
 import safetensors.torch
 import torch
+from ray.cloudpickle import register_pickle_by_value, unregister_pickle_by_value
 
-from rails_ray import cli, config, on_ray
+import support.pieces
+from rails_ray import cli, on_ray
 from rails_ray.build import family
 from rails_ray.build.data import for_data, read_data
 from rails_ray.build.solar import SolarFamily
 from rails_ray.build.version import version_model
-from rails_ray.config import DataConfig, RunConfig
+from rails_ray.config import DataConfig, RunConfig, to_json
 from rails_ray.errors import TrainingError
 from rails_ray.models.solar import Solar, predicted_buckets
 from rails_ray.on_ray.pipelining import pipeline
 from rails_ray.on_ray.placing import Placing
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
+from rails_ray.on_ray.training import Begun, Settings, begin, fit_pieces
 from rails_ray.storage import codes, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
 from rails_ray.training.loop import train
 from support.command_line import options_of
 from support.examples import mark, publish_solar, small_solar_config, times_of, write_number_data, write_text_data
+from support.pieces import CountingPiece
 from support.processes import finished, interrupted, kill_one, killed
 from support.s3_server import free_port
 
@@ -65,7 +70,7 @@ def trained(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> 
         placing=TASKS,
         on_progress=lambda done, total, note: seen.append((done, total, note)),
     )
-    assert seen[-1] == (NUM_CHUNKS * 60, NUM_CHUNKS * 60, f"{NUM_CHUNKS} of {NUM_CHUNKS} chunks")
+    assert seen[-1] == (NUM_CHUNKS * 60, NUM_CHUNKS * 60, f"{NUM_CHUNKS} of {NUM_CHUNKS} pieces")
     return root, run
 
 
@@ -80,7 +85,11 @@ def alone(run_config: RunConfig, number: int) -> dict[str, torch.Tensor]:
 
 
 def weights_of(store: Storage, run: str, number: int) -> dict[str, torch.Tensor]:
-    return safetensors.torch.load(store.read(f"runs/{runs.chunk_run(run, number)}/model.safetensors"))
+    return safetensors.torch.load(store.read(f"runs/{run}/{name_of(number)}/model.safetensors"))
+
+
+def name_of(number: int) -> str:
+    return f"chunk-{number:03d}"
 
 
 def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -91,12 +100,12 @@ def test_each_chunk_is_what_it_would_be_alone(run_config: RunConfig, trained: tu
     root, run = trained
     for number in range(NUM_CHUNKS):
         assert equal(weights_of(Storage(root), "r", number), alone(run_config, number))
-    told = run.training["chunks"]
-    assert [chunk["chunk"] for chunk in told] == [0, 1, 2]
-    for number, chunk in enumerate(told):
-        own = runs.read_chunk(Storage(root), "r", number)
+    told = run.training["pieces"]
+    assert [piece["piece"] for piece in told] == ["chunk-000", "chunk-001", "chunk-002"]
+    for piece in told:
+        own = runs.read_piece(Storage(root), "r", piece["piece"])
         expected = {name: own.validation[name] for name in ("loss", "bucket_recall")}
-        assert chunk == {"chunk": number, **expected, "seconds": own.training["seconds"]}
+        assert piece == {"piece": piece["piece"], **expected, "seconds": own.training["seconds"]}
 
 
 def test_a_finished_run_is_left_as_it_is(run_config: RunConfig, trained: tuple[str, runs.Run]) -> None:
@@ -121,7 +130,7 @@ def test_a_process_that_dies_takes_its_own_chunk_back_to_its_checkpoint(
         run_config.with_family(encoder=replace(run_config.family.encoder, num_chunks=2)),
         training=replace(run_config.training, num_steps=2000),
     )
-    checkpoints = [tmp_path / "runs" / "r" / f"chunk-{number:03d}" / "checkpoint.safetensors" for number in range(2)]
+    checkpoints = [tmp_path / "runs" / "r" / name_of(number) / "checkpoint.safetensors" for number in range(2)]
     kills: list[bool] = []
     notes: list[str] = []
 
@@ -136,7 +145,7 @@ def test_a_process_that_dies_takes_its_own_chunk_back_to_its_checkpoint(
     )
     assert list(run.weights_sha256) == ["chunk-000/model.safetensors", "chunk-001/model.safetensors"]
     assert kills == [True], "both chunks must have been at work at once"
-    going_on = {chunk for note in notes for chunk in re.findall(r"chunk (\d) [^,]+, going on from step", note)}
+    going_on = {piece for note in notes for piece in re.findall(r"chunk-00(\d) [^,]+, going on from step", note)}
     back = 0 if title == "ProgressBoard" else 1
     assert len(going_on) == back, "the chunk whose process died must go on from its checkpoint, the other as it was"
     for number in range(2):
@@ -166,9 +175,9 @@ def test_a_driver_that_is_interrupted_or_killed_loses_no_chunk_that_was_done(
     assert not (folder / "config.json").exists()
     told = finished([*training, "--resume"])
     assert first.stat().st_mtime_ns == before, "what was trained must not be trained again"
-    assert "2 of 2 chunks" in told
+    assert "2 of 2 pieces" in told
     for number in range(2):
-        own = runs.read_chunk(Storage(str(root)), "r", number)
+        own = runs.read_piece(Storage(str(root)), "r", name_of(number))
         assert own.training["seconds"] > MARK_S, "it must go on from its checkpoint"
         assert f"{own.validation['loss']:.3f} │" in told
         assert equal(weights_of(Storage(str(root)), "r", number), alone(run_config, number))
@@ -190,23 +199,24 @@ def test_chunks_that_fail_are_named_and_the_others_can_be_served_if_asked(
     run_config: RunConfig, tmp_path: Path
 ) -> None:
     root, store = str(tmp_path), Storage(str(tmp_path))
-    data = read_data(run_config, store)
-    own = for_data(run_config, data)
-    runs.begin(store, "r", config.to_json(own), data.digest())
+    own = for_data(run_config, read_data(run_config, store))
+    begin(run_config, store, "r")
     # A checkpoint of another seed, as if folders had been mixed up.
     other = SolarFamily.of(replace(own, seed=1)).chunk(1)
     step = torch.nn.ModuleDict({"chunk": other})
     optimizer = torch.optim.AdamW(step.parameters())
     facts = {"losses": [1.0], "validations": [], "seconds": 1.0}
-    runs.write_checkpoint(store, runs.chunk_run("r", 1), state.checkpoint_to_bytes(step, optimizer, facts, None))
+    runs.write_checkpoint(store, "r/chunk-001", state.checkpoint_to_bytes(step, optimizer, facts, None))
 
-    message = "all 3 chunks of run 'r' must be trained, got 2; chunk 1: weights of a chunk must be of seed 1, got those"
+    message = (
+        "all 3 pieces of run 'r' must be trained, got 2; chunk-001: weights of a chunk must be of seed 1, got those"
+    )
     for placing in (TASKS, Placing()):  # then for the missing one alone, by Ray Train
         with pytest.raises(TrainingError, match=f"{message} of seed 1001"):
             on_ray.train(run_config, root, run="r", placing=placing)
-        assert runs.finished_chunks(store, "r") == [0, 2]
+        assert runs.finished_pieces(store, "r") == ["chunk-000", "chunk-002"]
 
-    with pytest.raises(ValueError, match="run 'r' must have all 3 trained chunks, got 2: train it again"):
+    with pytest.raises(ValueError, match="run 'r' must have all 3 trained pieces, got 2: train it again"):
         on_ray.encode(root, "r", version="v")
     assert cli.main(["encode", "--run", "r", "--version", "v", "--min-chunks", "2", "--storage", root]) == 0
     encoded = on_ray.publish(root, "v")
@@ -219,6 +229,50 @@ def test_chunks_that_fail_are_named_and_the_others_can_be_served_if_asked(
     on_ray.train(run_config, root, run="r", placing=TASKS)
     assert times_of(tmp_path / "runs" / "r" / "chunk-002") == before
     assert equal(weights_of(store, "r", 1), alone(run_config, 1))
+
+
+@pytest.fixture
+def _carried() -> Iterator[None]:
+    """Workers do not see the modules of tests: what they need of this one travels to them."""
+    register_pickle_by_value(support.pieces)
+    yield
+    unregister_pickle_by_value(support.pieces)
+
+
+@pytest.mark.usefixtures("_carried")
+def test_pieces_in_order_without_a_step(run_config: RunConfig, tmp_path: Path) -> None:
+    """Each reads what those before it left; one that fails stops those that come after it, and no other."""
+    store = Storage(str(tmp_path))
+    own = for_data(run_config, read_data(run_config, store))
+    broken = CountingPiece("broken", fails_by="nothing can be counted")
+    pieces = [
+        CountingPiece("first"),
+        broken,
+        CountingPiece("second", after=("first",)),
+        CountingPiece("third", after=("first", "second")),
+        CountingPiece("never", after=("broken",)),
+    ]
+    digest = read_data(own, store).digest()
+    runs.begin(store, "r", to_json(own), digest, [piece.name for piece in pieces])
+    begun = Begun(storage=store, run="r", config=to_json(own), pieces=pieces)
+    settings = Settings(placing=TASKS).on_cluster(pieces)
+    seen: list[tuple[int, int, str]] = []
+    with pytest.raises(TrainingError) as told:
+        fit_pieces(begun, settings, lambda *progress: seen.append(progress))
+    assert str(told.value) == (
+        "all 5 pieces of run 'r' must be trained, got 3; broken: nothing can be counted; never: it comes after broken: "
+        "train it again under its name for the missing ones"
+    )
+    assert seen[-1] == (3, 5, "3 of 5 pieces")
+    assert runs.finished_pieces(store, "r") == ["first", "second", "third"]
+    counted = [runs.read_piece(store, "r", name).validation["counted"] for name in ("first", "second", "third")]
+    assert counted == [counted[0], 2 * counted[0], 4 * counted[0]]
+    assert counted[0] > 0
+    before = times_of(tmp_path / "runs" / "r" / "first")
+    mended = [replace(piece, fails_by="") for piece in pieces]
+    fit_pieces(replace(begun, pieces=mended), settings)
+    assert runs.finished_pieces(store, "r") == [piece.name for piece in pieces]
+    assert times_of(tmp_path / "runs" / "r" / "first") == before
 
 
 def test_items_come_and_go_by_versions_alone(

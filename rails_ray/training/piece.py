@@ -1,0 +1,160 @@
+"""A piece: one training on its own, and the way through it, without Ray.
+
+A dual encoder has one piece; SOLAR has K, none of which hears of another. Pieces may also come in order, as a
+quantizer comes after the encoder whose items it divides. A piece without a gradient fits itself when it is prepared
+and takes no step.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from torch import nn
+
+from rails_ray.collectives.each import from_each
+from rails_ray.data.batch import Batch
+from rails_ray.data.dataset import DataSet
+from rails_ray.storage.filesystem import Storage
+from rails_ray.training import state
+from rails_ray.training.loop import Progress, TrainingConfig, train
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What a piece is prepared from, on one of its workers.
+
+    run: whose folder in the storage holds what the run fixed before it trained, and the weights of earlier pieces.
+    checkpoint: of this piece, to go on from.
+    rank: of this worker, in 0 .. num_workers - 1.
+    """
+
+    read: DataSet
+    storage: Storage
+    run: str
+    checkpoint: bytes | None = None
+    rank: int = 0
+    num_workers: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """What the training loop goes through.
+
+    step: takes a batch and returns its loss.
+    batch_of: this worker's batch of a step, by its number from 0.
+    seed: of dropout; another one on each worker.
+    validate: the value that training compares, the same on all workers; larger is better.
+    """
+
+    step: nn.Module
+    batch_of: Callable[[int], Batch]
+    seed: Sequence[int]
+    validate: Callable[[], float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A piece on one of its workers.
+
+    module: whose weights are stored when the piece is done.
+    report: what it came to, as JSON can hold it, with a `cutoff_mass` or None; only the first worker is asked.
+    steps: None where the module is fitted already.
+    """
+
+    module: nn.Module
+    report: Callable[[Progress], dict[str, Any]]
+    steps: Steps | None
+
+
+@runtime_checkable
+class Piece(Protocol):
+    """One training on its own. It can be pickled, as it travels to its workers."""
+
+    @property
+    def name(self) -> str:
+        """Its folder below the run's; "" for the run's own, if the run is this one piece."""
+
+    @property
+    def after(self) -> Sequence[str]:
+        """The names of the pieces that must be done before it, because it reads their weights."""
+
+    @property
+    def shares_gradient(self) -> bool:
+        """Whether several workers train it, in a process group; else one worker does, without a group."""
+
+    @property
+    def training(self) -> TrainingConfig | None:
+        """How it steps; None where it fits itself in `prepare`."""
+
+    def check_workers(self, num_workers: int) -> None:
+        """Raises:
+        ValueError: if it shares its gradient and so many workers cannot share its batches.
+        """
+
+    def prepare(self, given: Given) -> Prepared:
+        """It depends on the seed and on what is given alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """What a piece leaves behind.
+
+    validation: what it came to.
+    training: `losses` of each step, `validations` on the way, and `seconds` that it took.
+    """
+
+    weights: bytes
+    validation: dict[str, Any]
+    training: dict[str, Any]
+
+
+def steps_of(piece: Piece) -> int:
+    """The steps of a piece, as progress counts them: fitting itself is 1."""
+    return 1 if piece.training is None else piece.training.num_steps
+
+
+def fit(
+    piece: Piece,
+    given: Given,
+    *,
+    placed: Callable[[nn.Module], nn.Module] = lambda step: step,
+    report: Callable[[int, float], None] = lambda done, loss: None,
+    save: Callable[[bytes], None] | None = None,
+    is_due: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = time.monotonic,
+) -> Fitted | None:
+    """Go through a piece on one of its workers. The first worker gets what the piece leaves behind, the others None.
+
+    Args:
+        placed: the step on its device and, where the gradient is shared, in its data-parallel wrapper.
+        report, save, is_due: as `loop.train` takes them; `save` of the first worker alone.
+    """
+    started = clock()
+    prepared = piece.prepare(given)
+    if prepared.steps is None:
+        progress = Progress(seconds=clock() - started)
+    else:
+        assert piece.training is not None
+        progress = train(
+            placed(prepared.steps.step),
+            prepared.steps.batch_of,
+            piece.training,
+            seed=prepared.steps.seed,
+            report=report,
+            validate=prepared.steps.validate,
+            checkpoint=given.checkpoint,
+            save=save if given.is_first else None,
+            is_due=is_due,
+            from_each=from_each,
+            clock=clock,
+        )
+    if not given.is_first:
+        return None
+    return Fitted(
+        weights=state.to_bytes(prepared.module), validation=prepared.report(progress), training=asdict(progress)
+    )
