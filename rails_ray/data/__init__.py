@@ -6,6 +6,7 @@
 | `corpus`    | the items that are to be encoded, and what answers need beside them                 |
 | `forms`     | ways to ask: text, vector, features, history; their tables and requests' fields     |
 | `relevance` | what data sets of queries share: splits, and which items answer a query             |
+| `packaged`  | what a data set is that comes with the package                                      |
 | `emoji`     | a text data set without any file: emoji and their names in 14 languages             |
 | `batch`     | training batches, drawn from the step's number alone; uniform negatives             |
 | `in_batch`  | batches whose queries have each other's positives for negatives                     |

@@ -1,6 +1,6 @@
-"""The items that are to be encoded, what answers need beside them, and data that come with the package."""
+"""The items that are to be encoded, and what answers need beside them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,20 +29,6 @@ class Corpus:
         """From the columns of its items, Arrow's or any sequence; no titles where the data set has none."""
         items = pa.table({"item_id": item_ids, "input": inputs})
         return Corpus(items if titles is None else items.append_column("title", titles), query, files)
-
-
-@dataclass(frozen=True)
-class Packaged:
-    """A data set that is there without any folder.
-
-    name: of its folder in storage, where it is written the first time.
-    tables: from the numbers of held-out queries of validation and test, and the seed of the split.
-    files: names of these tables, which are its attributes; the last one that is written says that all are there.
-    """
-
-    name: str
-    tables: Callable[[int, int, int], Any]
-    files: tuple[str, ...]
 
 
 def item_inputs(items: pa.Table) -> Texts | NDArray[Any]:

@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from rails_ray.data import emoji
-from rails_ray.data.corpus import Corpus, Packaged
+from rails_ray.data.corpus import Corpus
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.forms.fields import FieldDefinition, shortened
+from rails_ray.data.packaged import Packaged
 from rails_ray.data.relevance import by_split
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model

@@ -51,7 +51,7 @@ class _Asked(_Strict):
         return self
 
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what a type checker can know of the model that is assembled below
 
     class QueryInput(_Asked):
         """One query, by a field of its form."""
