@@ -8,8 +8,7 @@ from rich.console import Console
 
 from rails_ray import client, on_ray, rendering
 from rails_ray.build.data import read_data
-from rails_ray.build.search import make_searchable
-from rails_ray.build.version import version_config, version_model
+from rails_ray.build.version import version_config, version_family, version_items, version_model
 from rails_ray.config import RunConfig
 from rails_ray.data import emoji
 from rails_ray.evaluation.agreement import recall_at_k
@@ -24,7 +23,6 @@ from rails_ray.recipes.emoji import emoji_dot, emoji_mol
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.runs import Run
-from rails_ray.storage.shards import read_shards
 from rails_ray.wanted import Wanted
 
 HOST = "127.0.0.1"
@@ -133,11 +131,11 @@ def _served_recall(url: str, storage: str, manifest: Manifest) -> dict[str, floa
     """By method, the recall of the served answers against brute force in this process."""
     store = Storage(storage)
     model = version_model(store, manifest)
-    items = read_shards(store, manifest, range(len(manifest.shard_items)))
+    items = version_items(store, manifest)
     data = read_data(version_config(store, manifest), store)
     texts = data.queries["test"].head(NUM_COMPARED).inputs
     assert isinstance(texts, list)
-    searchable = make_searchable(model.similarity, items.state)
+    searchable = version_family(store, manifest).searchable(model.similarity, items.state)
     expected = [
         [items.item_ids[row] for row in rows]
         for _, query in query_batches(model, texts)

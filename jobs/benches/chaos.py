@@ -37,8 +37,7 @@ from rich.table import Table
 from jobs.benches.record import Record, last_execution
 from rails_ray import on_ray
 from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.build.search import make_searchable
-from rails_ray.build.version import version_model
+from rails_ray.build.version import version_family, version_items, version_model
 from rails_ray.config import to_json
 from rails_ray.data import emoji
 from rails_ray.on_ray.cluster import cluster
@@ -48,7 +47,6 @@ from rails_ray.on_ray.serving.plan import NAME, Placement, ServeArgs
 from rails_ray.recipes.emoji import emoji_mol
 from rails_ray.storage import runs, versions
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.shards import read_shards
 from rails_ray.training import state
 from rails_ray.wanted import Wanted
 
@@ -342,8 +340,8 @@ def offline(storage: str, names: Sequence[str], texts: Sequence[str], k: int) ->
     for name in names:
         manifest = versions.read_manifest(store, name)
         model = version_model(store, manifest)
-        items = read_shards(store, manifest, range(len(manifest.shard_items)))
-        searchable = make_searchable(model.similarity, items.state)
+        items = version_items(store, manifest)
+        searchable = version_family(store, manifest).searchable(model.similarity, items.state)
         with torch.no_grad():
             query = model.encode_queries(model.query_features(list(texts)))
         best = searchable.search(query, Wanted(k))

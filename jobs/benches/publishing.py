@@ -136,7 +136,7 @@ def poll(stop: Event, told: Any) -> None:
     while not stop.is_set():
         try:
             current = versions.read_manifest(store)
-            items = shards.read_shards(store, current, range(len(SHARD_ITEMS)))
+            items = shards.read_shards(store, current, range(len(SHARD_ITEMS)), ItemState)
             manifest.read_file(store, current.version, current.file(manifest.CONFIG))
             assert len(items.item_ids) == sum(SHARD_ITEMS)
             polls += 1

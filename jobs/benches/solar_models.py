@@ -14,7 +14,6 @@ from torch import Tensor
 
 from rails_ray.build.data import for_data, read_data
 from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.build.search import make_searchable
 from rails_ray.build.solar import SolarFamily
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.dataset import DataSet, Queries
@@ -23,7 +22,7 @@ from rails_ray.evaluation.ranking import encode_items
 from rails_ray.indexes.inverted import InvertedIndex, top_buckets
 from rails_ray.models.solar import Solar, predicted_buckets
 from rails_ray.recipes import by_name
-from rails_ray.retrieval.searchable import Widths
+from rails_ray.retrieval.searchable import ByCodes, ByComponents, Widths
 from rails_ray.similarities.states import Tables
 from rails_ray.storage.codes import ItemCodes
 from rails_ray.storage.filesystem import Storage
@@ -83,7 +82,7 @@ def tables_of(model: Solar, queries: Queries) -> Tables:
 
 def by_method(trained: Trained, codes: ItemCodes, method: str, num_probes: int = K) -> Search:
     """A search of the product."""
-    searchable = make_searchable(trained.model.similarity, codes.state)
+    searchable = ByCodes(trained.model.similarity, codes.state)
     made = searchable.retriever(method, Widths(num_candidates=max(1000, K), num_probes=num_probes))
 
     def search(queries: Queries) -> Tensor:
@@ -131,7 +130,7 @@ def dual_encoder(recipe: str, config: DataConfig, seed: int, seconds: float) -> 
     num_steps = int((seconds - (took - of_steps)) / of_steps * STEPS_TIMED)
     model, data, took, _ = run(num_steps)
     items = encode_items(model, model.item_features(data.item_inputs))
-    searchable = make_searchable(model.similarity, items)
+    searchable = ByComponents(model.similarity, items)
 
     def search(queries: Queries) -> Tensor:
         with torch.no_grad():

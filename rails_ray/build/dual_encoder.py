@@ -10,7 +10,7 @@ from typing import Any, assert_never
 import torch
 from torch import Tensor
 
-from rails_ray.build.items import ByModel, Fitting, ItemEncoder
+from rails_ray.build.family import Family
 from rails_ray.collectives.first import from_first
 from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.config import RunConfig
@@ -39,11 +39,10 @@ from rails_ray.losses.glas import CoOccurrence
 from rails_ray.losses.sampled_softmax import scaled_logit
 from rails_ray.models import Model
 from rails_ray.models.dual_encoder import DualEncoder
+from rails_ray.retrieval.searchable import ByComponents
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
-from rails_ray.similarities.states import AnyItems
-from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Encoded
+from rails_ray.similarities.states import ItemState
 from rails_ray.training import state
 from rails_ray.training.contrast import Contrast, Gathered, Streamed, WithinBatch
 from rails_ray.training.loop import PRECISIONS, Progress, TrainingConfig
@@ -64,7 +63,7 @@ WITH_TEMPERATURE = ("beta_nce", "exp_nce")  # losses that train tau_q
 
 
 @dataclass(frozen=True)
-class DualEncoderFamily:
+class DualEncoderFamily(Family):
     """The contract of `Family`.
 
     own: the part of the config that is this family's.
@@ -72,6 +71,7 @@ class DualEncoderFamily:
 
     config: RunConfig
     own: DualEncoderConfig
+    item_state = ItemState
 
     @staticmethod
     def of(config: RunConfig) -> "DualEncoderFamily":
@@ -118,46 +118,16 @@ class DualEncoderFamily:
             )
         return self.config.with_family(encoder=replace(encoder, num_items=num_items, corpus=corpus))
 
-    def check_can_be_asked(self, read: DataSet) -> None:
-        self.completed(read)
-
-    @property
-    def encodes_inputs(self) -> bool:
-        return True
-
-    def fitting_facts(self, asked: Fitting) -> dict[str, str]:
-        asked.need_least_loaded(self.config.name)
-        return {}
-
-    def fit(self, asked: Fitting) -> None:
-        """Nothing is needed but the model."""
-
-    def item_encoder(
-        self, storage: Storage, folder: str, weights: Iterable[tuple[str, bytes]], device: str
-    ) -> ItemEncoder:
-        return ByModel(self.trained_model(weights).to(device))
-
-    def run_items(self, storage: Storage, run: str, model: Model, data: DataSet) -> AnyItems:
-        return ByModel(model)(data.item_ids, data.item_inputs)
-
-    def model_facts(self, described: Encoded) -> dict[str, int]:
-        """Nothing, as the model is of one piece."""
-        return {}
-
     def pieces(self) -> list["DualEncoderPiece"]:
         return [DualEncoderPiece(self)]
-
-    def begin(self, read: DataSet) -> Callable[[Storage, str], None]:
-        """A run fixes nothing beside its config."""
-        return lambda storage, run: None
-
-    def validation(self, storage: Storage, run: str, model: Model, read: DataSet) -> Report:
-        return self.report(model, model.item_features(read.item_inputs), read.queries["valid"])
 
     def report(self, model: Model, item_features: Any, held_out: Queries) -> Report:
         """On held-out queries, over the items of these features; cut off by mass if the run trains tau_q."""
         distribution = self.offers.distribution() if self.offers.has_trained_temperature else None
         return validate(model, encode_items(model, item_features), held_out, distribution)
+
+    def searchable(self, similarity: MixtureOfLogits | DotProduct, items: Any) -> ByComponents:
+        return ByComponents(similarity, items)
 
     def model(self) -> DualEncoder:
         """An untrained model on the CPU; its initial weights depend on the seed alone."""
@@ -182,9 +152,6 @@ class DualEncoderFamily:
         stored = self.model().eval()
         state.load(stored, data)
         return stored
-
-    def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> Any:
-        return self.trained_model(weights).similarity
 
     def encoder(self, num_components: tuple[int, int]) -> TwoTower | TextTransformer | Sasrec:
         """

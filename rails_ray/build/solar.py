@@ -10,6 +10,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
+from rails_ray.build.family import Family
 from rails_ray.build.items import Fitting, ItemEncoder
 from rails_ray.config import RunConfig
 from rails_ray.config.solar import SolarConfig
@@ -19,12 +20,12 @@ from rails_ray.data.buckets import BucketSampler, positives_of
 from rails_ray.data.dataset import SPLITS, DataSet, ItemLists, Queries, SparseRows, Texts
 from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.encoders.solar import USUAL_BUCKETS, Chunk, ChunksConfig, chunk_seed
-from rails_ray.evaluation.report import Report, validate
 from rails_ray.models import Model
 from rails_ray.models.solar import Predicted, Solar, predicted_buckets
 from rails_ray.quantizers import random_codes
+from rails_ray.retrieval.searchable import ByCodes
 from rails_ray.similarities.look_up import LookUp
-from rails_ray.similarities.states import AnyItems
+from rails_ray.similarities.states import AnyItems, Codes
 from rails_ray.storage import codes, runs, versions
 from rails_ray.storage.codes import ItemCodes
 from rails_ray.storage.filesystem import Storage
@@ -58,7 +59,7 @@ class ByCode:
 
 
 @dataclass(frozen=True)
-class SolarFamily:
+class SolarFamily(Family):
     """The contract of `Family`.
 
     own: the part of the config that is this family's.
@@ -66,6 +67,7 @@ class SolarFamily:
 
     config: RunConfig
     own: SolarConfig
+    item_state = Codes
 
     @staticmethod
     def of(config: RunConfig) -> "SolarFamily":
@@ -100,9 +102,6 @@ class SolarFamily:
         if asked.input == "features":
             asked = replace(asked, width=0)
         SolarFamily(self.config, replace(self.own, encoder=asked)).completed(read)
-
-    def check_items(self, item_ids: list[str] | list[int]) -> None:
-        """Any items can have codes."""
 
     @property
     def encodes_inputs(self) -> bool:
@@ -162,8 +161,8 @@ class SolarFamily:
 
         return leave
 
-    def validation(self, storage: Storage, run: str, model: Model, read: DataSet) -> Report:
-        return validate(model, codes.read(storage, f"runs/{run}").state, read.queries["valid"], None)
+    def searchable(self, similarity: LookUp, items: Any) -> ByCodes:
+        return ByCodes(similarity, items)
 
     def chunk(self, number: int, expected_buckets: float = 1.0) -> Chunk:
         """An untrained chunk; its initial weights depend on the run's seed and its number alone.

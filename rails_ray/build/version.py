@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from rails_ray.build import Family, family
+from rails_ray.build import family
+from rails_ray.build.family import Family
 from rails_ray.config import RunConfig, from_json
 from rails_ray.cutoffs.calibration import Calibration
 from rails_ray.cutoffs.offers import Offers
@@ -11,6 +12,7 @@ from rails_ray.models import Model
 from rails_ray.storage.calibrations import StoredCalibration
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import CONFIG, Encoded, read_file
+from rails_ray.storage.shards import Items, read_shards
 
 
 def version_config(storage: Storage, described: Encoded) -> RunConfig:
@@ -36,6 +38,16 @@ def version_similarity(storage: Storage, described: Encoded) -> Any:
     """What scores the items of a version, without what encodes queries if it can be had so; raises what
     `version_model` does."""
     return version_family(storage, described).trained_similarity(_weights(storage, described))
+
+
+def version_items(storage: Storage, described: Encoded) -> Items:
+    """All items of a version.
+
+    Raises:
+        DamagedError: if a part is missing or changed.
+    """
+    state = version_family(storage, described).item_state
+    return read_shards(storage, described, range(len(described.shard_items)), state)
 
 
 def version_calibration(offers: Offers, stored: StoredCalibration) -> Calibration:

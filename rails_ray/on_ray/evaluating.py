@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from rails_ray import config
 from rails_ray.build import family
 from rails_ray.build.data import read_data
-from rails_ray.build.version import version_calibration, version_config, version_model
+from rails_ray.build.version import version_calibration, version_config, version_items, version_model
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.dataset import SPLITS, DataSet, Queries
 from rails_ray.evaluation import report
@@ -17,7 +17,7 @@ from rails_ray.evaluation.report import Report
 from rails_ray.models import Model
 from rails_ray.on_ray.failures import told_plainly
 from rails_ray.similarities.states import AnyItems
-from rails_ray.storage import calibrations, runs, shards, versions
+from rails_ray.storage import calibrations, runs, versions
 from rails_ray.storage.filesystem import Storage
 
 
@@ -79,7 +79,7 @@ class VersionQueries:
         """
         described = versions.read_described(store, version)
         model = version_model(store, described)
-        stored = shards.read_shards(store, described, range(len(described.shard_items)))
+        stored = version_items(store, described)
         run_config = version_config(store, described)
         asked = read_data(replace(run_config, data=data or run_config.data), store)
         row_of = {item_id: row for row, item_id in enumerate(stored.item_ids)}

@@ -17,10 +17,10 @@ threshold.
 
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
-from rails_ray.similarities.states import QueryState, Tables
+from rails_ray.similarities.states import AnyQuery
 from rails_ray.wanted import Found, Wanted
 
-Query = TypeVar("Query", QueryState, Tables, contravariant=True)
+Query = TypeVar("Query", bound=AnyQuery, contravariant=True)
 
 
 @runtime_checkable

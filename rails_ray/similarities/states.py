@@ -12,9 +12,10 @@ Axes: B queries, X items, C candidates, P_Q / P_X components, P = P_Q * P_X, d w
 (subspaces of a product quantizer, chunks of SOLAR), L entries of a table for each.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float, Integer
@@ -22,8 +23,49 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
+class AnyQuery(ABC):
+    """A batch of encoded queries, of whatever kind: a dataclass of tensors, one line per query."""
+
+    kind: ClassVar[str]
+
+    temperature: Float[Tensor, " B"]
+    """tau_q > 0 of each query; 1 where none is trained."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """B."""
+
+
+class AnyItems(ABC):
+    """Encoded items, of whatever kind: a dataclass of tensors, one line per item."""
+
+    kind: ClassVar[str]
+
+    @property
+    def num_components(self) -> int:
+        """P_X of the similarity that compares them; 1 where items have no components."""
+        return 1
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """X."""
+
+    @abstractmethod
+    def columns(self) -> dict[str, Tensor]:
+        """What an index stores of each item, by name."""
+
+    @staticmethod
+    @abstractmethod
+    def from_columns(columns: Mapping[str, Tensor]) -> "AnyItems":
+        """The same items again, from their columns.
+
+        Raises:
+            KeyError: if a column is missing.
+        """
+
+
 @dataclass(frozen=True)
-class QueryState:
+class QueryState(AnyQuery):
     """A batch of encoded queries.
 
     components: f_p(q), each of length 1.
@@ -51,7 +93,7 @@ class QueryState:
 
 
 @dataclass(frozen=True)
-class ItemState:
+class ItemState(AnyItems):
     """Encoded items: one line per item of a corpus [X], or one per candidate of each query [B C].
 
     components: g_p(x), each of length 1.
@@ -87,7 +129,7 @@ class ItemState:
 
 
 @dataclass(frozen=True)
-class Tables:
+class Tables(AnyQuery):
     """A batch of queries that are compared by looking up.
 
     tables: what an item adds to its score if part m of its code is l.
@@ -107,7 +149,7 @@ class Tables:
 
 
 @dataclass(frozen=True)
-class Codes:
+class Codes(AnyItems):
     """Items by their codes, integers of any width in 0 .. L - 1."""
 
     kind: ClassVar[str] = "codes"
@@ -117,11 +159,6 @@ class Codes:
     def __len__(self) -> int:
         return self.codes.shape[0]
 
-    @property
-    def num_components(self) -> int:
-        """Of one part, as a similarity that looks up sees it."""
-        return 1
-
     def columns(self) -> dict[str, Tensor]:
         """What an index stores of each item, by name: int32 whatever the width of the codes."""
         return {"codes": self.codes.int()}
@@ -129,21 +166,6 @@ class Codes:
     @staticmethod
     def from_columns(columns: Mapping[str, Tensor]) -> "Codes":
         return Codes(columns["codes"])
-
-
-AnyQuery = QueryState | Tables
-AnyItems = ItemState | Codes
-
-
-def items_from_columns(kind: str, columns: Mapping[str, Tensor]) -> AnyItems:
-    """The state of items of a kind, from what an index stores of them.
-
-    Raises:
-        KeyError: if there is no such kind, or it lacks a column.
-    """
-    by_kind: dict[str, Any] = {member.kind: member for member in get_args(AnyItems)}
-    made: AnyItems = by_kind[kind].from_columns(columns)
-    return made
 
 
 def _query_state(components: NDArray[Any], gate: NDArray[Any] | None, temperature: NDArray[Any]) -> QueryState:
@@ -159,7 +181,7 @@ State = TypeVar("State", bound=AnyQuery | AnyItems)
 
 def map_tensors(function: Callable[[Tensor], Tensor], state: State) -> State:
     """`state` with `function` applied to each of its tensors (to move all alike, say)."""
-    tensors = {field.name: getattr(state, field.name) for field in fields(state)}
+    tensors = {name: getattr(state, name) for name in _names(state)}
     changed: dict[str, Any] = {name: None if value is None else function(value) for name, value in tensors.items()}
     return type(state)(**changed)
 
@@ -179,14 +201,14 @@ def take(state: State, rows: slice | list[int] | Tensor) -> State:
 
 def concatenate(states: list[State]) -> State:
     """The lines of several states, one after the other."""
-    columns = {field.name: [getattr(state, field.name) for state in states] for field in fields(states[0])}
+    columns = {name: [getattr(state, name) for state in states] for name in _names(states[0])}
     joined: dict[str, Any] = {name: None if parts[0] is None else torch.cat(parts) for name, parts in columns.items()}
     return type(states[0])(**joined)
 
 
 def tensors_of(state: AnyQuery | AnyItems) -> list[Tensor]:
     """The tensors that a state has, in the order of its fields."""
-    columns = (getattr(state, field.name) for field in fields(state))
+    columns = (getattr(state, name) for name in _names(state))
     return [column for column in columns if column is not None]
 
 
@@ -194,3 +216,7 @@ def with_tensors(state: State, tensors: Sequence[Tensor]) -> State:
     """`state` with others in place of its tensors, in the order of `tensors_of`."""
     others = iter(tensors)
     return map_tensors(lambda _: next(others), state)
+
+
+def _names(state: Any) -> list[str]:
+    return [field.name for field in fields(state)]

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.errors import DamagedError
-from rails_ray.similarities.states import AnyItems, items_from_columns
+from rails_ray.similarities.states import AnyItems
 from rails_ray.storage.filesystem import Storage
 
 LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
@@ -170,13 +170,21 @@ def part_to_bytes(part: pa.Table) -> bytes:
     return sink.getvalue()
 
 
-def item_state(part: pa.Table) -> AnyItems:
-    """The tensors of a part.
+def item_state(part: pa.Table, state: type[AnyItems]) -> AnyItems:
+    """The items of a part.
+
+    Args:
+        state: their kind.
 
     Raises:
-        DamagedError: if a number is not finite, or a column is missing or of another width than the part says.
+        DamagedError: if they are of another kind, a number is not finite, or a column is missing or of another width
+            than the part says.
     """
     entry, columns = state_entry(part), {}
+    if entry.kind != state.kind:
+        raise DamagedError(
+            f"an index part must hold items of kind {state.kind!r}, got {entry.kind!r}: encode a new one"
+        )
     for name, shape in entry.shapes.items():
         if name not in part.column_names:
             raise DamagedError(f"an index part must have the column {name!r} of its items' state, got none")
@@ -190,11 +198,10 @@ def item_state(part: pa.Table) -> AnyItems:
             raise DamagedError(f"column {name!r} of an index part must hold finite numbers, got NaN or infinity")
         columns[name] = column.unflatten(1, shape)
     try:
-        return items_from_columns(entry.kind, columns)
+        made: AnyItems = state.from_columns(columns)
     except KeyError as error:
-        raise DamagedError(
-            f"an index part must hold items of a known kind, got {entry.kind!r} without {error}"
-        ) from None
+        raise DamagedError(f"an index part must have the column {error} of its items' state, got none") from None
+    return made
 
 
 def vectors(rows: NDArray[Any]) -> pa.FixedSizeListArray:

@@ -25,11 +25,16 @@ class Items:
 
 
 def read_shards(
-    storage: Storage, described: Encoded, shards: Sequence[int], num_components: int | None = None
+    storage: Storage,
+    described: Encoded,
+    shards: Sequence[int],
+    state: type[AnyItems],
+    num_components: int | None = None,
 ) -> Items:
     """The items of consecutive shards.
 
     Args:
+        state: the kind of the items.
         num_components: P_X that they must have, where the caller knows what is to compare them.
 
     Raises:
@@ -45,11 +50,11 @@ def read_shards(
     part = pa.concat_tables(
         pq.read_table(io.BytesIO(read_file(storage, described.version, entry))) for entry in entries
     )
-    state = parquet.item_state(part)
-    if num_components not in (None, state.num_components):
+    items = parquet.item_state(part, state)
+    if num_components not in (None, items.num_components):
         raise DamagedError(
             f"items of version {described.version} must have {num_components} components, as their similarity has, "
-            f"got {state.num_components}: encode a new version"
+            f"got {items.num_components}: encode a new version"
         )
     titles = part["title"].to_pylist() if "title" in part.column_names else None
-    return Items(entries[0].first_row, part["item_id"].to_pylist(), titles, state)
+    return Items(entries[0].first_row, part["item_id"].to_pylist(), titles, items)

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
-from rails_ray.build.search import make_searchable
 from rails_ray.losses.beta_nce import beta_logit
 from rails_ray.masks import Exclusions, Mask
 from rails_ray.retrieval import Retriever
@@ -25,6 +24,7 @@ from rails_ray.wanted import Found, Wanted
 from support.bitmap import Bitmap
 from support.examples import random_states, sharp_mixture, small_mixture
 from support.of_codes import FEW_PROBES, NUM_BUCKETS, look_ups, random_codes
+from support.searchables import make_searchable
 
 INFINITY = float("inf")
 NUM_QUERIES, NUM_ITEMS = 3, 40
@@ -54,7 +54,7 @@ def case(
     """Items of components or of codes, queries, and their scores of all items."""
     if named[0] == "codes":
         query, items = random_codes(num_queries, num_items, seed)
-        return make_searchable(LookUp(NUM_BUCKETS), items), query, look_ups(query, items)
+        return ByCodes(LookUp(NUM_BUCKETS), items), query, look_ups(query, items)
     query, items = random_states(num_queries, num_items, seed=seed)
     scores = small_mixture()(query, items).scores.tolist()
     return make_searchable(small_mixture(), items), query, scores
@@ -81,7 +81,7 @@ def exact_case(
         query, items = random_codes(num_queries, num_items, seed)
         query = Tables(query.tables.mul(2).round().div(2), query.temperature)
         items = take(items, torch.arange(num_items) // 2)
-        return lambda own: make_searchable(LookUp(NUM_BUCKETS), own), items, query, look_ups(query, items)
+        return lambda own: ByCodes(LookUp(NUM_BUCKETS), own), items, query, look_ups(query, items)
     query, items = random_states(num_queries, num_items, seed=seed)
     query = QueryState(query.components.round(), torch.zeros_like(query.gate), query.temperature)
     items = map_tensors(lambda tensor: tensor.mul(2).round().div(2), take(items, torch.arange(num_items) // 2))

@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Callable
-from typing import get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rails_ray.build import family
+from rails_ray.recipes import RECIPES
 from rails_ray.similarities.states import (
     AnyItems,
     AnyQuery,
@@ -19,7 +20,6 @@ from rails_ray.similarities.states import (
     QueryState,
     Tables,
     concatenate,
-    items_from_columns,
     take,
     tensors_of,
     to,
@@ -63,9 +63,8 @@ def equal(one: AnyItems | AnyQuery, other: AnyItems | AnyQuery) -> bool:
 
 
 def test_every_kind_of_item_is_in_the_suite() -> None:
-    kinds = [kind.kind for kind in get_args(AnyItems)]
-    assert {made(1).kind for made in ITEM_STATES.values()} == set(kinds)
-    assert len(set(kinds)) == len(kinds)
+    kinds = {family(recipe()).item_state.kind for recipe in RECIPES}
+    assert {made(1).kind for made in ITEM_STATES.values()} == kinds
 
 
 @pytest.mark.parametrize("made", [*ITEM_STATES.values(), single], ids=[*ITEM_STATES, "a single component"])
@@ -74,7 +73,7 @@ def test_items_come_back_from_their_columns(made: Callable[[int], AnyItems], num
     state = made(num)
     columns = state.columns()
     assert all(len(column) == num for column in columns.values())
-    assert equal(items_from_columns(state.kind, columns), state)
+    assert equal(state.from_columns(columns), state)
 
 
 @pytest.mark.parametrize("made", [*ITEM_STATES.values(), single], ids=[*ITEM_STATES, "a single component"])
@@ -87,9 +86,9 @@ def test_items_come_back_from_a_part(made: Callable[[int], AnyItems], num: int) 
     entry = state_entry(part)
     assert entry.kind == state.kind
     assert entry.shapes == {name: list(column.shape[1:]) for name, column in state.columns().items()}
-    assert equal(item_state(part), state)
-    assert equal(item_state(part.slice(1, 2)), take(state, slice(1, 3)))
-    assert equal(item_state(pa.concat_tables([part, part])), concatenate([state, state]))
+    assert equal(item_state(part, type(state)), state)
+    assert equal(item_state(part.slice(1, 2), type(state)), take(state, slice(1, 3)))
+    assert equal(item_state(pa.concat_tables([part, part]), type(state)), concatenate([state, state]))
 
 
 def test_a_single_component_is_stored_once() -> None:
@@ -99,7 +98,7 @@ def test_a_single_component_is_stored_once() -> None:
 @pytest.mark.parametrize("dtype", [torch.int16, torch.int64])
 def test_codes_are_stored_in_int32(dtype: torch.dtype) -> None:
     codes = torch.randint(5000, (4, 3), dtype=dtype)
-    back = items_from_columns("codes", Codes(codes).columns())
+    back = Codes.from_columns(Codes(codes).columns())
     assert back.codes.dtype == torch.int32
     assert back.codes.tolist() == codes.tolist()
 

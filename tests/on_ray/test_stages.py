@@ -16,7 +16,7 @@ from rails_ray import config, on_ray
 from rails_ray.build import family
 from rails_ray.build.data import for_data, read_data
 from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.build.version import version_calibration
+from rails_ray.build.version import version_calibration, version_items
 from rails_ray.commands.stages import Evaluate
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.cutoffs.measuring import drift, measure
@@ -28,7 +28,7 @@ from rails_ray.evaluation.report import HIT_RATES
 from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.on_ray import training
 from rails_ray.similarities.states import ItemState
-from rails_ray.storage import calibrations, manifest, runs, shards
+from rails_ray.storage import calibrations, manifest, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.runs import Run
 from support.examples import small_history_config, times_of, write_sequence_data, write_untrained_run
@@ -176,7 +176,7 @@ def test_a_finished_run_is_returned_as_it_is(root: Path, run: Run, run_config: R
 
 def test_encoded_items_are_those_of_the_model(root: Path, run: Run, run_config: RunConfig, encoded) -> None:
     published = on_ray.publish(str(root), "v1")
-    stored = shards.read_shards(Storage(str(root)), published, range(3))
+    stored = version_items(Storage(str(root)), published)
     data = read_data(run_config, Storage(str(root)))
     model = family(run_config).trained_model(runs.weights(Storage(str(root)), run))
     expected = encode_items(model, model.item_features(data.item_inputs))
@@ -219,7 +219,7 @@ def test_an_earlier_version_is_evaluated_on_later_data_by_what_it_would_find(
     store = Storage(str(root))
     data = read_data(replace(run_config, data=grown), store)
     model = family(run_config).trained_model(runs.weights(store, run))
-    stored = shards.read_shards(store, encoded, range(3))
+    stored = version_items(store, encoded)
     expected = naive_hit_rates(model, stored.state, stored.item_ids, data)
     measured = on_ray.evaluate(str(root), version="v1", data=grown)
     assert measured.hit_rate == pytest.approx(expected)
@@ -250,7 +250,7 @@ def test_an_earlier_version_of_histories_is_evaluated_on_later_data(tmp_path: Pa
     measured = on_ray.evaluate(str(store), version="v", data=DataConfig(folder=str(later)))
     data = read_data(replace(run_config, data=DataConfig(folder=str(later))), store)
     model = DualEncoderFamily.of(run_config).model().eval()
-    stored = shards.read_shards(store, encoded, range(2))
+    stored = version_items(store, encoded)
     row_of = {item_id: row for row, item_id in enumerate(stored.item_ids)}
     queries, ranks = data.queries["test"], []
     assert queries.seen is not None
@@ -344,7 +344,7 @@ def test_a_part_written_by_a_dead_attempt_is_no_part_of_the_version(root: Path, 
     part = root / "versions" / "v1" / encoded.parts[0].path
     part.with_name("part-000000000-deadbeef.parquet").write_bytes(part.read_bytes())
     published = on_ray.publish(str(root), "v1")
-    assert len(shards.read_shards(Storage(str(root)), published, range(3)).item_ids) == 60
+    assert len(version_items(Storage(str(root)), published).item_ids) == 60
 
 
 def test_a_damaged_version_is_not_published(root: Path, run: Run) -> None:

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.build.search import make_searchable
 from rails_ray.on_ray.serving.schemas import SearchRequest
 from rails_ray.quantizers import random_codes
 from rails_ray.retrieval.searchable import ByCodes, ByComponents, Widths
@@ -14,6 +13,7 @@ from rails_ray.similarities.look_up import LookUp
 from rails_ray.similarities.states import Codes, Tables
 from rails_ray.wanted import Found, Wanted
 from support.examples import random_states, small_config, small_mixture
+from support.searchables import make_searchable
 
 TEXTS = ["red car", "blue hat"]
 
@@ -73,7 +73,7 @@ def test_what_codes_need_is_compiled_before_the_first_request(monkeypatch: pytes
 def test_a_code_that_is_no_bucket() -> None:
     _, _, items = states()
     with pytest.raises(ValueError, match="codes must be below the 19 buckets, got 19"):
-        make_searchable(LookUp(19), items)
+        ByCodes(LookUp(19), items)
 
 
 @pytest.mark.parametrize("method", ["two_pass", "combined", "exact"])

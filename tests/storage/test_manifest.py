@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rails_ray.errors import DamagedError, NotFoundError
+from rails_ray.similarities.states import ItemState
 from rails_ray.storage import manifest, shards
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded, FileEntry, Manifest, PartEntry
@@ -48,9 +49,9 @@ def test_manifest_and_record_of_encoding_come_back_as_they_were(storage: Storage
 
 def test_shards_hold_their_items(storage: Storage) -> None:
     made = written(storage, [3, 2])
-    second = shards.read_shards(storage, made, [1])
+    second = shards.read_shards(storage, made, [1], ItemState)
     assert (second.first_row, second.item_ids) == (3, ["i3", "i4"])
-    both = shards.read_shards(storage, made, [0, 1])
+    both = shards.read_shards(storage, made, [0, 1], ItemState)
     assert both.item_ids == [f"i{row}" for row in range(5)]
     assert torch.equal(both.state.components[3:], second.state.components)
 
@@ -59,9 +60,9 @@ def test_a_version_says_how_its_items_are_stored(storage: Storage) -> None:
     """So that whoever reads it knows before it has read a part."""
     made = written(storage, [3, 2])
     assert made.state == StateEntry(kind="components", shapes={"components": [3, 4], "average": [4], "gate": [6]})
-    assert shards.read_shards(storage, made, [0], 3).state.num_components == 3
+    assert shards.read_shards(storage, made, [0], ItemState, 3).state.num_components == 3
     with pytest.raises(DamagedError, match="must have 2 components, as their similarity has, got 3: encode a new"):
-        shards.read_shards(storage, made, [0], 2)
+        shards.read_shards(storage, made, [0], ItemState, 2)
 
 
 def test_unknown_versions(storage: Storage) -> None:
@@ -85,14 +86,14 @@ def test_a_damaged_part_is_not_read(storage: Storage, change) -> None:
     path = made.parts[0].path
     damage(storage, f"versions/v1/{path}", change)
     with pytest.raises(DamagedError, match=f"{path} of version v1 must have the sha256 of its manifest, .*, got"):
-        shards.read_shards(storage, made, [0])
+        shards.read_shards(storage, made, [0], ItemState)
 
 
 def test_a_part_is_missing(storage: Storage) -> None:
     made = written(storage, [3])
     storage.delete(f"versions/v1/{made.parts[0].path}")
     with pytest.raises(DamagedError, match=f"version v1 must hold {made.parts[0].path}, got no such file"):
-        shards.read_shards(storage, made, [0])
+        shards.read_shards(storage, made, [0], ItemState)
 
 
 def part(shard: int, first_row: int, num_items: int) -> PartEntry:
@@ -235,4 +236,4 @@ def test_a_summary_tells_what_a_query_may_be(storage: Storage) -> None:
 
 def test_an_unknown_shard(storage: Storage) -> None:
     with pytest.raises(ValueError, match="shard must be at least 0 and below 1, got 1"):
-        shards.read_shards(storage, written(storage, [2]), [1])
+        shards.read_shards(storage, written(storage, [2]), [1], ItemState)

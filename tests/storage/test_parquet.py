@@ -31,7 +31,7 @@ def test_items_come_back_as_they_were(has_gate: bool) -> None:
     _, items = random_states(1, 5)
     items = items if has_gate else ItemState(items.components, None, items.average)
     part = pq.read_table(io.BytesIO(part_to_bytes(part_of(items))))
-    back = item_state(part)
+    back = item_state(part, ItemState)
     assert torch.equal(back.components, items.components)
     assert torch.equal(back.average, items.average)
     assert (back.gate is None) != has_gate
@@ -46,11 +46,11 @@ def test_codes_come_back_as_they_were(shape: tuple[int, int]) -> None:
     assert part.column_names == ["item_row", "item_id", "codes"]
     assert str(part.schema.field("codes").type).startswith("fixed_size_list<")
     assert part.schema.field("codes").type.value_type == pa.int32()
-    back = item_state(part)
+    back = item_state(part, Codes)
     assert isinstance(back, Codes)
     assert back.codes.dtype == torch.int32
     assert torch.equal(back.codes, codes)
-    assert torch.equal(item_state(part.slice(1, 2)).codes, codes[1:3])
+    assert torch.equal(item_state(part.slice(1, 2), Codes).codes, codes[1:3])
 
 
 STATE_OF = {"kind": "components", "shapes": {"components": [3, 4]}}
@@ -72,37 +72,37 @@ STATE_OF = {"kind": "components", "shapes": {"components": [3, 4]}}
         ),
         (
             json.dumps(STATE_OF | {"kind": "graphs"}).encode(),
-            "an index part must hold items of a known kind, got 'graphs' without 'graphs'",
+            "an index part must hold items of kind 'components', got 'graphs': encode a new one",
         ),
         (
-            json.dumps(STATE_OF | {"kind": "codes"}).encode(),
-            "an index part must hold items of a known kind, got 'codes' without 'codes'",
+            json.dumps(STATE_OF | {"shapes": {}}).encode(),
+            "an index part must have the column 'components' of its items' state, got none",
         ),
     ],
 )
 def test_a_part_that_does_not_say_what_it_holds(metadata: bytes | None, message: str) -> None:
     part = part_of(random_states(1, 2)[1]).replace_schema_metadata(None if metadata is None else {"state": metadata})
     with pytest.raises(DamagedError, match=message):
-        item_state(part)
+        item_state(part, ItemState)
 
 
 def test_a_slice_holds_its_own_items() -> None:
     _, items = random_states(1, 9)
-    assert torch.equal(item_state(part_of(items).slice(4, 3)).components, items.components[4:7])
+    assert torch.equal(item_state(part_of(items).slice(4, 3), ItemState).components, items.components[4:7])
 
 
 def test_numbers_that_are_none() -> None:
     _, items = random_states(1, 3)
     items.average[1, 0] = torch.nan
     with pytest.raises(DamagedError, match="column 'average' of an index part must hold finite numbers, got NaN"):
-        item_state(part_of(items))
+        item_state(part_of(items), ItemState)
 
 
 def test_a_single_component_is_its_own_average_and_stored_once() -> None:
     _, items = random_states(1, 4, p_x=1, p_q=1)
     part = part_of(ItemState(items.components, None, items.average))
     assert part.column_names == ["item_row", "item_id", "components"]
-    back = item_state(part)
+    back = item_state(part, ItemState)
     assert torch.equal(back.components, items.components)
     assert torch.equal(back.average, items.average)
 

@@ -7,6 +7,7 @@ import pytest
 
 from rails_ray import cli
 from rails_ray.errors import ConflictError, DamagedError, NotFoundError, RailsRayError, StorageError
+from rails_ray.similarities.states import ItemState
 from rails_ray.storage import manifest, shards, versions
 from rails_ray.storage.filesystem import Storage
 from support.examples import encode
@@ -29,7 +30,7 @@ def test_encoding_and_publishing_through_failures(s3: str, proxy: FaultyProxy, m
     proxy.fail(method, fault, times=2)
     versions.publish(storage, encoded, "now")
     published = versions.read_manifest(storage)
-    assert shards.read_shards(storage, published, [0, 1]).item_ids == ["i0", "i1", "i2", "i3"]
+    assert shards.read_shards(storage, published, [0, 1], ItemState).item_ids == ["i0", "i1", "i2", "i3"]
     assert len(storage.list("versions/v1/shard-000")) == 1, "a part that was written twice must be named once"
 
 
@@ -84,7 +85,7 @@ def test_a_reader_never_sees_half_a_version(s3: str) -> None:
         while not done.is_set():
             try:
                 found = versions.read_manifest(storage)
-                assert len(shards.read_shards(storage, found, [0, 1]).item_ids) == 5
+                assert len(shards.read_shards(storage, found, [0, 1], ItemState).item_ids) == 5
                 manifest.read_file(storage, found.version, found.file(manifest.CONFIG))
                 seen.append(found.version)
             except NotFoundError as error:

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from ray import serve as ray_serve
 
-from rails_ray.build.search import make_searchable
 from rails_ray.build.version import version_family, version_similarity
 from rails_ray.item_ids import ItemId
 from rails_ray.masks import Exclusions, Mask
@@ -116,11 +115,12 @@ class Shard:
         self.identity = manifest.contents_sha256
         device = reserved_device()
         similarity: Any = version_similarity(store, manifest).to(device)
-        self.offers = version_family(store, manifest).offers
-        self.items = read_shards(store, manifest, [shard], similarity.num_components[1])
+        family = version_family(store, manifest)
+        self.offers = family.offers
+        self.items = read_shards(store, manifest, [shard], family.item_state, similarity.num_components[1])
         self.rows = {item_id: row for row, item_id in enumerate(self.items.item_ids)}
         state = map_tensors(lambda tensor: tensor.to(device), self.items.state)
-        self.searchable = make_searchable(similarity, state)
+        self.searchable = family.searchable(similarity, state)
         self.device = device
 
     @of_identity

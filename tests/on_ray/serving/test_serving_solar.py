@@ -9,18 +9,17 @@ import numpy as np
 import pytest
 
 from rails_ray import cli
-from rails_ray.build.search import make_searchable
-from rails_ray.build.version import version_model
+from rails_ray.build.version import version_items, version_model
 from rails_ray.masks import Exclusions
 from rails_ray.models.solar import Solar
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
-from rails_ray.storage import shards
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.shards import Items
 from rails_ray.wanted import Wanted
 from support.examples import publish_solar, write_text_data
 from support.s3_server import free_port
+from support.searchables import make_searchable
 from support.served_version import ASKED, TEXTS
 
 pytestmark = [pytest.mark.cluster]
@@ -53,7 +52,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Itera
     model = version_model(store, published)
     assert isinstance(model, Solar)
     with served(ServeArgs(storage=str(root), timeout_s=30, allow_anonymous=True), port=free_port()) as url:
-        yield Server(url, model, shards.read_shards(store, published, range(2)))
+        yield Server(url, model, version_items(store, published))
 
 
 def results(response: httpx.Response) -> list[dict[str, Any]]:

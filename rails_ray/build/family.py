@@ -1,0 +1,150 @@
+"""What a run is, as everything above asks it, whatever it trains.
+
+A family names what only it can know. What is the same for every model that computes each item from its input stands
+here, and is overridden where it is not.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from rails_ray.build.items import ByModel, Fitting, ItemEncoder
+from rails_ray.config import RunConfig
+from rails_ray.cutoffs.offers import Offers
+from rails_ray.data.dataset import DataSet
+from rails_ray.data.forms import QueryForm
+from rails_ray.evaluation.report import Report, validate
+from rails_ray.models import Model
+from rails_ray.retrieval.searchable import Searchable
+from rails_ray.similarities.states import AnyItems
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import Encoded
+from rails_ray.training.piece import Piece
+
+
+class Family(ABC):
+    """A run.
+
+    item_state: the kind of its items.
+    """
+
+    config: RunConfig
+    item_state: type[AnyItems]
+
+    @property
+    @abstractmethod
+    def form(self) -> QueryForm:
+        """Of the queries that its model reads."""
+
+    @property
+    @abstractmethod
+    def offers(self) -> Offers:
+        """What cut-offs may build on."""
+
+    # Data
+
+    def completed(self, read: DataSet) -> RunConfig:
+        """The config with what it leaves to its data set filled in, so that it says all by itself.
+
+        Raises:
+            ValueError: if it was completed from other data, or names other sizes than theirs.
+        """
+        return self.config
+
+    def check_can_be_asked(self, read: DataSet) -> None:
+        """Whether the model of a trained run can be asked about a data set.
+
+        Raises:
+            ValueError: if a row of the model is another item there, or queries are not what it reads.
+        """
+        self.completed(read)
+
+    def check_items(self, item_ids: list[str] | list[int]) -> None:  # noqa: B027 - most models take any
+        """Whether the model of a trained run can encode items.
+
+        Raises:
+            ValueError: if a row of the model is another item there.
+        """
+
+    # Training
+
+    @abstractmethod
+    def pieces(self) -> Sequence[Piece]:
+        """What a run trains, each on its own; those that others come after stand before them."""
+
+    def begin(self, read: DataSet) -> Callable[[Storage, str], None]:
+        """Decide what a run fixes before it trains; the result leaves that in the folder of a run, once.
+
+        Raises:
+            ValueError: if a run of this config cannot be trained on these data.
+        """
+        return lambda storage, run: None
+
+    def validation(self, storage: Storage, run: str, model: Model, read: DataSet) -> Report:
+        """What the trained model of a run comes to on the validation queries, all pieces together; cut off by mass if
+        the run trains tau_q."""
+        distribution = self.offers.distribution() if self.offers.has_trained_temperature else None
+        return validate(model, self.run_items(storage, run, model, read), read.queries["valid"], distribution)
+
+    @abstractmethod
+    def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> Model:
+        """A stored model, in evaluation mode.
+
+        Args:
+            weights: each file of the run's weights with its path.
+
+        Raises:
+            ValueError: if the weights are not those of such a model.
+        """
+
+    def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> Any:
+        """What scores the items of a stored model, without what encodes queries if it can be had so; raises what
+        `trained_model` does."""
+        return self.trained_model(weights).similarity
+
+    def model_facts(self, described: Encoded) -> dict[str, int]:
+        """What every answer says of a version's model, beside how much of the corpus was searched."""
+        return {}
+
+    # Items: fit, then map
+
+    @property
+    def encodes_inputs(self) -> bool:
+        """Whether an item's state is computed from its input, which takes the model, and a GPU where there is one."""
+        return True
+
+    def fitting_facts(self, asked: Fitting) -> dict[str, str]:
+        """What decides the artefact beside run and items.
+
+        Raises:
+            ValueError: if it cannot be made as asked.
+        """
+        asked.need_least_loaded(self.config.name)
+        return {}
+
+    def fit(self, asked: Fitting) -> None:  # noqa: B027 - most need nothing
+        """Make what the map of items needs beside the model, and leave it in the version's folder; nothing is done
+        where it is there already, or nothing is needed."""
+
+    def item_encoder(
+        self, storage: Storage, folder: str, weights: Iterable[tuple[str, bytes]], device: str
+    ) -> ItemEncoder:
+        """What maps items to their states, once `fit` has ended.
+
+        Args:
+            folder: of the version.
+            weights: of the run, read only if they are needed.
+        """
+        return ByModel(self.trained_model(weights).to(device))
+
+    def run_items(self, storage: Storage, run: str, model: Model, data: DataSet) -> AnyItems:
+        """All items of a data set as the model of a run has them."""
+        return ByModel(model)(data.item_ids, data.item_inputs)
+
+    @abstractmethod
+    def searchable(self, similarity: Any, items: Any) -> Searchable[Any]:
+        """Loaded items, ready to be searched.
+
+        Raises:
+            ValueError: if the similarity cannot compare such items.
+        """
