@@ -56,7 +56,7 @@ def test_the_readmes_stage_commands(s3: str, tmp_path: Path, capfd: pytest.Captu
         "encoder.num-buckets": 4096,
         "training.num-steps": 8,
         "training.batch-size": 32,
-        "training.num-items": 32,
+        "negatives.num-items": 32,
     }
     more = {
         "train": ["--storage", storage, *(word for name, size in small.items() for word in (f"--{name}", str(size)))],

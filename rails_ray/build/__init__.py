@@ -14,10 +14,12 @@
 
 from typing import assert_never
 
+from rails_ray.build.bm25 import Bm25Family
 from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.build.family import Family
 from rails_ray.build.solar import SolarFamily
 from rails_ray.config import RunConfig
+from rails_ray.config.bm25 import Bm25Config
 from rails_ray.config.dual_encoder import DualEncoderConfig
 from rails_ray.config.solar import SolarConfig
 
@@ -29,5 +31,7 @@ def family(config: RunConfig) -> Family:
             return DualEncoderFamily(config, config.family)
         case SolarConfig():
             return SolarFamily(config, config.family)
+        case Bm25Config():
+            return Bm25Family(config, config.family)
         case _:
             assert_never(config.family)

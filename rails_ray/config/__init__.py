@@ -11,11 +11,12 @@ from typing import Annotated, Any, get_args, get_type_hints
 import tyro
 from pydantic import Field, TypeAdapter, ValidationError
 
+from rails_ray.config.bm25 import Bm25Config
 from rails_ray.config.dual_encoder import DualEncoderConfig
 from rails_ray.config.solar import SolarConfig
 from rails_ray.training.loop import TrainingConfig
 
-FamilyConfig = DualEncoderConfig | SolarConfig
+FamilyConfig = DualEncoderConfig | SolarConfig | Bm25Config
 
 
 @dataclass(frozen=True, kw_only=True)

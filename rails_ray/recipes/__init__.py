@@ -6,6 +6,7 @@ A recipe's name on the command line is its function's name with hyphens.
 from collections.abc import Callable
 
 from rails_ray.config import RunConfig
+from rails_ray.recipes.baselines import baseline_bm25
 from rails_ray.recipes.emoji import emoji_dot, emoji_mol
 from rails_ray.recipes.ml1m import ml1m_sasrec, ml1m_sasrec_mol
 from rails_ray.recipes.solar import features_solar, text_solar, vector_solar
@@ -24,6 +25,7 @@ RECIPES: tuple[Callable[[], RunConfig], ...] = (
     text_solar,
     features_solar,
     vector_solar,
+    baseline_bm25,
 )
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rails_ray.build import family
 from rails_ray.recipes import RECIPES
+from rails_ray.similarities.bm25 import TermCounts, TermWeights
 from rails_ray.similarities.states import (
     AnyItems,
     AnyQuery,
@@ -35,11 +36,13 @@ ITEM_STATES: dict[str, Callable[[int], AnyItems]] = {
     "components alone": lambda num: ItemState(torch.randn(num, 2, 1), None, None),
     "half components": lambda num: ItemState(torch.randn(num, 2, 5).half(), None, torch.randn(num, 5).half()),
     "codes": lambda num: Codes(torch.randint(5000, (num, 3), dtype=torch.int32)),
+    "terms": lambda num: TermWeights(torch.randint(2**62, (num, 5)), torch.rand(num, 5)),
     "codes of one part": lambda num: Codes(torch.randint(2, (num, 1), dtype=torch.int32)),
 }
 QUERY_STATES: dict[str, Callable[[int], AnyQuery]] = {
     "queries": lambda num: QueryState(torch.randn(num, 3, 4), torch.randn(num, 6), torch.rand(num)),
     "queries without a gate": lambda num: QueryState(torch.randn(num, 3, 4), None, torch.rand(num)),
+    "terms of queries": lambda num: TermCounts(torch.randint(9, (num, 2)), torch.rand(num, 2), torch.ones(num)),
     "tables": lambda num: Tables(torch.randn(num, 3, 9), torch.ones(num)),
 }
 item_states = pytest.mark.parametrize("made", ITEM_STATES.values(), ids=ITEM_STATES)

@@ -1,0 +1,30 @@
+"""BM25: the words that a query and an item share. It has no gradient: a run counts words."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import tyro
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bm25Config:
+    """How words count.
+
+    Args:
+        k1: how soon a word that stands in an item again and again counts no more, at least 0; 0 counts it once.
+        b: how far a long item's words count less, in [0, 1].
+        max_terms: distinct words of an item that an index keeps, those of the largest weight; 12 bytes each.
+    """
+
+    kind: Annotated[Literal["bm25"], tyro.conf.Suppress] = "bm25"
+    k1: float = 1.2
+    b: float = 0.75
+    max_terms: int = 256
+
+    def __post_init__(self) -> None:
+        if self.k1 < 0:
+            raise ValueError(f"k1 must be at least 0, got {self.k1}")
+        if not 0 <= self.b <= 1:
+            raise ValueError(f"b must be in [0, 1], got {self.b}")
+        if self.max_terms < 1:
+            raise ValueError(f"max_terms must be at least 1, got {self.max_terms}")
