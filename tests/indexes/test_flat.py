@@ -1,3 +1,5 @@
+"""What a flat index has beside the contract of `tests/contracts/test_index.py`: it equals FAISS."""
+
 import faiss
 import pytest
 import torch
@@ -57,16 +59,6 @@ def test_threshold_search_excludes_and_caps() -> None:
     assert found.num_found().tolist() == [1, 2]
     assert found.is_truncated.tolist() == [False, True]
     assert index.search(torch.ones(1, 3), Wanted(9, torch.tensor([2.0]), at_least=1)).item_rows.tolist() == [[0]]
-
-
-@pytest.mark.parametrize("wanted", [Wanted(1), Wanted(1, torch.zeros(2), at_least=1)])
-def test_an_empty_index_has_nothing(wanted: Wanted) -> None:
-    assert FlatIndex(torch.empty(0, 3)).search(torch.ones(2, 3), wanted).item_rows.shape == (2, 0)
-
-
-def test_a_threshold_for_each_query() -> None:
-    with pytest.raises(ValueError, match="threshold must be one number for each of 1 queries, got 2"):
-        FlatIndex(torch.eye(3)).search(torch.ones(1, 3), Wanted(4, torch.zeros(2)))
 
 
 def test_a_vector_that_is_not_finite_is_not_found() -> None:

@@ -1,0 +1,132 @@
+"""What every index must hold: it finds what an oracle finds in its scores, however the corpus is cut into blocks.
+
+A new index is one line in `MEMBERS`. One that is not exact is held to its own list: what it finds is scored as it
+should be, and comes in order.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import oracles
+from rails_ray.indexes import Index, flat, lookup
+from rails_ray.indexes.flat import FlatIndex
+from rails_ray.indexes.lookup import LookupIndex
+from rails_ray.masks import Exclusions
+from rails_ray.wanted import Wanted
+
+WIDTH, NUM_ENTRIES = 3, 5
+
+
+class Member(NamedTuple):
+    """
+    items: so many random items, of which some are equal.
+    queries: likewise.
+    score: of a query and an item, as lists.
+    block: module whose BLOCK_SCORES says how many scores a block has.
+    """
+
+    make: Callable[[Tensor], Index]
+    items: Callable[[int, torch.Generator], Tensor]
+    queries: Callable[[int, torch.Generator], Tensor]
+    score: Callable[[list, list], float]
+    module: object
+
+
+def halves(*shape: int, generator: torch.Generator) -> Tensor:
+    """Numbers whose products and sums float32 holds exactly, so that many scores are equal."""
+    return torch.randint(-4, 5, shape, generator=generator) / 2
+
+
+MEMBERS = {
+    "flat": Member(
+        FlatIndex,
+        lambda num, generator: halves(num, WIDTH, generator=generator),
+        lambda num, generator: halves(num, WIDTH, generator=generator),
+        lambda query, item: sum(a * b for a, b in zip(query, item, strict=True)),
+        flat,
+    ),
+    "look-up": Member(
+        LookupIndex,
+        lambda num, generator: torch.randint(NUM_ENTRIES, (num, WIDTH), generator=generator),
+        lambda num, generator: halves(num, WIDTH, NUM_ENTRIES, generator=generator),
+        oracles.look_up,
+        lookup,
+    ),
+}
+members = pytest.mark.parametrize("member", MEMBERS.values(), ids=MEMBERS)
+
+
+def drawn(member: Member, num_queries: int, num_items: int, seed: int) -> tuple[Index, Tensor, list[list[float]]]:
+    """An index, queries, and the scores of all items."""
+    generator = torch.Generator().manual_seed(seed)
+    items, queries = member.items(num_items, generator), member.queries(num_queries, generator)
+    return (
+        member.make(items),
+        queries,
+        [[member.score(query, item) for item in items.tolist()] for query in queries.tolist()],
+    )
+
+
+@members
+@given(st.integers(0, 3), st.integers(1, 30), st.integers(0, 99), st.sampled_from([1, 21, 2**20]), st.data())
+def test_it_finds_what_the_oracle_finds(
+    member: Member, num_queries: int, num_items: int, seed: int, block: int, data: st.DataObject
+) -> None:
+    """Ties, exclusions, thresholds that equal a score, and more items wanted than there are."""
+    index, queries, scores = drawn(member, num_queries, num_items, seed)
+    row = st.integers(0, num_items - 1)
+    excluded = [data.draw(st.lists(row, max_size=4, unique=True)) for _ in scores]
+    k = data.draw(st.integers(1, num_items + 2))
+    at_least = data.draw(st.integers(0, k))
+    threshold = [data.draw(st.sampled_from([-torch.inf, torch.inf, *own])) for own in scores]
+    mask = Exclusions.of(excluded)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(member.module, "BLOCK_SCORES", block)
+        best = index.search(queries, Wanted(k, mask=mask))
+        above = index.search(queries, Wanted(k, torch.tensor(threshold), at_least, mask))
+    for line, (own, out) in enumerate(zip(scores, excluded, strict=True)):
+        rows = oracles.top_k(own, k, out)
+        assert best.item_rows[line, : best.num_found()[line]].tolist() == rows
+        assert best.scores[line, : len(rows)].tolist() == [own[row] for row in rows]
+        assert best.is_truncated[line] == (num_items - len(out) > k)
+        rows, is_truncated = oracles.items_above(own, threshold[line], k, at_least, out)
+        assert above.item_rows[line, : above.num_found()[line]].tolist() == rows
+        assert above.is_truncated[line] == is_truncated
+    assert index.is_exact
+    for found in (best, above):
+        assert found.bound.tolist() == [-torch.inf] * num_queries
+        assert found.num_scored.tolist() == [num_items] * num_queries
+
+
+@members
+def test_it_is_an_index(member: Member) -> None:
+    assert isinstance(drawn(member, 1, 3, 0)[0], Index)
+
+
+@members
+@pytest.mark.parametrize("wanted", [Wanted(1), Wanted(1, torch.zeros(2), at_least=1)], ids=["best", "above"])
+def test_an_empty_index_has_nothing(member: Member, wanted: Wanted) -> None:
+    index, queries, _ = drawn(member, 2, 0, 0)
+    assert index.search(queries, wanted).item_rows.shape == (2, 0)
+
+
+@members
+def test_a_threshold_for_each_query(member: Member) -> None:
+    index, queries, _ = drawn(member, 1, 3, 0)
+    with pytest.raises(ValueError, match="threshold must be one number for each of 1 queries, got 2"):
+        index.search(queries, Wanted(4, torch.zeros(2)))
+
+
+@members
+def test_queries_do_not_meet(member: Member) -> None:
+    """Each query finds alone what it finds in company."""
+    index, queries, _ = drawn(member, 4, 40, 1)
+    together = index.search(queries, Wanted(7))
+    for line in range(4):
+        assert torch.equal(index.search(queries[line : line + 1], Wanted(7)).item_rows[0], together.item_rows[line])
