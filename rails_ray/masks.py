@@ -1,7 +1,7 @@
-"""Which items may not be answered, of each query of a batch.
+"""Which items the answer to each query of a batch may not hold.
 
-A `Mask` is all that a search knows of it: a scan hides items block by block, a method that widens its lists asks how
-many items are left, and a compiled loop reads the hidden rows. Every mask must make the same answers as brute force
+A `Mask` is all that a search knows about this: a scan hides items block by block, a method that widens its lists asks
+how many items are left, and a compiled loop reads the hidden rows. Every mask must make the same answers as brute force
 over the items that it leaves.
 
 | member       | what it hides                                  |
@@ -23,8 +23,8 @@ from torch import Tensor
 
 
 class HiddenRows(NamedTuple):
-    """Hidden rows as a compiled loop reads them: those of query q are rows[starts[q] : ends[q]], ascending. Queries
-    from which the same items are hidden may share them."""
+    """Hidden rows as a compiled loop reads them: query q has rows[starts[q] : ends[q]], ascending. Queries with the
+    same hidden items may share them."""
 
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
@@ -48,7 +48,7 @@ class Mask(Protocol):
         """The mask of the queries first .. end - 1, as a batch of their own."""
 
     def repeat_each(self, times: int) -> "Mask":
-        """The mask of a batch in which each query stands so many times in a row."""
+        """The mask of a batch that has each query `times` times in a row."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Exclusions:
 
     @classmethod
     def of(cls, item_rows: Sequence[Sequence[int]]) -> "Exclusions":
-        """From one sequence of item rows per query of the batch, in which a row may stand several times."""
+        """From one sequence of item rows per query of the batch; a row may be repeated."""
         pairs = [(query, row) for query, rows in enumerate(item_rows) for row in dict.fromkeys(rows)]
         return cls(torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2))
 

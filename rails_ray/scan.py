@@ -1,7 +1,7 @@
-"""What is wanted of items that come block by block, in row order.
+"""The answer to `Wanted` from items that come block by block, in row order.
 
 The answer does not depend on how the corpus is cut into blocks. An item whose score is NaN counts as none: it is never
-answered and takes no other item's place.
+found and takes no other item's place.
 
 Axes: B queries, X items of a block, N items found in a block, C columns.
 """
@@ -16,11 +16,11 @@ from torch import Tensor
 from rails_ray.top_k import TopK, merge, select
 from rails_ray.wanted import Found, Wanted
 
-GROUP = 32  # columns of which only the largest is compared, unless it reaches a threshold: few do
+GROUP = 32  # columns; only their largest is compared, unless it reaches a threshold: few do
 
 
 class Scan:
-    """Takes items in and keeps what is wanted of them. Held are at most 2 k items a query and what a block adds."""
+    """Takes items in and keeps what is wanted. It holds at most 2 k items a query and what a block adds."""
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
@@ -29,7 +29,7 @@ class Scan:
 
     @property
     def floor(self) -> Float[Tensor, " B"] | None:
-        """A later item that scores below it is of no use; None where any item may be."""
+        """A later item that scores below it is of no use; None if any item may be of use."""
         best = None if self.best is None else self.best.floor
         if self.above is None or self.best is None:
             return best if self.above is None else self.above.reach
@@ -57,9 +57,10 @@ class Scan:
         """The answer for all items that came.
 
         Args:
-            num_left: items of the corpus that may be answered.
-            bound, reason: of the items that did not come; -inf where they could not belong in the answer.
-            item_rows: of the columns, where they came as items; in row order, so that ties are those of rows.
+            num_left: items of the corpus that the answer may hold.
+            bound, reason: as in `Found`, for the items that did not come; by default none of them can belong in it.
+            item_rows: the item row of each column, if columns came in place of items; ascending, so that the lower
+                row still wins a tie.
         """
         best = self._chosen(num_scored)
         if item_rows is not None:
@@ -95,7 +96,7 @@ def scan(
     num_items: int,
     device: torch.device | None = None,
 ) -> Found:
-    """What is wanted of `num_items` items, all scored, in consecutive blocks: (first item row, scores) of each."""
+    """What is wanted of `num_items` items, all scored, from consecutive blocks (first item row, scores)."""
     running = Scan(wanted)
     for first_row, scores in blocks:
         running.add(first_row, scores)
@@ -146,7 +147,7 @@ class _Above:
         self.num_pending += found.k
         if self.num_pending > self.k:
             self.parts, self.num_pending = [self.top_k()], 0
-            is_full = self.num_above > self.k  # only then, or who was left out could not be told from who is below
+            is_full = self.num_above > self.k  # not before: an item left out could not be told from one below
             if is_full.any():
                 self.reach = torch.where(is_full, self.parts[0].scores[:, -1], self.reach)
 
@@ -161,14 +162,14 @@ class _Above:
 
 
 def trimmed(found: TopK) -> TopK:
-    """As many places as the longest line needs."""
+    """`found` without the places that no line needs."""
     longest = int(found.num_found().max()) if len(found.scores) else 0
     return TopK(found.scores[:, :longest], found.item_rows[:, :longest])
 
 
 def _reaching(scores: Float[Tensor, "B X"], reach: Float[Tensor, " B"], k: int, group: int) -> TopK:
-    """The columns whose score is at least `reach`, in column order; where they are too many, the k + 1 best of each
-    line, best first."""
+    """The columns whose score is at least `reach`, in column order; if they are too many, the k + 1 best of each line,
+    best first."""
     if not scores.numel():
         return _nothing(reach)
     groups = scores.unflatten(1, (-1, group))
@@ -202,5 +203,5 @@ def _widened(found: TopK, width: int) -> TopK:
 
 
 def _cleared(found: TopK) -> TopK:
-    """Row 0 where there is no item."""
+    """`found` with row 0 at places without an item."""
     return TopK(found.scores, found.item_rows.masked_fill(found.scores == -torch.inf, 0))

@@ -56,7 +56,7 @@ def select(scores: Float[Tensor, "B X"], k: int, item_rows: Int[Tensor, "B X"] |
     """The min(k, X) best columns of each row of `scores`. A score of NaN counts as -inf: no item.
 
     Args:
-        item_rows: the item row of each column, distinct in each line; the column number where it is not given.
+        item_rows: the item row of each column, distinct in each line; by default the column number.
     """
     if item_rows is not None:  # with columns in row order, the lower column is the lower row
         item_rows, order = item_rows.sort(dim=1)
@@ -88,7 +88,7 @@ def merge(parts: Sequence[TopK], k: int) -> TopK:
 def distinct(
     item_rows: Int[Tensor, "B C"], is_there: Bool[Tensor, "B C"]
 ) -> tuple[Int[Tensor, "B _"], Bool[Tensor, "B _"]]:
-    """Each line's item rows once, ascending, and which places of a line hold one: as many as the longest line needs."""
+    """Each line's distinct item rows, ascending, and which places hold one. The longest line fills its places."""
     rows = item_rows.masked_fill(~is_there, NO_ROW).sort(dim=1).values
     is_again = torch.zeros_like(is_there)
     is_again[:, 1:] = rows[:, 1:] == rows[:, :-1]

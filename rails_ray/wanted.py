@@ -1,10 +1,9 @@
-"""What is asked of a search, and what it gives: of every index, retriever, shard and merge.
+"""What is asked of every search, by an index, a retriever, a shard or a merge of shards, and what it gives.
 
-    reached(q) = the score that an item which is missing from q's list had to reach to belong in it
+    reached(q) = the score that an item missing from q's list had to reach to belong in it
     gap(q)     = max(bound(q) - reached(q), 0)
 
-A list that is short is no error: where fewer items are left than were wanted, or fewer are found, its last places are
-padded.
+A short list is no error: if fewer items are left or found than were wanted, its last places are padded.
 
 Axes: B queries, k items that are wanted at most, n places of a list, n <= k.
 """
@@ -23,13 +22,13 @@ from rails_ray.top_k import TopK
 
 @dataclass(frozen=True)
 class Wanted:
-    """The k best items of each query or, with a threshold, all items whose score is at least the query's threshold, at
-    most the k best of them; where fewer than `at_least` reach it, the `at_least` best instead.
+    """The k best items of each query. With a threshold, only items that score at least the query's threshold, but the
+    `at_least` best if fewer reach it.
 
     Args:
         threshold: compared in float32; -inf for every item, inf for none. A score that equals it reaches it.
         at_least: read only beside a threshold.
-        mask: items that may not be answered; None where all may.
+        mask: items that no answer may hold; None for none.
     """
 
     k: int
@@ -48,7 +47,7 @@ class Wanted:
 
     @property
     def least(self) -> int:
-        """How many items are wanted whatever their scores."""
+        """How many items are wanted, whatever their scores."""
         return self.k if self.threshold is None else self.at_least
 
     def check_queries(self, num_queries: int) -> None:
@@ -61,7 +60,7 @@ class Wanted:
             )
 
     def num_left(self, num_queries: int, num_items: int, device: torch.device | None = None) -> Int[Tensor, " B"]:
-        """How many of so many items may be answered to each query."""
+        """How many of `num_items` items the answer to each query may hold."""
         if self.mask is None:
             return torch.full((num_queries,), num_items, device=device)
         return self.mask.num_left(num_queries, num_items).to(device)
@@ -77,12 +76,12 @@ class Found(TopK):
     """
     scores, item_rows: distinct items, none of them hidden, scores descending, equal scores by the lower row; -inf and
         row 0 at places that hold none. With a threshold there are as many places as the longest list needs.
-    bound: no item that was passed over scores above it, rounding included; -inf where none was passed over that might
-        belong in the list, inf where nothing is known.
-    is_truncated: whether an item at or above the threshold (any item, where there is none) was left out because there
+    bound: no item that was passed over scores above it, rounding included; -inf if no such item can belong in the list,
+        inf if nothing is known.
+    is_truncated: whether an item at or above the threshold (any item, without a threshold) was left out because there
         were more than k.
     num_scored: items whose score was computed.
-    reason: why nothing is known of the items that were passed over; None otherwise.
+    reason: why nothing is known about the items that were passed over; None otherwise.
     """
 
     bound: Float[Tensor, " B"]
@@ -95,8 +94,8 @@ class Found(TopK):
         return _found, (*(tensor.numpy(force=True) for tensor in tensors), self.reason)
 
     def gap(self, wanted: Wanted) -> Float[Tensor, " B"]:
-        """How much higher than it had to an item that is missing from a list can score: 0 where the list is exact, inf
-        where nothing is known. If a list is shorter than `wanted.least`, any missing item belongs in it: the gap is inf
+        """How far an item missing from a list can score above what it had to reach: 0 if the list is exact, inf if
+        nothing is known. If a list is shorter than `wanted.least`, any missing item belongs in it: the gap is inf
         unless nothing was passed over."""
         is_there = self.scores > -torch.inf
         last = torch.cat([self.scores, torch.full_like(self.bound, torch.inf)[:, None]], dim=1)
@@ -110,11 +109,11 @@ class Found(TopK):
 def needed(
     last: Float[Tensor, " B"], threshold: Float[Tensor, " B"], is_truncated: Bool[Tensor, " B"]
 ) -> Float[Tensor, " B"]:
-    """The score that an item which is missing from a list had to reach: the threshold or, where the list ends above it
-    or goes on below it, the last score of the list.
+    """The score that an item missing from a list had to reach: the threshold or, if the list ends above it or goes on
+    below it, the last score of the list.
 
     Args:
-        last: inf where the list is empty.
+        last: last score of each list; inf if the list is empty.
     """
     return torch.where(is_truncated, last, torch.minimum(threshold, last))
 

@@ -9,7 +9,7 @@
 | `items`        | what its items become: an artefact that is made once, then a map of each block   |
 | `version`      | what a stored version is made of                                                 |
 
-`family` is the one match on what a run trains. All else asks the `Family` that it gives.
+`family` is the one match on what a run trains. Everything else asks the `Family` that it gives.
 """
 
 from typing import assert_never
@@ -25,7 +25,7 @@ from rails_ray.config.solar import SolarConfig
 
 
 def family(config: RunConfig) -> Family:
-    """What a run is."""
+    """The family of a run."""
     match config.family:
         case DualEncoderConfig():
             return DualEncoderFamily(config, config.family)

@@ -24,7 +24,7 @@ from rails_ray.training.piece import Given, Prepared
 class Bm25Family(Family):
     """The contract of `Family`.
 
-    own: the part of the config that is this family's.
+    own: this family's part of the config.
     """
 
     config: RunConfig
@@ -50,7 +50,7 @@ class Bm25Family(Family):
         return [Bm25Piece(self)]
 
     def model(self) -> Bm25Model:
-        """One that has counted no words yet."""
+        """A model that has counted no words yet."""
         return Bm25Model(k1=self.own.k1, b=self.own.b, max_terms=self.own.max_terms).eval()
 
     def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> Bm25Model:

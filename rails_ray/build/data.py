@@ -1,4 +1,4 @@
-"""Config -> what a run reads: its data set, its corpus, and what its config leaves to them; a part of `build`."""
+"""Config -> what a run reads: its data set, its corpus, and the fields that these fill in; a part of `build`."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ def read_data(config: RunConfig, storage: Storage) -> DataSet:
 
 
 def read_corpus(config: RunConfig, storage: Storage) -> Corpus:
-    """What is to be encoded, and what answers need beside it.
+    """The items to encode, and what answers need beside them.
 
     Raises:
         NotFoundError, ValueError: as `QueryForm.read`, and if the model cannot encode these items.
@@ -49,14 +49,14 @@ def _folder(config: RunConfig, storage: Storage) -> Storage:
 
 
 def with_data(config: RunConfig, data: DataConfig) -> RunConfig:
-    """The config of a run with these data, wherever it is read: workers run in folders of their own."""
+    """The config of a run with these data and an absolute folder, as workers run in folders of their own."""
     if data.folder is not None and "://" not in data.folder:
         data = replace(data, folder=str(Path(data.folder).expanduser().resolve()))
     return replace(config, data=data)
 
 
 def for_data(config: RunConfig, read: DataSet) -> RunConfig:
-    """The config of a run with what it leaves to its data set filled in, so that it says all by itself.
+    """The config of a run, completed from its data set, so that it says everything by itself.
 
     Raises:
         ValueError: as `Family.completed`.

@@ -66,7 +66,7 @@ WITH_TEMPERATURE = ("beta_nce", "exp_nce")  # losses that train tau_q
 class DualEncoderFamily(Family):
     """The contract of `Family`.
 
-    own: the part of the config that is this family's.
+    own: this family's part of the config.
     """
 
     config: RunConfig
@@ -75,7 +75,7 @@ class DualEncoderFamily(Family):
 
     @staticmethod
     def of(config: RunConfig) -> "DualEncoderFamily":
-        """Of a run that is known to be of this family."""
+        """The family of a run that is known to be a dual encoder."""
         assert isinstance(config.family, DualEncoderConfig)
         return DualEncoderFamily(config, config.family)
 
@@ -102,7 +102,7 @@ class DualEncoderFamily(Family):
         self._with_items(item_ids)
 
     def _with_items(self, item_ids: list[str] | list[int]) -> RunConfig:
-        """With the items of a model that has a row for each of them."""
+        """The config, with the items filled in if the model has a row for each of them."""
         encoder, folder = self.own.encoder, self.config.data.folder
         if not isinstance(encoder, SasrecConfig):
             return self.config
@@ -122,7 +122,7 @@ class DualEncoderFamily(Family):
         return [DualEncoderPiece(self)]
 
     def report(self, model: Model, item_features: Any, held_out: Queries) -> Report:
-        """On held-out queries, over the items of these features; cut off by mass if the run trains tau_q."""
+        """The report on held-out queries over items with these features, cut off by mass if the run trains tau_q."""
         distribution = self.offers.distribution() if self.offers.has_trained_temperature else None
         return validate(model, encode_items(model, item_features), held_out, distribution)
 
@@ -226,7 +226,7 @@ class DualEncoderFamily(Family):
                 assert_never(self.own.loss)
 
     def logit(self) -> ScoreLogit:
-        """The logit of a score that the loss compares; score / tau where the loss has none of its own."""
+        """The logit of a score that the loss compares; score / tau if the loss has none of its own."""
         match self.own.loss.kind:
             case "beta_nce":
                 return beta_logit
@@ -248,8 +248,8 @@ class DualEncoderFamily(Family):
         """Let a model whose encoder has tokens learn them from all texts that training sees, before it trains.
 
         Args:
-            is_first: of the workers of a run; the others take its tokens.
-            from_first: the first worker's tensor, on every worker.
+            is_first: whether this is the run's first worker; the others take its tokens.
+            from_first: gives the first worker's tensor to every worker.
         """
         if not isinstance(built.encoder, TextTransformer):
             return
@@ -303,7 +303,7 @@ class DualEncoderPiece:
         return self.family.config.training
 
     def check_workers(self, num_workers: int) -> None:
-        """Batches of pairs may be cut into unequal slices; those with uniform negatives may not."""
+        """Batches of pairs may be cut into unequal slices; batches with uniform negatives may not."""
         batch_size = self.training.batch_size
         if isinstance(self.family.own.negatives, UniformNegatives) and batch_size % num_workers:
             raise ValueError(f"training.batch_size must be a multiple of the {num_workers} workers, got {batch_size}")

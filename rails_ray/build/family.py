@@ -1,7 +1,7 @@
-"""What a run is, as everything above asks it, whatever it trains.
+"""What everything above asks of a run, whatever it trains.
 
-A family names what only it can know. What is the same for every model that computes each item from its input stands
-here, and is overridden where it is not.
+A family defines what only it can know. The methods with a body suit every model that computes each item from its input;
+other families override them.
 """
 
 from abc import ABC, abstractmethod
@@ -25,7 +25,7 @@ from rails_ray.training.piece import Piece
 class Family(ABC):
     """A run.
 
-    item_state: the kind of its items.
+    item_state: the class of its items.
     """
 
     config: RunConfig
@@ -34,7 +34,7 @@ class Family(ABC):
     @property
     @abstractmethod
     def form(self) -> QueryForm:
-        """Of the queries that its model reads."""
+        """The form of the queries that its model reads."""
 
     @property
     @abstractmethod
@@ -44,15 +44,15 @@ class Family(ABC):
     # Data
 
     def completed(self, read: DataSet) -> RunConfig:
-        """The config with what it leaves to its data set filled in, so that it says all by itself.
+        """The config, completed from its data set, so that it says everything by itself.
 
         Raises:
-            ValueError: if it was completed from other data, or names other sizes than theirs.
+            ValueError: if it was completed from other data, or names sizes that these data do not have.
         """
         return self.config
 
     def check_can_be_asked(self, read: DataSet) -> None:
-        """Whether the model of a trained run can be asked about a data set.
+        """Check that the model of a trained run can be asked about a data set.
 
         Raises:
             ValueError: if a row of the model is another item there, or queries are not what it reads.
@@ -60,7 +60,7 @@ class Family(ABC):
         self.completed(read)
 
     def check_items(self, item_ids: list[str] | list[int]) -> None:  # noqa: B027 - most models take any
-        """Whether the model of a trained run can encode items.
+        """Check that the model of a trained run can encode items.
 
         Raises:
             ValueError: if a row of the model is another item there.
@@ -70,10 +70,10 @@ class Family(ABC):
 
     @abstractmethod
     def pieces(self) -> Sequence[Piece]:
-        """What a run trains, each on its own; those that others come after stand before them."""
+        """What a run trains; a piece stands behind the pieces that it comes after."""
 
     def begin(self, read: DataSet) -> Callable[[Storage, str], None]:
-        """Decide what a run fixes before it trains; the result leaves that in the folder of a run, once.
+        """Decide what a run fixes before it trains. The result is a function that stores it in the run's folder, once.
 
         Raises:
             ValueError: if a run of this config cannot be trained on these data.
@@ -81,8 +81,8 @@ class Family(ABC):
         return lambda storage, run: None
 
     def validation(self, storage: Storage, run: str, model: Model, read: DataSet) -> Report:
-        """What the trained model of a run comes to on the validation queries, all pieces together; cut off by mass if
-        the run trains tau_q."""
+        """The report on the validation queries of a run's model, all pieces together; cut off by mass if the run
+        trains tau_q."""
         distribution = self.offers.distribution() if self.offers.has_trained_temperature else None
         return validate(model, self.run_items(storage, run, model, read), read.queries["valid"], distribution)
 
@@ -94,23 +94,23 @@ class Family(ABC):
             weights: each file of the run's weights with its path.
 
         Raises:
-            ValueError: if the weights are not those of such a model.
+            ValueError: if the weights do not fit such a model.
         """
 
     def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> Any:
-        """What scores the items of a stored model, without what encodes queries if it can be had so; raises what
+        """What scores the items of a stored model, if possible without what encodes queries. Raises what
         `trained_model` does."""
         return self.trained_model(weights).similarity
 
     def model_facts(self, described: Encoded) -> dict[str, int]:
-        """What every answer says of a version's model, beside how much of the corpus was searched."""
+        """What every answer says about a version's model, beside how much of the corpus was searched."""
         return {}
 
     # Items: fit, then map
 
     @property
     def encodes_inputs(self) -> bool:
-        """Whether an item's state is computed from its input, which takes the model, and a GPU where there is one."""
+        """Whether an item's state is computed from its input. That takes the model, and a GPU if there is one."""
         return True
 
     def fitting_facts(self, asked: Fitting) -> dict[str, str]:
@@ -123,8 +123,8 @@ class Family(ABC):
         return {}
 
     def fit(self, asked: Fitting) -> None:  # noqa: B027 - most need nothing
-        """Make what the map of items needs beside the model, and leave it in the version's folder; nothing is done
-        where it is there already, or nothing is needed."""
+        """Make what the map of items needs beside the model and store it in the version's folder, unless it is there
+        already or nothing is needed."""
 
     def item_encoder(
         self, storage: Storage, folder: str, weights: Iterable[tuple[str, bytes]], device: str
@@ -132,8 +132,8 @@ class Family(ABC):
         """What maps items to their states, once `fit` has ended.
 
         Args:
-            folder: of the version.
-            weights: of the run, read only if they are needed.
+            folder: the version's folder.
+            weights: the run's weights, read only if they are needed.
         """
         return ByModel(self.trained_model(weights).to(device))
 

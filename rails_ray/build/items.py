@@ -23,11 +23,11 @@ NewCodes = Literal["least_loaded", "predicted"]
 class Fitting:
     """What an artefact is made from.
 
-    folder: of the version, where it is stored.
-    run: whose model encodes the items.
-    items: of the whole corpus, as in `Corpus`.
-    new_codes: how items are coded that have no code yet.
-    remotely: calls a function with arguments in a task on the cluster; what it returns.
+    folder: the version's folder, where the artefact is stored.
+    run: the run whose model encodes the items.
+    items: the whole corpus, as in `Corpus`.
+    new_codes: how items without a code get one.
+    remotely: calls a function with arguments in a task on the cluster, and returns its result.
     """
 
     storage: Storage
@@ -39,11 +39,11 @@ class Fitting:
 
     def need_least_loaded(self, name: str) -> None:
         """Raises:
-        ValueError: if codes are to be predicted, which those of these items cannot be.
+        ValueError: if codes are to be predicted, which these items do not allow.
         """
         if self.new_codes == "predicted":
             raise ValueError(
-                f"new_codes predicted needs codes of items with a text, got run {self.run.name!r} of {name}"
+                f"new_codes predicted needs items with texts and codes, got run {self.run.name!r} of {name}"
             )
 
 
@@ -54,7 +54,7 @@ class ItemEncoder(Protocol):
     def __call__(self, item_ids: Sequence[Any], inputs: Any) -> AnyItems:
         """
         Args:
-            inputs: what a model reads of them; None of a family that `encodes_inputs` of none.
+            inputs: what a model reads of the items; None if the family has no `encodes_inputs`.
         """
 
 

@@ -36,12 +36,12 @@ from rails_ray.training.buckets import BucketStep, bucket_recall, measured_probe
 from rails_ray.training.loop import PRECISIONS, Progress, TrainingConfig
 from rails_ray.training.piece import Given, Prepared, Steps
 
-LAST_STEPS = 20  # whose mean is the loss that a chunk came to
+LAST_STEPS = 20  # their mean is reported as a chunk's loss
 
 
 @dataclass(frozen=True)
 class ChunkTraining:
-    """What a chunk is trained by, on which batches, and how good it is: its bucket recall on held-out queries."""
+    """A chunk's step, its batches, and what measures it: its bucket recall on held-out queries."""
 
     step: BucketStep
     sampler: BucketSampler
@@ -62,7 +62,7 @@ class ByCode:
 class SolarFamily(Family):
     """The contract of `Family`.
 
-    own: the part of the config that is this family's.
+    own: this family's part of the config.
     """
 
     config: RunConfig
@@ -71,7 +71,7 @@ class SolarFamily(Family):
 
     @staticmethod
     def of(config: RunConfig) -> "SolarFamily":
-        """Of a run that is known to be of this family."""
+        """The family of a run that is known to be SOLAR."""
         assert isinstance(config.family, SolarConfig)
         return SolarFamily(config, config.family)
 
@@ -91,13 +91,13 @@ class SolarFamily(Family):
         )
 
     def completed(self, read: DataSet) -> RunConfig:
-        """With the number of buckets, and the width of queries that are numbers."""
+        """The config with the number of buckets, and the width of queries that are numbers."""
         sizes = self.own.encoder
         sizes = replace(sizes, num_buckets=sizes.num_buckets or min(USUAL_BUCKETS, len(read.item_ids)))
         return self.config.with_family(encoder=_of_width(sizes, read, self.config.data.folder))
 
     def check_can_be_asked(self, read: DataSet) -> None:
-        """Features that training did not see are left out, so that any width will do."""
+        """Any width will do, as features that training did not see are left out."""
         asked = self.own.encoder
         if asked.input == "features":
             asked = replace(asked, width=0)
@@ -105,7 +105,7 @@ class SolarFamily(Family):
 
     @property
     def encodes_inputs(self) -> bool:
-        """Their codes are looked up."""
+        """Never: items' codes are looked up."""
         return False
 
     def fitting_facts(self, asked: Fitting) -> dict[str, str]:
@@ -114,12 +114,12 @@ class SolarFamily(Family):
         return {"new_codes": asked.new_codes}
 
     def fit(self, asked: Fitting) -> None:
-        """The codes of a version's items, chosen when its encoding first began."""
+        """Store the codes of a version's items, chosen when its encoding first begins."""
         if not codes.exist(asked.storage, asked.folder):
             codes.write(asked.storage, asked.folder, self._chosen(asked))
 
     def _chosen(self, asked: Fitting) -> ItemCodes:
-        """Of each item the run's code, or else the current version's, or else a new one."""
+        """Each item's code: the run's, or else the current version's, or else a new one."""
         known = codes.read(asked.storage, f"runs/{asked.run.name}")
         current = versions.current(asked.storage)
         if current is not None and _is_of(current, asked.run):
@@ -168,7 +168,7 @@ class SolarFamily(Family):
         """An untrained chunk; its initial weights depend on the run's seed and its number alone.
 
         Args:
-            expected_buckets: positive buckets of a query, on average.
+            expected_buckets: mean number of positive buckets per query.
         """
         seed = chunk_seed(self.config.seed, number)
         with torch.random.fork_rng(devices=[]):
@@ -206,10 +206,10 @@ class SolarFamily(Family):
         return ItemCodes(item_ids, random_codes.hashed(item_ids, *numbers))
 
     def codes_of(self, known: ItemCodes, item_ids: list[str] | list[int]) -> tuple[ItemCodes, NDArray[np.bool_]]:
-        """The codes of a corpus, and which of its items are new: those that are known keep theirs.
+        """The codes of a corpus, and which of its items are new: known items keep their codes.
 
         Args:
-            known: of a run, or of a former version.
+            known: the codes of a run or of a former version.
         """
         found, is_new = random_codes.inherit(
             item_ids, known.item_ids, known.codes, num_buckets=self.own.encoder.num_buckets, seed=self.config.seed
@@ -217,11 +217,10 @@ class SolarFamily(Family):
         return ItemCodes(item_ids, found), is_new
 
     def with_predicted(self, own: ItemCodes, rows: NDArray[np.integer], predicted: Predicted) -> ItemCodes:
-        """The same codes, those of some new items chosen among what a model predicts for them, in the chunks that it
-        has.
+        """The same codes, but some new items get buckets that a model predicts for them, in the chunks that it has.
 
         Args:
-            rows: of the new items for which something is predicted.
+            rows: rows of the new items for which something is predicted.
         """
         found = own.codes.copy()
         others = np.delete(own.codes, rows, axis=0)[:, predicted.chunks]
@@ -246,7 +245,7 @@ class SolarFamily(Family):
         """What trains a chunk, which learns its tokens here.
 
         Args:
-            buckets: of the chunk, by item row.
+            buckets: the chunk's bucket of each item row.
         """
         queries, held_out = self.training_queries(read), read.queries["valid"]
         precision = PRECISIONS[self.config.training.precision]
@@ -270,7 +269,7 @@ class SolarFamily(Family):
 
 
 def _is_of(version: Manifest, run: Run) -> bool:
-    """Whether a version is of a run as it is now, and not of one that had its name before."""
+    """Whether a version comes from this run, and not from an earlier run of the same name."""
     weights = run.weights_sha256
     return version.run == run.name and all(weights.get(entry.path) == entry.sha256 for entry in version.weights)
 
@@ -293,7 +292,7 @@ class ChunkPiece:
         return self.family.config.training
 
     def check_workers(self, num_workers: int) -> None:
-        """Workers are chunks that are trained side by side, of whatever number."""
+        """Any number will do: it says how many chunks are trained side by side."""
 
     def prepare(self, given: Given) -> Prepared:
         own_codes = codes.read(given.storage, f"runs/{given.run}").codes
@@ -310,12 +309,12 @@ class ChunkPiece:
 
 
 def chunk_number(path: str) -> int:
-    """Of the chunk whose weights lie at this path of a run's folder."""
+    """The number of the chunk whose weights lie at this path of a run's folder."""
     return int(path.split("/", maxsplit=1)[0].removeprefix("chunk-"))
 
 
 def _of_width(sizes: ChunksConfig, read: DataSet, folder: str | None) -> ChunksConfig:
-    """The same with the width of the data set's queries.
+    """The same sizes with the width of the data set's queries.
 
     Raises:
         ValueError: if the queries are not what the encoder reads, or wider than it says.

@@ -21,7 +21,7 @@ def version_config(storage: Storage, described: Encoded) -> RunConfig:
 
 
 def version_family(storage: Storage, described: Encoded) -> Family:
-    """What that run is."""
+    """The family of that run."""
     return family(version_config(storage, described))
 
 
@@ -29,14 +29,14 @@ def version_model(storage: Storage, described: Encoded) -> Model:
     """The model of a version.
 
     Raises:
-        DamagedError: if config or weights are not those of the manifest.
+        DamagedError: if config or weights differ from the manifest.
     """
     return version_family(storage, described).trained_model(_weights(storage, described))
 
 
 def version_similarity(storage: Storage, described: Encoded) -> Any:
-    """What scores the items of a version, without what encodes queries if it can be had so; raises what
-    `version_model` does."""
+    """What scores the items of a version, if possible without what encodes queries. Raises what `version_model`
+    does."""
     return version_family(storage, described).trained_similarity(_weights(storage, described))
 
 
@@ -51,7 +51,7 @@ def version_items(storage: Storage, described: Encoded) -> Items:
 
 
 def version_calibration(offers: Offers, stored: StoredCalibration) -> Calibration:
-    """Of a version, ready to cut."""
+    """A version's calibration, ready to cut."""
     return Calibration(stored.positives, offers.distribution(stored.background), stored.num_segments)
 
 

@@ -32,10 +32,10 @@ def primary_and_image(
     query_place: Place,
     item_place: Place,
 ) -> Tensor:
-    """The sum of the losses of this worker's queries; its gradient by the items is that of all workers' sums together.
+    """The sum of the losses of this worker's queries; by the items it has the gradient of all workers' sums together.
 
     Args:
-        facts: of the queries, without gradient: which column is positive, which are negative.
+        facts: tensors of the queries without gradient: which column is positive, which are negative.
 
     Raises:
         LostWorkerError: if a worker has died or does not answer.

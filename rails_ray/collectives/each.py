@@ -1,4 +1,4 @@
-"""What each worker says, told to all: its loss, say."""
+"""Tell all workers what each of them says: its loss, for example."""
 
 import torch
 import torch.distributed as dist

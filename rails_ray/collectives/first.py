@@ -1,4 +1,4 @@
-"""What the first worker decided, told to all: a checkpoint that it read, a measure that it took."""
+"""Tell all workers what the first one decided: a checkpoint that it read, a measure that it took."""
 
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ Value = TypeVar("Value")
 
 
 def from_first(value: Value) -> Value:
-    """The first worker's value, on every worker; the value itself where there is no process group.
+    """The first worker's value, on every worker; the value itself if there is no process group.
 
     Raises:
         LostWorkerError: if a worker has died or does not answer.

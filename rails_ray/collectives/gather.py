@@ -3,8 +3,8 @@
     A = [a_0; ...; a_{W-1}]          backward: dL/da_r = sum_r' dL_r'/dA[lines of r]
 
 Each worker's loss depends on the lines of all. What a worker passes back to its encoder is what all losses together
-want of its lines: the backward pass is a reduce-scatter. Then the sum over workers of parameter gradients is that of
-the sum of their losses; data-parallel training averages, so each loss is to be multiplied by W first.
+want of its lines: the backward pass is a reduce-scatter. Then the workers' parameter gradients add up to the gradient
+of the sum of their losses; data-parallel training averages, so each loss must be multiplied by W first.
 
 Source: MoPQ, Section 3.2; the same gradient as its primary and image losses (`dcs`), for less work.
 Differs from the source: workers may bring different numbers of lines, or none.
@@ -22,7 +22,7 @@ from rails_ray.collectives.group import Place, communicating, num_workers
 
 
 def gather(tensors: list[Tensor], place: Place) -> list[Tensor]:
-    """Of each tensor [B ...] the lines of all workers, by rank [G ...]; differentiable.
+    """The lines of all workers of each tensor [B ...], by rank [G ...]; differentiable.
 
     Args:
         place: `group.place_of` the tensors.
@@ -36,7 +36,7 @@ def gather(tensors: list[Tensor], place: Place) -> list[Tensor]:
 
 
 def gather_constants(tensors: list[Tensor], place: Place) -> list[Tensor]:
-    """The same lines, of which only this worker's own have a gradient: non-differentiable sampling, a baseline (NCS).
+    """The same lines, but only this worker's own have a gradient: non-differentiable sampling, a baseline (NCS).
 
     Source: MoPQ, Table 5.
     """
@@ -65,7 +65,7 @@ class _Gather(torch.autograd.Function):
 
 
 def _lines_of_all(tensor: Tensor, place: Place) -> Tensor:
-    # One exchange that knows lines of different numbers: gloo's own gather does not.
+    # One exchange that allows different numbers of lines: gloo's own gather does not.
     lines = tensor.new_empty(sum(place.sizes), *tensor.shape[1:])
     to_each = tensor.expand(len(place.sizes), *tensor.shape).flatten(end_dim=1).contiguous()
     with communicating("sharing embeddings"):

@@ -1,6 +1,6 @@
 """The workers of the default process group, and what must hold of their tensors before they are exchanged.
 
-Each worker looks at a short description of what all of them hold, so that all stop with the same sentence, and none
+Each worker looks at a short description of what all workers hold, so that all stop with the same message, and none
 waits for one that has stopped.
 """
 
@@ -15,12 +15,12 @@ from torch import Tensor
 from rails_ray.errors import LostWorkerError
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool)
-NUM_AXES, NUM_TENSORS = 4, 8  # at most: of a tensor that is exchanged, and of one exchange
+NUM_AXES, NUM_TENSORS = 4, 8  # limits: axes of an exchanged tensor, tensors of one exchange
 
 
 class Place(NamedTuple):
     """
-    rank: of this worker.
+    rank: this worker's rank.
     sizes: lines that each worker brings, by rank.
     """
 
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
     @property
     def own(self) -> slice:
-        """This worker's lines among those of all."""
+        """This worker's lines among all workers' lines."""
         return slice(self.first(self.rank), self.first(self.rank + 1))
 
     def first(self, worker: int) -> int:
@@ -55,8 +55,8 @@ def communicating(what: str) -> Iterator[None]:
     """Inside the block all workers take part in the same exchange.
 
     Raises:
-        LostWorkerError: where one of them has died, or did not come within the group's timeout; over nccl that ends
-            the process itself, unless the answer is waited for in the block.
+        LostWorkerError: if one of them has died, or did not come within the group's timeout; over nccl that ends the
+            process itself, unless the block waits for the answer.
     """
     try:
         yield
@@ -71,15 +71,15 @@ def communicating(what: str) -> Iterator[None]:
 
 
 def place_of(tensors: Sequence[Tensor], what: str) -> Place:
-    """Where the lines of this worker's tensors stand among those of all workers.
+    """Where the lines of this worker's tensors stand among all workers' lines.
 
     Args:
-        tensors: of as many lines each, on the device that the workers communicate by.
-        what: of which a message speaks.
+        tensors: tensors with equally many lines, on the device that the workers communicate by.
+        what: names the tensors in messages.
 
     Raises:
         ValueError: on every worker, if the tensors differ in more than the number of their lines.
-        FloatingPointError: on every worker, if those of one hold NaN or an infinity.
+        FloatingPointError: on every worker, if one worker's tensors hold NaN or an infinity.
         LostWorkerError: as `communicating`.
     """
     if num_workers() == 1:

@@ -34,7 +34,7 @@ def _mean(tensor: Tensor) -> Tensor:
 
 
 def mean_over_workers(tensor: Tensor) -> Tensor:
-    """The mean over all workers of the default process group; the tensor itself where there is no group.
+    """The mean over all workers of the default process group; the tensor itself if there is no group.
 
     Raises:
         LostWorkerError: if a worker has died or does not answer.

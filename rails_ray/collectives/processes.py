@@ -17,12 +17,12 @@ Result = TypeVar("Result")
 def in_processes(
     work: Callable[[], Result], num_workers: int, *, timeout_s: float = 600.0, backend: Literal["gloo", "nccl"] = "gloo"
 ) -> list[Result]:
-    """What `work` gives on each of so many new processes, by rank. Each computes in one thread, or on its own GPU.
+    """What `work` returns in each of `num_workers` new processes, by rank. Each has one thread, or its own GPU.
 
     Args:
-        work: of a module that a new process can import; `group.rank` says where it runs.
-        timeout_s: that workers wait for one another.
-        backend: that they communicate by; nccl needs a GPU for each.
+        work: a function of a module that a new process can import; `group.rank` says where it runs.
+        timeout_s: how long workers wait for one another.
+        backend: what they communicate by; nccl needs a GPU for each.
 
     Raises:
         torch.multiprocessing.ProcessException: if one of them fails.

@@ -1,13 +1,13 @@
 """A loss over the items of all workers, in blocks that travel round the ring: no worker ever holds more than a few.
 
     first round:   sums of each of W blocks, piece by piece, merged                  -> the loss and its slopes
-    second round:  each piece again, with gradient; that of the items travels on     -> W steps bring it home
+    second round:  each piece again, with gradient; the items' gradient travels on   -> W steps bring it home
 
-Memory is that of this worker's queries times a piece of a block; two more rounds are what it costs. The gradient is the
-one that `gather` gives.
+Memory holds this worker's queries times a piece of a block; the price is two more rounds. The gradient is the one that
+`gather` gives.
 
 Source: MoPQ, Section 3.2 and Equation 6.
-Differs from the source: which gathers all embeddings.
+Differs from the source: the paper gathers all embeddings.
 
 Axes: B queries, N items of a worker.
 """
@@ -26,14 +26,14 @@ from rails_ray.randomness import drawing, new_seed
 
 # Query tensors [B ...], tensors of a piece of the items [n ...], the column where it begins -> sums over its items.
 SumsOf = Callable[[list[Tensor], list[Tensor], int], Sums]
-# Hands tensors to the next worker and takes those of the one before, which have so many lines.
+# Hands tensors to the next worker and takes the previous worker's, which have so many lines.
 Shift = Callable[[list[Tensor], int], list[Tensor]]
 
 
 class Ring(NamedTuple):
     """
-    place: of this worker's items.
-    shift: `shift_on_ring`, where the workers are processes.
+    place: where this worker's items stand.
+    shift: passes blocks on; `shift_on_ring` if the workers are processes.
     block_size: items that are scored at once.
     """
 
@@ -42,12 +42,12 @@ class Ring(NamedTuple):
     block_size: int
 
     def owners(self) -> list[int]:
-        """Whose block comes by, turn by turn; this worker's own first."""
+        """Whose block comes by, turn by turn; this worker's own comes first."""
         num_workers = len(self.place.sizes)
         return [(self.place.rank - turn) % num_workers for turn in range(num_workers)]
 
     def passed_on(self, block: list[Tensor], owner: int) -> list[Tensor]:
-        """The block that comes after that of `owner`."""
+        """The block that comes after the one of `owner`."""
         return self.shift(block, self.place.sizes[owner - 1])
 
     def pieces(self, block: list[Tensor]) -> Iterator[tuple[int, list[Tensor]]]:
@@ -68,7 +68,7 @@ def over_all_items(
 
     Args:
         loss_of: the sum of losses, from the sums of all items.
-        items: of this worker; tensors of integers (item rows, say) travel along.
+        items: this worker's items; tensors of integers (item rows, say) travel along.
         parameters: those that `sums_of` reads and training changes.
 
     Raises:
@@ -112,7 +112,7 @@ def _gradients(
     whole: Sums,
     slope: Sums,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """By queries and parameters, of this worker's losses; by this worker's items, of all workers' losses."""
+    """Gradients of this worker's losses by queries and parameters, and of all workers' losses by its items."""
     queries = [_leaf(part) for part in query]
     learnt = [*(part for part in queries if part.requires_grad), *parameters]
     totals = [torch.zeros_like(part, dtype=_precise(part)) for part in learnt]
@@ -136,10 +136,10 @@ def _gradients(
 
 
 def shift_on_ring(tensors: list[Tensor], num_lines: int) -> list[Tensor]:
-    """Hand tensors to the next worker, and take those of the one before.
+    """Hand tensors to the next worker, and take the previous worker's.
 
     Args:
-        num_lines: of what comes.
+        num_lines: how many lines come.
 
     Raises:
         LostWorkerError: if a worker has died or does not answer.

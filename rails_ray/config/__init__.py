@@ -24,11 +24,11 @@ class DataConfig:
     """Where queries and items come from.
 
     Args:
-        folder: a local one or s3://bucket/prefix, with the tables that `rails_ray.data.forms` describes for the kind of
-            queries that the run's encoder reads; by default the packaged emoji.
-        num_valid: held-out queries of the emoji for validation; a folder's tables name their own.
-        num_test: held-out queries of the emoji for the last measurement.
-        split_seed: seed of the emoji's split.
+        folder: data folder, local or s3://bucket/prefix; by default the packaged emoji. `rails_ray.data.forms` has the
+            tables for each form of query.
+        num_valid: emoji queries held out for validation; a folder's tables name their own.
+        num_test: emoji queries held out for the test; a folder's tables name their own.
+        split_seed: seeds the split of the emoji queries.
     """
 
     folder: str | None = None
@@ -44,11 +44,11 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """All that decides what a run computes.
+    """Everything that decides what a run computes.
 
     Args:
-        name: of the recipe; runs are called by it and the time.
-        seed: of initial weights, batches and dropout.
+        name: name of the recipe; by default a run is called by it and the time.
+        seed: seeds initial weights, batches and dropout.
         family: what is trained, and how its items are found.
     """
 
@@ -61,14 +61,14 @@ class RunConfig:
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
     def with_family(self, **fields: Any) -> "RunConfig":
-        """The same with other fields of its family."""
+        """A copy with these fields of its family."""
         return dataclasses.replace(self, family=dataclasses.replace(self.family, **fields))
 
     def with_kinds(self, kinds: Mapping[str, str]) -> "RunConfig":
-        """The same with other members of its family's unions. A member of another kind begins with its defaults.
+        """A copy with other members of its family's unions. A member of another kind begins with its defaults.
 
         Args:
-            kinds: by the name of the union's field.
+            kinds: the kind that each union gets, by the name of its field.
 
         Raises:
             ValueError: if a field is no union of the family, or has no such kind.
@@ -84,7 +84,7 @@ class RunConfig:
 
 
 def _members(family: type, name: str) -> dict[str, Any]:
-    """The members of a family's union by their kinds; none where the field is no union."""
+    """The members of a family's union by their kinds; none if the field is no union."""
     hint = get_type_hints(family).get(name)
     found = [member for member in get_args(hint) or (hint,) if dataclasses.is_dataclass(member)]
     hints = [(member, get_type_hints(member).get("kind")) for member in found]

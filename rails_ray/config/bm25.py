@@ -11,9 +11,9 @@ class Bm25Config:
     """How words count.
 
     Args:
-        k1: how soon a word that stands in an item again and again counts no more, at least 0; 0 counts it once.
-        b: how far a long item's words count less, in [0, 1].
-        max_terms: distinct words of an item that an index keeps, those of the largest weight; 12 bytes each.
+        k1: how much repeats of a word in an item add to its weight, at least 0; 0 counts each word once.
+        b: how much less the words of long items count, in [0, 1].
+        max_terms: words that an index keeps of each item, the ones with the largest weights; 12 bytes each.
     """
 
     kind: Annotated[Literal["bm25"], tyro.conf.Suppress] = "bm25"

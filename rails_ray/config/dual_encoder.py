@@ -75,6 +75,13 @@ class FullItems:
 class DualEncoderConfig:
     """What a run of a dual encoder is made of.
 
+    A field with a `kind` is a union; these are its kinds:
+
+        encoder      two_tower, transformer (texts); sasrec (histories)
+        similarity   mixture_of_logits, dot_product
+        loss         beta_nce, exp_nce, sampled_softmax, pointwise, maximum_likelihood
+        negatives    uniform, in_batch, cross_device
+
     Args:
         items: how an index stores its items.
         negatives: the items that a query is trained against.
@@ -106,7 +113,7 @@ class DualEncoderConfig:
             )
 
     def _check_histories(self) -> None:
-        """Every position of a history is a query, so that a batch has neither one positive a query nor parts."""
+        """Every position of a history is a query: a batch cannot be split into parts or give in-batch negatives."""
         if self.negatives.kind != "uniform":
             raise ValueError(f"negatives.kind must be uniform for a model of histories, got {self.negatives.kind!r}")
         if self.encode_size:
@@ -124,4 +131,4 @@ class DualEncoderConfig:
             )
 
 
-WHOLE_LOSSES = ("pointwise", "maximum_likelihood")  # which need the scores of all items at once
+WHOLE_LOSSES = ("pointwise", "maximum_likelihood")  # they need the scores of all items at once

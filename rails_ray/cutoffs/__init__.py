@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 class Decision(NamedTuple):
     """
-    threshold: the lowest score that is kept [B]; -inf where the scores do not decide.
-    is_open: whether an item below the end of a list whose items are all kept might be kept as well [B].
+    threshold: the lowest score that is kept [B]; -inf if scores do not decide.
+    is_open: if all items of a list are kept, whether one below its end might be kept as well [B].
     """
 
     threshold: NDArray[np.float64]
@@ -39,10 +39,10 @@ class Cutoff(Protocol):
 
     @property
     def num_wanted(self) -> int | None:
-        """A number of items that is enough, whatever scores the others have; None where scores decide."""
+        """A number of items that is enough, whatever scores the others have; None if scores decide."""
 
     def floor(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
-        """What can be said before the search: no item that scores below it [B] is kept, `min_items` aside.
+        """A score [B] known before the search: no item that scores below it is kept, `min_items` aside.
 
         Args:
             temperature: tau_q of each query [B].

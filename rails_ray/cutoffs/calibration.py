@@ -36,8 +36,8 @@ from rails_ray.cutoffs.segments import Segments
 # Masses 1 - 10^-x, even in x from .5 to 1 - 1e-12: the share left out is what spaces thresholds evenly.
 CANDIDATE_MASSES = 1 - 10 ** -np.linspace(np.log10(2), 12, 60)
 NUM_SEGMENTS = 3  # of tau_q
-ROUNDING = 1e-7  # of a score: that of quantiles and of float32, so that a positive at v_c is kept
-HIGHEST_SHARE = 1 - 1e-12  # of a positive, so that the score with this share does not lie above the positive's
+ROUNDING = 1e-7  # of a score, in quantiles and in float32: a positive at v_c is kept
+HIGHEST_SHARE = 1 - 1e-12  # of a positive: the score with this share then does not lie above the positive's
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Positives:
         """From the scores of relevant items [M]; queries without one are left out.
 
         Args:
-            temperature: of all queries that `query` numbers.
+            temperature: tau_q of all queries that `query` numbers.
         """
         asked, number = np.unique(query, return_inverse=True)
         share = distribution.mass_below(np.asarray(score, dtype=np.float64), temperature[query])
@@ -75,13 +75,13 @@ class Positives:
 
     @property
     def weight(self) -> NDArray[np.float64]:
-        """Of each pair: all pairs of a query together have the weight 1 [M]."""
+        """The weight of each pair [M]: all pairs of a query together have the weight 1."""
         counts = np.bincount(self.query, minlength=self.num_queries)
         weight: NDArray[np.float64] = 1 / counts[self.query]
         return weight
 
     def take(self, is_kept: NDArray[np.bool_]) -> "Positives":
-        """Those of some queries, given by a mask [Q]."""
+        """The positives of some queries, given by a mask [Q]."""
         pairs = is_kept[self.query]
         number = np.cumsum(is_kept) - 1
         return Positives(number[self.query[pairs]], self.share[pairs], self.temperature[is_kept])
@@ -89,7 +89,7 @@ class Positives:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Held-out positives, and the distribution that their shares are of.
+    """Held-out positives, and the distribution that gave their shares.
 
     num_segments: groups of equally many queries by tau_q, each calibrated on its own.
     """

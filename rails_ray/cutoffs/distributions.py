@@ -1,6 +1,6 @@
 """The score of a relevant item as a random variable, after training with BetaNCE or ExpNCE.
 
-Let z = (1 + score) / 2. Of any item of the corpus it follows the background Beta(a, b). A loss learns the ratio
+Let z = (1 + score) / 2. For any item of the corpus it follows the background Beta(a, b). A loss learns the ratio
 r = p(x | q) / p(x), so that z of a relevant item has the density r times the background's:
 
     BetaNCE   r ~ z^(1/tau_q)         z ~ Beta(a + 1/tau_q, b)
@@ -13,11 +13,11 @@ marginal of a von Mises-Fisher distribution with kappa = 1/tau_q; or fitted to c
 masses: a calibrated share may be far below 1e-16, where 1 - mass has no digits left.
 
 Closed forms: b = 1 of BetaNCE, share = z^(a + 1/tau_q), and a = b = 1 of ExpNCE. All else is integrated over
-y = log(z / (1-z)) = 2 artanh(score), in which both densities have one mode and no singular end for any a and b.
+y = log(z / (1-z)) = 2 artanh(score), where both densities have one mode and no singular end for any a and b.
 
 Source: pEBR, Section 2.4 and Appendix A.
 Differs from the source:
-- Equation 2 prints alpha = 1/tau_q. Density z^(1/tau_q) is that of Beta(1 + 1/tau_q, 1); the printed exponent is lower
+- Equation 2 prints alpha = 1/tau_q. Density z^(1/tau_q) belongs to Beta(1 + 1/tau_q, 1); the printed exponent is lower
   by one and returns too many items (tau_q .07, mass .985: .4906 printed, .5195 right).
 - The CDF of Section 2.4.1 is printed with e^(1/tau_q), which overflows float32 below tau_q = .0113.
 - Appendix A interpolates the CDF of each query linearly between 1,001 scores; at tau_q .001 most of it lies between
@@ -39,7 +39,7 @@ from scipy.special import ndtri_exp
 Floats = NDArray[np.floating] | float
 Doubles = NDArray[np.float64]
 
-# Of a background: its scores differ by less than .001, which is no spread to calibrate by, nor one that is integrated.
+# Largest a and b: beyond, scores differ by less than .001, too little to calibrate by or to integrate.
 LARGEST_SHAPE = 1e6
 # A lower tau_q is taken for this one: 1 - score is about 2 b tau_q, so that all scores are 1 to eight digits anyway.
 SMALLEST_TEMPERATURE = 1e-12
@@ -88,7 +88,7 @@ def sphere(width: int) -> Background:
 
 
 def fitted(scores: NDArray[np.floating]) -> Background:
-    """The background with the mean and the variance of these scores, which are those of `sphere(n)` at 0 and 1/n.
+    """The background with the mean and the variance of these scores; 0 and 1/n give `sphere(n)`.
 
     Moments and not likelihood: an item met by its duplicate scores exactly 1, where a likelihood is 0 or infinite.
 

@@ -2,9 +2,9 @@
 
     coverage = mean_q |{j: p_qj >= v_c(tau_q)}| / |{j}|
 
-Its 95% intervals are percentiles of a bootstrap by query. Where the queries that measure are drawn anew, they say how
-well the coverage of this very threshold is known; where the calibration queries are drawn anew as well, how far from
-the nominal chance alone may put it.
+Its 95% intervals are percentiles of a bootstrap by query. Drawing anew the queries that measure tells how well the
+coverage of this very threshold is known; drawing anew the calibration queries as well tells how far from the nominal
+chance alone may put it.
 
 Axes: Q queries, M pairs of a query and a relevant item, k items of a list.
 """
@@ -25,11 +25,11 @@ NUM_RESAMPLES = 1000
 class Measured:
     """
     nominal: the coverage that was asked for.
-    segment: of tau_q, from 0; None for all queries.
+    segment: number of the tau_q segment, from 0; None for all queries.
     coverage: what was measured.
     low, high: its 95% interval over draws of the queries that measure.
-    low_both, high_both: over draws of the calibration queries as well.
-    num_queries: that measured it.
+    low_both, high_both: the interval over draws of the calibration queries as well.
+    num_queries: how many queries measured it.
     """
 
     nominal: float
@@ -63,9 +63,9 @@ def segment_name(segment: int | None, edges: Sequence[float]) -> str:
 
 
 def drift(measured: Sequence[Measured]) -> str | None:
-    """In a sentence, what lies farther from its promise than chance alone may put it; None if nothing does.
+    """A sentence on what lies farther from its promise than chance alone may put it; None if nothing does.
 
-    Of all queries alone: among many segments some lie outside by chance.
+    Only all queries together are judged: among many segments some lie outside by chance.
     """
     off = [one for one in measured if one.segment is None and not one.is_as_promised]
     if not off:
@@ -79,10 +79,10 @@ def drift(measured: Sequence[Measured]) -> str | None:
 
 
 def measure(calibration: Calibration, positives: Positives, levels: tuple[float, ...] = LEVELS) -> list[Measured]:
-    """Of all queries and of each segment, for the levels that the calibration has queries enough for.
+    """The coverage of all queries and of each segment, at the levels that the calibration has enough queries for.
 
     Args:
-        positives: of queries that the calibration has not seen, by its distribution.
+        positives: positives of queries that the calibration has not seen, by its distribution.
     """
     if not positives.num_queries:
         return []
@@ -93,8 +93,8 @@ def measure(calibration: Calibration, positives: Positives, levels: tuple[float,
     for level in levels:
         if calibration.positives.num_queries < num_needed(level):
             continue
-        # Queries of one segment have other members where tau_q equals an edge; those of several segments may have one
-        # threshold, which is then drawn once.
+        # In a segment, members differ where tau_q equals an edge; several segments may share one threshold, which is
+        # then drawn once.
         ranges = np.array(calibration.members(level))[place]  # [Q, 2]
         thresholds = {
             own: _Thresholds.of(calibration.take(own), level, generator)
@@ -125,7 +125,7 @@ def left_out(calibration: Calibration, levels: tuple[float, ...] = LEVELS) -> li
 class _Thresholds:
     """
     share: v_c.
-    drawn: of draws of the calibration queries [NUM_RESAMPLES].
+    drawn: v_c of each draw of the calibration queries [NUM_RESAMPLES].
     """
 
     share: float
@@ -164,7 +164,7 @@ class _Covered:
         self.num_queries = positives.num_queries
 
     def per_query(self, share: float) -> NDArray[np.float64]:
-        """Of each query [Q]."""
+        """The share of each query [Q]."""
         first = np.searchsorted(self.share, share, side="left")
         # as float64, which an empty bincount is not
         return np.bincount(self.query[first:], self.weight[first:], minlength=self.num_queries).astype(np.float64)

@@ -13,13 +13,13 @@ BACKGROUNDS = ("uniform", "sphere", "fitted")
 @dataclass(frozen=True, kw_only=True)
 class Offers:
     """
-    trained_by: the loss, for messages.
-    training_logit: of a score, as the loss compares it; None where training knew no softmax over items.
-    distribution_of: the score of a relevant item that the loss believes in, on a background of any item's scores;
-        where tau_q is not trained, one that orders scores alike.
+    trained_by: name of the loss, for messages.
+    training_logit: logit of a score, as the loss compares it; None if training had no softmax over items.
+    distribution_of: gives the distribution of a relevant item's score that the loss implies, from the background of
+        any item's scores; if tau_q is not trained, one that orders scores alike.
     has_trained_temperature: whether tau_q means something, so that a cut-off by mass can be offered.
-    has_bounded_scores: whether scores are in [-1, 1], where distributions of them are.
-    width: of the vectors whose cosines the scores are made of; None where scores are no cosines.
+    has_bounded_scores: whether scores are in [-1, 1], as distributions of scores need.
+    width: width of the vectors whose cosines make the scores; None if scores are no cosines.
     """
 
     trained_by: str
@@ -47,18 +47,18 @@ class Offers:
             )
 
     def distribution(self, background: Background = UNIFORM) -> ScoreDistribution:
-        """The score of a relevant item."""
+        """The distribution of a relevant item's score."""
         return self.distribution_of(background)
 
     def background(self, name: str, fitted: Background | None) -> Background:
-        """The scores of any item, by name.
+        """The distribution of any item's scores, by name.
 
         Args:
-            fitted: the one of the version's own scores, where that is asked for.
+            fitted: the background of the version's own scores, needed only for the name `fitted`.
 
         Raises:
             ValueError: if there is no such background.
-            UnsupportedError: if scores are no cosines, and it is the one of cosines that is asked for.
+            UnsupportedError: if the background of cosines is asked for, but scores are no cosines.
         """
         match name:
             case "uniform":
@@ -66,7 +66,7 @@ class Offers:
             case "sphere":
                 if self.width is None:
                     raise UnsupportedError(
-                        f"background sphere needs scores that are cosines, got those of loss {self.trained_by}: take "
+                        f"background sphere needs scores that are cosines, got loss {self.trained_by}: take "
                         "uniform or fitted"
                     )
                 return sphere(self.width)

@@ -11,9 +11,9 @@ Each keeps at least `min_items` (as far as there are any) and at most `max_items
 
 Source: pEBR, Section 3, for the first three.
 Differs from the source: the normaliser cancels in both losses, so that training leaves open how much of the relevant a
-mass keeps; coverage measures it. Nucleus and probability ask for no background at all. Of lists of one average length
-those that end at one p(x | q) for all queries have the highest recall, if p is what it says: the next item of each
-query is then worth the same.
+mass keeps; coverage measures it. Nucleus and probability ask for no background at all. If p is what it says, lists that
+end at one p(x | q) for all queries have the highest recall for their average length: the next item of each query is
+then worth the same.
 
 Axes: B queries, X items, k results.
 """
@@ -40,8 +40,8 @@ class Limits(ABC):
     """How many items a policy keeps whatever their scores, and what most policies have in common.
 
     Args:
-        min_items: at least so many.
-        max_items: at most so many; None for no limit.
+        min_items: items to keep at least.
+        max_items: items to keep at most; None for no limit.
     """
 
     min_items: int = 0
@@ -119,7 +119,7 @@ class MassCutoff(Limits):
 
     def decide(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> Decision:
         """Raises:
-        ValueError: if a score is none of a cosine's, of which the distributions are.
+        ValueError: if a score is outside [-1, 1], where the distributions are.
         """
         found = scores[~np.isneginf(scores)]
         worst = found[np.abs(found).argmax()] if found.size else 0.0
@@ -146,10 +146,10 @@ class CoverageCutoff(Limits):
 
 @dataclass(frozen=True)
 class OfSoftmax(Limits):
-    """What a policy needs that goes by p(x | q), the softmax of the training logit over the corpus.
+    """A policy that goes by p(x | q), the softmax of the training logit over the corpus.
 
     Args:
-        logit: of the loss that the model was trained by, from scores [B, X] and tau_q [B], increasing in the score.
+        logit: the logit of the loss that trained the model, from scores [B, X] and tau_q [B]; increasing in the score.
         log_normaliser: the log-sum-exp of the logits of all items that a query can find [B]; -inf without any.
     """
 
@@ -165,7 +165,7 @@ class OfSoftmax(Limits):
         return np.where(scores > -np.inf, logits - normaliser[:, None], -np.inf)
 
     def score_at(self, log_probability: float, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
-        """The score in [-1, 1] that has it [B], from below, by a grid within a cell of a grid, and so on."""
+        """The score in [-1, 1] with this probability [B], from below, by a grid within a cell of a grid, and so on."""
         check_temperature(temperature)
         low, width = np.full(len(temperature), -1.0), 2.0
         for _ in range(GRIDS):
@@ -195,7 +195,7 @@ class NucleusCutoff(OfSoftmax):
     """Keep the best items until they hold a share `nucleus` of the softmax over the corpus.
 
     Args:
-        num_items: X.
+        num_items: X, items of the corpus.
     """
 
     nucleus: float
@@ -210,7 +210,7 @@ class NucleusCutoff(OfSoftmax):
         return self.score_at(math.log((1 - self.nucleus) / (2 * max(self.num_items, 1))), temperature)
 
     def decide(self, scores: NDArray[np.floating], temperature: NDArray[np.floating]) -> Decision:
-        """The score of the item with which the share is reached; the floor where the list ends before."""
+        """The score of the item with which the share is reached; the floor if the list ends before."""
         is_held = np.exp(self.log_probability(scores, temperature)).cumsum(axis=1) >= self.nucleus
         is_open = np.asarray(~is_held.any(axis=1))
         threshold = self.floor(temperature) if is_open.any() else np.empty(len(scores))
@@ -224,7 +224,7 @@ class NucleusCutoff(OfSoftmax):
 class Cut:
     """What a cut-off decided for each query.
 
-    threshold: the lowest score that is kept, `min_items` aside; -inf where the scores did not decide.
+    threshold: the lowest score that is kept, `min_items` aside; -inf if the scores did not decide.
     num_kept: items of the list to return, from its start.
     is_truncated: whether items that qualify were left out: the list, or `max_items`, ended before them.
     """

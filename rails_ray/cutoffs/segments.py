@@ -1,12 +1,12 @@
 """Segments of queries by tau_q, each of which is calibrated on its own.
 
 A new query counts among the n calibration queries when segments are cut, so that all n + 1 are treated alike. They are
-S groups of equally many: edge s is the b_s-th smallest of all n + 1 tau_q, which depends on the new one, t, by
+S groups of equal size. Edge s is the b_s-th smallest of all n + 1 tau_q and depends on the new query's, t, by
 
     edge_s(t) = clip(t, tau_(b_s - 1), tau_(b_s))        tau_(i): the i-th smallest of the calibration queries
     b_s       = round(s (n + 1) / S)
 
-A query belongs to the segment whose number is that of the edges below its tau_q, so queries at an edge belong below it.
+The number of edges below a query's tau_q is the number of its segment, so queries at an edge belong below it.
 If a segment that is not empty holds too few queries, all n + 1 form one segment.
 
 Axes: Q calibration queries, B new queries, S segments, E <= S - 1 edges.

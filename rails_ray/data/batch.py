@@ -59,13 +59,13 @@ class TrainingBatch:
     """Queries, and items among which each query has one positive; the others are its negatives unless relevant too.
 
     positive: which of `items` is each query's positive.
-    item_rows: of `items`.
+    item_rows: item row of each of `items`.
     relevance: which item rows answer the queries.
-    weight: what one query counts: the number of workers over the queries of the global batch, so that the mean over
-        workers of weighted sums is the mean over all queries.
-    num_shared: None where all items are candidates of all queries. Else so many of the first are, and after them, in a
-        column of its own, comes the query's positive, which is no candidate of the others.
-    glas_targets: of the items' cosines; None where the run does not ask for them.
+    weight: what one query counts: the number of workers divided by the queries of the global batch, so that the mean
+        over workers of weighted sums is the mean over all queries.
+    num_shared: None if all items are candidates of all queries. Otherwise the first `num_shared` are, and after them
+        each query's positive has a column of its own and is no candidate of the other queries.
+    glas_targets: targets of the items' cosines; None if the run does not use GLaS.
     """
 
     queries: Any
@@ -109,8 +109,8 @@ class TrainingBatch:
 class PairSampler:
     """Draws items uniformly, then queries that they answer: every item of a batch serves all its queries.
 
-    The items are uniform negatives of each query, and encoded once for all, which is what a step of a text model
-    spends its time on. A query with many relevant items comes up more often than one with a single one.
+    The items are uniform negatives of each query. They are encoded once for all queries, as a step of a text model
+    spends its time on encoding. A query with many relevant items comes up more often than a query with one.
     """
 
     def __init__(
@@ -129,8 +129,8 @@ class PairSampler:
         """Args:
             batch_size: queries of the global batch, a multiple of num_workers.
             num_items: N, items of the global batch, which all workers share.
-            rank: of this worker, in 0 .. num_workers - 1.
-            co_occurrence: of the items among all training queries, where batches are to have `glas_targets`.
+            rank: this worker's rank, in 0 .. num_workers - 1.
+            co_occurrence: the items' co-occurrence in all training queries, if batches shall have `glas_targets`.
 
         Raises:
             ValueError: if the batch cannot be divided among the workers.
@@ -144,7 +144,7 @@ class PairSampler:
         self.num_workers = num_workers
         self.co_occurrence = co_occurrence
         self.mine = slice_of(rank, num_workers, batch_size)
-        # Queries by item: those of item x are _answers[_starts[x] : _starts[x + 1]].
+        # Queries by item: item x answers _answers[_starts[x] : _starts[x + 1]].
         query_of = np.repeat(np.arange(len(queries)), queries.relevant.lengths)
         by_item = np.argsort(queries.relevant.rows, kind="stable")
         self._answers = query_of[by_item]
@@ -179,8 +179,8 @@ class PairSampler:
 class WindowSampler:
     """Draws windows of training sequences; every position of a window asks for the item that comes next.
 
-    Each user comes up once in so many steps as it takes to see all; a user's window begins at a random place where the
-    sequence is longer than it. Negatives are uniform and shared by the whole batch.
+    Each user comes up once in an epoch. A user's window begins at a random place if the sequence is longer than it.
+    Negatives are uniform and shared by the whole batch.
 
     Source: RAILS, Section 5.1.
     Differs from the source: negatives are shared by the batch, where each position draws its own.
@@ -200,12 +200,12 @@ class WindowSampler:
         num_workers: int = 1,
     ) -> None:
         """Args:
-            histories: of the training split.
+            histories: the histories of the training split.
             next_rows: the item that comes after each of them.
             max_length: T, longest window.
             batch_size: windows of the global batch, a multiple of num_workers.
             num_items: N, negatives of the global batch, which all workers share.
-            rank: of this worker, in 0 .. num_workers - 1.
+            rank: this worker's rank, in 0 .. num_workers - 1.
 
         Raises:
             ValueError: if the batch cannot be divided among the workers.

@@ -1,4 +1,4 @@
-"""Batches of a chunk: queries, and the buckets that hold the items which answer them.
+"""Batches of a chunk: queries, and the buckets of the items that answer them.
 
 Each query comes up once in an epoch, in an order drawn for that epoch and that chunk. The last batch of an epoch is
 what is left of it.
@@ -21,8 +21,7 @@ from rails_ray.losses.bucket_cross_entropy import Positives
 
 @dataclass(frozen=True)
 class BucketBatch:
-    """Queries with their positive buckets: a `Batch` that shares no more than `queries` with a `TrainingBatch`, as it
-    holds no items."""
+    """Queries with their positive buckets. It holds no items, and so shares only `queries` with a `TrainingBatch`."""
 
     queries: Any
     positives: Positives
@@ -36,9 +35,9 @@ class BucketSampler:
 
     Args:
         relevant: the items that answer each query.
-        features: of the queries.
-        buckets: of the chunk, by item row [X].
-        seed: of the chunk.
+        features: features of the queries.
+        buckets: the chunk's bucket of each item row [X].
+        seed: the chunk's seed.
 
     Raises:
         ValueError: if no item answers a query.
@@ -71,10 +70,10 @@ class BucketSampler:
 
 
 def positives_of(relevant: ItemLists, buckets: NDArray[np.integer]) -> Positives:
-    """The buckets that hold an item which answers each query, each once.
+    """Each query's positive buckets, which hold an item that answers it; each pair once.
 
     Args:
-        buckets: by item row [X].
+        buckets: the chunk's bucket of each item row [X].
     """
     query = np.repeat(np.arange(len(relevant)), relevant.lengths)
     width = int(buckets.max(initial=0)) + 1

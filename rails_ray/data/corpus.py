@@ -1,4 +1,4 @@
-"""The items that are to be encoded, and what answers need beside them."""
+"""The items to encode, and what answers need beside them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from rails_ray.data.dataset import Texts
 class Corpus:
     """
     items: item_id, input (what the item encoder reads) and, if the data set has them, title, by item row.
-    query: what a query may be given by, with the type of its ids, its text or its numbers.
+    query: the fields that may give a query, each with the type of its ids, its text or its numbers.
     files: what reading a query needs beside the model, by name.
     """
 
@@ -26,13 +26,13 @@ class Corpus:
     def of(
         item_ids: Any, inputs: Any, titles: Any | None, query: dict[str, str], files: Mapping[str, bytes] = {}
     ) -> "Corpus":
-        """From the columns of its items, Arrow's or any sequence; no titles where the data set has none."""
+        """From the columns of its items, Arrow's or any sequence; no titles if the data set has none."""
         items = pa.table({"item_id": item_ids, "input": inputs})
         return Corpus(items if titles is None else items.append_column("title", titles), query, files)
 
 
 def item_inputs(items: pa.Table) -> Texts | NDArray[Any]:
-    """What the item encoder reads, of some items of a corpus: their texts or their rows."""
+    """What the item encoder reads of some items of a corpus: their texts or their rows."""
     is_rows = pa.types.is_integer(items["input"].type)
     inputs: Texts | NDArray[Any] = items["input"].to_numpy() if is_rows else Texts(items["input"].to_pylist())
     return inputs

@@ -1,7 +1,7 @@
 """What a run reads of any data set: a corpus, and the queries of each split with the items that answer them.
 
-Inputs of queries are texts, histories (lists of item rows), features or vectors. All know how to be taken apart, what
-they are in another corpus, and their bytes, so that nobody has to ask which of these they are.
+Inputs of queries are texts, histories (lists of item rows), features or vectors. Each of them can take some of its
+queries, translate itself to another corpus and give its bytes, so that nobody has to ask which of these it is.
 
 Axes: Q queries, M items of all lists together, D width of a vector.
 """
@@ -33,7 +33,7 @@ class Inputs(Protocol):
         """The same, asked of a corpus that has `rows[row]` in place of each item row, or -1 where it lacks the item."""
 
     def tobytes(self) -> bytes:
-        """Of all that is asked."""
+        """The bytes of all queries."""
 
 
 class Texts(list[str]):
@@ -102,9 +102,9 @@ class ItemLists:
 
 @dataclass(frozen=True)
 class SparseRows:
-    """Features of queries by number: those of query i are at starts[i] : starts[i + 1], each of them once.
+    """Numbered features of queries: query i has the ones at starts[i] : starts[i + 1], each once.
 
-    width: features that there can be; all indices are below it.
+    width: how many features there can be; all indices are below it.
     """
 
     starts: NDArray[np.int64]
@@ -173,7 +173,7 @@ class Queries:
 
     inputs: what the query encoder reads: texts, histories as item rows in time order, features, or vectors.
     relevant: the items that answer each query. A row beyond the corpus is an item that it lacks and no search finds.
-    seen: items that a query's answer must not hold; None where there are none.
+    seen: items that a query's answer must not hold; None if there are none.
     """
 
     inputs: Inputs
@@ -191,11 +191,11 @@ class Queries:
     def in_corpus(self, rows: NDArray[np.int64], num_items: int) -> "Queries":
         """The same queries, asked of another corpus: an earlier version of this one, say.
 
-        Relevant items that it lacks stay, as row `num_items`, which no search finds; of histories they are left out.
+        Relevant items that it lacks become row `num_items`, which no search finds; histories leave them out.
 
         Args:
             rows: row of each item in the other corpus, or -1 where it lacks the item.
-            num_items: of the other corpus.
+            num_items: size of the other corpus.
         """
         relevant = self.relevant.renamed(np.where(rows < 0, num_items, rows))
         return Queries(self.inputs.in_corpus(rows), relevant, self.seen and self.seen.in_corpus(rows))
@@ -206,7 +206,7 @@ class DataSet:
     """A corpus and the queries of each split.
 
     item_inputs: what the item encoder reads, by item row: texts, or the rows themselves.
-    titles: for people to read, by item row; None where the data set has none.
+    titles: titles for people to read, by item row; None if the data set has none.
     """
 
     item_ids: list[str] | list[int]
@@ -215,7 +215,7 @@ class DataSet:
     titles: list[str] | None = field(default=None, kw_only=True)
 
     def digest(self) -> str:
-        """The sha256 of all that training reads."""
+        """The sha256 of everything that training reads."""
         found = hashlib.sha256(json.dumps(self.item_ids).encode())
         found.update(self.item_inputs.tobytes())
         for split in SPLITS:
@@ -228,7 +228,7 @@ class DataSet:
 def _taken(
     starts: NDArray[np.int64], numbers: NDArray[np.integer] | slice
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The starts of some lists one after the other, and where what they hold is now."""
+    """The starts of some lists, put one after the other, and where their entries are now."""
     lengths = np.diff(starts)[numbers]
     taken = np.concatenate([[0], np.cumsum(lengths)])
     within = np.arange(taken[-1]) - np.repeat(taken[:-1], lengths)

@@ -37,7 +37,7 @@ def tables(num_valid: int, num_test: int, seed: int) -> EmojiTables:
 
     Args:
         num_valid, num_test: held-out queries; all others are for training.
-        seed: of the split.
+        seed: seeds the split.
     """
     names = names_by_item()
     relevant: dict[str, set[int]] = defaultdict(set)

@@ -1,10 +1,9 @@
 """In-batch negatives: pairs of a query and an item that answers it; the other pairs' items are a query's negatives.
 
 Each pair of the data comes up once in an epoch, in an order drawn for that epoch. The last batch of an epoch is what is
-left of it, so that workers may have slices of different sizes, and where it is smaller than their number, none.
+left of it, so that workers may have slices of different sizes; with fewer pairs than workers some have none.
 
-An item answers a batch as often as it is drawn: a popular item is a negative more often than a rare one, where
-`PairSampler` draws all alike.
+A popular item is drawn more often than a rare one, and so is a negative more often; `PairSampler` draws all alike.
 
 Source: MoPQ, Section 3.2.
 
@@ -20,7 +19,7 @@ from rails_ray.data.epochs import Epochs
 
 
 class InBatchSampler:
-    """Draws relevant pairs; each worker's items are those of its own pairs, each of them once."""
+    """Draws relevant pairs; a worker's items are the items of its own pairs, each once."""
 
     def __init__(
         self,
@@ -35,7 +34,7 @@ class InBatchSampler:
     ) -> None:
         """Args:
         batch_size: pairs of the global batch.
-        rank: of this worker, in 0 .. num_workers - 1.
+        rank: this worker's rank, in 0 .. num_workers - 1.
         """
         self.queries = queries
         self.query_features = query_features

@@ -7,11 +7,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Packaged:
-    """A data set that is there without any folder.
+    """A data set that needs no folder of the user's.
 
-    name: of its folder in storage, where it is written the first time.
-    tables: from the numbers of held-out queries of validation and test, and the seed of the split.
-    files: names of these tables, which are its attributes; the last one that is written says that all are there.
+    name: name of its folder in storage, which the first use writes.
+    tables: makes the tables from the number of validation queries, the number of test queries and the split's seed.
+    files: names of the tables, and of the attributes that hold them; the last one, once written, says that all are
+        there.
     """
 
     name: str

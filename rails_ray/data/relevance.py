@@ -3,7 +3,7 @@
     queries.parquet     query_id (integer or string, distinct), split ("train", "valid" or "test"), and what is asked
     relevance.parquet   query_id, item_id: this item answers this query
 
-Queries that no item answers are left out. Where no query is of split "valid", every tenth one of "train" is.
+Queries that no item answers are left out. If no query is of split "valid", every tenth one of "train" is.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from rails_ray.data.dataset import SPLITS, Inputs, ItemLists, Queries
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import ID, check_distinct, read_table, rows_of
 
-HELD_OUT = 10  # one training query in so many becomes one of validation, where a data set has none
+HELD_OUT = 10  # one training query in so many is for validation, if a data set has no such queries
 
 
 def by_split(
@@ -27,7 +27,7 @@ def by_split(
     Args:
         queries: query_id and split.
         items: item_id, distinct.
-        inputs_of: what is asked, of some rows of `queries`.
+        inputs_of: gives what some rows of `queries` ask.
 
     Raises:
         NotFoundError: if there is no table of relevance.

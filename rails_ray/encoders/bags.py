@@ -14,7 +14,7 @@ from torch import Tensor
 class Bags:
     """The distinct tokens of B inputs, one input after the other; input b begins at `starts[b]`.
 
-    weights: of the tokens; None where each counts 1.
+    weights: weight of each token; None if each counts 1.
     """
 
     tokens: Int[Tensor, " W"]
@@ -30,7 +30,7 @@ class Bags:
 
     @property
     def every_weight(self) -> Float[Tensor, " W"]:
-        """Those of all tokens, 1 included."""
+        """The weight of every token, 1 included."""
         return torch.ones(len(self.tokens), device=self.device) if self.weights is None else self.weights
 
     def take(self, rows: Int[Tensor, " M"]) -> "Bags":
@@ -53,7 +53,7 @@ class Bags:
 
     @property
     def input_of(self) -> Int[Tensor, " W"]:
-        """Which input each token is of."""
+        """The input that each token belongs to."""
         ends = torch.cat([self.starts[1:], self.starts.new_tensor([len(self.tokens)])]) if len(self) else self.starts
         return torch.repeat_interleave(torch.arange(len(self)), ends - self.starts)
 
@@ -68,7 +68,7 @@ class Bags:
 def of_length_one(bags: Bags) -> Bags:
     """The same tokens, weighted so that the squares of an input's weights sum to 1."""
     input_of = bags.input_of
-    weights = bags.every_weight.double()  # whose squares neither vanish nor overflow
+    weights = bags.every_weight.double()  # their squares neither vanish nor overflow
     lengths = torch.zeros(len(bags), dtype=torch.float64).index_add(0, input_of, weights.square()).sqrt()
     divisors = lengths.clamp(min=torch.finfo(torch.float64).tiny)[input_of]
     return Bags(bags.tokens, bags.starts, (weights / divisors).float())
@@ -78,7 +78,7 @@ def known_only(bags: Bags, known: Int[Tensor, " V"]) -> Bags:
     """The same inputs without the tokens that are not known.
 
     Args:
-        known: ascending.
+        known: the known tokens, ascending.
     """
     return bags.where(are_known(bags.tokens, known))
 
@@ -92,7 +92,7 @@ def num_known(bags: Bags, known: Int[Tensor, " V"]) -> Int[Tensor, " B"]:
     """How many tokens of each input are known.
 
     Args:
-        known: ascending.
+        known: the known tokens, ascending.
     """
     return bags.counts(are_known(bags.tokens, known))
 
@@ -101,7 +101,7 @@ def are_known(tokens: Int[Tensor, " W"], known: Int[Tensor, " V"]) -> Bool[Tenso
     """Which of the tokens are known.
 
     Args:
-        known: ascending.
+        known: the known tokens, ascending.
     """
     if not len(known):
         return torch.zeros_like(tokens, dtype=torch.bool)

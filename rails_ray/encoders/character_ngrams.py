@@ -39,11 +39,11 @@ def words(text: str) -> list[str]:
 
 
 def hash_texts(texts: Sequence[str], sizes: Sequence[int], num_buckets: int) -> Bags:
-    """The buckets of the words and of the n-grams of these sizes of each text.
+    """The buckets of each text's words and n-grams.
 
     Args:
-        sizes: lengths n of the n-grams, in characters, the framing spaces counted.
-        num_buckets: R.
+        sizes: lengths n of the n-grams in characters, framing spaces included.
+        num_buckets: R, how many buckets there are.
     """
     framed = [f" {' '.join(parts)} " if parts else "" for parts in map(words, texts)]
     lengths = np.array([len(text) for text in framed], dtype=np.int64)

@@ -27,9 +27,9 @@ class ComponentsConfig:
     """Sizes of components and gates.
 
     Args:
-        width: d of each component.
-        query_hidden: width of the GLU on the query's side; 0 for none, a linear map as on the item's side.
-        gate_hidden: hidden width of u and v.
+        width: width d of each component.
+        query_hidden: width of the GLU on the query's side; 0 for a linear map, as on the item's side.
+        gate_hidden: hidden width of u and v, the query's and the item's part of the gate.
     """
 
     width: int = 64

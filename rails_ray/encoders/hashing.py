@@ -1,6 +1,6 @@
 """The hash by which pieces of texts and tokens fall into places: MurmurHash3's finaliser of a 64-bit number.
 
-Integers are unsigned in what it comes from; these are the signed ones of the same bits, which a GPU has.
+MurmurHash3 has unsigned integers; these are the signed ones with the same bits, as a GPU has only signed ones.
 
 Axes: W tokens or pieces.
 """
@@ -19,7 +19,7 @@ def mixed(numbers: Int[Tensor, " W"]) -> Int[Tensor, " W"]:
 
 
 def signed(number: int) -> int:
-    """The signed 64-bit integer of the bits of an unsigned one."""
+    """The signed 64-bit integer with the bits of an unsigned one."""
     return number - 2**64 if number >= 2**63 else number
 
 
@@ -29,5 +29,5 @@ def hashed(tokens: Int[Tensor, " W"], seed: int, num_inputs: int) -> Int[Tensor,
 
 
 def _shifted(numbers: Int[Tensor, " W"]) -> Int[Tensor, " W"]:
-    """Right by 33 bits, zeros coming in."""
+    """Shifted right by 33 bits, filled with zeros."""
     return (numbers >> 33).bitwise_and(2**31 - 1)

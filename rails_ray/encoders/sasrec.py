@@ -33,13 +33,13 @@ class SasrecConfig:
     """Sizes of the transformer.
 
     Args:
-        width: D, of embeddings and hidden states.
-        num_blocks: L.
-        num_heads: of each attention; width is a multiple of it.
-        max_length: T, the last items of a history that are read.
-        dropout: share of embeddings and of attention's and FFN's outputs dropped in training, in [0, 1).
-        num_items: X; 0 for as many as the data set has, which is filled in when training begins.
-        corpus: digest of the item ids, filled in likewise, so that a row stays the same item; leave it empty.
+        width: width D of embeddings and hidden states.
+        num_blocks: number L of blocks of attention and network.
+        num_heads: attention heads of each block; width is a multiple of it.
+        max_length: T; only the last T items of a history are read.
+        dropout: share of embeddings, attention outputs and network outputs that training drops, in [0, 1).
+        num_items: number X of items; 0 is replaced by the data set's when training begins.
+        corpus: digest of the item ids, by which a row stays the same item. Leave it empty: training fills it in.
     """
 
     kind: Literal["sasrec"] = "sasrec"
@@ -63,9 +63,9 @@ class SasrecConfig:
 
 @dataclass(frozen=True)
 class Histories:
-    """Histories as item rows, filled up at their end with any row, and the positions whose representation is asked.
+    """Histories as item rows, padded at their end with any row, and the positions whose representation is asked.
 
-    asked: b * T + t of each, by b.
+    asked: b * T + t of each such position, by b.
     """
 
     rows: Int[Tensor, "B T"]
@@ -75,7 +75,7 @@ class Histories:
         return len(self.rows)
 
     def take(self, rows: Int[Tensor, " M"]) -> "Histories":
-        """Some histories, where one position of each is asked."""
+        """Some histories; one position of each must be asked."""
         length = self.rows.shape[1]
         return Histories(self.rows[rows], self.asked[rows] % length + torch.arange(len(rows)) * length)
 
@@ -112,7 +112,7 @@ class Sasrec(nn.Module):
         return self.config.width
 
     def query_features(self, inputs: Iterable[Sequence[int] | NDArray[np.int64]]) -> Histories:
-        """Histories of item rows, of each of which the last position is asked."""
+        """Histories of item rows; the last position of each is asked."""
         length = self.config.max_length
         kept = [history[-length:] for history in inputs]
         rows = torch.zeros(len(kept), length, dtype=torch.int64)

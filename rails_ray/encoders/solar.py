@@ -27,10 +27,10 @@ from rails_ray.encoders.bags import Bags, known_only, of_length_one, without_zer
 from rails_ray.encoders.character_ngrams import hash_texts
 from rails_ray.encoders.hashing import hashed
 
-NUM_TOKENS = 2**36  # numbers of words: of 100,000 words, two share one with a probability of 7%
-INITIAL_STD = 0.5  # of the first layer; figures of this and other choices are in jobs/benches/LOG.md
-USUAL_BUCKETS = 5000  # which two cores train in minutes; the paper has 10,000 to 30,000 (Table 4)
-MOST_CHUNKS = 1000  # which three digits number
+NUM_TOKENS = 2**36  # numbers for words: among 100,000 words, two share one with a probability of 7%
+INITIAL_STD = 0.5  # of the first layer's weights; jobs/benches/LOG.md compares it with others
+USUAL_BUCKETS = 5000  # two cores train so many in minutes; the paper has 10,000 to 30,000 (Table 4)
+MOST_CHUNKS = 1000  # three digits number them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,15 +38,16 @@ class ChunksConfig:
     """Sizes of the chunks.
 
     Args:
-        num_chunks: K.
-        num_buckets: R, of each chunk; 0 for `USUAL_BUCKETS`, or all items where there are fewer.
-        codes: `balanced`, of equal load; or `hashed`, as in the paper. Items that come later take what is not full.
-        hidden: H, of each chunk's model.
-        input: what a query is: a `text`; `features`, numbers of features with a value each; or a `vector`.
-        num_inputs: places that the words of a text are hashed to in each chunk.
-        ngram_sizes: lengths of the character n-grams beside whole words of a text.
-        reads_items: whether each item's own text is a training query too, which it answers; of texts alone.
-        width: features that there can be, or D of a vector; 0 for the data set's.
+        num_chunks: number K of chunks.
+        num_buckets: number R of buckets of each chunk; 0 for 5,000, or one per item if there are fewer items.
+        codes: how items get their buckets: `balanced` fills them equally, `hashed` is as in the paper. Items that come
+            later take buckets that are not full.
+        hidden: hidden width H of each chunk's model.
+        input: what a query is: a `text`; `features`, each a number with its value; or a `vector`.
+        num_inputs: places that each chunk hashes the words of a text to.
+        ngram_sizes: lengths of the character n-grams that are read beside whole words of a text.
+        reads_items: whether an item's own text is also a training query, which the item answers; for texts only.
+        width: how many features there can be, or width D of a vector; 0 for the data set's.
     """
 
     num_chunks: int = 16
@@ -99,8 +100,8 @@ class Chunk(nn.Module):
     """One of the K models: queries to logits of its buckets.
 
     Args:
-        seed: of the hashing of words, which is this chunk's own and is stored with the weights.
-        expected_buckets: positive buckets of a query, on average.
+        seed: seeds this chunk's own hashing of words; stored with the weights.
+        expected_buckets: mean number of positive buckets per query.
     """
 
     def __init__(self, config: ChunksConfig, seed: int, expected_buckets: float = 1.0) -> None:
@@ -126,13 +127,11 @@ class Chunk(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         seed = int(state[0])
         if seed != self.seed:
-            raise ValueError(
-                f"weights of a chunk must be of seed {self.seed}, got those of seed {seed}: train it again"
-            )
+            raise ValueError(f"weights of a chunk must be of seed {self.seed}, got seed {seed}: train it again")
         self.known = state[1:].cpu()
 
     def learn(self, inputs: Any) -> Bags | Vectors:
-        """Learn which tokens there are from the training queries, once, before training; their features."""
+        """Learn the tokens of the training queries, once, before training; return the queries' features."""
         if self.config.input == "vector":
             return self.features(inputs)
         tokens = tokens_of(self.config, inputs)
@@ -146,7 +145,7 @@ class Chunk(nn.Module):
         return of_length_one(known_only(tokens_of(self.config, inputs), self.known))
 
     def hidden(self, features: Bags | Vectors) -> Float[Tensor, "B H"]:
-        """relu(sum of the tokens' rows + bias), or of a product with the vector."""
+        """relu(sum of the tokens' rows + bias), or relu(product with the vector + bias)."""
         if isinstance(features, Vectors):
             summed = self.input(features.values)
         else:
@@ -166,7 +165,7 @@ class Chunk(nn.Module):
 
 
 def tokens_of(config: ChunksConfig, inputs: Any) -> Bags:
-    """The tokens of queries, known or not; a feature of value 0 is none."""
+    """The tokens of queries, known or not; a feature of value 0 is no token."""
     if config.input == "text":
         return hash_texts(inputs, config.ngram_sizes, NUM_TOKENS)
     indices, values, starts = (torch.from_numpy(getattr(inputs, name)) for name in ("indices", "values", "starts"))
@@ -174,5 +173,5 @@ def tokens_of(config: ChunksConfig, inputs: Any) -> Bags:
 
 
 def chunk_seed(seed: int, number: int) -> int:
-    """The seed of a chunk of a run, of its hashing, its initial weights and its batches."""
+    """The seed of a chunk's hashing, initial weights and batches."""
     return seed * MOST_CHUNKS + number

@@ -22,8 +22,8 @@ class TemperatureConfig:
     """Bounds and size of the head of tau_q.
 
     Args:
-        lowest: least tau_q, above 0.
-        highest: largest tau_q, above lowest.
+        lowest: smallest tau_q, above 0.
+        highest: largest tau_q, above `lowest`.
         hidden: width of the head's hidden layer.
     """
 

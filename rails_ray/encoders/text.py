@@ -8,7 +8,7 @@ Aggregation tokens a_p gather what each component of a Mixture of Logits is made
 parameterized by the first of them, text by text. There are P_Q of them on the query's side and P_X on the item's.
 
 Source: RAILS, Section 2.2 and Appendix A.2.2.
-Differs from the source: trained from scratch, in size for a CPU; components are a linear map of all P poolings
+Differs from the source: trained from scratch, at a size for a CPU; components are a linear map of all P poolings
 together (`components`), where the source takes each pooling for one of them; each s_p begins with half its weight on
 a_p, as P equal poolings would have to find out first which is which.
 
@@ -29,8 +29,8 @@ from rails_ray.encoders.character_ngrams import words
 from rails_ray.encoders.transformer import Block, dropped
 
 INITIAL_STD = 0.02
-TOKEN_STD = 0.2  # of aggregation tokens: as much as a block adds at first, or all of them would be pooled alike
-PADDING, BLANK = 0, 1  # tokens of no text: after its end, and in place of one that has none
+TOKEN_STD = 0.2  # of aggregation tokens: as much as a block adds at first; if smaller, all would be pooled alike
+PADDING, BLANK = 0, 1  # tokens that no text has: after its end, and alone for a text without any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +38,14 @@ class TransformerConfig:
     """Sizes of the transformer.
 
     Args:
-        width: D, of embeddings and hidden states.
-        num_blocks: of attention and network.
-        num_heads: of each attention; width is a multiple of it.
+        width: width D of embeddings and hidden states.
+        num_blocks: number of blocks of attention and network.
+        num_heads: attention heads of each block; width is a multiple of it.
         hidden: width of each network's hidden layer.
-        max_length: T, the first tokens of a text that are read.
-        vocabulary_size: most tokens that are learnt from the texts; at least the 256 bytes and 2 more.
-        pooling: `mean` of the tokens, or `aggregation` tokens, as many as the similarity has components.
-        dropout: share of embeddings and of attention's and networks' outputs dropped in training, in [0, 1).
+        max_length: T; only the first T tokens of a text are read.
+        vocabulary_size: most tokens that are learnt from the texts; at least 258, the 256 bytes and 2 more.
+        pooling: `mean` of the tokens, or `aggregation` by as many extra tokens as the similarity has components.
+        dropout: share of embeddings, attention outputs and network outputs that training drops, in [0, 1).
     """
 
     kind: Literal["transformer"] = "transformer"
@@ -97,7 +97,7 @@ class TextTransformer(nn.Module):
     """Texts to representations.
 
     Args:
-        num_components: (P_Q, P_X), aggregation tokens on either side.
+        num_components: (P_Q, P_X), how many aggregation tokens either side has.
     """
 
     form: Literal["text"] = "text"

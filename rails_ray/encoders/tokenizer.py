@@ -19,7 +19,7 @@ SPECIAL = {PADDING: "[PADDING]", BLANK: "[BLANK]"}
 
 
 def learn(texts: Iterable[str], vocabulary_size: int) -> bytes:
-    """A tokenizer of at most so many tokens, as JSON."""
+    """A tokenizer of at most `vocabulary_size` tokens, as JSON."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase(), normalizers.Strip()])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
@@ -41,7 +41,7 @@ def read(json: bytes) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_str(json.decode())
     except Exception as error:  # the library raises nothing more special
-        raise ValueError(f"tokens must be those that were stored with the model, got: {error}") from None
+        raise ValueError(f"a model's tokenizer must be as it was stored, got: {error}") from None
     tokenizer.encode_special_tokens = True  # a text that says "[PADDING]" is a text
     return tokenizer
 

@@ -16,7 +16,7 @@ class Block(nn.Module):
 
     Args:
         hidden: width of the network's hidden layer.
-        activation: between its two layers.
+        activation: the function between its two layers.
         dropout: share of attention's and network's outputs dropped in training.
     """
 

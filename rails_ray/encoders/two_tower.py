@@ -27,10 +27,10 @@ class TwoTowerConfig:
     """Sizes of the two towers.
 
     Args:
-        width: D, of a representation.
-        hidden: H, of each tower's network.
-        num_buckets: R, rows of the embedding table that both towers share.
-        ngram_sizes: lengths of the character n-grams beside whole words.
+        width: width D of a representation.
+        hidden: hidden width H of each tower's network.
+        num_buckets: number R of rows of the embedding table that both towers share.
+        ngram_sizes: lengths of the character n-grams that are read beside whole words.
     """
 
     kind: Literal["two_tower"] = "two_tower"

@@ -17,9 +17,9 @@ from rails_ray.evaluation.ranking import Ranking
 class ListLengths:
     """
     nominal: the coverage that was asked for.
-    mean: of the lists' lengths.
-    num_kept: their quantiles .1, .5 and .9.
-    empty_fraction: queries that keep nothing.
+    mean: mean length of the lists.
+    num_kept: quantiles .1, .5 and .9 of the lengths.
+    empty_fraction: share of queries that keep nothing.
     is_truncated: whether a list was longer than those that were ranked, so that the mean is too low.
     """
 
@@ -33,12 +33,12 @@ class ListLengths:
 @dataclass(frozen=True)
 class CalibrationReport:
     """
-    calibrated_on, measured_on: splits.
-    num_queries: that calibrated.
+    calibrated_on, measured_on: names of the splits.
+    num_queries: how many queries calibrated.
     edges: the tau_q between segments; a query at an edge belongs below it.
-    measured: by level, over all queries and by segment.
-    lists: by level.
-    left_out: a sentence for each level that there are too few calibration queries for.
+    measured: the coverage at each level, over all queries and by segment.
+    lists: lengths of the lists at each level.
+    left_out: a sentence for each level that has too few calibration queries.
     """
 
     calibrated_on: str

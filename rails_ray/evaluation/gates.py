@@ -13,9 +13,9 @@ class Gates:
     """What a version must reach before it is published.
 
     Args:
-        k: of the hit rate that decides: 1, 10, 50 or 200.
-        min_hit_rate: hit rate@k that the version must have whatever the current version has.
-        max_drop: how far its hit rate@k may lie below that of the current version; None to leave that out of account.
+        k: length of the lists whose hit rate decides: 1, 10, 50 or 200.
+        min_hit_rate: hit rate@k that the version must have, whatever the current version has.
+        max_drop: how far its hit rate@k may lie below the current version's; None to ignore the current version.
     """
 
     k: int = 10
@@ -34,7 +34,7 @@ def objection(gates: Gates, report: Report, current: Report | None) -> str | Non
     """Why the version of `report` may not be published, in a sentence; None if it may.
 
     Args:
-        current: of the version that is current now; None where there is none.
+        current: the report of the current version; None if there is none.
     """
     assert current is None or current.num_queries == report.num_queries
     floor, why = gates.min_hit_rate, "the floor"

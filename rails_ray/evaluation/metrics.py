@@ -3,7 +3,7 @@
     hit rate@k = mean_q 1[rank of the first relevant item <= k]
     MRR        = mean_q 1 / rank of the first relevant item
 
-and of lists of k results, of which h_q are relevant, to queries with n_q relevant items:
+and for a query with n_q relevant items whose list of k results holds h_q of them:
 
     precision            = mean_q h_q / k
     attainable precision = mean_q h_q / min(n_q, k)
@@ -33,7 +33,7 @@ def precision(is_relevant: Bool[np.ndarray, "Q N"], k: int) -> float:
     """Relevant share of the first k places; a place that holds nothing counts as a miss.
 
     Args:
-        is_relevant: by rank, of lists that may be longer or shorter than k.
+        is_relevant: whether each item is relevant, by rank; lists may be longer or shorter than k.
     """
     return float((_hits(is_relevant, k) / k).mean())
 
@@ -73,7 +73,7 @@ class ListQuality:
     recall: kept share of the relevant items, against labels.
     f1: mean F1 of the two, query by query.
     num_kept: quantiles .1, .5, .9 of the lists' lengths.
-    empty_fraction: queries that keep nothing.
+    empty_fraction: share of queries that keep nothing.
     """
 
     precision: float

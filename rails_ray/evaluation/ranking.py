@@ -28,14 +28,14 @@ NUM_SAMPLED = 32  # items of the corpus per query: 64,000 scores of 2,000 querie
 @dataclass(frozen=True)
 class Ranking:
     """
-    best_rank: rank of the first relevant item among all items, from 1; NOT_FOUND where the corpus has none [Q].
-    scores: of the k best items, descending [Q, k].
-    is_relevant: whether each of them is [Q, k].
-    num_relevant: relevant items, in the corpus or not [Q].
+    best_rank: rank of the first relevant item among all items, from 1; NOT_FOUND if the corpus has none [Q].
+    scores: scores of the k best items, descending [Q, k].
+    is_relevant: whether each of these items is relevant [Q, k].
+    num_relevant: how many items are relevant, in the corpus or not [Q].
     temperature: tau_q [Q].
     pair_query, pair_score: query number and score of each relevant item that the query can find [M].
-    sampled_scores: of items of the corpus drawn at random; -inf where the query has seen one [Q, S].
-    log_normaliser: the log-sum-exp of the logits of all items that the query can find [Q]; None where no logit is.
+    sampled_scores: scores of items drawn from the corpus at random; -inf if the query has seen the item [Q, S].
+    log_normaliser: the log-sum-exp of the logits of all items that the query can find [Q]; None without a logit.
     """
 
     best_rank: NDArray[np.int64]
@@ -74,7 +74,7 @@ def rank_all(model: Model, items: AnyItems, queries: Queries, k: int, logit: Sco
     """Score every item that a query has not seen, for every query, and keep the k best.
 
     Args:
-        logit: of the model's loss, from scores [B, X] and tau_q [B]; needed for the log-normaliser alone.
+        logit: the logit of the model's loss, from scores [B, X] and tau_q [B]; only the log-normaliser needs it.
     """
     found: dict[str, list[Tensor]] = {field.name: [] for field in fields(Ranking)}
     for first, query in query_batches(model, queries.inputs):
@@ -113,7 +113,7 @@ def rank_all(model: Model, items: AnyItems, queries: Queries, k: int, logit: Sco
 def rank_of_best(scores: Float[Tensor, "B X"], is_relevant: Bool[Tensor, "B X"]) -> Int[Tensor, " B"]:
     """The rank, from 1, of the first relevant item; among equal scores the lower row comes first (as in `top_k`).
 
-    NOT_FOUND for a query to which no item is relevant that it has not seen.
+    NOT_FOUND for a query without a relevant item that it has not seen.
     """
     best = scores.masked_fill(~is_relevant, -torch.inf).max(dim=1, keepdim=True).values
     rows = torch.arange(scores.shape[1], device=scores.device)

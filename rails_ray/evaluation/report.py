@@ -22,9 +22,9 @@ HIT_RATES = (1, 10, 50, 200)
 @dataclass(frozen=True)
 class Report:
     """
-    hit_rate: by k.
-    cutoff_mass, lists: the per-query cut-off and what it keeps; None where the model has no trained tau_q.
-    coverage: what the version's calibration keeps of the relevant on this split; None where it has none.
+    hit_rate: the hit rate by k.
+    cutoff_mass, lists: the per-query cut-off and what it keeps; None if the model has no trained tau_q.
+    coverage: what the version's calibration keeps of the relevant on this split; None if there is no calibration.
     """
 
     split: str
@@ -44,7 +44,7 @@ def validate(model: Model, items: AnyItems, queries: Queries, distribution: Scor
     """The report on the validation split, with the mass that keeps the best lists there.
 
     Args:
-        distribution: of a relevant item's score; None where the model has no trained tau_q.
+        distribution: the distribution of a relevant item's score; None if the model has no trained tau_q.
     """
     ranking = rank_all(model, items, queries, min(LONGEST_LIST, len(items)))
     mass = None

@@ -35,7 +35,7 @@ class FlatIndex:
         """(First item row, scores) of each block; the scores last until the next one is asked for."""
         num_items = len(self.vectors)
         size = max(min(BLOCK_SCORES // max(len(queries), 1), num_items), 1)
-        memory = queries.new_empty(len(queries) * size)  # of all blocks: to ask for it anew takes as long as a product
+        memory = queries.new_empty(len(queries) * size)  # for all blocks: asking for it anew takes as long as a product
         for first in range(0, num_items, size):
             vectors = self.vectors[first : first + size].to(queries.dtype)
             scores = memory[: len(queries) * len(vectors)].view(len(queries), len(vectors))

@@ -4,8 +4,8 @@
 
 The candidates of a query are the items with the largest sums.
 
-With the bucket's entry T_k[b] as its weight this is the paper's sum, in which a chunk that does not post an item counts
-as 0. With T_k[b] - t_k, t_k the last entry posted, it is a bound of the score less sum_k t_k (`retrieval.look_up`).
+With the bucket's entry T_k[b] as its weight this is the paper's sum: a chunk that does not post an item counts as 0.
+With T_k[b] - t_k, t_k the last entry posted, it is a bound of the score less sum_k t_k (`retrieval.look_up`).
 
 Source: SOLAR, Section 4 (inference, Figure 2).
 
@@ -23,7 +23,7 @@ from rails_ray.kernels import postings
 from rails_ray.kernels.postings import Summed
 from rails_ray.masks import Mask
 
-NUM_PROBES = 100  # m, buckets of each chunk that a search looks up where nothing else is said, as in the paper
+NUM_PROBES = 100  # m, buckets of each chunk that a search looks up by default, as in the paper
 
 
 class TopBuckets(NamedTuple):
@@ -65,7 +65,7 @@ class InvertedIndex:
 
     @property
     def size_bytes(self) -> int:
-        """Of the postings in memory."""
+        """Size of the postings in memory."""
         return sum(column.nbytes for column in self.postings)
 
     def candidates(
@@ -75,11 +75,11 @@ class InvertedIndex:
         num: int,
         mask: Mask | None = None,
     ) -> Summed:
-        """The min(num, X) items with the largest sum of weights of each query, equal sums by the lower row, and how
+        """For each query, the min(num, X) items with the largest sums of weights, equal sums by the lower row, and how
         many items stand in its buckets at all.
 
         Args:
-            buckets: of a query, distinct within a chunk.
+            buckets: each query's buckets, distinct within a chunk.
             weights: finite; added in float32, in the order of the chunks.
 
         Raises:
@@ -91,8 +91,8 @@ class InvertedIndex:
         return postings.best_sums(self.postings, buckets, weights, num, mask)
 
     def num_postings(self, buckets: Integer[Tensor, "B K m"]) -> Int[Tensor, " B"]:
-        """How many items stand in a query's buckets, those that stand in several counted again: what a search visits,
-        and at least as many as it touches."""
+        """How many postings a search visits. An item in several of a query's buckets counts several times, so that this
+        is at least the number of items that the search touches."""
         self._check(buckets)
         chunk = torch.arange(self.num_chunks, device=buckets.device)[:, None]
         starts = self.postings.starts
@@ -100,7 +100,7 @@ class InvertedIndex:
 
     def _check(self, buckets: Integer[Tensor, "B K m"]) -> None:
         if buckets.shape[1] != self.num_chunks:
-            raise ValueError(f"buckets must be those of the {self.num_chunks} chunks, got {buckets.shape[1]}")
+            raise ValueError(f"buckets must be of all {self.num_chunks} chunks, got {buckets.shape[1]}")
         if not buckets.numel():
             return
         smallest, largest = (int(end) for end in buckets.aminmax())

@@ -36,10 +36,10 @@ class LookupIndex:
         return lookup_scan.scores(tables, self.codes)
 
     def search(self, tables: Float[Tensor, "B M L"], wanted: Wanted) -> Found:
-        """The contract of `Index`, of sums of look-ups.
+        """The contract of `Index`, with sums of look-ups as scores.
 
         Raises:
-            ValueError: also unless the tables are such as the codes point into.
+            ValueError: also if the codes do not fit the tables.
         """
         wanted.check_queries(len(tables))
         return scan(self.blocks(tables), wanted, len(tables), len(self.codes), tables.device)
@@ -48,7 +48,7 @@ class LookupIndex:
         """(First item row, scores) of each block.
 
         Raises:
-            ValueError: unless the tables are such as the codes point into.
+            ValueError: if the codes do not fit the tables.
         """
         self._check(tables)
         size = max(BLOCK_SCORES // max(len(tables), 1), 1)
@@ -71,7 +71,7 @@ def check_entries(largest_code: int, num_entries: int) -> None:
 
 
 def check_codes(codes: Integer[Tensor, "*X M"]) -> int:
-    """The largest code; -1 where there is none.
+    """The largest code; -1 if there is none.
 
     Raises:
         ValueError: if one is negative.

@@ -1,7 +1,7 @@
-"""Where compiled loops run: on the CPU, where numba is installed, in as many threads as torch has.
+"""Where compiled loops run: on the CPU, if numba is installed, in as many threads as torch has.
 
 The loops let go of Python's lock, and ordinary threads run them, each on lines of its own. numba's own parallel loops
-bring a thread pool which, as it comes, two Python threads must not enter at once, as those of a server do.
+bring a thread pool which by default two Python threads must not enter at once, as a server's threads would.
 
 Compiling takes some 4 seconds once per process and dtype of codes, at the first search. Nothing compiled is kept on
 disk, as a search must not fail because a folder is read-only or a disk is full, unless NUMBA_CACHE_DIR names a folder
@@ -21,19 +21,19 @@ from torch import Tensor
 
 @cache
 def loops() -> ModuleType | None:
-    """`compiled_loops`; None where numba is not installed, or, which is told, cannot be imported."""
+    """`compiled_loops`; None if numba is not installed, or cannot be imported, which is logged."""
     try:
         from rails_ray.kernels import compiled_loops
     except ModuleNotFoundError:
         return None
     except ImportError as error:
-        logging.getLogger(__name__).warning("searches of codes take longer, as numba must fit numpy, got: %s", error)
+        logging.getLogger(__name__).warning("numba must fit numpy for fast searches of codes, got: %s", error)
         return None
     return compiled_loops
 
 
 def loops_for(*tensors: Tensor) -> ModuleType | None:
-    """The same; None for tensors that are not all on the CPU."""
+    """`loops()`; None if the tensors are not all on the CPU."""
     return loops() if all(tensor.device.type == "cpu" for tensor in tensors) else None
 
 

@@ -3,8 +3,8 @@
 They take arrays of numpy, work on the lines first .. end - 1 and write into what they are given. Nothing is checked
 here: an index beyond its array reads whatever lies there.
 
-A key is a score and a number in 64 bits: the higher the score, the smaller the key, and of equal scores the one with
-the lower number. The smallest keys are therefore the best items under the tie rule of `top_k`.
+A key is a score and a number in 64 bits: the higher the score, the smaller the key, and for equal scores the lower the
+number, the smaller the key. The smallest keys are therefore the best items under the tie rule of `top_k`.
 
 Axes: B queries, X items, M parts of a code, L entries of a table, K chunks, R buckets, m buckets of a chunk.
 """
@@ -39,7 +39,7 @@ def look_up(tables: Array, codes: Array, found: Array, first: int, end: int) -> 
 
 @compiled
 def look_up_own(tables: Array, codes: Array, found: Array, first: int, end: int) -> None:
-    """The same of each query's own items. tables [B, M, L], codes [B, C, M], found [B, C]."""
+    """The same for each query's own items. tables [B, M, L], codes [B, C, M], found [B, C]."""
     for query in range(first, end):
         look_up(tables[query : query + 1], codes[query], found[query : query + 1], 0, codes.shape[1])
 
@@ -67,7 +67,7 @@ def sort_by_bucket(codes: Array, first: int, end: int, starts: Array, rows: Arra
 
 @compiled
 def key_of(bits: int, number: int) -> Any:
-    """Of the bits of a float32; -0.0 counts as 0.0."""
+    """The key of a number and the bits of a float32 score; -0.0 counts as 0.0."""
     wide = np.uint64(bits)
     if wide >> np.uint64(31) == 0:
         wide ^= np.uint64(0x7FFFFFFF)
@@ -117,7 +117,7 @@ def largest_of_groups(values: Array, line: int, num_tiles: int, largest: Array) 
 def top_entries(
     values: Array, bits: Array, first: int, end: int, num: int, largest: Array, keys: Array, found: Array
 ) -> None:
-    """Keys of the `num` largest entries of each line, in no order. values [N, L], bits those of the values, found
+    """Keys of the `num` largest entries of each line, in no order. values [N, L], bits the same as integers, found
     [N, num]; largest [one per group], keys [L] to work in.
 
     At least num entries reach the num-th largest of the groups' largest: what lies below it is not wanted.
@@ -162,7 +162,7 @@ def add_block(
 ) -> int:
     """Adds the weights of a query's buckets to the items first_row .. end_row - 1 and says how many it touched.
 
-    rows [K, X]; places, ends, weights [K, m]: where each bucket's postings go on and end. sums: -inf where nothing was
+    rows [K, X]; places, ends, weights [K, m]: where each bucket's postings go on and end. sums: -inf if nothing was
     added, inf at hidden items, which are never touched.
     """
     num_touched = 0

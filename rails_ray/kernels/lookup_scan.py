@@ -4,8 +4,8 @@
 
 Entries are added in float64, one part after the other, and the sum is rounded to float32 once. Every way to compute it
 does the same operations in the same order, so that a score does not depend on the device, on which other items or
-queries stand beside it, or on where a corpus is cut. Sums over some of the parts, in float64, add up to it but for a
-rounding of float64, 2^-53, before that of float32.
+queries stand beside it, or on where a corpus is cut. Sums over some of the parts, in float64, add up to it except
+for a float64 rounding, 2^-53, before the float32 one.
 
 Source: SOLAR, Section 4 (inference); Jegou et al., Product Quantization, Equation 13 (asymmetric distance).
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rails_ray.kernels.compiled import in_threads, loops_for
 
-BLOCK_SUMS = 2**20  # of the version in torch: sums and numbers of entries of a block take 16 MB
+BLOCK_SUMS = 2**20  # of a block in torch: its sums and numbers of entries take 16 MB
 
 
 def plain_scores(tables: Float[Tensor, "B M L"], codes: Integer[Tensor, "X M"]) -> Float[Tensor, "B X"]:
@@ -69,7 +69,7 @@ def gathered_scores(
 def gathered_candidate_scores(
     tables: Float[Tensor, "B M L"], codes: Integer[Tensor, "B C M"], dtype: torch.dtype
 ) -> Float[Tensor, "B C"]:
-    """The same, of each query's own candidates."""
+    """The same for each query's own candidates."""
     total = torch.zeros(codes.shape[:2], dtype=torch.float64, device=tables.device)
     for part in range(codes.shape[2]):
         total += tables[:, part].gather(1, codes[:, :, part].long())

@@ -4,8 +4,8 @@
     z     = u(q) * v(x) + W2 silu(W1 c / tau + b1) + b2
     score = sum_p e^{silu(z_p)} c_p / sum_p e^{silu(z_p)}
 
-As the gates are convex, score <= max_p c_p. An item of which that maximum lies below a score that is of no use any
-more (`floor`) needs no gate: where most of a block is such, only the others are gathered and gated.
+As the gates are convex, score <= max_p c_p. An item whose maximum lies below `floor`, under which no score is of use,
+needs no gate: if most items of a block are such, only the others are gathered and gated.
 
 Source: RAILS, Section 2 and Section 3 (brute force, and the second pass of Algorithm 1).
 Differs from the source: the score is tau * phi, a mixture of cosines; 1 / tau goes into W1. Gates are not normalised:
@@ -65,12 +65,12 @@ def scores(
     """Scores of all items for each query.
 
     Args:
-        g, v: in any floating dtype; they are widened block by block.
+        g, v: item states in any floating dtype; they are widened block by block.
         floor: items whose largest cosine lies below it may get -inf in place of their score.
-        gate_dtype: of the products with W1 and W2, which are most of the arithmetic. In any dtype a score is a convex
-            mixture of the item's cosines in full precision; how far it moves has no smaller limit than their spread.
-            W1 reads cosines / tau, so errors grow with 1 / tau, with the weights and with short components, whose
-            cosines are large. Weights as initialised, bfloat16, the largest error of 9,600 scores:
+        gate_dtype: dtype of the products with W1 and W2, which are most of the arithmetic. In any dtype a score is a
+            convex mixture of the item's cosines in full precision; only their spread limits how far it moves. W1 reads
+            cosines / tau, so errors grow with 1 / tau, with the weights and with short components, whose cosines are
+            large. With initial weights in bfloat16, the largest error of 9,600 scores is
 
                 P_Q x P_X x d    tau .2     tau .05    tau .02    tau .01
                 8 x 8 x 32       .0002      .0013      .005       .011
@@ -134,7 +134,7 @@ def candidate_scores(
 
 
 class _Workspace:
-    """Memory that all blocks share: to ask the system for megabytes again and again takes longer than to fill them."""
+    """Memory that all blocks share: asking the system for megabytes again and again takes longer than filling them."""
 
     def __init__(self, gate: Gate, most_columns: int, like: Tensor) -> None:
         num_hidden, num_pairs = gate.first.shape
@@ -200,10 +200,10 @@ def _pruned(
     floor: Float[Tensor, " B"],
     space: _Workspace,
 ) -> Float[Tensor, "B X"] | None:
-    """Scores of the pairs whose largest cosine reaches the floor, -inf elsewhere; None where most of them reach it.
+    """Scores of the pairs whose largest cosine reaches the floor, -inf elsewhere; None if most of them reach it.
 
     Args:
-        v: of the X items that all queries share, or of each of the N pairs.
+        v: v(x) of the X items that all queries share, or of each of the N pairs.
     """
     is_needed = cosines.amax(dim=0).view(len(floor), -1) >= floor[:, None]  # [B, X]
     pairs = is_needed.flatten().nonzero()[:, 0]

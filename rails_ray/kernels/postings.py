@@ -27,16 +27,16 @@ from rails_ray.kernels.compiled import in_threads, loops_for
 from rails_ray.masks import HiddenRows, Mask
 from rails_ray.top_k import TopK, select
 
-BLOCK_ITEMS = 2**18  # whose sums take 1 MB, half of a core's cache
+BLOCK_ITEMS = 2**18  # their sums take 1 MB, half of a core's cache
 BLOCK_SUMS = 2**24  # queries * items of a block of the version in torch, 64 MB
-KEYS_KEPT = 4  # times as many as are asked for, before the worst of them are thrown away
+KEYS_KEPT = 4  # times as many keys as are asked for, before the worst are thrown away
 NO_KEY = np.uint64(2**64 - 1)
-MOST_ITEMS = 2**32  # as a key has 32 bits for a row
+MOST_ITEMS = 2**32  # a key has 32 bits for a row
 MOST_NARROW_ITEMS = 2**31
 
 
 class Postings(NamedTuple):
-    """In rows of 32 bits where they fit."""
+    """The items of each bucket; rows have 32 bits if they fit."""
 
     starts: Int[Tensor, "K R+1"]
     rows: Int[Tensor, "K X"]
@@ -44,8 +44,8 @@ class Postings(NamedTuple):
 
 class Summed(NamedTuple):
     """
-    top_k: the best items that a posting touched; -inf and row 0 at places for which there was none.
-    num_touched: how many there were.
+    top_k: the best items that a posting touched; -inf and row 0 at places without one.
+    num_touched: how many items the postings touched.
     """
 
     top_k: TopK
@@ -53,7 +53,7 @@ class Summed(NamedTuple):
 
 
 def plain_sort_by_bucket(codes: Integer[Tensor, "X K"], num_buckets: int) -> Postings:
-    """By a stable sort of each chunk."""
+    """The postings of all chunks, by stable sorts."""
     num_items, num_chunks = codes.shape
     starts = torch.zeros(num_chunks, num_buckets + 1, dtype=torch.int64, device=codes.device)
     rows = torch.empty(num_chunks, num_items, dtype=_row_dtype(num_items), device=codes.device)
@@ -75,7 +75,7 @@ def sort_by_bucket(codes: Integer[Tensor, "X K"], num_buckets: int) -> Postings:
         return plain_sort_by_bucket(codes, num_buckets)
     num_items, num_chunks = codes.shape
     dtype = np.int32 if _row_dtype(num_items) == torch.int32 else np.int64
-    # numpy's memory, unlike torch's, comes in large pages where there are any: a search then takes an eighth less.
+    # numpy's memory, unlike torch's, comes in large pages if there are any: a search then takes an eighth less.
     starts, rows = np.zeros((num_chunks, num_buckets + 1), np.int64), np.empty((num_chunks, num_items), dtype)
     array = codes.numpy()
     in_threads(lambda first, end: loops.sort_by_bucket(array, first, end, starts, rows), num_chunks)
@@ -115,7 +115,7 @@ def plain_best_sums(
     num: int,
     mask: Mask | None = None,
 ) -> Summed:
-    """In torch, with a sum for every item: on a GPU, and where numba is not installed."""
+    """`best_sums` in torch, with a sum for every item: on a GPU, and if numba is not installed."""
     num_items = postings.rows.shape[1]
     size = max(BLOCK_SUMS // max(num_items, 1), 1)
     parts = []
@@ -138,12 +138,12 @@ def best_sums(
     num: int,
     mask: Mask | None = None,
 ) -> Summed:
-    """The min(num, X) items with the largest sums of each query, of those that its postings touch.
+    """For each query, the min(num, X) items with the largest sums among the items that its postings touch.
 
     Args:
-        buckets: of a query, distinct within a chunk and in 0 .. R - 1, which is not checked.
+        buckets: each query's buckets, distinct within a chunk and in 0 .. R - 1, which is not checked.
         weights: finite.
-        mask: items that are not touched.
+        mask: hides items, which then are not touched.
     """
     loops = loops_for(postings.rows, buckets, weights)
     if loops is None:

@@ -3,8 +3,8 @@
     y(q, b) = OR over items x that answer q of [b is x's bucket]
     L_q     = sum_b -y log sigmoid(z_b) - (1 - y) log(1 - sigmoid(z_b))        nats
 
-As softplus(z) - z = softplus(-z), it is the sum of softplus(z) over all buckets less that of z over the positive ones.
-Of a sample of the buckets, those of the sample that are not positive stand for all that are not.
+As softplus(z) - z = softplus(-z), L_q is the sum of softplus(z) over all buckets less the sum of z over the positive
+ones. If buckets are sampled, the negative ones in the sample stand for all negative ones.
 
 Source: SOLAR, Section 3.2. Negative sampling: not in the source.
 
@@ -25,7 +25,7 @@ class BucketCrossEntropyConfig:
     """Binary cross entropy of buckets.
 
     Args:
-        num_sampled_buckets: buckets that stand for all negative ones in a step; 0 for all.
+        num_sampled_buckets: buckets drawn in each step to stand for all negative ones; 0 takes all buckets.
     """
 
     kind: Literal["bucket_cross_entropy"] = "bucket_cross_entropy"
@@ -57,12 +57,12 @@ def sampled_bucket_cross_entropy(
 ) -> Float[Tensor, " B"]:
     """The same, estimated from a uniform sample of the buckets.
 
-    Without bias where the sample is of more buckets than a query has positive ones: a sample may else hold those alone.
+    It is unbiased if the sample has more buckets than a query has positive ones; a smaller one may hold no negative.
 
     Args:
-        logits: of the buckets of the sample, and of all that are positive to any query.
-        positives: with the column of a bucket in place of its number.
-        is_sampled: which columns are of the sample, drawn without regard to what is positive.
+        logits: logits of the sampled buckets, and of all buckets that are positive for any query.
+        positives: the positive buckets, by column in place of number.
+        is_sampled: which columns were sampled, without regard to what is positive.
         num_buckets: R.
     """
     num_queries = len(logits)

@@ -2,12 +2,12 @@
 
     logit = (score - 1) / tau_q
 
-so that exp(logit) is the density ratio of that distribution to the uniform one; on the sphere it is that of a von
-Mises-Fisher distribution with kappa = 1 / tau_q.
+so that exp(logit) is the density ratio of that distribution to the uniform one. On the sphere it is a von Mises-Fisher
+distribution with kappa = 1 / tau_q.
 
 Source: pEBR, Section 2.4.1. `cutoffs.distributions` inverts the resulting distribution.
-Differs from the source: less 1 / tau_q, which the softmax cancels. The point-wise loss, with one offset for all
-queries, does not: a logit that ends at 0 for all of them, as that of BetaNCE does, has a level that it can read.
+Differs from the source: 1 / tau_q is subtracted, which the softmax cancels. The point-wise loss, with one offset for
+all queries, does not: it can read the level of a logit that ends at 0 for all of them, as BetaNCE's does.
 
 Axes: B queries, X items.
 """

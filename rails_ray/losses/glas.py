@@ -6,8 +6,8 @@ C_ij counts the queries that both i and j answer, Z is the diagonal of C.
 
 Source: SOLAR, Appendix D, Equation 2, from Guo et al., Breaking the Glass Ceiling for Embedding-Based Classifiers.
 Differs from the source: the mean over pairs where Equation 2 has the sum, so that a weight means the same whatever the
-size of a batch. The diagonal counts among the pairs. Of an item that answers no query p(i | j) says nothing: it is to
-be apart from all but itself.
+size of a batch. The diagonal counts among the pairs. For an item that answers no query p(i | j) is undefined: such an
+item shall be apart from all but itself.
 
 Axes: N items of a batch, M relevant pairs of all queries.
 """
@@ -25,7 +25,7 @@ def glas(vectors: Float[Tensor, "N d"], targets: Float[Tensor, "N N"]) -> Float[
     """The mean over all pairs of items, at least 0.
 
     Args:
-        vectors: of length 1.
+        vectors: item embeddings of length 1.
         targets: t, from `CoOccurrence.targets`.
     """
     return (vectors @ vectors.T - targets).square().mean()
@@ -36,7 +36,7 @@ class CoOccurrence:
 
     def __init__(self, relevance: Relevance, num_items: int) -> None:
         """Args:
-        relevance: of all training queries; a pair that is given twice counts once.
+        relevance: the relevant pairs of all training queries; a repeated pair counts once.
         """
         pairs = np.unique(torch.stack(relevance).numpy(force=True), axis=1)
         num_queries = int(pairs[0].max(initial=-1)) + 1
@@ -46,7 +46,7 @@ class CoOccurrence:
         self.occurrences = self.counts.diagonal()  # Z
 
     def targets(self, item_rows: Int[Tensor, " N"]) -> Float[Tensor, "N N"]:
-        """t of these items, among which one may be several times: in [0, 1], and 1 on the diagonal."""
+        """t of these items, repeats allowed: in [0, 1], and 1 on the diagonal."""
         rows = item_rows.numpy(force=True)
         given = self.counts[rows][:, rows].toarray() / np.maximum(self.occurrences[rows], 1)  # p(i | j)
         given[rows[:, None] == rows] = 1  # also where an item never occurs

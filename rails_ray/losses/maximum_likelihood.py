@@ -46,8 +46,8 @@ def maximum_likelihood(
     """The loss of each query, in nats; one that has no negative has no second term.
 
     Args:
-        is_relevant: at least one in each line.
-        is_negative: an item that is neither counts for nothing.
+        is_relevant: the relevant items, at least one in each line.
+        is_negative: the negatives; an item that is neither counts for nothing.
     """
     own = (beta_log_density(scores, relevant) * is_relevant).sum(dim=1) / is_relevant.sum(dim=1)
     others = (beta_log_density(scores, irrelevant) * is_negative).sum(dim=1)

@@ -19,9 +19,9 @@ def mutual_information(
     """L_MI in nats, in [-log P, 0] over the whole batch.
 
     Args:
-        mean_gates: E[pi] over the whole batch, of which `gates` may be one worker's part. It stands apart because
+        mean_gates: E[pi] over the whole batch; `gates` may be one worker's part of it. It comes separately because
             the entropy of a mean is not the mean of entropies.
-        weight: of a pair in the mean over the whole batch.
+        weight: weight of a pair in the mean over the whole batch.
     """
     return weight * _entropy(gates).sum() - _entropy(mean_gates)
 

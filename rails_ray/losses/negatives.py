@@ -21,8 +21,8 @@ class Roles(NamedTuple):
     """What each item is to each query.
 
     positive: column of the item that the query is trained towards.
-    is_relevant: that one, and the others that answer the query, which are accidental hits: no negatives of it.
-    is_negative: the items that the query is trained against. One that is neither is left out.
+    is_relevant: the positive, and the other items that answer the query: accidental hits, which are no negatives.
+    is_negative: the items that the query is trained against. An item that is neither is left out.
     """
 
     positive: Int[Tensor, " B"]
@@ -36,7 +36,7 @@ class Roles(NamedTuple):
 
 
 def roles(item_rows: Int[Tensor, " N"], positive: Int[Tensor, " B"], relevance: Relevance) -> Roles:
-    """The roles of the items of a batch, each column an item of its own, though rows may repeat."""
+    """The roles of a batch's items. Each column is an item of its own, though rows may repeat."""
     is_relevant = are_relevant(item_rows, len(positive), relevance)
     is_relevant[torch.arange(len(positive), device=positive.device), positive] = True
     return Roles(positive, is_relevant, ~is_relevant)
@@ -49,13 +49,13 @@ def roles_among_copies(
     positive_row: Int[Tensor, " B"],
     relevance: Relevance,
 ) -> Roles:
-    """The roles where several workers may have encoded the same item, which each query is to meet once.
+    """The roles if several workers may have encoded the same item: each query meets an item once.
 
-    It meets its own positive, and of each other item the first copy.
+    A query meets its own positive, and the first copy of every other item.
 
     Args:
-        is_copy: whether an earlier column is the same item; `are_copies` of all columns, of which these may be a part.
-        positive: column of each query's positive; outside 0 .. N - 1 where these columns do not hold it.
+        is_copy: whether an earlier column is the same item: `are_copies` of all columns, which may be more than these.
+        positive: column of each query's positive; outside 0 .. N - 1 if these columns do not hold it.
         positive_row: its item row.
     """
     is_own = torch.arange(len(item_rows), device=item_rows.device) == positive.unsqueeze(1)

@@ -27,9 +27,9 @@ def pointwise(
     """The loss of each query, in nats.
 
     Args:
-        is_relevant: at least one in each line.
-        is_negative: an item that is neither counts for nothing.
-        offset: b.
+        is_relevant: the relevant items, at least one in each line.
+        is_negative: the negatives; an item that is neither counts for nothing.
+        offset: b, the same for all queries.
     """
     shifted = logits + offset
     num_relevant = is_relevant.sum(dim=1)

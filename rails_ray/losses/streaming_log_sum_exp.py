@@ -1,9 +1,9 @@
-"""A sampled softmax, and the point-wise loss beside it, of items that come block by block.
+"""A sampled softmax, and the point-wise loss beside it, over items that come block by block.
 
     log sum_j exp(l_j) = m + log sum_blocks exp(l_block - m),   m = max over blocks,   l_block = log-sum-exp of a block
 
-All that both losses need of a block are sums over its items, one logarithmic and up to four plain, so that no more
-than a block of logits is ever in memory. The derivative of the whole by a block's part is exp(l_block - l) and 1.
+Both losses need only sums over a block's items, one logarithmic and up to four plain, so that no more than a block of
+logits is ever in memory. The derivative of the whole by a block's part is exp(l_block - l) and 1.
 
 Source: MoPQ, Section 3.2 and Equation 6, over more items than fit.
 
@@ -21,11 +21,11 @@ from rails_ray.losses.negatives import Roles
 
 
 class Sums(NamedTuple):
-    """What was seen of a query's items.
+    """Sums over the items of each query.
 
-    log_negatives: log of the sum of exp(logit) over negatives; -inf where there were none.
-    plain: logit of the positive; and where the point-wise loss is wanted, softplus(-(s + b)) over relevant items, how
-        many of these, and softplus(s + b) over negatives.
+    log_negatives: log of the sum of exp(logit) over negatives; -inf if there are none.
+    plain: logit of the positive; for the point-wise loss also softplus(-(s + b)) over relevant items, how many these
+        are, and softplus(s + b) over negatives.
     """
 
     log_negatives: Float[Tensor, " B"]
@@ -33,10 +33,10 @@ class Sums(NamedTuple):
 
 
 def sums_of(logits: Float[Tensor, "B N"], roles: Roles, offset: Float[Tensor, ""] | None) -> Sums:
-    """Of a block.
+    """The sums over a block.
 
     Args:
-        offset: b of the point-wise loss; None where that is not wanted.
+        offset: b of the point-wise loss; None without that loss.
     """
     columns = torch.arange(logits.shape[1], device=logits.device)
     is_positive = columns == roles.positive.unsqueeze(1)
@@ -49,7 +49,7 @@ def sums_of(logits: Float[Tensor, "B N"], roles: Roles, offset: Float[Tensor, ""
 
 
 def log_sum_exp(logits: Float[Tensor, "B N"]) -> Float[Tensor, " B"]:
-    """-inf, with a gradient of 0, where a line is empty or -inf throughout: torch's own has NaN there."""
+    """Like torch's, but -inf with a gradient of 0 where a line is empty or -inf throughout: torch's has NaN there."""
     if not logits.shape[1]:
         return logits.sum(dim=1) - torch.inf
     highest = logits.detach().amax(dim=1)
@@ -60,12 +60,12 @@ def log_sum_exp(logits: Float[Tensor, "B N"]) -> Float[Tensor, " B"]:
 
 
 def merged(one: Sums, other: Sums) -> Sums:
-    """Of the items of both."""
+    """The sums over the items of both."""
     return Sums(torch.logaddexp(one.log_negatives, other.log_negatives), one.plain + other.plain)
 
 
 def slopes(part: Sums, whole: Sums, slope_of_whole: Sums) -> Sums:
-    """The derivative of a loss by the sums of one block, from that by the sums of all of them."""
+    """The derivative of a loss by the sums of one block, from its derivative by the sums of all blocks."""
     share = (part.log_negatives - whole.log_negatives).exp()
     share = torch.where(part.log_negatives == -torch.inf, 0.0, share)  # 0 / 0 where there are no negatives at all
     return Sums(slope_of_whole.log_negatives * share, slope_of_whole.plain)

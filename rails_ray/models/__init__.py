@@ -40,11 +40,11 @@ class Model(Protocol):
 
     @property
     def vector_width(self) -> int | None:
-        """D of queries that are vectors; None where they are none."""
+        """D if queries are vectors, None otherwise."""
 
     @property
     def representation_width(self) -> int | None:
-        """D of the representations that `query_state` takes; None where it takes none."""
+        """D of the representations that `query_state` takes; None if it takes none."""
 
     def query_features(self, inputs: Any) -> Any:
         """What `encode_queries` reads, from inputs of the form that the model reads."""
@@ -52,7 +52,7 @@ class Model(Protocol):
     def encode_queries(self, features: Any) -> AnyQuery: ...
 
     def query_state(self, representation: Float[Tensor, "B D"]) -> AnyQuery:
-        """From representations that were made elsewhere."""
+        """The state of queries whose representations were made elsewhere."""
 
     def item_features(self, inputs: Any) -> Any:
         """What `encode_items` reads, from the inputs of items."""
@@ -63,7 +63,7 @@ class Model(Protocol):
         """Whether nothing in a query tells it from another, so that it is refused."""
 
     def are_known(self, inputs: Any) -> Sequence[bool | None]:
-        """Of each query, whether training saw any part of it; None where the model cannot tell."""
+        """For each query, whether training saw any part of it; None if the model cannot tell."""
 
     def parameters(self) -> Any: ...
 

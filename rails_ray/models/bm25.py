@@ -32,7 +32,7 @@ class Bm25Model(nn.Module):
 
     Args:
         k1, b: as in the equation.
-        max_terms: M at most.
+        max_terms: M, terms that an item keeps at most.
     """
 
     form = "text"
@@ -76,7 +76,7 @@ class Bm25Model(nn.Module):
         raise ValueError("a query of BM25 must be a text, got a representation")
 
     def encode_items(self, features: Bags) -> TermWeights:
-        """As many places as `max_terms`, so that all parts of an index are of one shape."""
+        """States with `max_terms` places, so that all parts of an index have one shape."""
         terms, weights = padded(features, self.weights(features))
         best = weights.topk(min(self.max_terms, weights.shape[1]), dim=1).indices.sort(dim=1).values
         more = self.max_terms - best.shape[1]
@@ -96,7 +96,7 @@ class Bm25Model(nn.Module):
         return (idf * counts * (self.k1 + 1) / damped).float()
 
     def _num_holding(self, terms: Int[Tensor, " W"]) -> Int[Tensor, " W"]:
-        """n(t); 0 of a term that no item of the run holds."""
+        """n(t); 0 for a term that no item of the run holds."""
         if not len(self.terms):
             return torch.zeros_like(terms)
         place = torch.searchsorted(self.terms, terms).clamp(max=len(self.terms) - 1)
@@ -106,7 +106,7 @@ class Bm25Model(nn.Module):
         return not words(query)
 
     def are_known(self, inputs: Sequence[str]) -> list[bool]:
-        """Of each query, whether an item of the run holds any of its words."""
+        """For each query, whether an item of the run holds any of its words."""
         bags = counted(inputs)
         return (bags.counts(self._num_holding(bags.tokens) > 0) > 0).tolist()
 

@@ -14,7 +14,7 @@ from rails_ray.similarities.states import ItemState, QueryState
 
 
 class DualEncoder(nn.Module):
-    """Encode queries, encode items, score the ones against the others."""
+    """Encodes queries and items, and scores queries against items."""
 
     def __init__(
         self,
@@ -64,19 +64,19 @@ class DualEncoder(nn.Module):
     def encode_queries(self, features: Any, precision: torch.dtype = torch.float32) -> QueryState:
         """
         Args:
-            precision: of the encoder's products; of what follows, that of the weights.
+            precision: dtype of the encoder's products; what follows is in the weights' dtype.
         """
         return self.query_state(self._representations(self.encoder.queries, features, precision))
 
     def query_state(self, representation: Float[Tensor, "B D"]) -> QueryState:
-        """From representations that were made elsewhere."""
+        """The state of queries whose representations were made elsewhere."""
         state: QueryState = self.query_components(representation)
         return state
 
     def encode_items(self, features: Any, precision: torch.dtype = torch.float32) -> ItemState:
         """
         Args:
-            precision: as of `encode_queries`.
+            precision: as in `encode_queries`.
         """
         state: ItemState = self.item_components(self._representations(self.encoder.items, features, precision))
         return state

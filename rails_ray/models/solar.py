@@ -17,7 +17,7 @@ from rails_ray.encoders.solar import Chunk, ChunksConfig, Vectors, tokens_of
 from rails_ray.similarities.look_up import LookUp, LookUpConfig
 from rails_ray.similarities.states import Codes, Tables
 
-NUM_PREDICTED = 10  # buckets of a chunk, among which a new item's is chosen by their loads; chosen, not tuned
+NUM_PREDICTED = 10  # buckets of a chunk, from which their loads choose a new item's; not tuned
 BATCH_SIZE = 128  # texts at a time for which buckets are predicted
 
 
@@ -25,7 +25,7 @@ class Solar(nn.Module):
     """What is served: the trained chunks. It has the surface of `Model` for queries; its items are codes.
 
     Args:
-        chunks: by number; those that were not trained are missing, and count nothing.
+        chunks: the trained chunks by number; a missing chunk counts nothing.
     """
 
     def __init__(self, config: ChunksConfig, compared: LookUpConfig, chunks: Mapping[int, Chunk]) -> None:
@@ -61,11 +61,11 @@ class Solar(nn.Module):
         return self.first.features(inputs)
 
     def is_blank(self, query: Any) -> bool:
-        """Never: a query of which no token is known is answered too, by the biases."""
+        """Never: the biases answer a query without any known token."""
         return False
 
     def are_known(self, inputs: Any) -> list[bool]:
-        """Of each query, whether training saw any of its tokens; of a vector, whether it is not 0."""
+        """For each query, whether training saw any of its tokens; for a vector, whether it is not 0."""
         if self.config.input == "vector":
             return torch.as_tensor(np.asarray(inputs)).any(dim=1).tolist()
         return (num_known(tokens_of(self.config, inputs), self.first.known) > 0).tolist()
@@ -75,7 +75,7 @@ class Solar(nn.Module):
         """What buckets add to a score: their probabilities or logits, over the number of chunks.
 
         Args:
-            precision: of the products; tables are float32.
+            precision: dtype of the products; tables are float32.
         """
         device = self.first.hidden_bias.device
         tables = torch.zeros(len(features), self.config.num_chunks, self.config.num_buckets, device=device)
@@ -89,7 +89,7 @@ class Solar(nn.Module):
         raise ValueError("a query of SOLAR must be a text, features or a vector, got a representation")
 
     def item_features(self, inputs: Any) -> Codes:
-        """From codes [X, K] that were looked up."""
+        """Features of items, from their codes [X, K]."""
         return Codes(torch.as_tensor(inputs))
 
     def encode_items(self, features: Codes) -> Codes:
@@ -99,11 +99,11 @@ class Solar(nn.Module):
 
 @dataclass(frozen=True)
 class Predicted:
-    """The buckets that SOLAR predicts for texts of which it knows a word.
+    """The buckets that SOLAR predicts for N' of N texts, in which it knows a word.
 
-    is_known: whether it does, of all texts [N].
-    chunks: those that are trained, K' of K.
-    buckets: of the others in each of these, best first [N', K', C].
+    is_known: whether it knows a word of each text [N].
+    chunks: the trained chunks, K' of K.
+    buckets: the known texts' buckets in each of these chunks, best first [N', K', C].
     """
 
     is_known: NDArray[np.bool_]
@@ -112,7 +112,7 @@ class Predicted:
 
 
 def predicted_buckets(model: Solar, texts: list[str]) -> Predicted:
-    """What codes of new items can be chosen from."""
+    """The buckets from which codes of new items can be chosen."""
     is_known = np.array(model.are_known(texts), dtype=bool)
     known = [text for text, own in zip(texts, is_known, strict=True) if own]
     chunks = [int(name) for name in model.chunks]

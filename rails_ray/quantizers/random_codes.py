@@ -30,7 +30,7 @@ from rails_ray.item_ids import ItemId
 # 1.79, 1.09, 1.06, 1.06 and 1.03 where the mean is 33 items; 6.7, 2.7, 2.7, 2.0 and 2.0 where it is 1.5. There
 # 1.33 is the least that can be, as some posting has 2 items.
 NUM_CHOICES = 4
-# What a model predicts may be lopsided; yet no posting is to get longer than those of `hashed`.
+# What a model predicts may be lopsided; yet no posting shall get longer than `hashed` makes it.
 MAX_LOAD_RATIO = 1.5
 
 Ids = Sequence[ItemId]
@@ -78,13 +78,13 @@ def loads(codes: Integer[ndarray, "X K"], num_buckets: int) -> Int64[ndarray, "K
 def add(
     codes: Integer[ndarray, "X K"], new_ids: Ids, *, num_buckets: int, seed: int, num_choices: int = NUM_CHOICES
 ) -> Int32[ndarray, "N K"]:
-    """Codes of new items: in each chunk the least loaded of a few hashed buckets, the first of those that are equal.
+    """Codes of new items: in each chunk the least loaded of a few hashed buckets, the first among equals.
 
-    Items are taken in the order given, each with those before it counted.
+    Items are taken in the order given; each counts for the next ones.
 
     Args:
-        codes: of the items that are there.
-        num_choices: hashed buckets of an item in each chunk, of which the first is that of `hashed`.
+        codes: codes of the items that are there.
+        num_choices: hashed buckets of an item in each chunk; the first is the one that `hashed` gives.
 
     Raises:
         ValueError: if an id is repeated, a code is no bucket, or num_buckets or num_choices is below 1.
@@ -106,10 +106,10 @@ def nearest_predicted(
     """Codes of new items near what a model predicts for them, so that they are found before it is trained again.
 
     In each chunk it is the first predicted bucket that, with the item in it, holds at most `max_load_ratio` times the
-    mean load; where there is none, the least loaded of them. Items are taken in the order given.
+    mean load; if there is none, the least loaded of them. Items are taken in the order given.
 
     Args:
-        codes: of the items that are there.
+        codes: codes of the items that are there.
         predicted: the most probable buckets of each chunk, best first.
         max_load_ratio: at least 1.
 
@@ -135,12 +135,13 @@ def inherit(
     seed: int,
     num_choices: int = NUM_CHOICES,
 ) -> tuple[Int32[ndarray, "X K"], Bool[ndarray, " X"]]:
-    """Codes of a corpus of which a former version had some items: these keep theirs, the others are added.
+    """Codes of a corpus that shares items with a former version: these keep their codes, the others are added.
 
-    What the former version had and the corpus has not is counted no more.
+    Items that only the former version had no longer count.
 
     Args:
-        known_ids: of the former version's items, with their codes.
+        known_ids: ids of the former version's items.
+        known_codes: their codes.
 
     Returns:
         Codes by item row, and which items are new.
@@ -184,8 +185,8 @@ def _placed(
     """One choice for each item and chunk, item after item; all chunks at once, as they know nothing of each other.
 
     Args:
-        held: loads before, which are counted up.
-        most: by item, the load up to which a bucket is as good as an empty one; by default the least loaded is taken.
+        held: loads so far; they are counted up in place.
+        most: for each item, the load up to which a bucket is as good as an empty one; by default the least loaded is taken.
     """
     chunks = np.arange(len(held))
     codes = np.empty(choices.shape[:2], np.int32)
@@ -193,7 +194,7 @@ def _placed(
         with_it = held[chunks[:, None], among] + 1  # [K, C]
         if most is not None:
             with_it[with_it <= most[item]] = 0
-        codes[item] = among[chunks, with_it.argmin(axis=1)]  # the first of those that are equal
+        codes[item] = among[chunks, with_it.argmin(axis=1)]  # the first among equals
         held[chunks, codes[item]] += 1
     return codes
 

@@ -9,6 +9,7 @@ threshold.
 |                 | average, combined top-k                        |                                        |
 | `look_up`       | SOLAR, Section 4, and product quantization:    | `FullLookUp` always, `Inverted` where  |
 |                 | every item, or those in a query's buckets      | its certificate says so                |
+| `bm25`          | none: the sum over a query's postings          | always                                 |
 | `sharded`       | one corpus in several parts                    | as its parts are                       |
 
 `candidates` and `rescore` are the two stages of the approximate methods, `certificate` what an answer proves.
@@ -29,10 +30,10 @@ class Retriever(Protocol, Generic[Query]):
 
     @property
     def is_exact(self) -> bool:
-        """Whether an answer always equals that of brute force."""
+        """Whether every answer equals brute force's."""
 
     def search(self, query: Query, wanted: Wanted) -> Found:
-        """What is wanted of each query. A list is short where fewer items are left; that of `inverted` also where fewer
+        """What is wanted of each query. A list is short if fewer items are left, and for `inverted` also if fewer items
         stand in the buckets that it looks up.
 
         Raises:

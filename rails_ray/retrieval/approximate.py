@@ -36,8 +36,8 @@ class Lists:
     """How many items the lists of a first stage hold.
 
     Args:
-        num_per_embedding: by each pair of components; 0 for none.
-        num_by_average: by the mean component; 0 for none.
+        num_per_embedding: length of each pair of components' list; 0 for no such lists.
+        num_by_average: length of the list by the mean component; 0 for no such list.
     """
 
     num_per_embedding: int = 0
@@ -59,7 +59,7 @@ class Lists:
 
 
 class Approximate:
-    """Search in two stages, the first of which may miss an item; the bound says whether it can have.
+    """Search in two stages. The first may miss an item; the bound says whether it can have.
 
     Args:
         first_stage: the indexes of the items, if they are made already.
@@ -80,13 +80,13 @@ class Approximate:
 
     @property
     def is_exact(self) -> bool:
-        """With one component on each side, its cosine, and the average, is the score itself."""
+        """Whether both sides have one component: its cosine, and the average's, is the score itself."""
         return self.num_pairs == 1
 
     def search(self, query: QueryState, wanted: Wanted) -> Found:
-        """The contract of `Retriever`. The k best are those of at least k candidates; what reaches a threshold is found
-        among the candidates of the lists as wide as they are given. With one component on each side a threshold leaves
-        no first stage to do: the scan compares the cosines with it.
+        """The contract of `Retriever`. The k best come from at least k candidates; for a threshold the lists keep their
+        given widths. With one component on each side a threshold needs no first stage: the scan compares the cosines
+        with it.
 
         Raises:
             ValueError: also if all lists of the first stage together are shorter than k.
@@ -109,8 +109,8 @@ class Approximate:
         return running.found(num_scored, num_left, bound=bound, reason=reason, item_rows=item_rows)
 
     def _at_least(self, query: QueryState, least: Int[Tensor, " B"], mask: Mask | None) -> Candidates:
-        """Candidates of the lists as wide as they are given, widened while a query has too few of them and there are
-        more."""
+        """Candidates from lists of the given widths, which are doubled while a query has too few candidates and there
+        are more."""
         lists = self.lists
         found = self._candidates(query, lists, mask)
         while lists.longest < len(self.items) and (found.is_there.sum(dim=1) < least).any():
@@ -138,7 +138,7 @@ class Approximate:
         return found[0] if len(found) == 1 else union(*found)
 
     def _bound(self, found: Candidates) -> tuple[Float[Tensor, " B"], str | None]:
-        """What no item outside the candidates scores above, and why that is not known."""
+        """A score that no item outside the candidates exceeds, and why, if so, it is not known."""
         if self.is_exact:
             return torch.full_like(found.last_cosine, -torch.inf), None
         is_unknown = self.per_embedding is None and bool(found.last_cosine.isposinf().any())

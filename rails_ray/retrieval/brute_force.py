@@ -50,7 +50,7 @@ class BruteForce:
         """The contract of `Retriever`.
 
         Args:
-            floor: a score that the answer is known to need no item below.
+            floor: a score below which the answer is known to need no item.
         """
         check_query(query, self.similarity, self.items)
         wanted.check_queries(len(query))
@@ -63,8 +63,8 @@ class BruteForce:
         return running.found(num_scored, wanted.num_left(len(query), len(self.items), device))
 
     def log_sum_exp(self, query: QueryState, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
-        """Log of the sum over all items that are not hidden of exp(logit), added up in float64; the logsumexp of those
-        of several shards is that of their corpus."""
+        """Log of the sum of exp(logit) over all items that are not hidden, added up in float64. The log-sum-exp of
+        several shards' values is the value of their corpus."""
         check_query(query, self.similarity, self.items)
         blocks = ((first, self.similarity.scores(query, items)) for first, items in self._blocks(len(query)))
         return log_sum_exp(blocks, query.temperature, logit, mask)
@@ -89,7 +89,7 @@ def log_sum_exp(
     logit: ScoreLogit,
     mask: Mask | None = None,
 ) -> Float[Tensor, " B"]:
-    """The same of the scores of consecutive blocks of items: (first item row, scores) of each."""
+    """The same from consecutive blocks of items: (first item row, scores) of each."""
     total = torch.full_like(temperature, -torch.inf, dtype=torch.float64)
     for first, scores in blocks:
         logits = logit(scores, temperature).double()

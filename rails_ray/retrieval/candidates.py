@@ -26,8 +26,8 @@ from rails_ray.wanted import Wanted
 class Candidates:
     """
     item_rows, is_there: the candidates of each query, each once.
-    last_cosine: max_p t_p, the largest cosine with which an item outside all lists can have been left out; -inf where
-        the lists hold all items, inf where nothing is known.
+    last_cosine: max_p t_p, the largest cosine that an item outside all lists can have; -inf if the lists hold all
+        items, inf if nothing is known.
     """
 
     item_rows: Int[Tensor, "B C"]
@@ -69,7 +69,7 @@ class ByAverage:
         self.index = FlatIndex(items.average)
 
     def __call__(self, query: QueryState, width: int, mask: Mask | None = None) -> Candidates:
-        """`width` items (or all); nothing is known of the cosines of the others."""
+        """`width` items (or all); nothing is known about the other items' cosines."""
         num_items = len(self.index.vectors)
         found = self.index.search(query.average, Wanted(width, mask=mask))
         last = torch.full((len(query),), torch.inf if width < num_items else -torch.inf, device=found.scores.device)
@@ -93,7 +93,7 @@ class FirstStage:
 
 
 def union(first: Candidates, second: Candidates) -> Candidates:
-    """The candidates of both; what is outside is outside each."""
+    """The candidates of either; an item outside the union is outside both."""
     rows = torch.cat([first.item_rows, second.item_rows], dim=1)
     is_there = torch.cat([first.is_there, second.is_there], dim=1)
     return Candidates(*distinct(rows, is_there), torch.minimum(first.last_cosine, second.last_cosine))

@@ -1,12 +1,12 @@
-"""What an answer proves of the items that were passed over.
+"""What an answer proves about the items that were passed over.
 
-With t_p the cosine of the last item that component p's EXACT list accepted, every item outside all lists has
+Let t_p be the cosine of the last item that component p's EXACT list accepted. Every item outside all lists has
 c_p <= t_p for each p, and as gates are convex
 
     score(q, x) <= max_p c_p(q, x) <= bound = max_p t_p          for every x that was not scored
 
-so that an answer whose k-th score reaches the bound is the exact one, and otherwise none of the exact k scores more
-than bound - S_k above what is there.
+so that an answer whose k-th score S_k reaches the bound is exact; otherwise each of the exact k scores exceeds the one
+found in its place by at most bound - S_k.
 
 Source: RAILS, Section 3.2, Theorems 2 and 3.
 Differs from the source: both theorems bound by the largest *score* among the (K+1)-th items of the lists. That is no
@@ -21,7 +21,7 @@ Axes: B queries, P pairs of components, d width of a component.
 
 import torch
 
-FULL = torch.finfo(torch.float32).eps / 2  # of one rounded operation, relative
+FULL = torch.finfo(torch.float32).eps / 2  # relative error of one rounded operation
 
 
 def rounding_slack(num_pairs: int, width: int, stored: torch.dtype) -> float:

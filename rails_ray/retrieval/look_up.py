@@ -2,8 +2,8 @@
 
     score(q, x) = sum_k T_k[code_k(x)]
 
-Of each chunk k the m buckets with the largest entries are posted, t_k being the last of these entries. An item that is
-not posted in chunk k has T_k[code_k(x)] <= t_k, so that
+Each chunk k posts the m buckets with its largest entries; t_k is the last of these entries. An item that is not posted
+in chunk k has T_k[code_k(x)] <= t_k, so that
 
     U(q, x) = sum_k max(T_k[code_k(x)], t_k) = sum_k t_k + sum over the chunks that post x of (T_k[code_k(x)] - t_k)
 
@@ -12,7 +12,7 @@ score; what is not scored scores no more than the largest U left, which is sum_k
 
 Source: SOLAR, Section 4 (inference, Figure 2).
 Differs from the source: candidates are ordered by U and then scored, which proves what was missed. The paper answers
-with the sum over the chunks that post an item, in which the others count as 0 (weights T at `InvertedIndex`).
+with the sum over the chunks that post an item; the others count as 0 (weights T at `InvertedIndex`).
 
 Axes: B queries, X items, C candidates, K chunks, R buckets of a chunk, M parts of a code, L entries of a table.
 """
@@ -45,7 +45,7 @@ class FullLookUp:
     """Exact search that scores every item.
 
     Args:
-        index: of the items' codes.
+        index: index of the items' codes.
     """
 
     is_exact = True
@@ -64,7 +64,7 @@ class FullLookUp:
         return self.index.search(query.tables, wanted)
 
     def log_sum_exp(self, query: Tables, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
-        """That of `BruteForce`."""
+        """As in `BruteForce`."""
         check_tables(query, self.items.codes.shape[1])
         return log_sum_exp(self.index.blocks(query.tables), query.temperature, logit, mask)
 
@@ -73,7 +73,7 @@ class Inverted:
     """Search among the items that stand in a query's best buckets; the bound says whether one was missed.
 
     Args:
-        index: of the items' codes.
+        index: index of the items' codes.
         num_probes: m, buckets of each chunk.
         num_candidates: items that get their whole score.
     """
@@ -91,14 +91,14 @@ class Inverted:
 
     @property
     def is_exact(self) -> bool:
-        """Where every bucket is posted and every item is a candidate."""
+        """Whether every bucket is posted and every item is a candidate."""
         return self.num_probes == self.index.num_buckets and self.num_candidates >= len(self.items)
 
     def search(self, query: Tables, wanted: Wanted) -> Found:
-        """The contract of `Retriever`, of the items in posted buckets. The k best are found among the `num_candidates`
-        best by U. With a threshold all items with U at or above it are scored, however many they are, so that an answer
-        is exact where the threshold lies above sum_k t_k; where `at_least` is given, the `num_candidates` best by U are
-        scored too.
+        """The contract of `Retriever`, among the items in posted buckets. The k best are found among the
+        `num_candidates` best by U. With a threshold all items with U at or above it are scored, however many they are,
+        so that an answer is exact if the threshold lies above sum_k t_k; with `at_least` the `num_candidates` best by U
+        are scored too.
 
         Raises:
             ValueError: also if k is above `num_candidates`, unless a threshold is given.
@@ -120,7 +120,7 @@ class Inverted:
         return parts[0] if len(parts) == 1 else _joined(parts)
 
     def _search(self, query: Tables, wanted: Wanted, num_left: Int[Tensor, " B"]) -> Found:
-        """Of all queries at once."""
+        """The answer for all queries at once."""
         posted = Posted(query, self.num_probes)
         touched = self._touched(posted, wanted)
         sums = touched.top_k.scores
@@ -138,11 +138,11 @@ class Inverted:
         most = self.num_candidates + 1
         if wanted.threshold is not None:
             num_postings = self.index.num_postings(posted.buckets)
-            most = max(int(num_postings.max()) if len(num_postings) else 0, 1)  # they can touch
+            most = max(int(num_postings.max()) if len(num_postings) else 0, 1)  # items that they can touch
         return self.index.candidates(posted.buckets, posted.weights, most, wanted.mask)
 
     def _num_scored(self, posted: "Posted", touched: Summed, wanted: Wanted) -> tuple[Int[Tensor, " B"], int]:
-        """How many of the items by U are candidates of each query, and a number that is at most."""
+        """How many of the best items by U are candidates of each query, and an upper bound for all queries."""
         if wanted.threshold is None:
             return touched.num_touched.clamp(max=self.num_candidates), self.num_candidates
         sums = touched.top_k.scores
@@ -172,7 +172,7 @@ class Inverted:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What follows of an item's score from the sum of its weights T - t.
+    """What the sum of an item's weights T - t says about its score.
 
     Weights and their sum are rounded in float32, by at most K + 1 roundings of 2^-24 relative, as all terms are at
     least 0; sum_k t_k and a score are added up in float64, by at most K roundings of 2^-53 of the entries' sizes. A
@@ -189,7 +189,7 @@ class Bounds:
     num_chunks: int
 
     def __call__(self, sums: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
-        """Scores that items with these sums of weights stay below; -inf where there is none."""
+        """Scores that items with these sums of weights stay below; -inf for a sum of -inf, which is no item."""
         most = self.least + self.num_chunks * 2.0**-50 * self.sizes
         roundings = 1 + (self.num_chunks + 2) * 2.0**-23
         upper = (most[:, None] + sums.double() * roundings).float()
@@ -210,12 +210,12 @@ class Posted:
 
 def check_tables(query: Tables, num_parts: int) -> None:
     """Raises:
-    ValueError: if the query is not finite or has not one table for each part of a code.
+    ValueError: if the query is not finite or does not have one table for each part of a code.
     """
     tables = query.tables
     if tables.shape[1] != num_parts:
         raise ValueError(f"tables must have the {num_parts} parts of the codes, got {tables.shape[1]}")
-    if not tables.sum().isfinite():  # a sum reads as fast as memory can, and only where all are finite it may be finite
+    if not tables.sum().isfinite():  # a sum is as fast as memory, and finite only if all are
         is_finite = tables.isfinite().flatten(start_dim=1).all(dim=1)
         if not is_finite.all():
             line = int((~is_finite).nonzero()[0])
@@ -225,15 +225,15 @@ def check_tables(query: Tables, num_parts: int) -> None:
 def left_out(
     sums: Float[Tensor, "B C"], num_scored: Int[Tensor, " B"], num_left: Int[Tensor, " B"]
 ) -> Float[Tensor, "B 1"]:
-    """The largest sum of an item that was not scored: the next in line, 0 where it stands in no bucket that is posted,
-    and -inf where there is none."""
+    """The largest sum of an item that was not scored: the next in line, 0 if that stands in no posted bucket, -inf if
+    there is no such item."""
     following = F.pad(sums, (0, 1), value=-torch.inf).gather(1, num_scored[:, None])
     is_untouched = (following == -torch.inf) & (num_scored < num_left)[:, None]
     return following.masked_fill(is_untouched, 0.0)
 
 
 def _joined(parts: list[Found]) -> Found:
-    """The answers of a batch from those of its blocks."""
+    """The answers of a batch, from the answers of its blocks."""
     longest = max(part.k for part in parts)
     return Found(
         torch.cat([F.pad(part.scores, (0, longest - part.k), value=-torch.inf) for part in parts]),

@@ -31,7 +31,7 @@ def candidate_scores(
     Args:
         floor: a candidate whose score cannot reach it may get -inf too.
     """
-    items = replace(items, average=None)  # which no similarity reads
+    items = replace(items, average=None)  # no similarity reads it
     size = max(BLOCK_PAIRS // max(found.item_rows.shape[1] * math.prod(similarity.num_components), 1), 1)
     scores = []
     for first in range(0, max(len(query), 1), size):

@@ -3,8 +3,8 @@ is sent what each answers, or the exception that came instead.
 
     rounds.send(None) -> AskShards    rounds.send(answers) -> AskShards ..    StopIteration(value) at the end
 
-Who drives it brings the requests to the shards; a test does so by hand. What it does between two rounds may take a
-while: a table may have to be made.
+Whoever drives it brings the requests to the shards; a test does so by hand. The work between two rounds may take a
+while, as a table may have to be made.
 
 Axes: B queries.
 """
@@ -27,7 +27,7 @@ Policy = TypeVar("Policy")
 
 @dataclass(frozen=True)
 class AskShards:
-    """Ask each shard for the answer of a method to these arguments."""
+    """Ask each shard for a method's answer to these arguments."""
 
     method: str
     arguments: tuple[Any, ...]
@@ -48,8 +48,8 @@ def search_rounds(
     A shard that fails in the first of two rounds is not in the normaliser, and so it is not in the answer.
 
     Args:
-        plan: the policy and what to ask for, from the log-sum-exp of each query over the corpus [B] where it is needed.
-        needs_normaliser: whether it is; it takes a round of its own.
+        plan: gives the policy and what to ask for, from each query's log-sum-exp over the corpus [B] if that is needed.
+        needs_normaliser: whether the log-sum-exp is needed; it takes a round of its own.
 
     Raises:
         ValueError: if a shard refuses the request.
@@ -68,8 +68,7 @@ def search_rounds(
 
 
 def log_normaliser(answers: Sequence[NDArray[np.float64] | BaseException]) -> NDArray[np.float64]:
-    """The log-sum-exp of the whole corpus [B] from those of its shards; of those that answered, as no others count
-    as searched.
+    """The log-sum-exp of the whole corpus [B], from the shards that answered, as no others count as searched.
 
     Raises:
         ValueError: if a shard refused the request.

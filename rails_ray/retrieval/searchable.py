@@ -36,12 +36,12 @@ from rails_ray.wanted import Found, Wanted
 
 @dataclass(frozen=True, kw_only=True)
 class Widths:
-    """How much the first stage of a search looks at; a method reads those that it has a use for.
+    """How much the first stage of a search looks at. A method reads only the fields that name it.
 
     Args:
-        num_candidates: items by the average component, of `average` and `combined`; by posted buckets, of `inverted`.
-        num_per_embedding: items by each pair of components, of `per_embedding`, `combined` and `two_pass`.
-        num_probes: buckets of each chunk, of `inverted`; None for NUM_PROBES, or all if that is fewer.
+        num_candidates: items that `average` and `combined` take by the average component, `inverted` by posted buckets.
+        num_per_embedding: items that `per_embedding`, `combined` and `two_pass` take by each pair of components.
+        num_probes: buckets of each chunk that `inverted` looks up; None for NUM_PROBES, or all if there are fewer.
     """
 
     num_candidates: int = 1000
@@ -86,7 +86,7 @@ class Searchable(Protocol, Generic[Query]):
         """
 
     def log_sum_exp(self, query: Query, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
-        """Log of the sum over all items that are not hidden of exp(logit), in float64."""
+        """Log of the sum of exp(logit) over all items that are not hidden, in float64."""
 
     def explain(self, query: Query, item_rows: Sequence[int]) -> Explained:
         """The parts of the scores of these items."""
@@ -143,7 +143,7 @@ class ByComponents:
 
 
 class ByCodes:
-    """Items with codes. What a search of them compiles is compiled as this is made.
+    """Items with codes. Making it compiles the loops that a search runs.
 
     Raises:
         ValueError: if a code is no bucket.

@@ -1,7 +1,7 @@
 """One corpus in several parts: how their answers become one.
 
 A shard holds consecutive item rows and answers with the rows of the whole corpus. As each shard gives its own k best,
-the k best of all answers are those of the corpus, ties included (`top_k`); so are all items at or above a threshold.
+the k best of all answers are the corpus's, ties included (`top_k`); so are all items at or above a threshold.
 No item that any shard passed over scores above the largest of the shards' bounds, so exactness survives: the last
 merged score is compared with that.
 """
@@ -20,15 +20,15 @@ def of_corpus(found: Found, first_row: int) -> Found:
     """What a shard found, with rows of the corpus.
 
     Args:
-        first_row: of the shard.
+        first_row: the shard's first row in the corpus.
     """
     is_there = found.scores > -torch.inf
     return replace(found, item_rows=torch.where(is_there, found.item_rows + first_row, 0))
 
 
 def merge(parts: Sequence[Found], wanted: Wanted) -> Found:
-    """The answer of the whole, of as many places as its longest list needs, from those of all shards to the same
-    question, with rows of the corpus."""
+    """The corpus's answer, from all shards' answers to the same question, with rows of the corpus. It has as many
+    places as its longest list needs."""
     best = top_k.merge(parts, wanted.k)
     reach = torch.full_like(parts[0].bound, torch.finfo(torch.float32).min)
     if wanted.threshold is not None:

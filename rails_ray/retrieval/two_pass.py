@@ -46,9 +46,9 @@ class TwoPass:
         self.num_per_embedding = num_per_embedding
 
     def search(self, query: QueryState, wanted: Wanted) -> Found:
-        """The contract of `Retriever`. An item counts as scored once, in whichever pass it was.
+        """The contract of `Retriever`. An item counts as scored once, even if both passes score it.
 
-        A threshold is what the first pass is there to find, so candidates are taken only where items below it may be
+        The first pass only finds a threshold. If one is given, candidates are taken only if items below it may be
         needed.
         """
         check_query(query, self.scan.similarity, self.scan.items)

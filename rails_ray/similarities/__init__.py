@@ -1,10 +1,11 @@
-"""Similarities: how well an item answers a query, a number in [-1, 1] (of logits looked up: any number).
+"""Similarities: how well an item answers a query, a number in [-1, 1] (any number if terms or logits are added up).
 
 | member        | paper                                     |
 |---------------|-------------------------------------------|
 | `dot_product` | the two-tower baseline of all five papers |
 | `mol`         | RAILS, Section 2: Mixture of Logits       |
 | `look_up`     | SOLAR, Section 3.3: a sum of look-ups     |
+| `bm25`        | none: a sum over shared terms, a baseline |
 
 `explain` takes a score apart. `states` holds what a similarity compares: the tensors that encoding a query or an item
 leaves behind.
@@ -19,7 +20,7 @@ from rails_ray.similarities.states import ItemState, QueryState
 
 
 class Scored(NamedTuple):
-    """Scores and, where the similarity has a gate, its gates (each [P] sums to 1)."""
+    """Scores and, if the similarity has a gate, its gates (each [P] sums to 1)."""
 
     scores: Float[Tensor, "B X"]
     gates: Float[Tensor, "B X P"] | None

@@ -28,7 +28,7 @@ NO_TERM = -1  # at the end of a line that has fewer terms than the longest
 class TermCounts(AnyQuery):
     """A batch of queries by their terms, each once.
 
-    counts: how often each term stands in the query; 0 where there is none.
+    counts: how often each term stands in the query; 0 at places without a term.
     temperature: 1, as no tau_q is trained.
     """
 
@@ -49,7 +49,7 @@ class TermCounts(AnyQuery):
 class TermWeights(AnyItems):
     """Items by their terms, each once.
 
-    weights: w(t, x); 0 where there is no term.
+    weights: w(t, x); 0 at places without a term.
     """
 
     kind: ClassVar[str] = "term_weights"
@@ -121,7 +121,7 @@ def sums_of(query: TermCounts, postings: Postings, num_items: int) -> Float[Tens
 
 
 def shares(query: TermCounts, items: TermWeights) -> Float[Tensor, "B X T"]:
-    """What each term of a query adds to the score of each item, in float64; of few items, or of candidates [B C]."""
+    """What each term of a query adds to the score of each item, in float64; for few items, or for candidates [B C]."""
     candidates = items.terms if items.terms.dim() == 3 else items.terms.expand(len(query), -1, -1)
     weights = items.weights if items.weights.dim() == 3 else items.weights.expand(len(query), -1, -1)
     is_shared = (

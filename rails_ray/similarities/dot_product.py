@@ -2,7 +2,7 @@
 
     score(q, x) = <f(q), g(x)>
 
-The case P_Q = P_X = 1 of a mixture, in which nothing is left to gate.
+This is a mixture with P_Q = P_X = 1, which leaves nothing to gate.
 
 Axes: B queries, X items, C candidates.
 """
@@ -23,7 +23,7 @@ class DotProductConfig:
     """A dot product.
 
     Args:
-        temperature: tau of the training logit score / tau, > 0.
+        temperature: tau of the training logit score / tau, above 0.
     """
 
     kind: Literal["dot_product"] = "dot_product"
@@ -55,5 +55,5 @@ class DotProduct(nn.Module):
     def scores(
         self, query: QueryState, items: ItemState, floor: Float[Tensor, " B"] | None = None
     ) -> Float[Tensor, "B X"]:
-        """The contract of `Similarity`; a product costs less than to ask whether it is needed."""
+        """The contract of `Similarity`; a product costs less than asking whether it is needed."""
         return self.forward(query, items).scores

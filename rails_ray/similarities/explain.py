@@ -2,7 +2,7 @@
 
     score(q, x) = sum_pq,px gates[p_q, p_x] * cosines[p_q, p_x]
 
-A sum of look-ups is such a mixture too: of what the trained chunks say, all of the same weight.
+A sum of look-ups is such a mixture too: each trained chunk's part has the same weight.
 
 Axes: B queries, X items, P_Q / P_X components, K chunks.
 """

@@ -2,8 +2,8 @@
 
     score(q, x) = sum_k T_q[k, code_k(x)]
 
-SOLAR's score, whose tables are the probabilities of buckets divided by the number of chunks, so that a score lies in
-[0, 1]: the mean probability of an item's buckets.
+SOLAR's tables hold the probabilities of buckets divided by the number of chunks, so that a score lies in [0, 1]: it is
+the mean probability of an item's buckets.
 
 Source: SOLAR, Section 3.3.
 Differs from the source: the mean where the paper sums; the order is equal.
@@ -28,8 +28,8 @@ class LookUpConfig:
     """A sum of look-ups.
 
     Args:
-        values: what the tables hold: `probability` of a bucket, or its `logit`, under which a bucket that the model
-            excludes counts against an item; scores are then in no fixed range.
+        values: what the tables hold: each bucket's `probability`, or its `logit`, by which a bucket that the model
+            excludes counts against an item. Scores made of logits have no fixed range.
     """
 
     kind: Literal["look_up"] = "look_up"
@@ -58,10 +58,10 @@ class LookUp(nn.Module):
 
     @torch.no_grad()
     def scores(self, query: Tables, items: Codes, floor: Float[Tensor, " B"] | None = None) -> Float[Tensor, "B X"]:
-        """The contract of `Similarity`; no item is passed over, as a look-up costs less than to ask whether.
+        """The contract of `Similarity`; no item is passed over, as a look-up costs less than such a check.
 
         Raises:
-            ValueError: if a code is none of the tables' entries, or has not a part for each table.
+            ValueError: if a code points outside the tables, or does not have one part for each table.
         """
         num_parts, num_entries = query.tables.shape[1:]
         if items.codes.shape[-1] != num_parts:

@@ -31,12 +31,12 @@ class MixtureOfLogitsConfig:
     """Sizes and dropout of a Mixture of Logits.
 
     Args:
-        num_query_components: P_Q.
-        num_item_components: P_X.
-        temperature: tau, > 0.
-        gate_hidden: H, hidden width of w.
-        logit_dropout: share of component logits dropped before w in training, in [0, 1).
-        gate_dropout: share of gates dropped in training, in [0, 1).
+        num_query_components: number P_Q of query components.
+        num_item_components: number P_X of item components.
+        temperature: tau of the training logit score / tau, above 0.
+        gate_hidden: hidden width H of w, the part of the gate that reads the component logits.
+        logit_dropout: share of component logits that training drops before w, in [0, 1).
+        gate_dropout: share of gates that training drops, in [0, 1).
     """
 
     kind: Literal["mixture_of_logits"] = "mixture_of_logits"

@@ -1,12 +1,12 @@
 """What encoding leaves behind: the tensors that a similarity compares and an index stores.
 
-They lie below encoders and retrieval because the first make them, the second stores and searches them, and the
-similarity, below both, scores them.
+They lie below encoders, which make them, below retrieval, which stores and searches them, and below similarities, which
+score them.
 
 There are two kinds. Components are vectors, compared by inner products. Tables and codes are compared by looking up:
 a query has a table of numbers, an item a code of small integers that says which of them are its own.
 
-The state of items says of itself what an index stores (`columns`), and is made again from that (`from_columns`).
+An item state says what an index stores of it (`columns`), and can be made again from that (`from_columns`).
 
 Axes: B queries, X items, C candidates, P_Q / P_X components, P = P_Q * P_X, d width of a component; M parts of a code
 (subspaces of a product quantizer, chunks of SOLAR), L entries of a table for each.
@@ -29,7 +29,7 @@ class AnyQuery(ABC):
     kind: ClassVar[str]
 
     temperature: Float[Tensor, " B"]
-    """tau_q > 0 of each query; 1 where none is trained."""
+    """tau_q > 0 of each query; 1 if none is trained."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -43,7 +43,7 @@ class AnyItems(ABC):
 
     @property
     def num_components(self) -> int:
-        """P_X of the similarity that compares them; 1 where items have no components."""
+        """P_X of the similarity that compares them; 1 if items have no components."""
         return 1
 
     @abstractmethod
@@ -69,7 +69,7 @@ class QueryState(AnyQuery):
     """A batch of encoded queries.
 
     components: f_p(q), each of length 1.
-    gate: u(q), the query's part of the gate's input; None where the similarity has no gate.
+    gate: u(q), the query's part of the gate's input; None if the similarity has no gate.
     temperature: tau_q > 0 of pEBR.
     """
 
@@ -97,8 +97,8 @@ class ItemState(AnyItems):
     """Encoded items: one line per item of a corpus [X], or one per candidate of each query [B C].
 
     components: g_p(x), each of length 1.
-    gate: v(x), the item's part of the gate's input; None where the similarity has no gate.
-    average: the mean component, kept because the `average` search reads nothing else; None where that is not done.
+    gate: v(x), the item's part of the gate's input; None if the similarity has no gate.
+    average: the mean component, kept because the `average` search reads nothing else; None if there is no such search.
     """
 
     kind: ClassVar[str] = "components"
@@ -133,7 +133,7 @@ class Tables(AnyQuery):
     """A batch of queries that are compared by looking up.
 
     tables: what an item adds to its score if part m of its code is l.
-    temperature: tau_q > 0 of pEBR; 1 where none is trained.
+    temperature: tau_q > 0 of pEBR; 1 if none is trained.
     """
 
     kind: ClassVar[str] = "tables"
@@ -213,7 +213,7 @@ def tensors_of(state: AnyQuery | AnyItems) -> list[Tensor]:
 
 
 def with_tensors(state: State, tensors: Sequence[Tensor]) -> State:
-    """`state` with others in place of its tensors, in the order of `tensors_of`."""
+    """`state` with these tensors in place of its own, in the order of `tensors_of`."""
     others = iter(tensors)
     return map_tensors(lambda _: next(others), state)
 

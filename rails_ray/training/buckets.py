@@ -19,16 +19,16 @@ from rails_ray.indexes.inverted import NUM_PROBES
 from rails_ray.losses.bucket_cross_entropy import Positives, bucket_cross_entropy, sampled_bucket_cross_entropy
 from rails_ray.training.step import precision_on
 
-BATCH_SIZE = 512  # queries of a look at the validation split
+BATCH_SIZE = 512  # validation queries encoded at once
 
 
 class BucketStep(nn.Module):
-    """Loss of a chunk on a batch. It shares no more than `precision_on` with `TrainingStep`: its logits are those of
-    buckets, so that it encodes no items and needs neither a contrast nor an objective.
+    """Loss of a chunk on a batch. It shares only `precision_on` with `TrainingStep`: it scores buckets, so that it
+    encodes no items and needs neither a contrast nor an objective.
 
     Args:
         num_sampled: buckets drawn as negatives, the same for the whole batch; 0 for all.
-        precision: of the chunk's products, None for bfloat16 on GPUs and float32 elsewhere; the loss is float32.
+        precision: dtype of the chunk's products, None for bfloat16 on GPUs and float32 elsewhere; the loss is float32.
     """
 
     def __init__(self, chunk: Chunk, *, num_sampled: int = 0, precision: torch.dtype | None = None) -> None:
@@ -56,7 +56,7 @@ class BucketStep(nn.Module):
 
 
 def measured_probes(num_buckets: int) -> int:
-    """The m of a bucket recall: NUM_PROBES, or 2% of fewer buckets, among which all would soon be found."""
+    """The m of a bucket recall: NUM_PROBES, but at most 2% of the buckets, as a larger share would soon hold all."""
     return min(NUM_PROBES, -(-num_buckets // 50))
 
 
@@ -65,7 +65,7 @@ def bucket_recall(chunk: Chunk, features: FeatureRows, positives: Positives, num
     """The share of a query's positive buckets that are among its m most probable ones, mean over queries.
 
     Args:
-        num_probes: m.
+        num_probes: m, buckets looked at per query.
     """
     device = next(chunk.parameters()).device
     is_found = torch.zeros(len(positives.query))

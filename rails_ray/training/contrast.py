@@ -2,13 +2,13 @@
 
 | member              | a query's items                                                                            |
 |---------------------|--------------------------------------------------------------------------------------------|
-| `WithinBatch`       | those of its worker's batch                                                                |
-| `Gathered`          | those of all workers, gathered: MoPQ, Section 3.2 (DCS); its baseline NCS by another gather |
+| `WithinBatch`       | the items of its worker's batch                                                            |
+| `Gathered`          | all workers' items, gathered: MoPQ, Section 3.2 (DCS); its baseline NCS by another gather   |
 | `PrimaryAndImage`   | the same, by the paper's Algorithm 1                                                       |
 | `Streamed`          | the same, block by block round the ring                                                    |
 
-The last three give the loss and the gradient of one process that has the whole batch. All are sums over a worker's
-queries.
+The last three give the loss and the gradient of one process that has the whole batch. Losses are sums over a
+worker's queries.
 
 Axes: B queries, N items of a worker's batch, G items of all workers, P pairs of components.
 """
@@ -67,7 +67,7 @@ class WithinBatch:
 class Gathered:
     """The items of all workers, on each of them.
 
-    gather: `gather_constants` for non-differentiable cross-device sampling, the baseline.
+    gather: how items are exchanged; `gather_constants` is non-differentiable cross-device sampling, the baseline.
     """
 
     gather: Callable[[list[Tensor], Place], list[Tensor]] = gathering.gather
@@ -105,7 +105,7 @@ class PrimaryAndImage:
 
 @dataclass(frozen=True)
 class Streamed:
-    """The items of all workers, so many at a time; for a `Contrastive` objective.
+    """The items of all workers, block by block; for a `Contrastive` objective.
 
     block_size: items that are scored at once.
     """
@@ -143,8 +143,8 @@ class Streamed:
 @dataclass(frozen=True)
 class Shared:
     """
-    place: of this worker's items among those of all workers.
-    item_rows: of all of these.
+    place: where this worker's items stand among all workers' items.
+    item_rows: rows of all workers' items.
     """
 
     place: Place
@@ -165,7 +165,7 @@ class Shared:
         return columns
 
     def roles(self, batch: TrainingBatch) -> Roles:
-        """What each of the items of all workers is to each query."""
+        """What each item, of any worker, is to each query."""
         is_copy = are_copies(self.item_rows)
         return roles_among_copies(self.item_rows, is_copy, self.positive(batch), batch.positive_rows, batch.relevance)
 

@@ -1,7 +1,7 @@
 """The training loop: batches in, a trained model out. It knows neither Ray nor how many workers there are.
 
-All randomness of a step is drawn from the seed and the step's number. So weights, optimiser and the number of steps
-done are the whole state of a run, and one that was cut off goes on from its last checkpoint as if nothing had happened.
+A step draws all its randomness from the seed and its number. So weights, optimiser and the number of steps done are
+the whole state of a run, and an interrupted run goes on from its last checkpoint as if nothing had happened.
 """
 
 import math
@@ -17,7 +17,12 @@ from torch import nn
 from rails_ray.data.batch import Batch
 from rails_ray.training import state
 
-LEAST = {"num_steps": 1, "batch_size": 1, "validate_every": 0, "patience": 0}  # of the fields of `TrainingConfig`
+LEAST = {
+    "num_steps": 1,
+    "batch_size": 1,
+    "validate_every": 0,
+    "patience": 0,
+}  # of `TrainingConfig`'s fields
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": None}
 
 
@@ -26,15 +31,15 @@ class TrainingConfig:
     """How long, on what batches and how fast to train.
 
     Args:
-        num_steps: optimiser steps.
-        batch_size: queries, or histories all of whose positions are queries, per step, over all workers.
-        precision: of the encoder's products in training; `auto` is bfloat16 on GPUs and float32 elsewhere.
-        learning_rate: its peak, after the warm-up; from there it falls linearly to 0.
+        num_steps: optimiser steps to take.
+        batch_size: queries per step over all workers; a model of histories counts histories, each with many queries.
+        precision: dtype of the encoder's products in training; `auto` is bfloat16 on GPUs and float32 elsewhere.
+        learning_rate: peak learning rate, at the end of the warm-up; from there it falls linearly to 0.
         warmup_fraction: share of the steps over which the learning rate rises from 0, in [0, 1).
-        weight_decay: of AdamW.
-        validate_every: steps between two looks at the validation queries; 0 for one, when training has ended.
-        patience: looks without a better one after which training stops; 0 to go on to the end. With several looks the
-            weights of the best are kept.
+        weight_decay: weight decay of AdamW.
+        validate_every: steps between two validations; 0 validates once, at the end.
+        patience: training stops after so many validations without a better one; 0 never stops it early. Of several
+            validations the weights of the best are kept.
     """
 
     num_steps: int = 400
@@ -69,9 +74,9 @@ class Validation:
 @dataclass
 class Progress:
     """
-    losses: of each step done.
-    validations: in order.
-    seconds: that training took, validation included.
+    losses: the loss of each step done.
+    validations: all so far, in order.
+    seconds: the time that training took, validation included.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -84,7 +89,7 @@ class Progress:
         return values[-1] > max(values[:-1], default=-math.inf)
 
     def has_stalled(self, patience: int) -> bool:
-        """Whether so many validations have passed without a better one."""
+        """Whether `patience` validations have passed without a better one."""
         values = [validation.value for validation in self.validations]
         return 0 < patience < len(values) - values.index(max(values)) if values else False
 
@@ -116,16 +121,16 @@ def train(
     Args:
         step: takes a batch and returns its loss; a `TrainingStep`, or a data-parallel wrapper of one.
         batch_of: the batch of a step, by its number from 0.
-        seed: of dropout; another one on each worker.
+        seed: seeds dropout; it differs between workers.
         report: called after each step with the number of steps done and the loss.
-        validate: called every `validate_every` steps, in evaluation mode; the same value on all workers.
-        checkpoint: of the same run, to go on from.
-        save: is handed a checkpoint whenever `is_due` says so.
-        from_each: the values of all workers, by rank; the loss of a step is their mean.
+        validate: called every `validate_every` steps, in evaluation mode; it must return the same value on all workers.
+        checkpoint: a checkpoint of the same run, to go on from.
+        save: takes a checkpoint whenever `is_due` says so.
+        from_each: gives every worker's value, by rank; the loss of a step is their mean.
 
     Raises:
         FloatingPointError: on all workers, as soon as the loss of one is not finite.
-        ValueError: if the checkpoint is not one of such a step.
+        ValueError: if the checkpoint does not fit the step.
     """
     optimizer = torch.optim.AdamW(
         [parameter for parameter in step.parameters() if parameter.requires_grad],

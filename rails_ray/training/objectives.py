@@ -1,6 +1,6 @@
 """What a training step minimises over the scores of a batch: one of the losses, with what it has to learn beside them.
 
-`Contrastive` alone can also be had block by block, of more items than fit.
+Only `Contrastive` can also be computed block by block, over more items than fit in memory.
 
 | member              | paper                                                                        |
 |---------------------|------------------------------------------------------------------------------|
@@ -8,7 +8,7 @@
 | `Pointwise`         | pEBR, Section 2.2.1                                                          |
 | `MaximumLikelihood` | pEBR, Section 2.3                                                            |
 
-What an objective learns is left behind when training ends: no score and no cut-off reads it.
+What an objective learns is thrown away when training ends: no score and no cut-off reads it.
 
 Axes: B queries, N items of the batch, P_Q query components, d width of a component.
 """
@@ -30,7 +30,7 @@ from rails_ray.losses.sampled_softmax import sampled_softmax
 from rails_ray.similarities.states import QueryState
 
 INITIAL_OFFSET = 10.0  # -log(1 - c) of a usual mass c; training moves it
-LARGEST_COUNT = 1e3  # of alpha and beta: a standard deviation of .03 of a score, and no density grows without bound
+LARGEST_COUNT = 1e3  # largest alpha and beta: a score then deviates by .03, and no density grows without bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class ContrastiveConfig:
 
     Args:
         kind: `beta_nce` and `exp_nce` train tau_q, which cut-offs by mass need; `sampled_softmax` (pair-wise) does not.
-        pointwise_weight: of the point-wise loss beside it, which teaches tau_q where to cut; at least 0.
+        pointwise_weight: weight of the point-wise loss, which teaches tau_q where to cut; at least 0.
     """
 
     kind: Literal["beta_nce", "exp_nce", "sampled_softmax"] = "beta_nce"
@@ -73,11 +73,11 @@ class Objective(Protocol):
 
 
 class Contrastive(nn.Module):
-    """Sampled softmax over the logit, and beside it some of the point-wise loss, which gives the logit its level.
+    """Sampled softmax over the logit, plus some of the point-wise loss, which gives the logit its level.
 
     Args:
-        logit: with tau_q (`beta_nce`, `exp_nce`), or with one temperature for all queries (the pair-wise baseline).
-        pointwise_weight: of the point-wise loss; 0 for none.
+        logit: the logit, with tau_q (`beta_nce`, `exp_nce`) or with one temperature for all queries (the pair-wise baseline).
+        pointwise_weight: weight of the point-wise loss; 0 for none.
     """
 
     def __init__(self, logit: ScoreLogit, pointwise_weight: float) -> None:
@@ -111,7 +111,7 @@ class Pointwise(nn.Module):
     """The point-wise loss alone.
 
     Args:
-        logit: of one temperature, as tau_q has no level of its own to learn here.
+        logit: a logit with one temperature, as tau_q has no level of its own to learn here.
     """
 
     def __init__(self, logit: ScoreLogit) -> None:
@@ -127,7 +127,7 @@ class MaximumLikelihood(nn.Module):
     """Beta densities of relevant and irrelevant scores, from heads on the query's components.
 
     Args:
-        width: P_Q * d.
+        width: P_Q * d, all components of a query.
     """
 
     def __init__(self, width: int) -> None:

@@ -1,8 +1,7 @@
-"""A piece: one training on its own, and the way through it, without Ray.
+"""A piece: one training on its own, and how it is run, without Ray.
 
-A dual encoder has one piece; SOLAR has K, none of which hears of another. Pieces may also come in order, as a
-quantizer comes after the encoder whose items it divides. A piece without a gradient fits itself when it is prepared
-and takes no step.
+A dual encoder has one piece; SOLAR has K, independent of each other. Pieces may also come in order: a quantizer comes
+after the encoder whose items it divides. A piece without a gradient fits itself when it is prepared and takes no step.
 """
 
 import time
@@ -24,9 +23,9 @@ from rails_ray.training.loop import Progress, TrainingConfig, train
 class Given:
     """What a piece is prepared from, on one of its workers.
 
-    run: whose folder in the storage holds what the run fixed before it trained, and the weights of earlier pieces.
-    checkpoint: of this piece, to go on from.
-    rank: of this worker, in 0 .. num_workers - 1.
+    run: the run's name; its folder holds what the run fixed before it trained, and the weights of earlier pieces.
+    checkpoint: a checkpoint of this piece, to go on from.
+    rank: this worker's rank, in 0 .. num_workers - 1.
     """
 
     read: DataSet
@@ -47,7 +46,7 @@ class Steps:
 
     step: takes a batch and returns its loss.
     batch_of: this worker's batch of a step, by its number from 0.
-    seed: of dropout; another one on each worker.
+    seed: seeds dropout; it differs between workers.
     validate: the value that training compares, the same on all workers; larger is better.
     """
 
@@ -61,9 +60,9 @@ class Steps:
 class Prepared:
     """A piece on one of its workers.
 
-    module: whose weights are stored when the piece is done.
-    report: what it came to, as JSON can hold it, with a `cutoff_mass` or None; only the first worker is asked.
-    steps: None where the module is fitted already.
+    module: its weights are stored when the piece is done.
+    report: gives the result, as JSON can hold it, with a `cutoff_mass` or None; only the first worker is asked.
+    steps: None if the module is fitted already.
     """
 
     module: nn.Module
@@ -77,7 +76,7 @@ class Piece(Protocol):
 
     @property
     def name(self) -> str:
-        """Its folder below the run's; "" for the run's own, if the run is this one piece."""
+        """Its folder within the run's; "" for the run's own folder, if the run has only this piece."""
 
     @property
     def after(self) -> Sequence[str]:
@@ -89,7 +88,7 @@ class Piece(Protocol):
 
     @property
     def training(self) -> TrainingConfig | None:
-        """How it steps; None where it fits itself in `prepare`."""
+        """How it steps; None if it fits itself in `prepare`."""
 
     def check_workers(self, num_workers: int) -> None:
         """Raises:
@@ -97,15 +96,15 @@ class Piece(Protocol):
         """
 
     def prepare(self, given: Given) -> Prepared:
-        """It depends on the seed and on what is given alone."""
+        """The piece on one worker. It depends only on the seed and on what is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
     """What a piece leaves behind.
 
-    validation: what it came to.
-    training: `losses` of each step, `validations` on the way, and `seconds` that it took.
+    validation: what validation said.
+    training: `losses` of each step, `validations` on the way, and the `seconds` that it took.
     """
 
     weights: bytes
@@ -128,11 +127,11 @@ def fit(
     is_due: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Fitted | None:
-    """Go through a piece on one of its workers. The first worker gets what the piece leaves behind, the others None.
+    """Run a piece on one of its workers. The first worker gets what the piece leaves behind, the others None.
 
     Args:
-        placed: the step on its device and, where the gradient is shared, in its data-parallel wrapper.
-        report, save, is_due: as `loop.train` takes them; `save` of the first worker alone.
+        placed: puts the step on its device and, if the gradient is shared, into its data-parallel wrapper.
+        report, save, is_due: as in `loop.train`; only the first worker saves.
     """
     started = clock()
     prepared = piece.prepare(given)

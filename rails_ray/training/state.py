@@ -1,7 +1,7 @@
 """Weights and checkpoints as bytes: safetensors, which hold tensors and nothing that runs.
 
-A checkpoint holds the module's tensors as module.<name>, AdamW's as optimizer.<parameter number>.<name>, those of the
-best validation as best.<name>, and a few facts as JSON.
+A checkpoint holds the module's tensors as module.<name>, AdamW's as optimizer.<parameter number>.<name>, the best
+validation's as best.<name>, and a few facts as JSON.
 """
 
 import json
@@ -24,19 +24,19 @@ def copy(module: nn.Module) -> dict[str, Tensor]:
 
 
 def load(module: nn.Module, weights: bytes) -> None:
-    """Set the tensors of `module` to those stored under their names.
+    """Set the tensors of `module` to the stored ones of the same names.
 
     Raises:
-        ValueError: if the weights are not those of such a module.
+        ValueError: if the weights do not fit the module.
     """
     _set(module, _tensors(weights))
 
 
 def load_model(model: nn.Module, checkpoint: bytes) -> None:
-    """Set the tensors of the model of a training step to those of a checkpoint.
+    """Set a model's tensors to the ones that a checkpoint of its training step holds.
 
     Raises:
-        ValueError: if it is not a checkpoint of such a model.
+        ValueError: if the checkpoint does not fit the model.
     """
     _set(model, _below("module.model.", _tensors(checkpoint)))
 
@@ -44,7 +44,7 @@ def load_model(model: nn.Module, checkpoint: bytes) -> None:
 def checkpoint_to_bytes(
     module: nn.Module, optimizer: torch.optim.Optimizer, facts: dict[str, Any], best: dict[str, Tensor] | None
 ) -> bytes:
-    """All that a run needs to go on.
+    """Everything that a run needs to go on.
 
     Args:
         facts: anything that JSON can hold.
@@ -60,10 +60,10 @@ def checkpoint_to_bytes(
 def load_checkpoint(
     module: nn.Module, optimizer: torch.optim.Optimizer, checkpoint: bytes
 ) -> tuple[dict[str, Any], dict[str, Tensor] | None]:
-    """Set module and optimiser to what a checkpoint holds; its facts, and the best weights so far.
+    """Set module and optimiser to what a checkpoint holds; return its facts and the best weights so far.
 
     Raises:
-        ValueError: if it is not a checkpoint of such a module.
+        ValueError: if the checkpoint does not fit the module.
     """
     tensors = _tensors(checkpoint)
     _set(module, _below("module.", tensors))
@@ -76,7 +76,7 @@ def load_checkpoint(
 
 
 def steps_done(checkpoint: bytes) -> int:
-    """Of the run that left a checkpoint."""
+    """How many steps the run had done when it left the checkpoint."""
     return len(_facts(checkpoint)["losses"])
 
 
@@ -106,4 +106,4 @@ def _set(module: nn.Module, tensors: dict[str, Tensor]) -> None:
         module.load_state_dict(tensors)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"weights must be those of a model of this config, got: {reason}") from None
+        raise ValueError(f"weights must fit a model of this config, got: {reason}") from None

@@ -2,12 +2,12 @@
 
     L = weight * sum_q objective_q(scores) + sum of the terms (L_MI, GLaS)
 
-A module, so that a data-parallel wrapper sees one forward pass. The mean of the workers' gradients is the gradient of
-the whole batch: each query has the same weight on whichever worker it is, and the mean gates of L_MI are averaged over
-workers before their entropy is taken; l_GLaS is the same on all workers, which have the same items.
+It is a module so that a data-parallel wrapper sees one forward pass. The mean of the workers' gradients is the gradient
+of the whole batch: each query has the same weight on any worker, and the mean gates of L_MI are averaged over workers
+before their entropy is taken; l_GLaS is the same on all workers, which have the same items.
 
-Gradient caching: representations of `encode_size` inputs at a time, their activations forgotten and computed again in
-the backward pass, so that memory is that of one such part, and of the embeddings of all.
+Gradient caching encodes `encode_size` inputs at a time, forgets their activations and computes them again in the
+backward pass, so that memory holds the activations of one such part beside the embeddings of all.
 
 Source: RAILS, Equation 4; pEBR, Section 2.4; MoPQ, Section 3.2; SOLAR, Appendix D. Gradient caching: Gao et al.,
 Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup.
@@ -38,12 +38,12 @@ class TrainingStep(nn.Module):
     """Loss of a dual encoder on a batch. SOLAR's chunks, which encode no items, have a step of their own: `BucketStep`.
 
     Args:
-        objective: of the scores; a module where it learns something of its own.
+        objective: turns scores into losses; a module if it learns something of its own.
         contrast: which items a query is compared with.
         terms: what is added to the loss of the queries.
         encode_size: inputs that are encoded at once; 0 for all.
-        precision: of the encoder's products, None for bfloat16 on GPUs and float32 elsewhere; similarities and losses
-            are computed as the weights are stored.
+        precision: dtype of the encoder's products, None for bfloat16 on GPUs and float32 elsewhere; similarities and
+            losses are computed in the weights' dtype.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class TrainingStep(nn.Module):
         self.precision = precision
 
     def forward(self, batch: TrainingBatch) -> Float[Tensor, ""]:
-        """This worker's part, whose mean over workers is the loss of the whole batch, in nats.
+        """This worker's part, in nats; the mean over workers is the loss of the whole batch.
 
         Raises:
             ValueError, FloatingPointError, LostWorkerError: as `group.place_of` of the embeddings.
         """
         query = self._encoded(self.model.encode_queries, batch.queries)
-        place_of(tensors_of(query), "embeddings of queries")  # all stop here if those of one are not finite
-        items = replace(self._encoded(self.model.encode_items, batch.items), average=None)  # which no score reads
+        place_of(tensors_of(query), "embeddings of queries")  # all workers stop here if one's are not finite
+        items = replace(self._encoded(self.model.encode_items, batch.items), average=None)  # no score reads it
         loss, own_gates = self.contrast(self.model, self.objective, query, items, batch)
         loss = loss * batch.weight
         for term in self.terms:
@@ -100,10 +100,10 @@ def _encoded_by_seed(encode: Callable[..., State], features: Any, precision: tor
 
 
 def precision_on(device: torch.device, precision: torch.dtype | None) -> torch.dtype:
-    """The precision of products, which the device decides where it is None."""
+    """The precision of products; if it is None, the device decides."""
     return precision or (torch.bfloat16 if device.type == "cuda" else torch.float32)
 
 
 def in_one_process(tensor: Tensor) -> Tensor:
-    """The mean over workers where there is one."""
+    """The mean over workers if there is only one."""
     return tensor

@@ -1,4 +1,4 @@
-"""What a training step adds to the losses of its queries: a list of terms, each one number of the whole batch.
+"""What a training step adds to the losses of its queries: a list of terms, each one number for the whole batch.
 
 | member              | paper                                                            |
 |---------------------|------------------------------------------------------------------|
@@ -26,8 +26,8 @@ class TermsConfig:
     """Weights of the terms beside the loss.
 
     Args:
-        mutual_information_weight: of L_MI; at least 0; without effect on a similarity that has no gates.
-        glas_weight: of the GLaS regulariser of item embeddings, a baseline for dot products of texts; at least 0.
+        mutual_information_weight: weight of L_MI, at least 0; without effect on a similarity that has no gates.
+        glas_weight: weight of GLaS on item embeddings, at least 0; a baseline for dot products of texts.
     """
 
     mutual_information_weight: float = 0.001
@@ -42,7 +42,7 @@ class TermsConfig:
 class Compared(NamedTuple):
     """What a step has computed when it comes to its terms.
 
-    own_gates: of each query and its positive; None where the similarity has no gates.
+    own_gates: gates of each query and its positive; None if the similarity has no gates.
     """
 
     items: ItemState
@@ -55,7 +55,7 @@ class Term(Protocol):
     """A number that is added to the loss of a batch."""
 
     def __call__(self, compared: Compared) -> Float[Tensor, ""]:
-        """This worker's part, whose mean over workers is the term of the whole batch."""
+        """This worker's part; the mean over workers is the term of the whole batch."""
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def test_a_trained_model_has_the_chunks_whose_weights_there_are(numbers: list[in
 
 def test_weights_of_another_chunk_or_none() -> None:
     [(_, weights)] = weights_of([1])
-    with pytest.raises(ValueError, match="weights of a chunk must be of seed 2, got those of seed 1: train it again"):
+    with pytest.raises(ValueError, match="weights of a chunk must be of seed 2, got seed 1: train it again"):
         family(CONFIG).trained_model([("chunk-002/model.safetensors", weights)])
     with pytest.raises(ValueError, match="a model must have at least 1 trained chunk, got none"):
         family(CONFIG).trained_model([])
@@ -159,7 +159,7 @@ def test_codes_are_predicted_only_for_texts(tmp_path: Path) -> None:
     assert own.fitting_facts(fitting(storage, texts, new_codes="predicted")) == {"new_codes": "predicted"}
     assert family(small_config()).fitting_facts(fitting(storage, texts)) == {}
     for other, items in ((own, rows), (family(small_config()), texts)):
-        message = f"new_codes predicted needs codes of items with a text, got run 'r' of {other.config.name}"
+        message = f"new_codes predicted needs items with texts and codes, got run 'r' of {other.config.name}"
         with pytest.raises(ValueError, match=message):
             other.fitting_facts(fitting(storage, items, new_codes="predicted"))
 

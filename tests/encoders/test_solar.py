@@ -194,13 +194,13 @@ def test_weights_come_back_with_the_tokens_that_they_are_for(config: ChunksConfi
 
 def test_weights_of_another_seed_are_refused() -> None:
     weights = state.to_bytes(chunk_of(TEXT, TEXTS, seed=4))
-    with pytest.raises(ValueError, match="weights of a chunk must be of seed 3, got those of seed 4: train it again"):
+    with pytest.raises(ValueError, match="weights of a chunk must be of seed 3, got seed 4: train it again"):
         state.load(Chunk(TEXT, 3), weights)
 
 
 def test_weights_of_another_size_are_refused() -> None:
     weights = state.to_bytes(chunk_of(TEXT, TEXTS))
-    with pytest.raises(ValueError, match="weights must be those of a model of this config, got: Error"):
+    with pytest.raises(ValueError, match="weights must fit a model of this config, got: Error"):
         state.load(Chunk(replace(TEXT, num_buckets=6), 3), weights)
 
 

@@ -92,7 +92,7 @@ def test_a_text_that_names_a_special_token_is_a_text() -> None:
 
 def test_tokens_that_are_none() -> None:
     made = encoder()
-    with pytest.raises(ValueError, match="tokens must be those that were stored with the model, got: "):
+    with pytest.raises(ValueError, match="a model's tokenizer must be as it was stored, got: "):
         made.set_extra_state(torch.tensor(list(b"{}"), dtype=torch.uint8))
 
 

@@ -127,5 +127,5 @@ def test_what_cannot_be_asked() -> None:
         wrong[1, 2, 0] = bucket
         with pytest.raises(ValueError, match=f"buckets must be at least 0 and below the 20 buckets, got {bucket}"):
             index.candidates(wrong, posted.values, 3)
-    with pytest.raises(ValueError, match="buckets must be those of the 4 chunks, got 3"):
+    with pytest.raises(ValueError, match="buckets must be of all 4 chunks, got 3"):
         index.num_postings(posted.buckets[:, :3])

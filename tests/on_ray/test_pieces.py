@@ -344,7 +344,7 @@ def test_queries_that_are_numbers_from_data_to_a_current_version(kind: str, tmp_
         {"features": "map<int64, float>"} if kind == "features" else {"embedding": "list<float>"}
     )
     assert family(own).model_facts(done.manifest) == {"chunks_trained": 2, "num_chunks": 2}
-    with pytest.raises(ValueError, match="new_codes predicted needs codes of items with a text, got run 'r' of"):
+    with pytest.raises(ValueError, match="new_codes predicted needs items with texts and codes, got run 'r' of"):
         on_ray.encode(str(tmp_path), "r", version="other", new_codes="predicted")
     on_ray.encode(str(tmp_path), "r", version="other")  # whose name was not taken by what was refused
     if kind == "vector":  # as numbers of features are read of JSON's words, they are what needs a server

@@ -251,7 +251,7 @@ def test_a_checkpoint_of_another_chunk_is_refused() -> None:
         run.train()
     step = ChunkRun("vector", 2, codes).step
     optimizer = torch.optim.AdamW(step.parameters())
-    with pytest.raises(ValueError, match="weights of a chunk must be of seed 2, got those of seed 1: train it again"):
+    with pytest.raises(ValueError, match="weights of a chunk must be of seed 2, got seed 1: train it again"):
         state.load_checkpoint(step, optimizer, run.checkpoints[-1])
 
 

@@ -249,7 +249,7 @@ def test_what_a_step_draws_is_its_seeds_and_its_numbers() -> None:
 @pytest.mark.parametrize(
     ("checkpoint", "message"),
     [
-        (lambda: state.to_bytes(Run().step), "must be those of a model of this config, got: Error"),
+        (lambda: state.to_bytes(Run().step), "must fit a model of this config, got: Error"),
         (lambda: b"no checkpoint", "must be safetensors, got: "),
     ],
     ids=["weights alone", "no safetensors"],
@@ -264,7 +264,7 @@ def test_a_checkpoint_of_another_model() -> None:
     run.train()
     family = DualEncoderFamily.of(small_config("dot product"))
     other = family.training_step(family.model(), in_one_process)
-    with pytest.raises(ValueError, match="weights must be those of a model of this config, got: Error"):
+    with pytest.raises(ValueError, match="weights must fit a model of this config, got: Error"):
         train(other, window_sampler().batch, CONFIG, seed=[0], report=ignore, checkpoint=run.checkpoints[0])
 
 

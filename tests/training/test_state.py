@@ -43,7 +43,7 @@ def test_a_checkpoint_comes_back_as_it_was(has_best: bool) -> None:
 
 def test_weights_of_another_model() -> None:
     weights = state.to_bytes(DualEncoderFamily.of(small_config("dot product")).model())
-    with pytest.raises(ValueError, match="weights must be those of a model of this config, got: Error"):
+    with pytest.raises(ValueError, match="weights must fit a model of this config, got: Error"):
         family(small_config()).trained_model([("model.safetensors", weights)])
 
 

@@ -7,10 +7,10 @@
 | `features` | numbers of features with a value each | `features`           | items, queries, relevance |
 | `history`  | items in time order                   | `history`, `user_id` | items, interactions       |
 
-`numbers` reads the tables of the two that are numbers; `fields` is what the fields of requests are made of.
+`numbers` reads the tables of `vector` and `features`; `fields` has what the fields of requests are made of.
 
-A query of any form may also be given by its representation, as field `embedding`, where the model takes one. Of queries
-that are vectors that field is the query itself.
+A query of any form may also be given by its representation, as field `embedding`, if the model takes one. If queries
+are vectors, that field is the query itself.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,15 +37,15 @@ class QueryReader(Protocol):
         """A query as the model reads it.
 
         Args:
-            query: by the fields of its form, of which one is given.
-            where: it stands in the request, for messages.
+            query: the request's fields by name; one field of the form is given.
+            where: the query's place in the request, for messages.
 
         Raises:
             ValueError: if the model cannot read it.
         """
 
     def seen(self, read: Any) -> list[ItemId]:
-        """The items of a query that was read, which its answer need not hold."""
+        """The items that a query itself holds, which its answer need not hold."""
 
     def batch(self, read: list[Any]) -> Inputs:
         """Queries that were read, as inputs of the model."""
@@ -58,7 +58,7 @@ class QueryReader(Protocol):
 class QueryForm(Protocol):
     @property
     def fields(self) -> Mapping[str, FieldDefinition]:
-        """The fields of a request by one of which such a query is given."""
+        """The request fields for such a query; one of them gives it."""
 
     @property
     def tables(self) -> str:
@@ -66,7 +66,7 @@ class QueryForm(Protocol):
 
     @property
     def packaged(self) -> Packaged | None:
-        """The data set that is there without any folder; None where there is none."""
+        """The data set that comes with the package; None if there is none."""
 
     def read(self, folder: Storage) -> DataSet:
         """Read and check the tables of a folder.
@@ -77,13 +77,13 @@ class QueryForm(Protocol):
         """
 
     def corpus(self, folder: Storage) -> Corpus:
-        """What is to be encoded, and what answers need beside it; raises what `read` does."""
+        """The items to encode, and what answers need beside them. Raises what `read` does."""
 
     def reader(self, model: Model, read_file: Callable[[str], bytes]) -> QueryReader:
         """What reads the requests of a version.
 
         Args:
-            read_file: the bytes of a file of the version, one of `Corpus.files`, by its name.
+            read_file: reads a file of the version, one of `Corpus.files`, by its name.
         """
 
 

@@ -21,7 +21,7 @@ class _Id:
 
 
 class _Key:
-    """An integer as a key of a JSON object, where it is a string, and each number can be written in one way."""
+    """An integer as a key of a JSON object: a string, and only one for each number."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         digits = core_schema.str_schema(pattern="^(0|[1-9][0-9]{0,9})$")
@@ -49,7 +49,7 @@ def check_embedding(embedding: list[float], width: int, where: str) -> None:
 
 
 class _Echo(reprlib.Repr):
-    """As Python writes values, but JSON's own words; no more of a long or deep one than is shown."""
+    """Values as Python writes them, but with JSON's words, and cut short if they are long or deep."""
 
     def __init__(self) -> None:
         super().__init__()

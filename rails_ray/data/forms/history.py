@@ -7,11 +7,11 @@
 Further columns are ignored. The corpus is the items with an interaction, in the order of items.parquet. A user's
 interactions with equal positions stay in the order of the table.
 
-Leave-one-out: a user's last item is what "test" asks for after all others, the one before it what "valid" asks for
-after those before it, and all before that is for training. Users with fewer than 3 interactions are for training only.
+Leave-one-out: "test" asks for a user's last item after all the others, "valid" for the item before it after all earlier
+ones, and training gets the rest. Users with fewer than 3 interactions are for training only.
 
-Source: RAILS, Section 5.1 (leave-one-out over the full corpus), of which the validation item is held out of training
-as well, so that a run can stop early without a look at the test.
+Source: RAILS, Section 5.1 (leave-one-out over the full corpus). The validation item is held out of training as well, so
+that a run can stop early without a look at the test.
 """
 
 import io
@@ -40,7 +40,7 @@ HELD_OUT = {"train": 2, "valid": 1, "test": 0}  # last items of a user that a sp
 @dataclass(frozen=True)
 class SequenceData(DataSet):
     """
-    user_ids: of all users with an interaction.
+    user_ids: ids of all users with an interaction.
     histories: all that each of them interacted with, in time order.
     """
 
@@ -91,7 +91,7 @@ class HistoryForm:
         )
 
     def corpus(self, folder: Storage) -> Corpus:
-        """The histories are stored beside the items, for users that are asked about by their id."""
+        """The histories are stored beside the items, for queries that name a user."""
         read = self.read(folder)
         item_ids, histories = pa.array(read.item_ids), histories_table(read)
         query = {"history": str(item_ids.type), "user_id": str(histories["user_id"].type)}
@@ -142,10 +142,10 @@ class HistoryReader:
 
 
 def leave_one_out(histories: ItemLists, num_held_out: int, file: str) -> Queries:
-    """What comes after a history, without its last `num_held_out` items.
+    """Queries for the last item of each history, less its last `num_held_out` items.
 
-    A training query is the last of a sequence all of whose items training may ask for. An item that a user comes back
-    to is seen, and so a miss when it is what comes next: an answer never holds what was seen.
+    Training may ask for every item of a sequence; the query given here is its last. If a user comes back to an item,
+    that item counts as a miss: an answer never holds what was seen.
 
     Args:
         file: where the interactions came from, for messages.

@@ -1,14 +1,14 @@
 """A data set whose queries are numbers: three Parquet tables in one folder.
 
     items.parquet       item_id (integer or string, distinct), title or text (string; may be left out)
-    queries.parquet     query_id (integer or string, distinct), split ("train", "valid" or "test"), and of each query
+    queries.parquet     query_id (integer or string, distinct), split ("train", "valid" or "test"), and for each query
                         either feature_indices (list of integers) and feature_values (list of numbers, as many),
                         or vector (list of numbers, of one length)
     relevance.parquet   query_id, item_id: this item answers this query
 
-Further columns are ignored. The position of an item in items.parquet is its item row, and all that is read of it; the
-title, or else the text, is for people. The indices of a query are distinct, from 0 on; a feature that it does not name
-is 0. Splits are as in `rails_ray.data.relevance`.
+Further columns are ignored. The position of an item in items.parquet is its item row, and all that a model reads of
+it; the title, or else the text, is for people. The indices of a query are distinct, from 0 on; a feature that it does
+not name is 0. Splits are as in `rails_ray.data.relevance`.
 
 Axes: Q queries, D width of a vector, M features of all queries together.
 """
@@ -24,7 +24,7 @@ from rails_ray.data.relevance import by_split
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import ID, INTEGERS, NUMBERS, TEXT, check_distinct, read_table
 
-MOST_FEATURES = 2**24  # each of which has a row of weights in every chunk, 2 KB for a hidden layer of 512
+MOST_FEATURES = 2**24  # each has a row of weights in every chunk, 2 KB for a hidden layer of 512
 TABLES = "items.parquet, queries.parquet and relevance.parquet"
 QUERY_COLUMNS = {"feature_indices": INTEGERS, "feature_values": NUMBERS, "vector": NUMBERS}
 
@@ -59,7 +59,7 @@ def read(storage: Storage) -> DataSet:
 
 
 def read_items(storage: Storage) -> pa.Table:
-    """The table of items alone, checked: item_id, and title where there is something to show."""
+    """The table of items alone, checked: item_id, and title if there is something to show."""
     items = read_table(storage, "items.parquet", {"item_id": ID}, optional={"title": TEXT, "text": TEXT})
     check_distinct(items["item_id"], "item_id", f"{storage}/items.parquet")
     if "title" in items.column_names:
@@ -68,7 +68,7 @@ def read_items(storage: Storage) -> pa.Table:
 
 
 def corpus(storage: Storage, query: dict[str, str]) -> Corpus:
-    """What is to be encoded.
+    """The items to encode.
 
     Args:
         query: as in `Corpus`.
@@ -122,7 +122,7 @@ def _check_indices(starts: NDArray[np.int64], indices: pa.Array, file: str) -> N
         row = _row_of(starts, too_large[0])
         raise ValueError(
             f"{column} must hold integers below {MOST_FEATURES}, got {numbers[too_large[0]]} in row {row}: "
-            "number the features that there are from 0"
+            "number the features from 0"
         )
     queries = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     order = np.lexsort((numbers, queries))

@@ -1,11 +1,11 @@
-"""A query is a text. The data set is three Parquet tables in one folder, or packaged emoji where there is none.
+"""A query is a text. The data set is three Parquet tables in one folder, or the packaged emoji if there is none.
 
     items.parquet       item_id (integer or string, distinct), text (string), title (string; may be left out)
     queries.parquet     query_id (integer or string, distinct), text (string), split ("train", "valid" or "test")
     relevance.parquet   query_id, item_id: this item answers this query
 
 Further columns are ignored. The position of an item in items.parquet is its item row. A title is read before the text.
-Queries that no item answers are left out. Where no query is of split "valid", every tenth one of "train" is.
+Queries that no item answers are left out. If no query is of split "valid", every tenth one of "train" is.
 """
 
 from collections.abc import Callable, Mapping

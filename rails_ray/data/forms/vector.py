@@ -46,7 +46,7 @@ class VectorForm:
 class VectorReader:
     """The contract of `QueryReader`.
 
-    width: D.
+    width: width D of a query.
     """
 
     width: int
