@@ -488,3 +488,22 @@ def bucket_recall(logits: Matrix, targets: Sequence[Sequence[int]], m: int) -> f
     """The share of a query's positive buckets among the m with the largest logits, mean over queries."""
     shares = [sum(line[b] for b in top_k(z, m)) / sum(line) for z, line in zip(logits, targets, strict=True)]
     return sum(shares) / len(shares)
+
+
+def sum_over_shared_terms(counts: Mapping[Any, float], weights: Mapping[Any, float]) -> float:
+    """n_q(t) w(t, x), over the terms t of both."""
+    return sum(count * weights[term] for term, count in counts.items() if term in weights)
+
+
+def bm25_weight(term: str, item: Sequence[str], items: Sequence[Sequence[str]], k1: float, b: float) -> float:
+    """w(t, x) of a word in an item, of which the run has `items`; Robertson and Zaragoza, Section 3."""
+    holding = sum(1 for other in items if term in other)
+    idf = math.log(1 + (len(items) - holding + 0.5) / (holding + 0.5))
+    mean_length = sum(len(other) for other in items) / len(items)
+    count = sum(1 for word in item if word == term)
+    return idf * count * (k1 + 1) / (count + k1 * (1 - b + b * len(item) / mean_length))
+
+
+def bm25(query: Sequence[str], item: Sequence[str], items: Sequence[Sequence[str]], k1: float, b: float) -> float:
+    """The score of an item, both as their words."""
+    return sum(bm25_weight(word, item, items, k1, b) for word in query if word in item)

@@ -55,7 +55,7 @@ class ByCode:
     codes: ItemCodes
 
     def __call__(self, item_ids: Sequence[Any], inputs: Any) -> AnyItems:
-        return self.codes.of(item_ids).state
+        return Codes(self.codes.of(item_ids).tensor)
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class SolarFamily(Family):
 
     def run_items(self, storage: Storage, run: str, model: Model, data: DataSet) -> AnyItems:
         own, _ = self.codes_of(codes.read(storage, f"runs/{run}"), data.item_ids)
-        return own.state
+        return Codes(own.tensor)
 
     def model_facts(self, described: Encoded) -> dict[str, int]:
         """How many chunks the model has and should have."""

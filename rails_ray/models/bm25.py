@@ -25,10 +25,11 @@ from torch import Tensor, nn
 from rails_ray.encoders.bags import Bags
 from rails_ray.encoders.character_ngrams import words
 from rails_ray.similarities.bm25 import NO_TERM, Bm25, TermCounts, TermWeights
+from rails_ray.similarities.states import to
 
 
 class Bm25Model(nn.Module):
-    """The contract of `Model`.
+    """The contract of `Model`. Words are counted on the CPU; what they become lies on the device of the model.
 
     Args:
         k1, b: as in the equation.
@@ -46,13 +47,13 @@ class Bm25Model(nn.Module):
         self.terms = torch.empty(0, dtype=torch.int64)  # ascending
         self.num_holding = torch.empty(0, dtype=torch.int64)  # n(t), items that hold each
         self.num_items, self.num_words = 0, 0  # N, and the words of all of them
-        self.place = nn.Parameter(torch.empty(0), requires_grad=False)  # says which device the model is on
+        self.place = nn.Parameter(torch.empty(0), requires_grad=False)  # says which device the states are to be on
 
     def fit(self, texts: Sequence[str]) -> None:
         """Count the words of these items."""
         bags = counted(texts)
         self.terms, self.num_holding = bags.tokens.unique(return_counts=True)
-        self.num_items, self.num_words = len(texts), int(bags.every_weight.sum())
+        self.num_items, self.num_words = len(texts), int(bags.every_weight.double().sum())
 
     def get_extra_state(self) -> Tensor:
         sizes = torch.tensor([self.num_items, self.num_words, len(self.terms)])
@@ -69,21 +70,26 @@ class Bm25Model(nn.Module):
         return counted(inputs)
 
     def encode_queries(self, features: Bags) -> TermCounts:
+        features = features.to("cpu")
         terms, counts = padded(features, features.every_weight)
-        return TermCounts(terms, counts, torch.ones(len(features), device=features.device))
+        return to(TermCounts(terms, counts, torch.ones(len(features))), self.place.device)
 
     def query_state(self, representation: Float[Tensor, "B D"]) -> TermCounts:
         raise ValueError("a query of BM25 must be a text, got a representation")
 
     def encode_items(self, features: Bags) -> TermWeights:
-        """States with `max_terms` places, so that all parts of an index have one shape."""
+        """States with `max_terms` places, so that all parts of an index have one shape. Among words of equal weight the
+        first are kept, so that an item does not depend on its neighbours in the batch."""
+        features = features.to("cpu")
         terms, weights = padded(features, self.weights(features))
-        best = weights.topk(min(self.max_terms, weights.shape[1]), dim=1).indices.sort(dim=1).values
+        by_weight = weights.sort(dim=1, descending=True, stable=True).indices
+        best = by_weight[:, : self.max_terms].sort(dim=1).values
         more = self.max_terms - best.shape[1]
-        return TermWeights(
+        kept = TermWeights(
             nn.functional.pad(terms.gather(1, best), (0, more), value=NO_TERM),
             nn.functional.pad(weights.gather(1, best), (0, more)),
         )
+        return to(kept, self.place.device)
 
     def weights(self, items: Bags) -> Float[Tensor, " W"]:
         """w(t, x) of each term of each item."""

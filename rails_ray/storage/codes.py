@@ -14,10 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from jaxtyping import Int
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rails_ray.errors import DamagedError, NotFoundError
-from rails_ray.similarities.states import Codes
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded, read_file
@@ -56,9 +57,9 @@ class ItemCodes:
         return ItemCodes(item_ids, self.codes[rows])
 
     @property
-    def state(self) -> Codes:
-        """As a search takes them."""
-        return Codes(torch.tensor(self.codes))  # a copy, as Arrow's arrays cannot be written to
+    def tensor(self) -> Int[Tensor, "X K"]:
+        """A copy, as Arrow's arrays cannot be written to."""
+        return torch.tensor(self.codes)
 
 
 def write(storage: Storage, folder: str, item_codes: ItemCodes) -> None:

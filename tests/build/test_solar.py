@@ -21,6 +21,7 @@ from rails_ray.losses.bucket_cross_entropy import BucketCrossEntropyConfig
 from rails_ray.models.solar import Predicted, Solar, predicted_buckets
 from rails_ray.quantizers import random_codes
 from rails_ray.similarities.look_up import LookUp, LookUpConfig
+from rails_ray.similarities.states import Codes
 from rails_ray.storage import codes, manifest, parquet, parts
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.runs import Run
@@ -236,7 +237,7 @@ def stored(tmp_path: Path) -> tuple[Storage, manifest.Encoded]:
     made = SolarFamily.of(CONFIG).codes(ITEM_IDS)
     [planned] = parts.plan([60], 60)
     items = pa.table({"item_row": np.arange(60), "item_id": ITEM_IDS})
-    parts.write_part(storage, "v", planned, parquet.item_part(items, made.state))
+    parts.write_part(storage, "v", planned, parquet.item_part(items, Codes(made.tensor)))
     files = [(manifest.CONFIG, to_json(CONFIG)), *weights_of([0, 2])]
     return storage, parts.finish(
         storage, "v", [planned], run="r", query={"text": "string"}, files=files, cutoff_mass=None

@@ -14,8 +14,10 @@ import oracles
 from rails_ray.losses.beta_nce import beta_logit
 from rails_ray.masks import Exclusions, Mask
 from rails_ray.retrieval import Retriever
+from rails_ray.retrieval.bm25 import ByTerms
 from rails_ray.retrieval.searchable import ByCodes, ByComponents, Searchable, Widths
 from rails_ray.retrieval.sharded import merge, of_corpus
+from rails_ray.similarities.bm25 import Bm25, TermWeights
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.look_up import LookUp
 from rails_ray.similarities.mol import MixtureOfLogits
@@ -24,13 +26,15 @@ from rails_ray.wanted import Found, Wanted
 from support.bitmap import Bitmap
 from support.examples import random_states, sharp_mixture, small_mixture
 from support.of_codes import FEW_PROBES, NUM_BUCKETS, look_ups, random_codes
+from support.of_terms import random_terms, sums
 from support.searchables import make_searchable
 
 INFINITY = float("inf")
 NUM_QUERIES, NUM_ITEMS = 3, 40
 OF_COMPONENTS = [("components", method) for method in ByComponents.methods]
 OF_CODES = [("codes", method) for method in ByCodes.methods]
-EXACT = [("components", "brute_force"), ("components", "two_pass"), ("codes", "brute_force")]
+OF_TERMS = [("terms", method) for method in ByTerms.methods]
+EXACT = [("components", "brute_force"), ("components", "two_pass"), ("codes", "brute_force"), *OF_TERMS]
 Named = tuple[str, str]
 a_shape = st.tuples(st.integers(0, 3), st.integers(1, 25), st.integers(0, 50))  # B, X, seed
 
@@ -39,7 +43,7 @@ def each(names: list[Named]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("named", names, ids=[" ".join(name) for name in names])
 
 
-any_method, every_method = each([*OF_COMPONENTS, *OF_CODES]), each(OF_COMPONENTS)
+any_method, every_method = each([*OF_COMPONENTS, *OF_CODES, *OF_TERMS]), each(OF_COMPONENTS)
 
 
 def widths_of(num: int, num_items: int) -> Widths:
@@ -51,10 +55,13 @@ def widths_of(num: int, num_items: int) -> Widths:
 def case(
     named: Named, num_queries: int = NUM_QUERIES, num_items: int = NUM_ITEMS, seed: int = 0
 ) -> tuple[Searchable[Any], AnyQuery, list[list[float]]]:
-    """Items of components or of codes, queries, and their scores of all items."""
+    """Items of components, of codes or of terms, queries, and their scores of all items."""
     if named[0] == "codes":
         query, items = random_codes(num_queries, num_items, seed)
         return ByCodes(LookUp(NUM_BUCKETS), items), query, look_ups(query, items)
+    if named[0] == "terms":
+        query, items = random_terms(num_queries, num_items, seed)
+        return ByTerms(Bm25(), items), query, sums(query, items)
     query, items = random_states(num_queries, num_items, seed=seed)
     scores = small_mixture()(query, items).scores.tolist()
     return make_searchable(small_mixture(), items), query, scores
@@ -82,6 +89,10 @@ def exact_case(
         query = Tables(query.tables.mul(2).round().div(2), query.temperature)
         items = take(items, torch.arange(num_items) // 2)
         return lambda own: ByCodes(LookUp(NUM_BUCKETS), own), items, query, look_ups(query, items)
+    if named[0] == "terms":
+        query, items = random_terms(num_queries, num_items, seed)
+        items = take(TermWeights(items.terms, items.weights.mul(2).round().div(2)), torch.arange(num_items) // 2)
+        return lambda own: ByTerms(Bm25(), own), items, query, sums(query, items)
     query, items = random_states(num_queries, num_items, seed=seed)
     query = QueryState(query.components.round(), torch.zeros_like(query.gate), query.temperature)
     items = map_tensors(lambda tensor: tensor.mul(2).round().div(2), take(items, torch.arange(num_items) // 2))
@@ -210,6 +221,8 @@ def test_any_mask_hides_what_pairs_hide(
     assert_same(found, pairs)
     if named in EXACT:
         assert_oracle(found, scores, wanted_of(ask), hidden)
+    if named in OF_TERMS:  # which no softmax trains
+        return
     by_bitmap, by_pairs = (searchable.log_sum_exp(query, beta_logit, mask) for mask in (bitmap, Exclusions.of(hidden)))
     assert torch.equal(by_bitmap, by_pairs)
 
@@ -275,11 +288,11 @@ def test_a_corpus_without_items(named: Named) -> None:
     assert len(empty) == 0
 
 
-@pytest.mark.parametrize("kind", ["components", "codes"])
+@pytest.mark.parametrize("kind", ["components", "codes", "terms"])
 def test_unknown_method(kind: str) -> None:
     searchable, query, _ = case((kind, "magic"))
     assert isinstance(searchable, Searchable)
-    with pytest.raises(ValueError, match=r"method must be one of brute_force, .* for items that .*, got 'magic'"):
+    with pytest.raises(ValueError, match=r"method must be one of brute_force.* for items that .*, got 'magic'"):
         searchable.search(query, Wanted(1), "magic")
 
 

@@ -43,12 +43,13 @@ def test_codes_are_the_same_bytes_each_time(storage: Storage) -> None:
     assert storage.read("runs/r/codes.parquet") == storage.read("runs/s/codes.parquet")
 
 
-def test_a_search_takes_them_as_they_are(storage: Storage) -> None:
+def test_a_search_takes_a_copy_of_them(storage: Storage) -> None:
     codes.write(storage, "runs/r", item_codes(["a", "b"]))
     made = codes.read(storage, "runs/r")
-    state = made.state  # of arrays that Arrow lets nobody write to
-    assert isinstance(state, Codes)
-    assert torch.equal(state.codes, torch.tensor(made.codes))
+    tensor = made.tensor  # of arrays that Arrow lets nobody write to
+    assert torch.equal(tensor, torch.tensor(made.codes))
+    tensor[0, 0] += 1
+    assert not torch.equal(tensor, made.tensor)
 
 
 @given(st.lists(st.integers(0, 9), unique=True), st.lists(st.integers(0, 9), unique=True), st.booleans())

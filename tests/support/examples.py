@@ -19,6 +19,7 @@ from rails_ray.build.data import read_data
 from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.build.solar import SolarFamily
 from rails_ray.config import DataConfig, RunConfig, to_json
+from rails_ray.config.bm25 import Bm25Config
 from rails_ray.config.dual_encoder import DualEncoderConfig, UniformNegatives
 from rails_ray.config.solar import SolarConfig
 from rails_ray.data.batch import PairSampler, WindowSampler
@@ -124,6 +125,11 @@ def small_solar_config(num_chunks: int = 4, num_buckets: int = 20) -> RunConfig:
         ),
         training=TrainingConfig(num_steps=60, batch_size=16, learning_rate=1e-2),
     )
+
+
+def small_bm25_config() -> RunConfig:
+    """One that trains nothing."""
+    return RunConfig(name="small-bm25", family=Bm25Config(max_terms=8))
 
 
 def small_history_config(similarity: str = "mixture", dropout: float = 0.0) -> RunConfig:

@@ -1,0 +1,317 @@
+"""What every family must hold, from its config to an answer; a new family is one line in FAMILIES."""
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from rails_ray.build import family
+from rails_ray.build.data import for_data, read_corpus, read_data
+from rails_ray.build.family import Family
+from rails_ray.build.items import Fitting, ItemEncoder
+from rails_ray.config import DataConfig, FamilyConfig, RunConfig, from_json, to_json
+from rails_ray.cutoffs.distributions import UNIFORM
+from rails_ray.data.corpus import Corpus, item_inputs
+from rails_ray.data.dataset import SPLITS, DataSet
+from rails_ray.data.forms import FORMS, QueryForm
+from rails_ray.errors import UnsupportedError
+from rails_ray.masks import Exclusions
+from rails_ray.models import Model
+from rails_ray.on_ray.serving.cutoffs import Cutoffs
+from rails_ray.on_ray.serving.encoder import encode
+from rails_ray.on_ray.serving.schemas import CutoffInput
+from rails_ray.retrieval.searchable import Searchable
+from rails_ray.similarities.states import AnyItems, AnyQuery, concatenate, take, tensors_of
+from rails_ray.storage import runs
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.parquet import item_part, item_state, part_to_bytes
+from rails_ray.training.objectives import ContrastiveConfig
+from rails_ray.training.piece import Given, fit
+from rails_ray.wanted import Wanted
+from support.examples import (
+    small_bm25_config,
+    small_config,
+    small_history_config,
+    small_solar_config,
+    write_number_data,
+    write_sequence_data,
+    write_text_data,
+)
+
+SOFTMAX = ContrastiveConfig(kind="sampled_softmax")
+
+
+def histories() -> RunConfig:
+    small = small_history_config()
+    return small.with_family(encoder=replace(small.family.encoder, num_items=0))
+
+
+def solar(form: str) -> RunConfig:
+    small = small_solar_config(num_chunks=2)
+    return small.with_family(encoder=replace(small.family.encoder, input=form, ngram_sizes=()))
+
+
+FAMILIES: dict[str, tuple[RunConfig, Callable[[Path], Path]]] = {
+    "dual encoder": (small_config(), write_text_data),
+    "dual encoder, dot product": (small_config("dot product").with_family(loss=SOFTMAX), write_text_data),
+    "dual encoder of histories": (histories(), write_sequence_data),
+    "SOLAR": (small_solar_config(num_chunks=2), write_text_data),
+    "SOLAR of vectors": (solar("vector"), lambda folder: write_number_data(folder, "vector")),
+    "SOLAR of features": (solar("features"), lambda folder: write_number_data(folder, "features")),
+    "BM25": (small_bm25_config(), write_text_data),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run that was trained in this process, without Ray."""
+
+    config: RunConfig
+    storage: Storage
+    data: DataSet
+    corpus: Corpus
+    run: runs.Run
+    validations: list[dict[str, Any]]
+    model: Model
+    items: AnyItems
+
+    @property
+    def own(self) -> Family:
+        return family(self.config)
+
+    def weights(self) -> Iterator[tuple[str, bytes]]:
+        return runs.weights(self.storage, self.run)
+
+    def query(self, num: int = 5) -> AnyQuery:
+        inputs = self.data.queries["test"].inputs.take(slice(0, num))
+        with torch.no_grad():
+            return self.model.encode_queries(self.model.query_features(inputs))
+
+    def scores(self, query: AnyQuery) -> torch.Tensor:
+        scores: torch.Tensor = self.model.similarity.scores(query, self.items)
+        return scores
+
+    def searchable(self) -> Searchable[Any]:
+        return self.own.searchable(self.own.trained_similarity(self.weights()), self.items)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    config, write = FAMILIES[request.param]
+    folder = tmp_path_factory.mktemp("family")
+    training = replace(config.training, num_steps=12)
+    config = replace(config, training=training, data=DataConfig(folder=str(write(folder / "data"))))
+    storage = Storage(str(folder / "storage"))
+    data = read_data(config, storage)
+    config = for_data(config, data)
+    own, validations = family(config), []
+    pieces = own.pieces()
+    if [piece.name for piece in pieces] != [""]:
+        runs.begin(storage, "r", to_json(config), data.digest(), [piece.name for piece in pieces])
+    own.begin(data)(storage, "r")
+    for piece in pieces:
+        fitted = fit(piece, Given(read=data, storage=storage, run="r"))
+        assert fitted is not None
+        validations.append(fitted.validation)
+        runs.write(
+            storage,
+            runs.piece_run("r", piece.name),
+            weights=fitted.weights,
+            validation=json.dumps(fitted.validation).encode(),
+            training=fitted.training,
+            config=to_json(config),
+        )
+    run = runs.read(storage, "r")
+    model = own.trained_model(runs.weights(storage, run))
+    items = own.run_items(storage, "r", model, data)
+    return Case(config, storage, data, read_corpus(config, storage), run, validations, model, items)
+
+
+def equal(one: AnyItems, other: AnyItems) -> bool:
+    pairs = zip(tensors_of(one), tensors_of(other), strict=True)
+    return type(one) is type(other) and all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_every_family_is_in_the_suite() -> None:
+    assert {type(config.family) for config, _ in FAMILIES.values()} == set(get_args(FamilyConfig))
+    assert {id(family(config).form) for config, _ in FAMILIES.values()} == {id(form) for form in FORMS.values()}
+
+
+def test_its_config_comes_back_from_its_json(case: Case) -> None:
+    assert from_json(to_json(case.config)) == case.config
+    assert family(from_json(to_json(case.config))) == case.own
+
+
+def test_its_config_says_all_that_its_data_decide(case: Case) -> None:
+    assert for_data(case.config, case.data) == case.config
+    case.own.check_can_be_asked(case.data)
+    case.own.check_items(case.data.item_ids)
+
+
+def test_its_form_reads_the_data(case: Case) -> None:
+    assert isinstance(case.own.form, QueryForm)
+    assert FORMS[case.model.form] is case.own.form
+    assert case.corpus.items["item_id"].to_pylist() == list(case.data.item_ids)
+    assert all(len(case.data.queries[split]) > 0 for split in SPLITS)
+
+
+def test_its_weights_are_a_model(case: Case) -> None:
+    assert isinstance(case.model, Model)
+    assert not case.model.training  # type: ignore[attr-defined]
+    again = case.own.trained_model(case.weights())
+    with torch.no_grad():
+        features = again.query_features(case.data.queries["test"].inputs)
+        states = again.encode_queries(features), case.model.encode_queries(features)
+    assert all(torch.equal(a, b) for a, b in zip(*map(tensors_of, states), strict=True))
+    paths = [path for path, _ in case.weights()]
+    with pytest.raises(ValueError, match="weights must be safetensors, got"):
+        case.own.trained_model([(path, b"none") for path in paths])
+
+
+def test_its_similarity_needs_no_model(case: Case) -> None:
+    query = case.query()
+    found = case.own.trained_similarity(case.weights()).scores(query, case.items)
+    assert torch.equal(found, case.scores(query))
+    assert found.shape == (5, len(case.data.item_ids))
+
+
+def test_it_fits_and_then_maps_each_block_for_itself(case: Case) -> None:
+    asked = Fitting(
+        storage=case.storage,
+        folder="versions/v",
+        run=case.run,
+        items=case.corpus.items,
+        new_codes="least_loaded",
+        remotely=lambda function, *arguments: function(*arguments),
+    )
+    assert all(isinstance(fact, str) for fact in case.own.fitting_facts(asked).values())
+    for _ in range(2):  # what is there already is left as it is
+        case.own.fit(asked)
+    read: list[str] = []
+
+    def weights() -> Iterator[tuple[str, bytes]]:
+        for path, content in case.weights():
+            read.append(path)
+            yield path, content
+
+    encoder = case.own.item_encoder(case.storage, "versions/v", weights(), "cpu")
+    assert isinstance(encoder, ItemEncoder)
+    assert bool(read) == case.own.encodes_inputs, "weights are read only where they are needed"
+    items = case.corpus.items
+    blocks = [items.slice(first, 7) for first in range(0, items.num_rows, 7)]
+    mapped = [
+        encoder(block["item_id"].to_pylist(), item_inputs(block) if case.own.encodes_inputs else None)
+        for block in blocks
+    ]
+    assert all(type(state) is case.own.item_state for state in mapped)
+    for a, b in zip(tensors_of(concatenate(mapped)), tensors_of(case.items), strict=True):
+        assert torch.allclose(a, b, atol=1e-6)
+    for a, b in zip(tensors_of(mapped[1]), tensors_of(take(case.items, slice(7, 14))), strict=True):
+        assert torch.allclose(a, b, atol=1e-6)
+
+
+def test_its_items_come_back_from_a_part(case: Case) -> None:
+    ids = pa.table({"item_row": range(len(case.items)), "item_id": pa.array(case.data.item_ids)})
+    part = pq.read_table(io.BytesIO(part_to_bytes(item_part(ids, case.items))))
+    back = item_state(part, case.own.item_state)
+    assert equal(back, type(case.items).from_columns(case.items.columns()))
+    query = case.query()
+    assert torch.equal(case.model.similarity.scores(query, back), case.scores(query))
+
+
+def test_its_exact_search_finds_the_best_scores(case: Case) -> None:
+    searchable, query = case.searchable(), case.query()
+    assert isinstance(searchable, Searchable)
+    assert len(searchable) == len(case.items)
+    found = searchable.search(query, Wanted(len(case.items) + 1))
+    scores = case.scores(query)
+    assert searchable.retriever("brute_force").is_exact
+    assert found.num_found().tolist() == [len(case.items)] * 5
+    assert torch.allclose(found.scores, scores.sort(dim=1, descending=True).values, atol=1e-6)
+    assert torch.allclose(found.scores, scores.gather(1, found.item_rows), atol=1e-6)
+    hidden = searchable.search(query, Wanted(1, mask=Exclusions.of(found.item_rows[:, :1].tolist())))
+    assert torch.allclose(hidden.scores[:, 0], found.scores[:, 1], atol=1e-6)
+
+
+def test_every_method_searches(case: Case) -> None:
+    searchable, query = case.searchable(), case.query()
+    for method in searchable.methods:
+        found = searchable.search(query, Wanted(3), method)
+        assert (found.num_found() <= 3).all()
+        assert (found.gap(Wanted(3)) >= 0).all()
+
+
+def test_it_explains_its_scores(case: Case) -> None:
+    query, rows = case.query(), [4, 0]
+    explained = case.searchable().explain(query, rows)
+    assert torch.allclose(explained.scores, case.scores(query)[:, rows], atol=1e-6)
+    assert torch.allclose((explained.cosines * explained.gates).sum(dim=(2, 3)), explained.scores, atol=1e-5)
+
+
+def refused(is_offered: bool) -> Any:
+    return nullcontext() if is_offered else pytest.raises(UnsupportedError)
+
+
+def test_cut_offs_are_what_it_offers(case: Case) -> None:
+    offers, num_items = case.own.offers, len(case.items)
+    cutoffs = Cutoffs(offers, num_items, version_mass=None)
+    with refused(offers.has_trained_temperature):
+        cutoffs.policy(CutoffInput(mass=0.5), num_items)
+    with refused(offers.has_trained_temperature and offers.width is not None):
+        cutoffs.policy(CutoffInput(mass=0.5, background="sphere"), num_items)
+    with refused(offers.training_logit is not None):
+        cutoffs.check_logit()
+    for name in ("nucleus", "probability"):
+        with refused(offers.training_logit is not None):
+            cutoffs.policy(CutoffInput(**{name: 0.5}), num_items, np.zeros(1))
+    with refused(False):
+        cutoffs.policy(CutoffInput(coverage=0.5), num_items)  # of a version that is not calibrated
+    cutoffs.policy(CutoffInput(score=0.1), num_items)
+    cutoffs.policy(CutoffInput(top_k=3), num_items)
+    assert offers.trained_by
+    assert offers.distribution(UNIFORM) is not None
+
+
+def test_what_it_offers_is_true_of_its_scores(case: Case) -> None:
+    offers, query = case.own.offers, case.query()
+    scores = case.scores(query)
+    assert (query.temperature > 0).all()
+    if offers.has_bounded_scores:
+        assert scores.abs().max() <= 1 + 1e-6
+    if offers.training_logit is not None:
+        expected = offers.logit(scores, query.temperature).double().logsumexp(dim=1)
+        found = case.searchable().log_sum_exp(query, offers.logit)
+        assert torch.allclose(found.double(), expected, rtol=1e-5)
+
+
+def test_its_example_is_read_and_encoded(case: Case) -> None:
+    reader = case.own.form.reader(case.model, lambda name: case.corpus.files[name])
+    encoded = encode(case.model, reader, [reader.example()])
+    assert len(encoded.state) == 1
+    assert case.scores(encoded.state).isfinite().all()
+
+
+def test_it_takes_a_representation_or_refuses_it(case: Case) -> None:
+    width = case.model.representation_width
+    with nullcontext() if width else pytest.raises(ValueError, match=r"must be .*, got a representation"):
+        assert len(case.model.query_state(torch.ones(1, width or 3))) == 1
+
+
+def test_its_validation_says_where_to_cut(case: Case) -> None:
+    report = case.own.validation(case.storage, "r", case.model, case.data)
+    assert report.num_queries == len(case.data.queries["valid"])
+    assert report.num_items == len(case.data.item_ids)
+    assert json.loads(json.dumps(report.to_dict()))["cutoff_mass"] == report.cutoff_mass
+    assert (report.cutoff_mass is not None) == case.own.offers.has_trained_temperature
+    assert all("cutoff_mass" in validation for validation in case.validations)
+    if len(case.validations) == 1:
+        assert case.validations == [report.to_dict()]
