@@ -28,7 +28,9 @@ def in_processes(
         torch.multiprocessing.ProcessException: if one of them fails.
     """
     with tempfile.TemporaryDirectory(prefix="rails-ray-") as folder:
-        mp.spawn(_work, args=(num_workers, timeout_s, backend, folder, work), nprocs=num_workers)  # type: ignore[attr-defined,no-untyped-call]
+        arguments = (num_workers, timeout_s, backend, folder, work)
+        # New processes as with spawn, but whoever starts many can have them import once: `set_forkserver_preload`.
+        mp.start_processes(_work, arguments, num_workers, start_method="forkserver")  # type: ignore[attr-defined,no-untyped-call]
         return [pickle.loads(Path(folder, str(rank)).read_bytes()) for rank in range(num_workers)]
 
 
