@@ -37,8 +37,8 @@ from rails_ray.training.loop import train
 from support.command_line import options_of
 from support.examples import mark, publish_solar, small_solar_config, times_of, write_number_data, write_text_data
 from support.pieces import CountingPiece
+from support.ports import free_port
 from support.processes import finished, interrupted, kill_one, killed
-from support.s3_server import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 

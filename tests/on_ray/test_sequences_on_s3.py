@@ -33,7 +33,8 @@ from rails_ray.storage.runs import Run
 from rails_ray.training.loop import TrainingConfig
 from rails_ray.training.objectives import ContrastiveConfig
 from rails_ray.wanted import Wanted
-from support.s3_server import free_port, new_bucket
+from support.ports import free_port
+from support.s3_server import new_bucket
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 

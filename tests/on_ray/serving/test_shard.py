@@ -35,7 +35,7 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
 from rails_ray.training.objectives import ContrastiveConfig
 from support.examples import part_of, random_states, small_config
-from support.s3_server import free_port
+from support.ports import free_port
 
 CONFIG = small_config().with_family(loss=ContrastiveConfig(kind="sampled_softmax"))
 QUERY, ITEMS = random_states(2, 30, p_q=2, p_x=2, width=6)
