@@ -19,7 +19,7 @@ from support import processes
 from support.command_line import code_blocks, readme_commands, run
 from support.ports import free_port
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

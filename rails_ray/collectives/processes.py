@@ -18,6 +18,7 @@ def in_processes(
     work: Callable[[], Result], num_workers: int, *, timeout_s: float = 600.0, backend: Literal["gloo", "nccl"] = "gloo"
 ) -> list[Result]:
     """What `work` gives on each of so many new processes, by rank. Each computes in one thread, or on its own GPU.
+    They have the environment that this process had when it first started such a group.
 
     Args:
         work: of a module that a new process can import; `group.rank` says where it runs.

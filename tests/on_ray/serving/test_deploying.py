@@ -30,7 +30,7 @@ from support.head_node import HeadNode, head_node
 from support.ports import free_ports
 from support.processes import wait_for, with_token
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 ROOT = Path(__file__).parents[3]
 KEY = "a-key-of-the-test"

@@ -22,7 +22,7 @@ from support.ports import free_port
 from support.searchables import make_searchable
 from support.served_version import ASKED, TEXTS
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 
 @dataclass(frozen=True)

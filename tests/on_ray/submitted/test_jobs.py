@@ -15,7 +15,7 @@ from support.head_node import ROOT, HeadNode, Heard, submit
 from support.ports import free_ports
 from support.processes import wait_for
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 WAITING_JOB = """
 import os, sys, time
