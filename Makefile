@@ -1,10 +1,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# Tests that mostly wait, for other processes or for servers: others can use the time.
-WAITING := tests/collectives tests/storage
+# Half of the tests without a cluster by the time that they take, with those that wait for processes and servers: the
+# other half runs beside it.
+HALF := tests/collectives tests/contracts tests/storage
 
-.PHONY: quickstart test test-faults test-waiting test-computing lint clean
+.PHONY: quickstart test test-all test-half test-other-half lint clean
 
 # One stamp stands for a finished installation, so a second run installs nothing.
 # torch comes first: with it in place no other package pulls another build.
@@ -24,17 +25,18 @@ lint: .venv/installed
 	$(BIN)/lint-imports
 
 test: lint
-	$(MAKE) --no-print-directory --jobs=2 --output-sync test-waiting test-computing
-	$(BIN)/pytest -m "cluster and not faults"
+	$(MAKE) --no-print-directory --jobs=2 --output-sync test-half test-other-half
+	$(BIN)/pytest -m "cluster and not (faults or long)"
 
-test-faults: .venv/installed
-	$(BIN)/pytest -m faults
+# All that `make test` leaves out.
+test-all: .venv/installed
+	$(BIN)/pytest -m "faults or long"
 
-test-waiting:
-	$(BIN)/pytest -m "not cluster" $(WAITING)
+test-half:
+	$(BIN)/pytest -m "not (cluster or long)" $(HALF)
 
-test-computing:
-	$(BIN)/pytest -m "not cluster" $(addprefix --ignore=,$(WAITING))
+test-other-half:
+	$(BIN)/pytest -m "not (cluster or long)" $(addprefix --ignore=,$(HALF))
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

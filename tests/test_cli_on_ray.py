@@ -17,9 +17,9 @@ from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 from support import processes
 from support.command_line import code_blocks, readme_commands, run
-from support.s3_server import free_port
+from support.ports import free_port
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

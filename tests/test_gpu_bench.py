@@ -41,6 +41,7 @@ def numbers_of(row: dict[str, Any]) -> list[float]:
     return [value for value in row.values() if isinstance(value, int | float)]
 
 
+@pytest.mark.long
 def test_every_section_has_its_rows_where_torch_numpy_scipy_and_jaxtyping_are_alone(tmp_path: Path) -> None:
     site, out = tmp_path / "site", tmp_path / "out"
     site.mkdir()

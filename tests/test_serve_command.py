@@ -15,8 +15,8 @@ import pytest
 from rails_ray import cli
 from support import processes
 from support.examples import publish_untrained, write_text_data
+from support.ports import free_port
 from support.processes import wait_for
-from support.s3_server import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.faults]
 

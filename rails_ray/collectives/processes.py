@@ -18,6 +18,7 @@ def in_processes(
     work: Callable[[], Result], num_workers: int, *, timeout_s: float = 600.0, backend: Literal["gloo", "nccl"] = "gloo"
 ) -> list[Result]:
     """What `work` returns in each of `num_workers` new processes, by rank. Each has one thread, or its own GPU.
+    They have the environment that this process had when it first started such a group.
 
     Args:
         work: a function of a module that a new process can import; `group.rank` says where it runs.
@@ -28,7 +29,9 @@ def in_processes(
         torch.multiprocessing.ProcessException: if one of them fails.
     """
     with tempfile.TemporaryDirectory(prefix="rails-ray-") as folder:
-        mp.spawn(_work, args=(num_workers, timeout_s, backend, folder, work), nprocs=num_workers)  # type: ignore[attr-defined,no-untyped-call]
+        arguments = (num_workers, timeout_s, backend, folder, work)
+        # New processes as with spawn, but whoever starts many can have them import once: `set_forkserver_preload`.
+        mp.start_processes(_work, arguments, num_workers, start_method="forkserver")  # type: ignore[attr-defined,no-untyped-call]
         return [pickle.loads(Path(folder, str(rank)).read_bytes()) for rank in range(num_workers)]
 
 

@@ -37,8 +37,8 @@ from rails_ray.training.loop import train
 from support.command_line import options_of
 from support.examples import mark, publish_solar, small_solar_config, times_of, write_number_data, write_text_data
 from support.pieces import CountingPiece
+from support.ports import free_port
 from support.processes import finished, interrupted, kill_one, killed
-from support.s3_server import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
@@ -330,7 +330,7 @@ def test_a_run_made_anew_under_its_name_has_codes_of_its_own(folder: Path, tmp_p
     assert not np.array_equal(*(codes.of_version(store, version).codes for version in versions))
 
 
-@pytest.mark.parametrize("kind", ["features", "vector"])
+@pytest.mark.parametrize("kind", ["vector", pytest.param("features", marks=pytest.mark.long)])
 def test_queries_that_are_numbers_from_data_to_a_current_version(kind: str, tmp_path: Path) -> None:
     """Each label has a feature of its own, so that a model that has learnt finds it first."""
     folder = write_number_data(tmp_path / "data", kind)

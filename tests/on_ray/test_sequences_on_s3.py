@@ -33,7 +33,8 @@ from rails_ray.storage.runs import Run
 from rails_ray.training.loop import TrainingConfig
 from rails_ray.training.objectives import ContrastiveConfig
 from rails_ray.wanted import Wanted
-from support.s3_server import free_port, new_bucket
+from support.ports import free_port
+from support.s3_server import new_bucket
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
@@ -157,6 +158,7 @@ def history_of(on_s3: OnS3, user: int) -> list[str]:
     return [row["item_id"] for row in table.to_pylist() if row["user_id"] == user]
 
 
+@pytest.mark.long
 def test_a_user_and_the_users_history_find_the_same_and_nothing_seen(on_s3: OnS3, url: str) -> None:
     history = history_of(on_s3, 3)
     queries = [{"user_id": 3}, {"history": history}, {"history": [*history, "unknown"]}]
@@ -172,6 +174,7 @@ def test_a_user_and_the_users_history_find_the_same_and_nothing_seen(on_s3: OnS3
     assert client.index(url)["query"] == {"history": "string", "user_id": "int64"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("query", "message"),
     [
@@ -250,6 +253,7 @@ def test_storage_that_fails_on_a_worker_is_told_in_a_sentence(on_s3: OnS3) -> No
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.long
 def test_the_server_says_what_is_wrong_over_http(url: str) -> None:
     response = httpx.post(f"{url}/v1/search", json={"queries": [{"user_id": 3}], "k": NUM_ITEMS}, timeout=30)
     assert response.status_code == 422

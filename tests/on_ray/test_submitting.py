@@ -10,7 +10,7 @@ from ray.job_submission import JobStatus
 from rails_ray import on_ray
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray import submitting
-from support.head_node import free_ports
+from support.ports import free_ports
 
 
 class FlakyClient:

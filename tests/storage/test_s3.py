@@ -12,7 +12,8 @@ from botocore.exceptions import ReadTimeoutError
 from rails_ray.errors import ConflictError, NotFoundError, RailsRayError, StorageError
 from rails_ray.storage import s3 as s3_files
 from rails_ray.storage.filesystem import Storage
-from support.s3_server import KEY_ID, SECRET, FaultyProxy, answer, cut_answer, delay, drop, free_port, lose_answer
+from support.ports import free_port
+from support.s3_server import KEY_ID, SECRET, FaultyProxy, answer, cut_answer, delay, drop, lose_answer
 
 CALLS: dict[str, Callable[[Storage], object]] = {
     "exists": lambda storage: storage.exists("a/b"),

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -12,7 +11,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,10 @@ from typing import Any
 import psutil
 
 from rails_ray import on_ray
+from support.ports import HOST, free_ports
 from support.processes import wait_for, with_token
 
 ROOT = Path(__file__).parents[2]
-HOST = "127.0.0.1"
 MARK = "RAILS_RAY_HEAD_NODE"  # stands in the environment of all processes of one cluster
 
 
@@ -40,15 +39,6 @@ class HeadNode:
     gcs_address: str
     mark: str
     logs: Path
-
-
-def free_ports(count: int) -> list[int]:
-    """So many different ports that nobody listens at; of the kernel's own range, which Ray's workers do not use."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((HOST, 0))
-        return [int(one.getsockname()[1]) for one in sockets]
 
 
 @contextmanager

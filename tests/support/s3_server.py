@@ -1,7 +1,6 @@
 """An S3 server in a process of its own, and a proxy in front of it that fails the way networks and servers do."""
 
 import http.client
-import socket
 import subprocess
 import sys
 import threading
@@ -51,12 +50,6 @@ def s3_server_process() -> Iterator[str]:
         process.terminate()
         process.wait(timeout=30)
         process.stdout.close()
-
-
-def free_port() -> int:
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        return int(holder.getsockname()[1])
 
 
 def use_s3(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:

@@ -15,7 +15,7 @@ from jobs.benches.chaos import Server
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import Placement, ServeArgs
 from support.examples import publish_untrained, write_text_data
-from support.s3_server import free_port
+from support.ports import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.faults]
 

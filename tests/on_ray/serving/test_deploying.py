@@ -26,10 +26,11 @@ from rails_ray.errors import AccessError, RailsRayError
 from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT
 from rails_ray.on_ray.serving.plan import NAME, Placement, ServeArgs, serve_config
 from support.examples import publish_untrained, write_text_data
-from support.head_node import HeadNode, free_ports, head_node
+from support.head_node import HeadNode, head_node
+from support.ports import free_ports
 from support.processes import wait_for, with_token
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 ROOT = Path(__file__).parents[3]
 KEY = "a-key-of-the-test"

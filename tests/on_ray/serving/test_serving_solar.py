@@ -18,11 +18,11 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.shards import Items
 from rails_ray.wanted import Wanted
 from support.examples import publish_solar, write_text_data
-from support.s3_server import free_port
+from support.ports import free_port
 from support.searchables import make_searchable
 from support.served_version import ASKED, TEXTS
 
-pytestmark = [pytest.mark.cluster]
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
 from rails_ray.training.objectives import ContrastiveConfig
 from support.examples import part_of, random_states, small_config
-from support.s3_server import free_port
+from support.ports import free_port
 
 CONFIG = small_config().with_family(loss=ContrastiveConfig(kind="sampled_softmax"))
 QUERY, ITEMS = random_states(2, 30, p_q=2, p_x=2, width=6)
@@ -148,6 +148,7 @@ def test_a_shard_that_fails_in_one_round_of_a_nucleus_is_in_neither(tmp_path: Pa
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 @pytest.mark.usefixtures("ray_cluster")
 def test_over_http_what_a_version_lacks_is_told_and_the_rest_answers(tmp_path: Path) -> None:
     publish_without(tmp_path, "average")

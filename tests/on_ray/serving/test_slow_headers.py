@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 
 from rails_ray.on_ray.serving import slow_headers
-from support.s3_server import free_port
+from support.ports import free_port
 
 PATIENCE_S = 0.5
 

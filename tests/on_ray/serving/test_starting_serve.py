@@ -13,7 +13,7 @@ from ray.serve.schema import LoggingConfig
 from rails_ray.errors import NotFoundError, UnavailableError
 from rails_ray.on_ray.serving import app
 from rails_ray.on_ray.serving.plan import ServeArgs
-from support.s3_server import free_port
+from support.ports import free_port
 
 
 def started(monkeypatch: pytest.MonkeyPatch, num_failures: int) -> list[Any]:

@@ -11,8 +11,11 @@ from ray.job_submission import JobSubmissionClient
 
 from rails_ray import on_ray
 from rails_ray.errors import ConflictError, UnavailableError
-from support.head_node import ROOT, HeadNode, Heard, free_ports, submit
+from support.head_node import ROOT, HeadNode, Heard, submit
+from support.ports import free_ports
 from support.processes import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 WAITING_JOB = """
 import os, sys, time
@@ -34,7 +37,6 @@ sys.exit(7)
 """
 
 
-@pytest.mark.cluster
 def test_a_submission_id_stands_for_one_job_that_any_number_of_submitters_follow(
     head: HeadNode, tmp_path: Path
 ) -> None:
@@ -82,7 +84,6 @@ def test_a_submission_id_stands_for_one_job_that_any_number_of_submitters_follow
     assert JobSubmissionClient(head.address).get_job_info("waiting").runtime_env["env_vars"]["FOLDER"] == str(folder)
 
 
-@pytest.mark.cluster
 def test_jobs_whose_arguments_cannot_be_and_one_that_is_stopped(head: HeadNode) -> None:
     """Side by side, as each of them is mostly waited for."""
 
@@ -112,7 +113,6 @@ def test_jobs_whose_arguments_cannot_be_and_one_that_is_stopped(head: HeadNode) 
         stopped.result()
 
 
-@pytest.mark.cluster
 def test_the_address_is_that_of_the_argument(head: HeadNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray's client takes these variables for more important than what it is given."""
     monkeypatch.setenv("RAY_ADDRESS", head.address)
@@ -122,7 +122,6 @@ def test_the_address_is_that_of_the_argument(head: HeadNode, monkeypatch: pytest
         on_ray.submit(["true"], address=address, working_dir=None)
 
 
-@pytest.mark.cluster
 def test_a_wrong_token(head: HeadNode) -> None:
     """In a process of its own: Ray reads the token once."""
     told = subprocess.run(
@@ -147,7 +146,6 @@ def test_a_wrong_token(head: HeadNode) -> None:
     assert os.environ["RAY_AUTH_TOKEN"] not in told.stdout + told.stderr
 
 
-@pytest.mark.cluster
 def test_a_working_dir_that_cannot_be_sent(head: HeadNode, tmp_path: Path) -> None:
     nowhere, file, large = (str(tmp_path / name) for name in ("nowhere", "file", "large"))
     Path(file).touch()

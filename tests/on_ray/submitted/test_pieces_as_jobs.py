@@ -13,8 +13,9 @@ from support.command_line import options_of
 from support.examples import small_solar_config
 from support.head_node import ROOT, HeadNode, submit
 
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
-@pytest.mark.cluster
+
 def test_two_chunks_share_a_gpu(head: HeadNode, run_config: RunConfig, tmp_path: Path) -> None:
     small = replace(small_solar_config(num_chunks=2), data=DataConfig(folder=run_config.data.folder))
     words = ["text-solar", "--run", "r", "--storage", str(tmp_path), "--workers", "2", "--chunks.num-gpus", "0.5"]

@@ -10,7 +10,7 @@ from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.storage.filesystem import Storage
 from support.examples import publish_untrained, write_text_data
-from support.s3_server import free_port
+from support.ports import free_port
 from support.served_version import Served
 
 

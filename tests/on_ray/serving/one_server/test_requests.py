@@ -16,7 +16,7 @@ from rails_ray.on_ray.serving.streaming import PIECE_BYTES
 from rails_ray.retrieval.searchable import ByComponents
 from rails_ray.storage import calibrations, manifest
 from rails_ray.storage.filesystem import Storage
-from support.s3_server import free_port
+from support.ports import free_port
 from support.served_version import ASKED, NO_CHUNKS, TEXTS, Served
 
 pytestmark = pytest.mark.cluster

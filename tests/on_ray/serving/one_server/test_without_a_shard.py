@@ -10,7 +10,7 @@ import ray
 
 from support.served_version import NO_CHUNKS, Served
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 
 def test_a_missing_shard_is_503_unless_the_request_can_do_with_less(served_version: Served) -> None:
