@@ -161,7 +161,7 @@ def _bucket_and_prefix(rest: str) -> tuple[str, str]:
         )
     bucket, _, prefix = rest.partition("/")
     if not re.fullmatch(r"[A-Za-z0-9._-]+", bucket) or ".." in prefix.split("/"):
-        raise ValueError("storage must be s3://bucket/prefix, got a bucket or a prefix that cannot be")
+        raise ValueError("storage must be s3://bucket/prefix, got an invalid bucket or prefix")
     return bucket, _down(prefix.lstrip("/"))
 
 

@@ -15,10 +15,10 @@ REMEDIES = {
     errno.ENOSPC: "free some space and run it again",
     errno.EDQUOT: "free some space or raise the quota, and run it again",
     errno.EFBIG: "raise the limit on the size of a file (ulimit -f) and run it again",
-    errno.EACCES: "check whose the folder is and who may use it",
-    errno.EPERM: "check whose the folder is and what its file system can do",
+    errno.EACCES: "check the folder's owner and permissions",
+    errno.EPERM: "check the folder's owner and what its file system supports",
     errno.EROFS: "mount it for writing or name another folder",
-    errno.ENOTDIR: "move the file away that stands in place of a folder",
+    errno.ENOTDIR: "move away the file that stands where a folder must be",
 }
 
 
@@ -111,6 +111,6 @@ class LocalFiles:
         try:
             yield
         except OSError as error:
-            remedy = REMEDIES.get(error.errno or 0, "mend that and run it again")
+            remedy = REMEDIES.get(error.errno or 0, "fix that and run it again")
             what = error.strerror or type(error).__name__
             raise StorageError(f"storage must {deed} {self._root / path}, got: {what}: {remedy}") from None

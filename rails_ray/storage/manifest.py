@@ -128,7 +128,9 @@ def read(storage: Storage, version: str) -> Manifest:
     path = f"{folder_of(version)}/manifest.json"
     if not NAME.fullmatch(version) or not storage.exists(path):
         published = [name for name in storage.list("versions") if storage.exists(f"{folder_of(name)}/manifest.json")]
-        raise NotFoundError(f"version must be one of {', '.join(published) or 'none published yet'}, got {version!r}")
+        raise NotFoundError(
+            f"version must be one of {', '.join(published) or 'the published ones (none yet)'}, got {version!r}"
+        )
     return _parse(storage, path, Manifest, version, rewriting(version))
 
 
@@ -180,7 +182,7 @@ def check_rows(encoded: Encoded) -> None:
 
 def rewriting(version: str) -> str:
     """What to do about a damaged manifest."""
-    return f"write it anew with `rails-ray publish --version {version}`"
+    return f"rewrite it with `rails-ray publish --version {version}`"
 
 
 def to_json(value: Encoded) -> bytes:

@@ -95,7 +95,7 @@ def begin(storage: Storage, version: str, made_from: dict[str, str | int]) -> No
         if changed:
             old, new = begun.get(changed[0]), made_from[changed[0]]
             raise ValueError(
-                f"version {version!r} must go on with the {changed[0]} that it was begun with, {old}, got {new}: "
+                f"version {version!r} must keep the {changed[0]} that it was begun with, {old}, got {new}: "
                 "choose another --version"
             ) from None
 

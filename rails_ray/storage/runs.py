@@ -77,7 +77,7 @@ def _begin(storage: Storage, run: str, config: bytes, facts: dict[str, Any]) -> 
         change = _first_change(read_json(storage, f"runs/{run}/begun.json"), begun)
         if change:
             raise ValueError(
-                f"run {run!r} must go on with the config and data that it was begun with, got another {change}: "
+                f"run {run!r} must keep the config and data that it was begun with, got another {change}: "
                 "choose another --run"
             ) from None
 
@@ -177,7 +177,7 @@ def read(storage: Storage, run: str, min_pieces: int | None = None) -> Run:
             return of_pieces
     if not is_name or not is_finished(storage, run):
         finished = [name for name in storage.list("runs") if is_finished(storage, name)]
-        raise NotFoundError(f"run must be one of {', '.join(finished) or 'none trained yet'}, got {run!r}")
+        raise NotFoundError(f"run must be one of {', '.join(finished) or 'the finished ones (none yet)'}, got {run!r}")
     return _read(storage, run)
 
 
@@ -215,7 +215,7 @@ def _of_pieces(storage: Storage, run: str, min_pieces: int | None) -> Run | None
         wanted = f"all {least}" if least == len(names) else str(least)
         raise ValueError(
             f"run {run!r} must have {wanted} trained pieces, got {len(finished)}: "
-            f"train it again under its name, or encode it without the others by --min-chunks {len(finished)}"
+            f"train it again under the same name, or encode without the rest with --min-chunks {len(finished)}"
         )
     return Run(
         name=run,

@@ -224,13 +224,13 @@ class S3Files:
         if isinstance(error, NO_CREDENTIALS):
             return StorageError(
                 f"storage {where} must have credentials, got {kind}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-                "or a profile in ~/.aws, or a role of the machine, and renew them where they end"
+                "or a profile in ~/.aws, or a role of the machine, and renew them if they have expired"
             )
         if isinstance(error, NO_ANSWER):
             endpoint = urlsplit(str(getattr(error, "kwargs", {}).get("endpoint_url", "")))
             server = f"{endpoint.scheme}://{endpoint.netloc.rpartition('@')[2]}" if endpoint.netloc else "its server"
             return StorageError(
-                f"storage {where} must be reachable, got {kind} from {server} again and again: "
+                f"storage {where} must be reachable, got {kind} repeatedly from {server}: "
                 "check AWS_ENDPOINT_URL and the network, and run it again"
             )
         return StorageError(
