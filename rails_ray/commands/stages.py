@@ -23,7 +23,7 @@ class Quickstart(Stored):
     """Run every stage on packaged data: train, encode, publish, serve, query over HTTP, and measure."""
 
     steps: int | None = None
-    """Training steps of each model; fewer are faster but train worse models. If left out: those of the recipes."""
+    """Training steps of each model; fewer are faster but train worse models. If left out: the recipes' own."""
     port: int = 8000
     """HTTP port on 127.0.0.1."""
     keep: bool = False
@@ -269,7 +269,7 @@ class Calibrate(Stored):
                 num_segments=self.segments,
                 data=_data(self.folder),
             )
-        title = f"{report.num_queries} queries of split {self.split} calibrate, those of {self.measured_on} measure"
+        title = f"{report.num_queries} queries of split {self.split} calibrate, split {self.measured_on} measures"
         out.print(rendering.calibration(report, f"version {version}: {title}"))
         for sentence in report.left_out:
             out.print(f"left out: {sentence}", highlight=False, soft_wrap=True, markup=False)
@@ -287,7 +287,7 @@ def _data(folder: str | None) -> DataConfig | None:
 class Pipeline(OfRecipe):
     """Train, encode, evaluate, and publish the version if it is good enough compared with the current one.
 
-    The options of the recipe are those of `rails-ray train`.
+    The recipe's options work as in `rails-ray train`.
     """
 
     shards: int = 2

@@ -184,7 +184,7 @@ def test_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("gs://bucket/x", r"must be a local folder or s3://bucket/prefix, got gs://\.\.\."),
         ("https://me:hush@host/x", r"must be a local folder or s3://bucket/prefix, got https://\.\.\."),
-        ("s3://key:hush@bucket/x", "without credentials, got some: take them out and set AWS_ACCESS_KEY_ID"),
+        ("s3://key:hush@bucket/x", "without credentials, got some: remove them and set AWS_ACCESS_KEY_ID"),
         ("s3://key:a/hush@bucket", "without credentials, got some"),
         ("s3://bucket/x?secret=hush", "without a query, got one: set AWS_ENDPOINT_URL"),
         ("s3://key:hush/x", "must be s3://bucket/prefix, got an invalid bucket or prefix"),
