@@ -1,4 +1,4 @@
-"""The `rails-ray` command: arguments in, an exit code out. What each command does is in `commands`."""
+"""The `rails-ray` command: arguments in, an exit code out. `commands` says what each command does."""
 
 import itertools
 import json
@@ -36,7 +36,7 @@ WITH_RECIPE = {"train": stages.Train, "pipeline": stages.Pipeline}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; its exit code. Errors that a user can cause are one sentence on stderr."""
+    """Run a command and return its exit code. An error that a user can cause is one sentence on stderr."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         command = parse(arguments)
@@ -53,18 +53,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def job(name: str, arguments: Sequence[str] | None = None) -> int:
-    """Run a command as a job on the cluster that it was submitted to; its exit code.
+    """Run a command as a job on the cluster that it was submitted to, and return its exit code.
 
-    The last line on stdout is JSON: {"job": name}, with what the command tells, or with the `error`.
+    The last line on stdout is JSON: {"job": name} with the command's results, or with its `error`.
 
     Args:
-        arguments: as of the command.
+        arguments: the command's arguments, without its name.
     """
     code = EXIT_FAILED
     told: dict[str, Any] | None = {"error": "the job must end by itself, got an interruption"}
     try:
         command = _parsed([name, *(sys.argv[1:] if arguments is None else arguments)])
-        if command is None:  # help, which is no end of a job
+        if command is None:  # help: no job has ended
             told = None
             return 0
         _check_storage(command)
@@ -87,22 +87,22 @@ def job(name: str, arguments: Sequence[str] | None = None) -> int:
 
 
 def _parsed(arguments: Sequence[str]) -> Any:
-    """The command; None if all that was asked for is help.
+    """The command; None if the arguments ask only for help.
 
     Raises:
-        ValueError: if an argument cannot be, which has been told in full.
+        ValueError: if an argument is wrong; tyro has said on stderr which.
     """
     try:
         return parse(arguments)
     except SystemExit as error:
         if error.code:
-            raise ValueError("the arguments must be those of the command") from None
+            raise ValueError("the arguments must fit the command, got one that does not: the log names it") from None
         return None
 
 
 def _check_storage(command: Any) -> None:
     """Raises:
-    ValueError: if what a job makes would be lost with the copy of the working directory that it runs in.
+    ValueError: if storage lies in the working directory: Ray deletes a job's copy of it.
     """
     if "://" not in command.storage and not Path(command.storage).expanduser().is_absolute():
         raise ValueError(
@@ -116,7 +116,7 @@ def parse(arguments: Sequence[str]) -> Command:
 
     Raises:
         ValueError: if a recipe is unknown.
-        SystemExit: if an argument is wrong, or help was asked for; as `argparse` does.
+        SystemExit: if an argument is wrong or asks for help, as in `argparse`.
     """
     if arguments == ["--version"]:
         out.print(__version__)
@@ -125,19 +125,19 @@ def parse(arguments: Sequence[str]) -> Command:
     if kind is None:
         return tyro.cli(Commands, prog="rails-ray", description=DESCRIPTION, args=arguments)
 
-    def parsed(recipe: str) -> Any:  # which fields there are to override, and their defaults, is the recipe's matter
+    def parsed(recipe: str) -> Any:  # the recipe decides the fields and their defaults
         default = kind(recipe=recipe, config=by_name(recipe).with_kinds(_kinds(arguments)))
         return tyro.cli(kind, prog=f"rails-ray {arguments[0]}", args=arguments[1:], default=default)
 
     named = next((word for word in arguments[1:] if word in names()), stages.DEFAULT_RECIPE)
     command = parsed(named)
-    # The recipe may be a word that is none, or an option's value be called like one.
+    # The recipe may be unknown, or an option's value may look like a recipe.
     found: Command = command if command.recipe == named else parsed(command.recipe)
     return found
 
 
 def _kinds(arguments: Sequence[str]) -> dict[str, str]:
-    """What `--NAME.kind KIND` says, which decides what other options there are."""
+    """The kinds that `--NAME.kind KIND` chooses. They decide which other options exist."""
     words = [part for argument in arguments for part in argument.split("=", 1)]
     found = {}
     for word, kind in itertools.pairwise(words):
@@ -148,8 +148,8 @@ def _kinds(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def _quiet_ray() -> None:
-    """Let our own progress be what is seen. Ray reads its environment when it is first imported."""
-    if "RAY_ADDRESS" not in os.environ:  # a cluster of our own gets a secret of its own, not one in the home folder
+    """Keep Ray quiet, so that our own progress can be seen. Ray reads its environment when it is first imported."""
+    if "RAY_ADDRESS" not in os.environ:  # give our own cluster its own secret, not one in the home folder
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ.setdefault("RAY_DATA_LOG_LEVEL", "ERROR")

@@ -1,4 +1,4 @@
-"""Ask a running server, over HTTP."""
+"""Query a running server over HTTP."""
 
 import os
 from collections.abc import Sequence
@@ -18,22 +18,22 @@ def search(
     """The answer of `POST /v1/search`.
 
     Args:
-        queries: as in the request's JSON: {"text": "pizza"}, {"history": [1193, 661]}, {"user_id": 42}.
-        k: at most so many items per query; by default what the cut-off says.
-        key: of the server's API; by default that of the environment variable RAILS_RAY_API_KEY.
-        options: further fields of the request, such as method and cutoff.
+        queries: as in the JSON of a request: {"text": "pizza"}, {"history": [1193, 661]}, {"user_id": 42}.
+        k: most items per query; by default the cut-off decides.
+        key: API key; by default the environment variable RAILS_RAY_API_KEY.
+        options: other fields of the request, such as method and cutoff.
 
     Raises:
-        ValueError: if the server refuses the request; the server's sentence.
-        AccessError: if it refuses the key.
-        UnsupportedError: if the version that it serves cannot do what is asked.
-        UnavailableError: if no server answers, or it cannot search now.
+        ValueError: if the server refuses the request. The message is the server's.
+        AccessError: if the server refuses the key.
+        UnsupportedError: if the served version cannot do what the request asks.
+        UnavailableError: if no server answers, or the server cannot search now.
     """
     return _request("POST", url, "/v1/search", {"queries": list(queries), "k": k} | options, key)
 
 
 def explain(url: str, query: dict[str, Any], items: Sequence[str | int], *, key: str | None = None) -> dict[str, Any]:
-    """The answer of `POST /v1/explain`: component cosines and gates of a query and each item; raises as `search`."""
+    """The answer of `POST /v1/explain`: component cosines and gates of a query with each item; raises as `search`."""
     return _request("POST", url, "/v1/explain", {"query": query, "items": list(items)}, key)
 
 
@@ -48,14 +48,14 @@ def index(url: str, *, key: str | None = None) -> dict[str, Any]:
 
 
 def _request(method: str, url: str, path: str, body: dict[str, Any] | None, key: str | None) -> dict[str, Any]:
-    key = (key or os.environ.get(KEY_VARIABLE, "")).strip()  # a file that it was read from ends with a newline
+    key = (key or os.environ.get(KEY_VARIABLE, "")).strip()  # a key read from a file may end with a newline
     if not (key.isascii() and key.isprintable()):
         raise ValueError(f"an API key must be of printable ASCII characters, got others: look at {KEY_VARIABLE}")
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
         address = httpx.URL(url)
-        is_local = address.host in ("127.0.0.1", "localhost", "::1")  # where no proxy can lead
-        verify = address.scheme == "https" or not is_local  # to read the certificates takes longer than a search
+        is_local = address.host in ("127.0.0.1", "localhost", "::1")  # no proxy leads there
+        verify = address.scheme == "https" or not is_local  # reading the certificates takes longer than a search
         with httpx.Client(
             base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=not is_local, verify=verify
         ) as client:
@@ -83,11 +83,11 @@ def _request(method: str, url: str, path: str, body: dict[str, Any] | None, key:
 
 
 def _asked(client: httpx.Client, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response | None:
-    """The answer; None where the router died under the request, which changes nothing and can be asked again."""
+    """The answer; None if the router died during the request. A request changes nothing, so it is safe to repeat."""
     try:
         response = client.request(method, path, json=body)
     except (httpx.ReadError, httpx.RemoteProtocolError):
         return None
-    # Ray's proxies say so in words of their own; what is ours is JSON.
+    # Ray's proxies report a dead router as text; our own answers are JSON.
     died = response.is_server_error and response.headers.get("content-type") != "application/json"
     return None if died else response

@@ -1,31 +1,31 @@
-"""The failures a caller can act on. Arguments that cannot be right are plain `ValueError`s.
+"""The failures that a caller can act on. A wrong argument is a plain `ValueError`.
 
     RailsRayError
-    |-- NotFoundError       a run, a version or a data file that is not there: name another
-    |-- DamagedError        bytes that are not what was published: restore or publish again
-    |-- StorageError        storage that cannot be used: no credentials, denied, unreachable, full: mend it, run again
+    |-- NotFoundError       a run, a version or a data file does not exist: name another
+    |-- DamagedError        stored bytes are not what was written: restore or publish again
+    |-- StorageError        storage cannot be used (no credentials, denied, unreachable, full): fix it, run again
     |-- ConflictError       someone else wrote first: read again, then decide
-    |-- TrainingError       a training run that ended without a model: read its logs, start again
-    |-- LostWorkerError     a worker that others wait for in vain: the run goes on from its last checkpoint
-    |-- AccessError         a server or cluster that refuses the key: give another
-    |-- UnsupportedError    a version that lacks what is asked of it: calibrate it, or ask for something else
-    |-- GateError           a version that is not good enough to publish: train a better one, or lower the gate
-    `-- UnavailableError    a server, a shard or a cluster that does not answer or did not end its work: try again
+    |-- TrainingError       a training run ended without a model: read its logs, start again
+    |-- LostWorkerError     a worker died or stopped answering: the run resumes from its last checkpoint
+    |-- AccessError         a server or cluster refuses the key: give another
+    |-- UnsupportedError    a version lacks what a request needs: calibrate it, or ask for something else
+    |-- GateError           a version is not good enough to publish: train a better one, or lower the gate
+    `-- UnavailableError    a server, a shard or a cluster does not answer or did not finish its work: try again
 
-Each message is one sentence: what must hold, what came, and what to do where that is not plain.
+Each message is one sentence: what must hold, what came, and what to do if that is not obvious.
 """
 
 
 class RailsRayError(Exception):
-    """Root of the errors that this package raises on its own account."""
+    """Base class of the errors of this package."""
 
 
 class NotFoundError(RailsRayError):
-    """Something named by the caller does not exist."""
+    """Something that the caller names does not exist."""
 
 
 class DamagedError(RailsRayError):
-    """A stored artefact does not hold the bytes that its manifest names."""
+    """A stored artefact does not hold the bytes that were written."""
 
 
 class StorageError(RailsRayError):
@@ -45,11 +45,11 @@ class LostWorkerError(RailsRayError):
 
 
 class AccessError(RailsRayError):
-    """A server or a cluster refuses the key or token, or the lack of one."""
+    """A server or a cluster refuses the key or token, or needs one."""
 
 
 class UnsupportedError(RailsRayError):
-    """A version lacks what is asked of it."""
+    """A version lacks what a request needs."""
 
 
 class GateError(RailsRayError):
@@ -57,4 +57,4 @@ class GateError(RailsRayError):
 
 
 class UnavailableError(RailsRayError):
-    """A server, a shard or a cluster does not answer, or has not ended its work."""
+    """A server, a shard or a cluster does not answer, or did not finish its work."""

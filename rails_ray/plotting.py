@@ -1,4 +1,4 @@
-"""What people would rather look at than read, as PNG files."""
+"""Plots, as PNG files."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from rails_ray.evaluation.calibrating import CalibrationReport
 
 
 def calibration(report: CalibrationReport, title: str, path: Path) -> None:
-    """Nominal against measured coverage with 95% intervals, and how long the lists are at each level."""
+    """Plot nominal against measured coverage with 95% intervals, and list lengths at each level."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
     nominal = [one.nominal for one in report.lists]
     places = np.arange(len(nominal))
@@ -23,7 +23,7 @@ def calibration(report: CalibrationReport, title: str, path: Path) -> None:
         rows = [one for one in report.measured if one.segment == segment]
         shift = (number - (len(groups) - 1) / 2) * 0.15
         deviation = [one.coverage - one.nominal for one in rows]
-        low = [max(one.coverage - one.low_both, 0.0) for one in rows]  # which rounding can put below 0
+        low = [max(one.coverage - one.low_both, 0.0) for one in rows]  # rounding can make it negative
         high = [max(one.high_both - one.coverage, 0.0) for one in rows]
         at = [nominal.index(one.nominal) + shift for one in rows]
         left.errorbar(at, deviation, [low, high], fmt="o", capsize=3, label=segment_name(segment, report.edges))

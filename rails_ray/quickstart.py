@@ -1,4 +1,4 @@
-"""The main job end to end on emoji: train, encode, publish, serve, ask, measure."""
+"""Every stage on packaged emoji: train, encode, publish, serve, query, measure."""
 
 import time
 from contextlib import ExitStack
@@ -33,8 +33,10 @@ NUM_COMPARED = 256  # held-out queries whose served answers are compared with of
 
 @dataclass(frozen=True)
 class Made:
-    """What the stages before serving leave: a published mixture, what it was calibrated to, and both models' reports
-    and seconds of training."""
+    """The results of the stages before serving.
+
+    mol, dot: report and seconds of training of the published mixture, and of the dot product.
+    """
 
     manifest: Manifest
     calibrated: CalibrationReport
@@ -43,11 +45,11 @@ class Made:
 
 
 def quickstart(storage: str, *, num_steps: int | None, port: int, keep: bool, console: Console) -> None:
-    """Run it, printing as it goes.
+    """Run the quickstart and print as it goes.
 
     Args:
-        storage: root folder of what it leaves behind.
-        num_steps: training steps; by default those of the recipes.
+        storage: root of the storage to write to.
+        num_steps: training steps; by default each recipe's own.
         keep: go on serving until Ctrl-C.
 
     Raises:
@@ -128,7 +130,7 @@ def _train(config: RunConfig, storage: str, num_steps: int | None, console: Cons
 
 
 def _served_recall(url: str, storage: str, manifest: Manifest) -> dict[str, float]:
-    """By method, the recall of the served answers against brute force in this process."""
+    """Recall of the served answers against brute force in this process, by method."""
     store = Storage(storage)
     model = version_model(store, manifest)
     items = version_items(store, manifest)
@@ -152,7 +154,7 @@ def _served_recall(url: str, storage: str, manifest: Manifest) -> dict[str, floa
 
 def _keep(url: str, console: Console) -> None:
     body = '{"queries": [{"text": "pizza"}], "k": 10}'
-    console.print(f"\nserving at {url}, without keys and to this machine only, until Ctrl-C; ask it:\n")
+    console.print(f"\nserving at {url}, without keys and to this machine only, until Ctrl-C; try:\n")
     console.print(
         f"  curl -s {url}/v1/search -H 'content-type: application/json' -d '{body}'", highlight=False, soft_wrap=True
     )

@@ -1,4 +1,4 @@
-"""Randomness that can be had a second time: for what is computed again."""
+"""Repeatable randomness, for what is computed twice."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,13 +7,13 @@ import torch
 
 
 def new_seed() -> int:
-    """Drawn from torch's generator, as everything that a step draws."""
+    """A seed from torch's generator, the source of all randomness in a step."""
     return int(torch.randint(2**62, ()))
 
 
 @contextmanager
 def drawing(seed: int, device: torch.device) -> Iterator[None]:
-    """Inside the block what is drawn, on the CPU and on this device, depends on the seed alone; after it, as before."""
+    """Inside the block, draws on the CPU and on this device depend on the seed alone. Then the former state returns."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield

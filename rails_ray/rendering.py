@@ -1,4 +1,4 @@
-"""What a person sees in the terminal: progress while work goes on, tables when it is done."""
+"""Terminal output: progress during work, tables at its end."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,10 +17,10 @@ from rails_ray.evaluation.report import Report
 from rails_ray.storage.manifest import Manifest, PartEntry, summary
 from rails_ray.storage.versions import Listed
 
-SHOWN_ITEMS = 4  # of an answer, in a line of a table
-LOG_S = 10.0  # seconds between two lines of progress where there is no terminal
+SHOWN_ITEMS = 4  # items of an answer in a line of a table
+LOG_S = 10.0  # seconds between two lines of progress in a log
 
-# How measures of a piece are shown; one that is not named by its own name, to four places.
+# How to show the measures of a piece; any other measure: under its own name, to four places.
 HEADINGS = {"seconds": "time"}
 FORMATS = {"loss": "{:.3f}", "seconds": "{:.1f} s"}
 MEASURES = {"bucket_recall": "bucket recall: held out, of the 100 (or 2%) most probable"}
@@ -28,7 +28,7 @@ MEASURES = {"bucket_recall": "bucket recall: held out, of the 100 (or 2%) most p
 
 @contextmanager
 def spinner(console: Console, what: str) -> Iterator[None]:
-    """A spinner with the time it has taken; a line with that time when it ends."""
+    """A spinner that shows the time taken, and leaves a line with it at the end."""
     with _progress(console, SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as progress:
         task = progress.add_task(what, total=1)
         yield
@@ -36,7 +36,7 @@ def spinner(console: Console, what: str) -> Iterator[None]:
 
 
 class Bar:
-    """A bar for work that reports (done, total, note); in a log, which cannot show one, a line every LOG_S seconds."""
+    """A bar for work that reports (done, total, note). A log gets a line every LOG_S seconds instead."""
 
     def __init__(self, progress: Progress, what: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._progress = progress
@@ -55,7 +55,7 @@ class Bar:
 
 @contextmanager
 def bar(console: Console, what: str) -> Iterator[Bar]:
-    """A progress bar; its line stays when the work ends."""
+    """A progress bar that stays on screen when the work ends."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -73,12 +73,12 @@ def _progress(console: Console, *columns: Any) -> Progress:
 
 
 def answers(names: Sequence[str], cut: Mapping[str, Any], best: Mapping[str, Any], title: str) -> Table:
-    """A table of a search's answers: query, the best items with their scores, how many the cut-off kept.
+    """A table of search results: query, best items with scores, number of items that the cut-off kept.
 
     Args:
-        names: of the queries.
-        cut: the response with the cut-off, which may keep more items than a line holds.
-        best: the response with the best few items, whatever their scores; those that were cut are dim.
+        names: what to call each query.
+        cut: the response with the cut-off; it may keep more items than a line holds.
+        best: the response with the few best items; the items that the cut-off drops are dim.
     """
     cutoff = ", ".join(
         f"{name} {value if isinstance(value, str) else f'{value:.6g}'}" for name, value in cut["cutoff"].items()
@@ -110,7 +110,7 @@ def reports(
     has_time = any(seconds is not None for _, _, seconds in rows)
     caption = "HR: hit rate, MRR: mean reciprocal rank"
     caption += "; P, R, F1: precision, recall, F1 of the cut lists" if has_lists else ""
-    caption += "; time: of training" if has_time else ""
+    caption += "; time: training time" if has_time else ""
     table = Table(title=title, caption=caption, title_justify="left")
     table.add_column("", style="bold", no_wrap=True)
     headings = [
@@ -132,7 +132,7 @@ def reports(
 
 
 def pieces(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
-    """What each piece of a run came to by its own measures, and all pieces on average where each has a measure."""
+    """A table of the measures of each piece, with the mean of every measure that all pieces have."""
     numbers = (name for row in rows for name, value in row.items() if isinstance(value, int | float))
     names = list(dict.fromkeys(numbers))
     captions = [MEASURES[name] for name in names if name in MEASURES]
@@ -148,12 +148,12 @@ def pieces(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
 
 
 def calibration(report: CalibrationReport, title: str) -> Table:
-    """Nominal against measured coverage, over all queries and by segment, and the lists of each level."""
+    """A table of nominal and measured coverage, overall and by segment, with the list lengths at each level."""
     table = Table(title=title, title_justify="left")
     for heading in ("coverage", "of", "measured", "95% interval", "mean kept", "10%", "50%", "90%", "empty"):
         table.add_column(heading, justify="left" if heading == "of" else "right", no_wrap=True)
     if any(one.is_truncated for one in report.lists):
-        table.caption = "+: some lists are longer than those that were ranked"
+        table.caption = "+: some lists are longer than what was ranked"
     lists = {one.nominal: one for one in report.lists}
     for one in report.measured:
         cells = [""] * 5
@@ -166,7 +166,7 @@ def calibration(report: CalibrationReport, title: str) -> Table:
 
 
 def coverage(measured: Sequence[Measured], title: str) -> Table:
-    """Nominal against measured coverage of all queries."""
+    """A table of nominal and measured coverage over all queries."""
     table = Table("coverage", "of", "measured", "95% interval", title=title, title_justify="left")
     for one in measured:
         if one.segment is None:
@@ -200,7 +200,7 @@ def versions(rows: Sequence[Listed], title: str) -> Table:
 
 
 def version(manifest: Manifest) -> tuple[Table, Table]:
-    """Facts of a version, and its files."""
+    """Two tables: the facts of a version, and its files."""
     facts = Table("version", manifest.version, title_justify="left")
     for name, value in summary(manifest).items():
         if name != "version":

@@ -107,7 +107,7 @@ def test_an_argument_that_cannot_be_is_told_and_exits_with_2(
             2,
             "storage must be a local folder or s3://bucket/prefix, got gs://",
         ),
-        (["serve", "--storage", "EMPTY"], 2, "give --keys-file, or --allow-anonymous to answer whoever can reach"),
+        (["serve", "--storage", "EMPTY"], 2, "give --keys-file, or --allow-anonymous to answer anyone, got neither"),
         (["serve", "--allow-anonymous", "--gpus", "1.5", "--storage", "EMPTY"], 2, "num_gpus must be a part of one"),
         (
             ["serve", "--allow-anonymous", "--cutoff", "coverage", "1.5"],
@@ -115,20 +115,28 @@ def test_an_argument_that_cannot_be_is_told_and_exits_with_2(
             "--cutoff coverage must be less than 1, got 1.5",
         ),
         (["serve", "--allow-anonymous", "--cutoff", "top_k", "2.5"], 2, "--cutoff top_k must be an integer, got 2.5"),
-        (["calibrate", "--split", "dev", "--version", "v9", "--storage", "EMPTY"], 1, "version must be one of none"),
+        (
+            ["calibrate", "--split", "dev", "--version", "v9", "--storage", "EMPTY"],
+            1,
+            "version must be one of the ",
+        ),
         (["pipeline", "nope"], 2, "recipe must be one of emoji-mol"),
         (
             ["serve", "--allow-anonymous", "--host", "0.0.0.0"],
             2,
-            "profile local must listen on loopback, got --host 0.0.0.0: take --profile production",
+            "profile local must listen on loopback, got --host 0.0.0.0: use --profile production",
         ),
         (["train", "ml1m-sasrec", "--storage", "EMPTY"], 2, "recipe ml1m-sasrec needs --data.folder"),
         (
             ["train", "text-solar", "--run", "typo", "--resume", "--storage", "EMPTY"],
             2,
-            "--resume needs the --run of one that was begun in",
+            "--resume needs --run to name a run that was begun in",
         ),
-        (["index", "show", "v9", "--storage", "EMPTY"], 1, "version must be one of none published yet, got 'v9'"),
+        (
+            ["index", "show", "v9", "--storage", "EMPTY"],
+            1,
+            "must be one of the published ones (none yet), got 'v9'",
+        ),
         (["index", "rollback", "--storage", "EMPTY"], 1, "a version must have been current before to roll back to it"),
         (["index", "verify", "--storage", "EMPTY"], 1, "storage must hold a published version, got none"),
     ],
@@ -211,7 +219,7 @@ def test_a_manifest_that_was_changed_is_told_and_written_anew(
         out, errors = capfd.readouterr()
         assert "all as published" not in out
         assert errors.startswith(f"rails-ray: {path.parent}/{told}")
-        assert errors.endswith(": write it anew with `rails-ray publish --version v1`\n")
+        assert errors.endswith(": rewrite it with `rails-ray publish --version v1`\n")
         assert errors.count("\n") == 1
     assert cli.main(["publish", "--version", "v1", *last]) == 0
     assert cli.main(["index", "verify", *last]) == 0
@@ -298,7 +306,9 @@ def test_queries_by_all_that_an_index_can_take() -> None:
 
 @pytest.mark.parametrize("word", ["x", "1:", "1:2:3", ":2", "1.5:2", "7:much", "7:inf", "7:nan"])
 def test_features_that_are_none(word: str) -> None:
-    with pytest.raises(ValueError, match=rf"--features must be numbers with finite values, as 17:0.5, got '{word}'"):
+    with pytest.raises(
+        ValueError, match=rf"--features must be numbers with finite values, such as 17:0.5, got '{word}'"
+    ):
         serving.Query(features=(word,))._asked({})
 
 

@@ -88,7 +88,7 @@ def test_the_readmes_stage_commands(s3: str, tmp_path: Path, capfd: pytest.Captu
             assert done.returncode == 0, done.stderr
             assert "Traceback" not in done.stderr
             if command[0] == "calibrate":
-                assert "50 queries of split valid calibrate, those of test measure" in done.stdout
+                assert "50 queries of split valid calibrate, split test measures" in done.stdout
                 assert "left out: coverage 0.99 needs at least 99 calibration queries, got 50" in done.stdout
                 assert (tmp_path / "calibration.png").read_bytes().startswith(b"\x89PNG")
             if command[0] == "query":

@@ -29,9 +29,14 @@ def last_line(text: str) -> dict[str, Any]:
         ("publish", ["--version", "v9", "--storage", "EMPTY"], 1, "version must be one that `rails-ray encode` has"),
         ("encode", ["--run", "r", "--storage", "relative"], 2, "a job's --storage must be s3://bucket/prefix, or an"),
         ("train", ["nope", "--storage", "EMPTY"], 2, "recipe must be one of emoji-mol, emoji-dot, text-mol, "),
-        ("train", ["--training.speed", "9"], 2, "the arguments must be those of the command"),
+        (
+            "train",
+            ["--training.speed", "9"],
+            2,
+            "the arguments must fit the command, got one that does not",
+        ),
         ("pipeline", ["--min-hit-rate", "90", "--storage", "EMPTY"], 2, "min_hit_rate must be from 0 to 1, got 90"),
-        ("encode", [], 2, "the arguments must be those of the command"),
+        ("encode", [], 2, "the arguments must fit the command, got one that does not"),
     ],
 )
 def test_a_job_that_fails_returns_the_code_and_says_why_in_its_last_line(

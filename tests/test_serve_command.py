@@ -91,7 +91,7 @@ def test_what_happens_to_the_keys_is_told_where_the_server_runs_and_by_its_healt
     wait_for(lambda: serving.heard("2 of "))
     problem = (
         f"line 2 of {serving.keys} must be a key of at least 16 characters, got 5: the keys that were valid before "
-        "stay so until it is mended"
+        "stay valid until it is fixed"
     )
     assert f"rails-ray: {problem}\n" in serving.said
     wait_for(lambda: "warning" in serving.health().json())
@@ -115,7 +115,7 @@ def test_a_router_that_starts_anew_knows_the_last_good_keys(serving: Serving) ->
     def is_back() -> bool:
         with suppress(httpx.TransportError):
             answer = serving.health(OTHER)
-            return answer.status_code == 200 and "stay so until it is mended" in answer.json().get("warning", "")
+            return answer.status_code == 200 and "stay valid until it is fixed" in answer.json().get("warning", "")
         return False
 
     wait_for(is_back)
@@ -128,7 +128,7 @@ def test_the_command_ends_with_its_cluster(serving: Serving) -> None:
         if process.name() == "raylet":
             process.send_signal(signal.SIGKILL)
     assert serving.process.wait(timeout=60) == cli.EXIT_FAILED
-    told = "rails-ray: the Ray cluster must go on, got one that has ended on this machine: start it again\n"
+    told = "rails-ray: the Ray cluster must stay up, got one that has ended on this machine: start it again\n"
     wait_for(lambda: told in serving.said)
     assert not serving.heard("Traceback")
     wait_for(lambda: not processes.with_token(serving.token))

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 
 class Command(Protocol):
-    """Arguments as fields; what they ask for, done."""
+    """A command: its arguments are its fields."""
 
     def run(self) -> dict[str, Any] | None:
-        """Do it, printing as it goes; what a job leaves as its last line: JSON values by name."""
+        """Run the command and print as it goes. Returns the fields of a job's last line, as JSON values."""
         ...

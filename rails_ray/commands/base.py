@@ -16,24 +16,24 @@ errors = Console(stderr=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """What every command has that reads or writes storage."""
+    """The option of every command that reads or writes storage."""
 
     storage: str = STORAGE
-    """Folder, or s3://bucket/prefix, for everything that is made."""
+    """Folder or s3://bucket/prefix that holds runs and index versions."""
 
 
 def load() -> None:
-    """Import what takes seconds to import under a spinner."""
+    """Import torch and Ray, which takes seconds, under a spinner."""
     with out.status("loading torch and Ray"):
         importlib.import_module("rails_ray.on_ray")
 
 
 def fail(what: object) -> None:
-    """One sentence on stderr, of what failed."""
+    """Say in one sentence on stderr what failed."""
     errors.print(f"rails-ray: {what}", highlight=False, markup=False, soft_wrap=True)
 
 
 def say_next(command: str, storage: str) -> None:
-    """A hint at the command that comes after this one."""
+    """Print the command to run after this one."""
     where = "" if storage == STORAGE else f" --storage {storage}"
     out.print(f"next: {command}{where}", highlight=False, markup=False, emoji=False, soft_wrap=True)

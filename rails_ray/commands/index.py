@@ -11,7 +11,7 @@ from rails_ray.errors import DamagedError
 
 @dataclass(frozen=True, kw_only=True)
 class ListVersions(Stored):
-    """List all versions: which is current, which could be, which were cut off."""
+    """List all versions and their states: current, published, encoded, encoding (maybe cut off) or damaged."""
 
     def run(self) -> None:
         from rails_ray import rendering
@@ -23,10 +23,10 @@ class ListVersions(Stored):
 
 @dataclass(frozen=True, kw_only=True)
 class ShowVersion(Stored):
-    """Show what a version consists of."""
+    """Show the facts and the files of a version."""
 
-    version: tyro.conf.Positional[str | None] = None
-    """A published version; by default the current one."""
+    version: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[VERSION]")] = None
+    """A published version. If left out: the current one."""
 
     def run(self) -> None:
         from rails_ray import rendering
@@ -38,10 +38,10 @@ class ShowVersion(Stored):
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyVersion(Stored):
-    """Read every byte of a version, and of its calibration, and compare it with what was written."""
+    """Check every byte of a version and of its calibration against the stored checksums."""
 
-    version: tyro.conf.Positional[str | None] = None
-    """A published version; by default the current one."""
+    version: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[VERSION]")] = None
+    """A published version. If left out: the current one."""
 
     def run(self) -> None:
         from rails_ray import rendering
@@ -71,10 +71,10 @@ class VerifyVersion(Stored):
 
 @dataclass(frozen=True, kw_only=True)
 class Rollback(Stored):
-    """Make an earlier version current again, by one write. A running server goes on with the version it began with."""
+    """Make an earlier version current again. A running server keeps the version that it started with."""
 
-    version: tyro.conf.Positional[str | None] = None
-    """A published version; by default the one that was current before the current one."""
+    version: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[VERSION]")] = None
+    """A published version. If left out: the one that was current before."""
 
     def run(self) -> None:
         from rails_ray.storage import versions

@@ -1,4 +1,4 @@
-"""Serve a version over HTTP, and ask a server."""
+"""Serve a version over HTTP, and query a server."""
 
 import math
 import os
@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -18,35 +18,38 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 @dataclass(frozen=True, kw_only=True)
 class Serve(Stored):
-    """Serve an index version over HTTP until Ctrl-C, or print the config with which `serve deploy` does."""
+    """Serve an index version over HTTP until Ctrl-C, or print a config for `serve deploy`.
+
+    Args:
+        version: A published version. If left out: the current one.
+        keys_file: File with one API key a line. A request must carry one of them as its bearer token. You may edit the
+            file while the server runs: a missing or empty file lets nobody in, a malformed one keeps the last good
+            keys.
+        allow_anonymous: Answer anyone who can reach the port, without keys.
+        profile: local: loopback only. production: all interfaces, HAProxy and Serve's faster settings; HAProxy also
+            opens ports 8404 and 9101 on all interfaces.
+        host: Address to listen on. If left out: 127.0.0.1, or 0.0.0.0 in production.
+        port: HTTP port.
+        replicas: Replicas of the router and of each shard. If left out: 1, or 2 in production, so that one may die.
+        max_replicas: Most replicas when autoscaling on load. If left out: no autoscaling.
+        cpus: CPUs that each replica reserves.
+        gpus: GPUs that each replica reserves; may be a part of one.
+        cutoff: Cut-off for requests that name none: its name and value. If left out: the version's.
+        print_config: Print a config for `serve deploy`, with one deployment per shard, and exit.
+    """
 
     version: str | None = None
-    """A published version; by default the current one."""
     keys_file: str | None = None
-    """File with one API key a line; a request must have one of them as its bearer key. It may change: missing or empty
-    it lets nobody in, and malformed it leaves the former keys valid."""
     allow_anonymous: bool = False
-    """Answer whoever can reach the port, in place of --keys-file."""
     profile: Literal["local", "production"] = "local"
-    """local: loopback only. production: all interfaces, HAProxy and Serve's faster settings; HAProxy also opens 8404
-    and 9101 on all interfaces."""
     host: str | None = None
-    """Address to listen on; by default 127.0.0.1, of production 0.0.0.0."""
     port: int = 8000
-    """HTTP port."""
     replicas: int | None = None
-    """Replicas of the router and of each shard; by default 1, and 2 in production, so that one may die."""
     max_replicas: int | None = None
-    """Up to so many replicas as requests come in; by default their number is fixed."""
     cpus: float = 0.1
-    """CPUs that each replica reserves."""
     gpus: float = 0
-    """GPUs, or a part of one, that each replica reserves."""
     cutoff: tuple[CutoffName, float] | None = None
-    """Of requests that name none: mass, coverage, nucleus, probability, score or top_k, and its value; by default the
-    version's."""
     print_config: bool = False
-    """Print the config for `serve deploy`, with a deployment for each shard of the version, and end."""
 
     def run(self) -> None:
         load()
@@ -61,7 +64,7 @@ class Serve(Stored):
 
         host = self.host or ("0.0.0.0" if self.profile == "production" else "127.0.0.1")
         if self.profile == "local" and host not in LOOPBACK:
-            raise ValueError(f"profile local must listen on loopback, got --host {host}: take --profile production")
+            raise ValueError(f"profile local must listen on loopback, got --host {host}: use --profile production")
         is_production = self.profile == "production"
         if is_production and not self.print_config and "RAY_ADDRESS" in os.environ:
             raise ValueError(
@@ -69,7 +72,7 @@ class Serve(Stored):
                 "(RAY_ADDRESS): deploy what --print-config prints, and see k8s/ for the variables"
             )
         if not self.print_config and "RAY_ADDRESS" not in os.environ:  # a cluster of our own
-            set_profile(self.profile)  # which is read when Ray Serve is first imported, below
+            set_profile(self.profile)  # Ray Serve reads it when it is first imported, below
         from contextlib import ExitStack
 
         from rails_ray import rendering
@@ -81,7 +84,7 @@ class Serve(Stored):
 
         if (self.keys_file is None) != self.allow_anonymous:
             came = "neither" if self.keys_file is None else "both"
-            raise ValueError(f"give --keys-file, or --allow-anonymous to answer whoever can reach the port, got {came}")
+            raise ValueError(f"give --keys-file, or --allow-anonymous to answer anyone, got {came}")
         cutoff = _cutoff(self.cutoff)
         replicas = self.replicas if self.replicas is not None else 2 if is_production else 1
         placement = Placement(replicas=replicas, max_replicas=self.max_replicas, num_cpus=self.cpus, num_gpus=self.gpus)
@@ -107,14 +110,14 @@ class Serve(Stored):
                 is_own = stack.enter_context(cluster(4 + math.ceil(placement.num_cpus * num_replicas)))
                 url = stack.enter_context(served(arguments, placement, host=host, port=self.port, leave_serve=is_own))
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, in place of Ray's stack trace
-            keys = "to whoever asks" if self.allow_anonymous else f"to holders of a key of {self.keys_file}"
-            told = f"serving at {url} {keys} until Ctrl-C; its API: {url}/openapi.json"
+            keys = "to anyone" if self.allow_anonymous else f"to holders of a key in {self.keys_file}"
+            told = f"serving at {url} {keys} until Ctrl-C; API: {url}/openapi.json"
             out.print(told, highlight=False, soft_wrap=True)
             liveness.stay(_telling(arguments.keys_file), fail, EXIT_FAILED)
 
 
 def _telling(keys_file: str | None) -> Callable[[], None]:
-    """Tells, each time it is called, what has changed about the file of keys, if anything has."""
+    """A function that reports, at each call, what has changed about the file of keys."""
     from rails_ray.on_ray.serving.keys import KeysFile
 
     if keys_file is None:
@@ -136,32 +139,34 @@ def _telling(keys_file: str | None) -> Callable[[], None]:
 
 @dataclass(frozen=True)
 class Query:
-    """Ask a running server, by what its index takes: texts, users or one history, features or a vector."""
+    """Query a running server with what its index takes: texts, users or a history, features, or a vector.
 
-    texts: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Queries."""
+    Args:
+        texts: Text queries.
+        user_id: Users, by their ids in the index; one query each.
+        history: Item ids in time order; one query.
+        features: Features as NUMBER:VALUE, such as 17:0.5, or NUMBER for a value of 1; one query.
+        embedding: The numbers of a vector; one query.
+        k: Most items per query to count as kept.
+        show: Items per query to show.
+        cutoff: Name and value of the cut-off. If left out: the server's own.
+        method: brute_force and two_pass are exact. per_embedding, average, combined and inverted (SOLAR only) are
+            approximate and say how far off an answer can be.
+        num_probes: Buckets that inverted looks up in each chunk.
+        url: Address of the server. If it needs an API key, set RAILS_RAY_API_KEY.
+    """
+
+    texts: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[TEXT ...]")] = ()
     user_id: tuple[str, ...] = ()
-    """Users whose history the index holds."""
     history: tuple[str, ...] = ()
-    """Item ids in time order: one query."""
     features: tuple[str, ...] = ()
-    """Numbers of features with their values, as 17:0.5, or 17 for 17:1: one query."""
     embedding: tuple[float, ...] = ()
-    """The numbers of a vector: one query."""
     k: int = 1000
-    """At most so many items per query are counted as kept."""
     show: int = 4
-    """Items per query that are shown."""
     cutoff: tuple[CutoffName, float] | None = None
-    """mass, coverage, nucleus, probability, score or top_k, and its value; by default the
-    server's own."""
     method: str = "brute_force"
-    """brute_force and two_pass are exact; per_embedding, average, combined and, of SOLAR, inverted say how far from it
-    an answer can be."""
     num_probes: int | None = None
-    """Buckets that inverted looks up in each chunk."""
     url: str = DEFAULT_URL
-    """Of the server. Its API key, where it asks for one, is read from RAILS_RAY_API_KEY."""
 
     def run(self) -> None:
         from rails_ray import client, rendering
@@ -181,15 +186,15 @@ class Query:
             out.print(f"{coverage['chunks_trained']} of {coverage['num_chunks']} chunks of the model are trained")
         for name, result in zip(names, best["results"], strict=True):
             if result["is_short"]:
-                out.print(f"{name!r}: the buckets looked up hold no more items; --num-probes looks up more of them")
+                out.print(f"{name!r}: the buckets looked up hold no more items; raise --num-probes to look up more")
             if result["is_known"] is False:
-                out.print(f"nothing of {name!r} was seen in training: the answer is that to an empty query")
+                out.print(f"training saw no part of {name!r}: this is the answer to an empty query")
 
     def _asked(self, kinds: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
-        """The queries, and what each is called where it is shown.
+        """The queries, each with the name to show for it.
 
         Args:
-            kinds: types of what the index takes.
+            kinds: type of each field of a query that the index takes.
         """
         asked: list[tuple[str, dict[str, Any]]] = [(text, {"text": text}) for text in self.texts]
         asked += [(f"user {user}", {"user_id": _typed(user, kinds.get("user_id"))}) for user in self.user_id]
@@ -206,10 +211,10 @@ class Query:
 
 
 def _cutoff(given: tuple[str, float] | None) -> Any:
-    """The default of a deployment.
+    """The default cut-off of a deployment.
 
     Raises:
-        ValueError: if its value cannot be.
+        ValueError: if its value is out of range.
     """
     from pydantic import ValidationError
 
@@ -224,30 +229,30 @@ def _cutoff(given: tuple[str, float] | None) -> Any:
 
 
 def _named(cutoff: tuple[str, float]) -> dict[str, Any]:
-    """A cut-off as a request has it, where top_k is an integer."""
+    """A cut-off as the JSON of a request: top_k must be an integer there."""
     name, value = cutoff
     return {name: int(value) if name == "top_k" and value.is_integer() else value}
 
 
 def _certified(certificates: list[dict[str, Any]]) -> str:
-    """What all lists together are certified to be."""
+    """What the certificates of all lists together say."""
     gaps = [certificate["gap"] for certificate in certificates]
     if None in gaps:
         return "approximate"
-    return "exact" if not max(gaps) else f"an item that is missing scores at most {max(gaps):.2g} more than the last"
+    return "exact" if not max(gaps) else f"a missing item scores at most {max(gaps):.2g} more than the last item"
 
 
 def _typed(word: str, kind: str | None) -> str | int:
-    """An id as the index has it."""
+    """An id in the type that the index uses."""
     is_number = kind is not None and "int" in kind and word.removeprefix("-").isdecimal()
     return int(word) if is_number else word
 
 
 def _features(words: tuple[str, ...]) -> dict[str, float]:
-    """The values of features by their numbers.
+    """Feature values by feature number.
 
     Raises:
-        ValueError: if a word is not made of both, or a number is named twice.
+        ValueError: if a word is not NUMBER or NUMBER:VALUE, or a number comes twice.
     """
     values: dict[str, float] = {}
     for word in words:
@@ -257,7 +262,7 @@ def _features(words: tuple[str, ...]) -> dict[str, float]:
         except ValueError:
             own = math.nan
         if not math.isfinite(own):
-            raise ValueError(f"--features must be numbers with finite values, as 17:0.5, got {word!r}")
+            raise ValueError(f"--features must be numbers with finite values, such as 17:0.5, got {word!r}")
         if key in values:
             raise ValueError(f"--features must name each feature once, got {key} twice")
         values[key] = own

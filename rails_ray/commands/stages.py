@@ -1,4 +1,4 @@
-"""The stages as commands: train, encode, publish, evaluate, calibrate, and all of them in one."""
+"""The stages as commands: train, encode, publish, evaluate, calibrate; quickstart and pipeline run several."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -12,21 +12,22 @@ from rails_ray.commands.base import Stored, errors, load, out, say_next
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.evaluation.gates import Gates
 from rails_ray.on_ray.placing import Placing
-from rails_ray.recipes import by_name
+from rails_ray.recipes import by_name, names
 
 DEFAULT_RECIPE = "emoji-mol"
+RECIPE_HELP = f"One of {', '.join(names())}. Here mol stands for Mixture of Logits, dot for dot product."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quickstart(Stored):
-    """Do the whole job on packaged data: train, encode, publish, serve, ask over HTTP, and measure."""
+    """Run every stage on packaged data: train, encode, publish, serve, query over HTTP, and measure."""
 
     steps: int | None = None
-    """Training steps of each model; fewer are faster and worse."""
+    """Training steps of each model; fewer are faster but train worse models. If left out: the recipes' own."""
     port: int = 8000
     """HTTP port on 127.0.0.1."""
     keep: bool = False
-    """Go on serving until Ctrl-C, and print a curl line."""
+    """Keep serving until Ctrl-C, and print a curl command to try."""
 
     def run(self) -> None:
         load()
@@ -37,51 +38,55 @@ class Quickstart(Stored):
 
 @dataclass(frozen=True, kw_only=True)
 class OfRecipe(Stored):
-    """What a command has that trains."""
+    """The options of a command that trains.
 
-    recipe: tyro.conf.Positional[str] = DEFAULT_RECIPE
-    """emoji-mol, text-mol, text-transformer-mol, ml1m-sasrec-mol (Mixture of Logits); emoji-dot, text-dot,
-    text-transformer-dot, ml1m-sasrec (dot product); text-dot-glas (with the GLaS regulariser); text-solar,
-    features-solar, vector-solar (SOLAR)."""
+    Args:
+        run_name: Name of the run, and of the version that a pipeline makes. Give the name of an unfinished run to
+            resume it. If left out: the recipe's name and the time.
+        workers: Data-parallel workers. For SOLAR: how many chunks to train at once.
+        use_gpu: Give each worker a GPU. If left out: yes, if the cluster has enough GPUs when the run begins (an
+            autoscaling cluster may not have them yet). SOLAR uses a GPU if the cluster has one; --chunks.num-gpus sets
+            each chunk's share.
+        checkpoint_s: Seconds between checkpoints, and so the most work that a crash can lose.
+        timeout_s: Seconds that workers wait for one another before all restart from the last checkpoint. SOLAR's
+            workers do not wait for one another.
+        resume: Fail unless --run names a run that was begun. A run resumes without this flag too.
+        chunks: Where SOLAR's chunks are trained.
+    """
+
+    recipe: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="[RECIPE]", help=RECIPE_HELP)] = DEFAULT_RECIPE
     run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
-    """The name of the run, and of a pipeline's version; give it again to go on with the run. By default the recipe's
-    name and the time."""
     workers: int = 2
-    """Data-parallel workers. SOLAR trains so many chunks side by side."""
     use_gpu: bool | None = None
-    """Each worker has a GPU; by default if the cluster has enough of them when the run begins (an autoscaling cluster
-    may not have them yet). SOLAR uses a GPU if the cluster has one; --chunks.num-gpus says how many each chunk has, or
-    what part of one."""
     checkpoint_s: float = 60.0
-    """Seconds between two checkpoints: a crash loses no more work than that."""
     timeout_s: float = 600.0
-    """Workers wait for one another so many seconds before all go on from the last checkpoint. SOLAR's wait for
-    nobody."""
     resume: bool = False
-    """Refuse to begin a new run. What a run has is never done again, with or without this."""
     chunks: Placing = field(default_factory=Placing)
-    """Where the chunks of SOLAR are trained."""
     config: Annotated[tyro.conf.AvoidSubcommands[RunConfig], tyro.conf.arg(name="")] = field(
         default_factory=lambda: by_name(DEFAULT_RECIPE)
     )
 
     def check_resume(self) -> None:
         """Raises:
-        ValueError: if the run was to be begun and was not.
+        ValueError: if `resume` is set and no such run was begun.
         """
         from rails_ray.storage import runs
         from rails_ray.storage.filesystem import Storage
 
         if self.resume and not (self.run_name and runs.is_begun(Storage(self.storage), self.run_name)):
             raise ValueError(
-                f"--resume needs the --run of one that was begun in {self.storage}, got {self.run_name!r}: leave "
-                "--resume out to begin it"
+                f"--resume needs --run to name a run that was begun in {self.storage}, got {self.run_name!r}: leave "
+                "--resume out to begin a new run"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Train(OfRecipe):
-    """Train a model by a recipe and store it as a run. Every field of the recipe can be overridden by its name."""
+    """Train a model by a recipe and store it as a run.
+
+    An option with a dot changes one field of the recipe. A --PART.kind option replaces a part of the model:
+    `--encoder.kind transformer --help` shows the options of that kind, and a wrong kind lists the right ones.
+    """
 
     def run(self) -> dict[str, Any]:
         load()
@@ -120,29 +125,32 @@ class Train(OfRecipe):
 
 @dataclass(frozen=True, kw_only=True)
 class Encode(Stored):
-    """Encode the items of a run into the parts of an index version, which is not served before it is published."""
+    """Encode a run's items into an index version. `rails-ray publish` then makes it ready to serve.
+
+    Args:
+        run_name: A run that `rails-ray train` made.
+        version: Name of the version. Give the name of an unfinished version to resume it. If left out: the run's name
+            and the time.
+        shards: Parts of the corpus that are searched in parallel.
+        workers: Encoders that run in parallel.
+        use_gpu: Give each worker a GPU. If left out: yes, if the cluster has enough GPUs when encoding begins (an
+            autoscaling cluster may not have them yet).
+        part_items: Most items in a part; a crash loses at most one part of each worker.
+        folder: Data whose items to encode, such as newer data. If left out: the run's data.
+        new_codes: How SOLAR chooses buckets for items that it was not trained on. least_loaded: buckets with room;
+            predicted: the buckets that the model predicts for the item's text.
+        min_chunks: Fewest trained chunks of SOLAR to accept. If left out: all.
+    """
 
     run_name: Annotated[str, tyro.conf.arg(name="run")]
-    """A run that `rails-ray train` made."""
     version: str | None = None
-    """The name of the version; give it again to go on with a version that was cut off. By default the run's name and
-    the time."""
     shards: int = 2
-    """Parts of the corpus that are searched side by side."""
     workers: int = 1
-    """Encoders that work side by side."""
     use_gpu: bool | None = None
-    """Each worker has a GPU; by default if the cluster has enough of them when encoding begins (an autoscaling cluster
-    may not have them yet)."""
     part_items: int = 16_384
-    """A part has at most so many items; a crash loses no more work of each worker than a part."""
     folder: str | None = None
-    """The data whose items are encoded, newer data for example; by default those of the run."""
     new_codes: Literal["least_loaded", "predicted"] = "least_loaded"
-    """SOLAR puts items that it was not trained for into buckets that are not full (least_loaded), or into those that it
-    predicts for their text (predicted)."""
     min_chunks: int | None = None
-    """Go on if at least so many chunks of SOLAR are trained; by default all must be."""
 
     def run(self) -> dict[str, Any]:
         load()
@@ -194,13 +202,13 @@ class Evaluate(Stored):
     """Measure a run or a version on held-out queries."""
 
     run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
-    """A run to evaluate."""
+    """Run to evaluate. Give this or --version."""
     version: str | None = None
-    """A version to evaluate, published or not; by default the current one."""
+    """Version to evaluate, published or not. If left out: the current one."""
     split: str = "test"
-    """train, valid or test."""
+    """Queries to evaluate on: train, valid or test."""
     folder: str | None = None
-    """Data to evaluate on, newer ones say; by default those of the run or the version."""
+    """Data to evaluate on, such as newer data. If left out: the data of the run or version."""
 
     def run(self) -> dict[str, Any]:
         load()
@@ -224,24 +232,24 @@ class Evaluate(Stored):
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrate(Stored):
-    """Calibrate a version's cut-offs by coverage on held-out queries, and measure them on others.
+    """Calibrate a version's coverage cut-offs on one split of queries and measure them on another.
 
-    A server reads the calibration when it starts."""
+    Restart a running server to use the calibration."""
 
     version: str | None = None
-    """A version to calibrate, published or not; by default the current one."""
+    """Version to calibrate, published or not. If left out: the current one."""
     split: str = "valid"
-    """Queries that calibrate: train, valid or test."""
+    """Queries to calibrate on: train, valid or test."""
     measured_on: str = "test"
-    """Queries that measure what it keeps."""
+    """Queries to measure the calibration on: train, valid or test, but not --split."""
     background: Literal["uniform", "sphere", "fitted"] = "uniform"
-    """Scores of any item, in the distribution that makes queries comparable; fitted: to the version's own scores."""
+    """Distribution assumed for the score of any item; fitted: to the version's own scores."""
     folder: str | None = None
-    """Data to calibrate on, newer ones say; by default those of the version."""
+    """Data to calibrate on, such as newer data. If left out: the version's data."""
     segments: int = 3
-    """Groups of queries by tau_q that are each calibrated on their own."""
+    """Groups of queries, by tau_q, to calibrate separately."""
     plot: Path | None = None
-    """PNG file; by default calibration-VERSION.png."""
+    """PNG file to draw. If left out: calibration-VERSION.png."""
 
     def run(self) -> dict[str, Any]:
         load()
@@ -261,7 +269,7 @@ class Calibrate(Stored):
                 num_segments=self.segments,
                 data=_data(self.folder),
             )
-        title = f"{report.num_queries} queries of split {self.split} calibrate, those of {self.measured_on} measure"
+        title = f"{report.num_queries} queries of split {self.split} calibrate, split {self.measured_on} measures"
         out.print(rendering.calibration(report, f"version {version}: {title}"))
         for sentence in report.left_out:
             out.print(f"left out: {sentence}", highlight=False, soft_wrap=True, markup=False)
@@ -277,12 +285,15 @@ def _data(folder: str | None) -> DataConfig | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline(OfRecipe):
-    """Train, encode, evaluate, and publish the version if it is good enough beside the current one."""
+    """Train, encode, evaluate, and publish the version if it is good enough compared with the current one.
+
+    The recipe's options work as in `rails-ray train`.
+    """
 
     shards: int = 2
-    """Parts of the corpus that are searched side by side."""
+    """Parts of the corpus that are searched in parallel."""
     gates: Annotated[Gates, tyro.conf.arg(name="")] = field(default_factory=Gates)
-    """What the version must reach on the test queries before it is published."""
+    """What the version must reach on the test queries to be published."""
 
     def run(self) -> dict[str, Any]:
         load()
@@ -325,7 +336,7 @@ class Pipeline(OfRecipe):
 
 
 def _show_pieces(run: str, training: dict[str, Any]) -> None:
-    """What each piece of a run came to, if it has several."""
+    """Print the measures of each piece of a run that has several."""
     from rails_ray import rendering
 
     if "pieces" in training:

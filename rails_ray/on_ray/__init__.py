@@ -1,14 +1,14 @@
-"""The stages on a Ray cluster: placement, and nothing else.
+"""The stages on a Ray cluster. This package only places work.
 
     train(config, storage)      -> a run        Ray Train or tasks: each piece on its own, any number of workers
     encode(storage, run)        -> parts        Ray Data
     publish(storage, version)   -> a version    one atomic write
     evaluate(storage, ...)      -> a report     one task
-    calibrate(storage, ...)     -> a report     one task; what it measured on lies beside the version
+    calibrate(storage, ...)     -> a report     one task; stores the calibration beside the version
     serving                     -> HTTP         Ray Serve: a router, a deployment per shard
 
-Each function runs on the cluster that the process is connected to; see `cluster`. It is imported when it is first
-asked for: a replica of the server needs neither Ray Train nor Ray Data, whose import takes longer than all its own.
+Each function runs on the cluster that the process is connected to; see `cluster`. Its module is imported at first use:
+a replica of the server needs neither Ray Train nor Ray Data, and importing them takes longer than all else it imports.
 """
 
 from importlib import import_module

@@ -29,27 +29,27 @@ def calibrate(
     num_segments: int = NUM_SEGMENTS,
     data: DataConfig | None = None,
 ) -> CalibrationReport:
-    """Store with a version, published or not, what cut-offs by coverage rest on, and measure them on another split.
+    """Calibrate a version's coverage cut-offs, store the calibration with it, and measure it on another split.
 
-    A server reads it when it starts.
+    The version may be published or not. A server reads the calibration when it starts.
 
     Args:
         version: by default the current one.
-        split: of the queries that calibrate; cut-offs are only as good as these are new to the model.
-        background: scores of any item in the distribution that makes queries comparable: uniform, sphere or fitted.
-        num_segments: groups of queries by tau_q that are each calibrated on their own.
-        data: the data to calibrate on; by default those of the version's config.
+        split: queries to calibrate on; the model must not have been trained on them.
+        background: distribution assumed for the score of any item: uniform, sphere or fitted.
+        num_segments: groups of queries, by tau_q, to calibrate separately.
+        data: data to calibrate on; by default the data in the version's config.
 
     Raises:
         NotFoundError: if there is no such version.
-        DamagedError: if the version's files are not those of its manifest.
-        ValueError: if the splits are not two of "train", "valid" and "test", there is no such background, or no query
-            has a relevant item in the index.
+        DamagedError: if the version's files differ from its manifest.
+        ValueError: if the splits are not two of "train", "valid" and "test", the background is unknown, or no query has
+            a relevant item in the index.
     """
     check_split(split)
     check_split(measured_on)
     if split == measured_on:
-        raise ValueError(f"measured_on must be another split than the one that calibrates, got {split!r} for both")
+        raise ValueError(f"measured_on must differ from split, got {split!r} for both")
     if background not in BACKGROUNDS:
         raise ValueError(f"background must be one of {', '.join(BACKGROUNDS)}, got {background!r}")
     if num_segments < 1:

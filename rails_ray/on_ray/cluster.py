@@ -1,4 +1,4 @@
-"""The Ray cluster that a command uses: the one it is told of, or one of its own that ends with it."""
+"""The Ray cluster that a command uses: the one that RAY_ADDRESS names, or its own, which ends with it."""
 
 import logging
 import os
@@ -13,30 +13,30 @@ import torch
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.environment import ENVIRONMENT, NO_METRICS, set_where_missing
 
-# Ray Train's controller looks at its workers so often (2 s by default), and a short run waits for each look.
+# Interval at which Ray Train's controller polls its workers (Ray's default: 2 s). A short run waits for each poll.
 TRAIN_POLL_S = "0.2"
-# Tries to reach the cluster of RAY_ADDRESS, 40 s each if nothing answers (Ray's default is 20 tries).
+# Tries to reach the cluster of RAY_ADDRESS, 40 s each if nothing answers (Ray's default: 20 tries).
 NUM_CONNECT_TRIES = "2"
-NUM_STARTS = 2  # tries to start a cluster of its own that takes too long
+NUM_STARTS = 2  # tries to start our own cluster, if starting takes too long
 TOO_SLOW = re.compile("timed out|deadline exceeded|failed to (start|connect to) GCS", re.IGNORECASE)
 
 
 def reserved_device() -> str:
-    """The torch device that Ray has reserved for this task or replica; a GPU that is only counted is the CPU."""
+    """The torch device that Ray has reserved for this task or replica. A GPU that does not exist counts as the CPU."""
     has_gpu = ray.get_runtime_context().get_accelerator_ids().get("GPU") and torch.cuda.is_available()
     return "cuda" if has_gpu else "cpu"
 
 
 @contextmanager
 def cluster(num_cpus: int = 4) -> Iterator[bool]:
-    """Connected to Ray inside the block, which gets whether the cluster is its own.
+    """Inside the block the process is connected to Ray. Yields whether the cluster is our own.
 
-    A connection that is there already is used and left alone, and so is the cluster that RAY_ADDRESS names. Otherwise
-    a local cluster is started, and stopped at the end.
+    An existing connection, or else the cluster that RAY_ADDRESS names, is used and left running. Without either, a
+    local cluster starts, and stops at the end of the block.
 
     Args:
-        num_cpus: that a cluster of its own offers at least. They are reservations, not threads: on two cores, four let
-            two workers and Ray's own tasks in.
+        num_cpus: least number of CPUs that our own cluster offers. They are reservations, not threads: on two cores,
+            four leave room for two workers and Ray's own tasks.
 
     Raises:
         UnavailableError: if Ray does not start, or the cluster that RAY_ADDRESS names does not answer.
@@ -45,7 +45,7 @@ def cluster(num_cpus: int = 4) -> Iterator[bool]:
         yield False
         return
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", TRAIN_POLL_S)
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # workers without a GPU: the coming default
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # for workers without a GPU; Ray's future default
     is_own = "RAY_ADDRESS" not in os.environ
     if is_own:
         _start(num_cpus)
@@ -58,18 +58,18 @@ def cluster(num_cpus: int = 4) -> Iterator[bool]:
 
 
 def _start(num_cpus: int) -> None:
-    """Start a cluster on this machine; once more if that took too long.
+    """Start a cluster on this machine. If that takes too long, try once more.
 
     Raises:
         UnavailableError: if it does not start.
     """
-    # Its one machine is never drained: no process for each run of Ray Train to look for that.
+    # This one machine is never drained, so Ray Train needs no process per run to watch for that.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     set_where_missing(ENVIRONMENT | NO_METRICS)
     for starts_left in reversed(range(NUM_STARTS)):
         try:
             _init(
-                address="local",  # not one that happens to run on this machine
+                address="local",  # not a cluster that already runs on this machine
                 num_cpus=max(os.cpu_count() or 1, num_cpus),
                 include_dashboard=False,
             )
@@ -78,7 +78,7 @@ def _start(num_cpus: int) -> None:
             is_slow = TOO_SLOW.search(str(error)) is not None
             if is_slow and starts_left:
                 continue
-            remedy = "try again when the machine is less busy" if is_slow else "mend that and try again"
+            remedy = "try again when the machine is less busy" if is_slow else "fix that and try again"
             raise UnavailableError(f"Ray must start on this machine, got: {_reason(error)}: {remedy}") from error
 
 
@@ -101,16 +101,16 @@ def _connect() -> None:
 def _init(**options: Any) -> None:
     """`ray.init` without output. If it fails, nothing is left half connected.
 
-    The processes of a cluster that did not start in time are out of Ray's reach: they end with this process.
+    Ray cannot stop the processes of a cluster that did not start in time; they end with this process.
     """
     try:
         ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
-    except Exception:  # it raises RuntimeError, ConnectionError, ValueError and errors of its own
+    except Exception:  # RuntimeError, ConnectionError, ValueError or Ray's own errors
         ray.shutdown()
         raise
 
 
 def _reason(error: Exception) -> str:
-    """The first sentence of what Ray says. What follows it guesses at causes or quotes logs."""
+    """The first sentence of Ray's message. The rest guesses at causes or quotes logs."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return re.split(r"\.\s", lines[0])[0].rstrip(".:") if lines else type(error).__name__

@@ -29,7 +29,7 @@ from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.storage.manifest import Encoded
 from rails_ray.storage.parts import PartsByItem, PlannedPart
 
-PART_ITEMS = 16_384  # of a part: some seconds of work for a CPU, some tens of megabytes for a mixture
+PART_ITEMS = 16_384  # in a part: seconds of work for a CPU, tens of megabytes for a mixture
 
 
 def encode(
@@ -48,28 +48,29 @@ def encode(
 ) -> Encoded:
     """Encode all items of the run's data set and write them as the parts of a version, which stays unpublished.
 
-    What all blocks of items need is made first and stored beside the version: SOLAR's codes, say. There, items that the
-    run has, or else the current version if it is of the same run, keep theirs. So items come and go without training.
+    What all blocks of items need, such as SOLAR's codes, is made first and stored beside the version. Items keep the
+    codes that they have in the run, or else in the current version if it comes from the same run. So items can be
+    added and removed without training.
 
-    Encoding that was cut off goes on with the parts that are missing, if it is called again for the same version, and
-    one that ended is left as it is. The same run, items and sizes give the same bytes.
+    Call it again for the same version to resume: it writes only the missing parts, and leaves a finished version as it
+    is. The same run, items and sizes give the same bytes.
 
     Args:
         storage: root, a local folder or s3://bucket/prefix.
-        version: its name; by default the recipe's name and the time.
-        num_shards: shards, each of consecutive items and of equal size but for one item.
-        num_workers: encoding tasks at a time.
-        part_items: items of a part, at most; what is lost when encoding is cut off.
-        use_gpu: one GPU per task; by default where the cluster has enough of them.
-        data: whose items to encode, newer ones say; by default those of the run's config.
-        new_codes: of items that SOLAR's codes lack: the least loaded of a few hashed buckets, or those `predicted` for
-            the item's text, which is then found before the next training.
-        min_chunks: of SOLAR, go on with so many trained chunks or more where not all are; by default all must be.
+        version: name of the version; by default the recipe's name and the time.
+        num_shards: shards of consecutive items; their sizes differ by at most one item.
+        num_workers: encoding tasks that run at the same time.
+        part_items: most items in a part; each task loses at most one part if encoding is interrupted.
+        use_gpu: one GPU per task; by default if the cluster has enough of them.
+        data: data whose items to encode, such as newer data; by default the data in the run's config.
+        new_codes: how to choose buckets for items without SOLAR codes: the least loaded of a few hashed buckets, or the
+            buckets `predicted` for the item's text, so that queries find it before the next training.
+        min_chunks: fewest trained chunks of SOLAR to accept; by default all.
         on_progress: called a few times a second.
 
     Raises:
         NotFoundError: if there is no such run.
-        ValueError: if there are fewer items than shards, too few chunks, or the version was begun with others.
+        ValueError: if there are fewer items than shards, too few chunks, or the version was begun with other arguments.
         StorageError: if storage cannot be written to.
     """
     for name, number in (("num_workers", num_workers), ("part_items", part_items)):
@@ -148,7 +149,7 @@ def encode(
 
 
 def _write(items: pa.Table, missing: list[PlannedPart], sink: "EncodingSink", num_workers: int, use_gpu: bool) -> None:
-    """Encode the missing parts, so many side by side."""
+    """Encode the missing parts, `num_workers` at a time."""
     ray.data.DataContext.get_current().enable_progress_bars = False
     with told_plainly():
         ray.data.from_arrow([items.slice(part.first_row, part.num_items) for part in missing]).write_datasink(
@@ -164,11 +165,11 @@ def _digest(items: pa.Table) -> str:
 
 
 class EncodingSink(Datasink[None]):
-    """Encodes each block that it is given and writes it as a part, in the same task: no vector travels.
+    """Encodes each block and writes it as a part in the same task, so no vector travels.
 
     Args:
-        config_json: of the run, on these data.
-        planned: the parts that the blocks are.
+        config_json: config of the run, with the data to encode.
+        planned: the parts, one per block.
     """
 
     def __init__(
@@ -199,17 +200,17 @@ class EncodingSink(Datasink[None]):
 
 @lru_cache(maxsize=1)
 def _encoder(storage: str, version: str, run: str, weights_sha256: str, config_json: bytes) -> ItemEncoder:
-    """What encodes the items of a version, made once by each worker process."""
+    """The encoder for the items of a version, made once per worker process."""
     store, folder = Storage(storage), manifest.folder_of(version)
     weights = _weights(store, run, weights_sha256)
     return family(config.from_json(config_json)).item_encoder(store, folder, weights, reserved_device())
 
 
 def _weights(store: Storage, run: str, weights_sha256: str) -> Iterator[tuple[str, bytes]]:
-    """Those of a run, which is read when the first of them is asked for.
+    """The weights of a run, read when the first is needed.
 
     Raises:
-        DamagedError: if they are not those that encoding began with.
+        DamagedError: if they changed since encoding began.
     """
     found = runs.read(store, run)
     if _digest_of(found) != weights_sha256:
@@ -218,12 +219,12 @@ def _weights(store: Storage, run: str, weights_sha256: str) -> Iterator[tuple[st
 
 
 def _digest_of(run: runs.Run) -> str:
-    """Of all its weights."""
+    """A digest of all weights of a run."""
     return hashlib.sha256(json.dumps(run.weights_sha256).encode()).hexdigest()
 
 
 def _remotely(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns in a task on the cluster."""
+    """Call a function in a task on the cluster and return its result."""
     with told_plainly():
         return ray.get(_called.remote(function, *arguments))
 

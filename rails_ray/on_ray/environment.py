@@ -1,24 +1,23 @@
-"""Variables of Ray's processes, which read them when they start: all machines of a cluster must have them from the
-beginning."""
+"""Environment variables that Ray's processes read when they start. Set them before Ray starts on a machine."""
 
 import os
 from collections.abc import Mapping
 from typing import Literal
 
 Profile = Literal["local", "production"]
-HEADERS_S = 10  # that the headers of a request may take: many times what a slow network needs
+HEADERS_S = 10  # limit for the headers of a request to arrive: many times what a slow network needs
 
-# Of a cluster that we start. Ray would serve its metrics on all interfaces without asking for its token.
+# For a cluster that we start. Ray would serve its metrics on all interfaces without asking for its token.
 NO_METRICS = {"RAY_enable_metrics_collection": "0", "AUTOSCALER_METRIC_PORT": "-1", "DASHBOARD_METRIC_PORT": "-1"}
 
 ENVIRONMENT = {
-    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # Ray kills a proxy that takes longer than, by default, 5 s
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # Ray kills a proxy that takes longer (default: 5 s)
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "rails_ray.on_ray.serving.slow_headers.bound",
 }
 PRODUCTION_ENVIRONMENT = ENVIRONMENT | {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-    "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "60",  # between two bytes: twice what a request may take; by default an hour
+    "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "60",  # between two bytes: twice the limit for a request (default: an hour)
     # Ray has no variable for how long headers may take. It copies this value into HAProxy's `defaults` section, so a
     # second line sets the timeout.
     "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM": f"leastconn\n    timeout http-request {HEADERS_S}s",
@@ -26,8 +25,8 @@ PRODUCTION_ENVIRONMENT = ENVIRONMENT | {
 
 
 def set_profile(profile: Profile) -> None:
-    """Set a profile's variables for a cluster that this process starts. Variables that are set already stay, except
-    that `local` drops those of `production`."""
+    """Set a profile's variables for a cluster that this process starts. Variables that are already set stay, except
+    that `local` removes the variables of `production`."""
     if profile == "local":
         for name in PRODUCTION_ENVIRONMENT.keys() - ENVIRONMENT.keys():
             os.environ.pop(name, None)

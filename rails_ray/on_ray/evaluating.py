@@ -29,18 +29,18 @@ def evaluate(
     split: str = "test",
     data: DataConfig | None = None,
 ) -> Report:
-    """The report of a run's model, or of a version as it is stored, published or not; by default the current version.
+    """Evaluate a run's model, or a stored version, published or not; by default the current version.
 
-    A version is measured by what it would find: a relevant item of the data that it lacks counts as not found.
+    A relevant item that a version lacks counts as not found.
 
     Args:
-        data: the data to evaluate on; by default those of the run's or the version's config.
+        data: data to evaluate on; by default the data in the config of the run or version.
 
     Raises:
         NotFoundError: if there is no such run or version.
-        DamagedError: if the version's files are not those of its manifest.
-        ValueError: if both a run and a version are given, if the split is none of "train", "valid", "test", or if the
-            model does not read such queries.
+        DamagedError: if the version's files differ from its manifest.
+        ValueError: if both a run and a version are given, if the split is not "train", "valid" or "test", or if
+            the model cannot read the data's queries.
     """
     if run is not None and version is not None:
         raise ValueError(f"give a run or a version to evaluate, got run {run!r} and version {version!r}")
@@ -61,7 +61,7 @@ def check_split(split: str) -> None:
 
 @dataclass(frozen=True)
 class VersionQueries:
-    """A version as it is stored, and a data set whose queries are asked of it."""
+    """A stored version, and a data set with queries for it."""
 
     version: str
     config: RunConfig
@@ -75,7 +75,7 @@ class VersionQueries:
     def read(store: Storage, version: str | None, data: DataConfig | None) -> "VersionQueries":
         """
         Args:
-            data: by default those of the version's config.
+            data: by default the data in the version's config.
         """
         described = versions.read_described(store, version)
         model = version_model(store, described)
@@ -87,7 +87,7 @@ class VersionQueries:
         return VersionQueries(described.version, run_config, model, stored.state, described.cutoff_mass, rows, asked)
 
     def queries(self, split: str) -> Queries:
-        """Those of a split, by the rows of the version's items."""
+        """The queries of a split, with relevant items as rows of the version."""
         return self.data.queries[split].in_corpus(self.rows, len(self.items))
 
 

@@ -1,4 +1,4 @@
-"""What went wrong on a worker, told to the caller as if it had happened here."""
+"""Raise a worker's failure as if it had happened in the caller's process."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,12 +10,12 @@ from rails_ray.errors import RailsRayError, UnavailableError
 
 @contextmanager
 def told_plainly() -> Iterator[None]:
-    """Inside the block, a failure of Ray that was caused by one of our own errors is raised as that error.
+    """Inside the block, raise one of our own errors in place of the Ray failure that it caused.
 
     Ray's error is an instance of both, but its text is a traceback of another process.
 
     Raises:
-        UnavailableError: for a failure that is Ray's own: a worker that was killed too often, say.
+        UnavailableError: if the failure is Ray's own, such as a worker that was killed too often.
     """
     try:
         yield
@@ -24,14 +24,14 @@ def told_plainly() -> Iterator[None]:
         if cause is None and isinstance(error, RayError):
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             reason = lines[-1] if lines else type(error).__name__
-            raise UnavailableError(f"the cluster must carry out the work, got: {reason}: try again") from error
+            raise UnavailableError(f"the cluster must complete the work, got: {reason}: try again") from error
         if cause is None or cause is error:
             raise
         raise cause from None
 
 
 def own_cause(error: BaseException) -> Exception | None:
-    """The error of ours, or the `ValueError`, that lies beneath a failure, if there is one."""
+    """Our own error or the `ValueError` beneath a failure; None if there is none."""
     found: BaseException | None = error
     while found is not None:
         is_ours = isinstance(found, RailsRayError | ValueError | FloatingPointError)

@@ -1,4 +1,4 @@
-"""What every run of Ray Train has: tries, checkpoints from time to time, and the reason why it failed."""
+"""What every run of Ray Train needs: retries, a checkpoint timer, and the reason of a failure."""
 
 import tempfile
 import time
@@ -17,7 +17,7 @@ from rails_ray.errors import LostWorkerError
 from rails_ray.on_ray.failures import own_cause
 
 CHECKPOINT_S = 60.0
-MAX_RESTARTS = 3  # of a run whose workers die
+MAX_RESTARTS = 3  # after which a run whose workers die fails
 
 
 def fit_to_end(
@@ -26,18 +26,18 @@ def fit_to_end(
     backend: TorchConfig | None,
     name: str,
 ) -> None:
-    """Train to the end, in as many tries as processes that die make of it. An error of ours would come again: no retry.
+    """Train to the end, and retry if processes die. Our own errors would recur, so they are not retried.
 
     Args:
-        backend: of the process group that the workers form; None for workers that form none.
+        backend: of the workers' process group; None for workers without one.
     """
     for restarts_left in reversed(range(MAX_RESTARTS + 1)):
-        # Ray Train keeps nothing that we read: checkpoints are in our storage, on S3 or not.
+        # We read nothing that Ray Train keeps: checkpoints are in our storage, on S3 or not.
         with tempfile.TemporaryDirectory(prefix="rails-ray-") as bookkeeping:
             run_config = RayRunConfig(
                 name=name,
                 storage_path=bookkeeping,
-                # Workers for which there is no room are asked for so often, a minute each, before that is told.
+                # How often Ray asks for workers that have no room, a minute each time, before it reports that.
                 failure_config=FailureConfig(controller_failure_limit=2),
             )
             of_run: dict[str, Any] = {"scaling_config": scaling, "run_config": run_config}
@@ -47,7 +47,7 @@ def fit_to_end(
                 trainer = TorchTrainer(worker, torch_config=backend, **of_run)
             try:
                 trainer.fit()
-            except RayActorError:  # the process that looks after the workers died, and they with it
+            except RayActorError:  # the controller died, and the workers with it
                 if not restarts_left:
                     raise
             except TrainingFailedError as error:
@@ -61,7 +61,7 @@ def fit_to_end(
 
 
 class Every:
-    """Says yes once in so many seconds."""
+    """True at most once in `seconds`."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -77,7 +77,7 @@ class Every:
 
 
 def reason_of(error: BaseException) -> str:
-    """What went wrong on a worker, in a line: what it did wrong rather than that others missed it."""
+    """One line on why a worker failed. A worker's own error comes before the loss that the others noticed."""
     failures = (*getattr(error, "worker_failures", {}).values(), error)
     causes = [cause for cause in map(own_cause, failures) if cause is not None]
     if causes:

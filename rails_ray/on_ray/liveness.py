@@ -1,4 +1,4 @@
-"""Staying up for as long as the cluster does, and ending soon after it."""
+"""Stay up as long as the cluster does, and end soon after it."""
 
 import os
 import threading
@@ -10,9 +10,9 @@ import ray
 
 from rails_ray.errors import UnavailableError
 
-ANSWER_S = 45.0  # that a busy cluster may take to answer; after a minute Ray would end the process by itself
+ANSWER_S = 45.0  # limit for a busy cluster to answer; after a minute Ray would end the process itself
 LOOK_S = 1.0  # between two looks
-EXIT_S = 15.0  # for what else there is to stop, part of which waits for the cluster; stopping takes seconds
+EXIT_S = 15.0  # limit for the rest to stop: parts of it wait for the cluster; stopping takes seconds
 
 
 def check(timeout_s: float = ANSWER_S) -> None:
@@ -31,22 +31,22 @@ def check(timeout_s: float = ANSWER_S) -> None:
     asking.start()
     asking.join(timeout_s)
     if not found:
-        raise UnavailableError(f"the Ray cluster must go on, got no answer from it in {timeout_s:g} s: start it again")
+        raise UnavailableError(f"the Ray cluster must stay up, got no answer in {timeout_s:g} s: start it again")
     if isinstance(found[0], Exception):
-        raise UnavailableError(f"the Ray cluster must go on, got {found[0]}: start it again")
+        raise UnavailableError(f"the Ray cluster must stay up, got {found[0]}: start it again")
     if not found[0]:
-        raise UnavailableError("the Ray cluster must go on, got one that has ended on this machine: start it again")
+        raise UnavailableError("the Ray cluster must stay up, got one that has ended on this machine: start it again")
 
 
 def stay(
     at_each_look: Callable[[], None], tell: Callable[[str], None], exit_code: int, exit_s: float = EXIT_S
 ) -> NoReturn:
-    """Does not return while the cluster is up.
+    """Wait until the cluster ends.
 
     Args:
         at_each_look: called about once a second.
-        tell: given the sentence if the process has to be ended.
-        exit_code: of the process, if what else there is to stop takes longer than `exit_s`.
+        tell: called with the error's message if the process must be killed.
+        exit_code: exit code of the process if stopping the rest takes longer than `exit_s`.
 
     Raises:
         UnavailableError: once the cluster has ended.

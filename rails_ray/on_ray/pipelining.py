@@ -1,6 +1,6 @@
-"""The whole way from data to a current version: train -> encode -> calibrate -> evaluate -> publish, if gates pass.
+"""From data to a current version: train -> encode -> calibrate -> evaluate -> publish, if the gates pass.
 
-Each stage goes on with what an earlier try under the same name has left, and one that was done is passed over.
+Each stage resumes what an earlier try under the same name left. A stage that has finished is skipped.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,8 +31,8 @@ Stage = Callable[[str], AbstractContextManager[OnProgress]]
 @dataclass(frozen=True)
 class Outcome:
     """
-    report: of the new version, on the test queries.
-    former: of the version that was current before, on the same queries; None where none was asked about.
+    report: report of the new version on the test queries.
+    former: report of the version that was current before, on the same queries; None if no comparison was made.
     """
 
     run: Run
@@ -61,20 +61,20 @@ def pipeline(
     stage: Stage = _silent,
     on_report: Callable[[Report, Report | None], None] = lambda report, former: None,
 ) -> Outcome:
-    """Make a version of a recipe and publish it if it is good enough.
+    """Make a version by a recipe, and publish it if it is good enough.
 
     Args:
-        run: name of the run and of the version, the same again to go on with what was cut off; by default the recipe's
-            name and the time.
+        run: name of the run and of the version. Give the same name again to resume. By default the recipe's name and
+            the time.
         use_gpu, placing: as `train` takes them.
-        stage: entered for each stage with its name; what it gives is told of progress.
+        stage: entered for each stage with its name; yields the callback for progress.
         on_report: called with the reports of the new version and of the current one before the gates decide.
 
     Raises:
-        GateError: if the version is not good enough, or the current one cannot be measured on its queries; it is
-            encoded, and the former version stays current.
+        GateError: if the version is not good enough, or the current one cannot answer its queries. The new version
+            is encoded then, and the former version stays current.
         ConflictError: if another version was published in the meantime.
-        Further as `train`, `encode`, `calibrate`, `evaluate` and `publish`.
+        Also what `train`, `encode`, `calibrate`, `evaluate` and `publish` raise.
     """
     store = Storage(storage)
     name = run or timed_name(run_config.name)
@@ -106,8 +106,8 @@ def pipeline(
                 former = evaluate(storage, version=current, data=from_json(trained.config).data)
             except (DamagedError, NotFoundError, ValueError) as error:
                 raise GateError(
-                    f"version {current}, which is current, must answer the same queries, got: {error}: mend it, or "
-                    "leave it out of account with --max-drop None"
+                    f"version {current}, which is current, must answer the same queries, got: {error}: repair it, "
+                    "or ignore it with --max-drop None"
                 ) from error
         num_reports = 1 if former is None else 2
         on_progress(num_reports, num_reports, "versions")

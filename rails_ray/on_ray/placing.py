@@ -1,5 +1,5 @@
-"""Where pieces are trained that have one worker each, as SOLAR's chunks have. Imports no Ray, as command lines are read
-before that is loaded."""
+"""Where to train pieces with one worker each, such as SOLAR's chunks. Imports no Ray: the command line is parsed before
+Ray is loaded."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,12 +10,12 @@ Backend = Literal["ray_train", "tasks"]
 
 @dataclass(frozen=True, kw_only=True)
 class Placing:
-    """Where the chunks of SOLAR are trained, and every piece of a run that has one worker.
+    """Where to train the chunks of SOLAR, and any other piece of a run with one worker.
 
     Args:
-        backend: `ray_train`, or `tasks`, which start in a moment and suit many small chunks.
-        num_cpus: each chunk reserves so many CPUs and has as many threads.
-        num_gpus: each chunk reserves so many GPUs, or a part of one; by default 1 if the cluster has any.
+        backend: `ray_train`, or `tasks`: plain tasks start quickly and suit many small chunks.
+        num_cpus: CPUs that each chunk reserves; it uses as many threads.
+        num_gpus: GPUs, or part of one, that each chunk reserves; by default 1 if the cluster has any.
     """
 
     backend: Backend = "ray_train"
@@ -33,11 +33,11 @@ class Placing:
             raise ValueError(f"num_gpus must be at most 1, or whole, got {self.num_gpus:g}")
 
     def on(self, resources: Mapping[str, float], use_gpu: bool | None) -> "Placing":
-        """The same with the number of GPUs that it left open.
+        """The same, with the number of GPUs decided.
 
         Args:
-            resources: of the cluster, CPU and GPU.
-            use_gpu: whether to use any; by default if the cluster has some.
+            resources: CPU and GPU of the whole cluster.
+            use_gpu: whether to use GPUs; by default if the cluster has any.
         """
         if use_gpu is None:
             use_gpu = resources.get("GPU", 0) > 0
@@ -46,13 +46,13 @@ class Placing:
         return self if self.num_gpus is not None else replace(self, num_gpus=1.0)
 
     def room(self, nodes: Sequence[Mapping[str, float]]) -> int:
-        """How many pieces there is room for at once.
+        """How many pieces fit on the cluster at once.
 
         Args:
-            nodes: resources of each, CPU and GPU.
+            nodes: CPU and GPU of each node.
 
         Raises:
-            ValueError: if there is none for a single one.
+            ValueError: if no node has room for a single piece.
         """
         room = sum(map(self._room_on, nodes))
         if room < 1:
@@ -67,6 +67,6 @@ class Placing:
         assert self.num_gpus is not None
         gpus = node.get("GPU", 0)
         room = int(node.get("CPU", 0) / self.num_cpus)
-        if self.num_gpus:  # parts of a GPU are parts of one and the same
+        if self.num_gpus:  # parts of a GPU must come from the same GPU
             room = min(room, int(gpus / self.num_gpus if self.num_gpus > 1 else gpus * int(1 / self.num_gpus)))
         return room

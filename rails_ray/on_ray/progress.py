@@ -15,11 +15,11 @@ POLL_S = 0.2  # seconds between looks
 
 Result = TypeVar("Result")
 OnProgress = Callable[[int, int, str], None]
-"""Called with (steps done, steps in all, a word on how it goes)."""
+"""Called with (steps done, steps in all, a short note)."""
 
 
 class ProgressBoard:
-    """The latest progress of each piece of work, by its name."""
+    """The latest progress of each piece of work, by name."""
 
     def __init__(self) -> None:
         self._latest: dict[str, tuple[int, int, str]] = {}
@@ -32,12 +32,12 @@ class ProgressBoard:
 
 
 def new_board() -> Any:
-    """A board as an actor on the cluster. Where its process dies another takes its place, which later reports fill."""
+    """A board as an actor on the cluster. If its process dies, an empty board replaces it and later reports fill it."""
     return ray.remote(num_cpus=0, max_restarts=-1)(ProgressBoard).remote()
 
 
 def latest(board: Any) -> dict[str, tuple[int, int, str]]:
-    """What a board shows of each piece of which there was a report; nothing while its process is being replaced."""
+    """The progress of each piece that has reported; nothing while the board's process is being replaced."""
     with suppress(RayActorError):
         shown: dict[str, tuple[int, int, str]] = ray.get(board.read.remote())
         return shown
@@ -48,9 +48,9 @@ class Reporter:
     """Writes to a board, at most every POLL_S seconds.
 
     Args:
-        board: None to report to nobody.
-        first_step: steps that were done when a run went on from its checkpoint.
-        piece: of the work, that it reports on.
+        board: the board; None to report nothing.
+        first_step: steps already done in the checkpoint that the run resumes from.
+        piece: name of the piece of work.
     """
 
     def __init__(
@@ -79,7 +79,8 @@ class Reporter:
 def watch(
     work: Callable[[], Result], look: Callable[[], tuple[int, int, str] | None], on_progress: OnProgress
 ) -> Result:
-    """Run `work` in a thread and pass on what `look` sees until it ends; its result, or its exception."""
+    """Run `work` in a thread and pass on what `look` returns until it ends. Returns the result of `work`, or raises its
+    exception."""
     outcome: list[Result] = []
     failure: list[BaseException] = []
 

@@ -1,42 +1,42 @@
-"""How the pieces of a run stand: which may be begun now, what a person sees of them, and what went wrong.
+"""The state of a run's pieces: which may start now, what progress to show, and what went wrong.
 
-It knows no Ray: the driver does what is decided here.
+No Ray here: this module decides, and the driver acts.
 """
 
 from collections.abc import Mapping, Sequence
 
 from rails_ray.training.piece import Piece, steps_of
 
-MOST_SHOWN = 3  # pieces at work, in a line of progress
+MOST_SHOWN = 3  # pieces at work that a line of progress names
 
 
 class Standing:
-    """Which pieces of a run are done, which wait, and which have failed. The others are at work.
+    """Which pieces of a run are done, waiting, or failed. The others are at work.
 
     Args:
-        done: the names of those that have finished already.
+        done: names of the pieces that have already finished.
     """
 
     def __init__(self, pieces: Sequence[Piece], done: Sequence[str] = ()) -> None:
         self.pieces = pieces
         self.done = list(done)
         self.waiting = [piece for piece in pieces if piece.name not in done]
-        self.failed = dict[str, str]()  # with the reason why
+        self.failed = dict[str, str]()  # reason by piece
 
     @property
     def is_one(self) -> bool:
-        """Whether the run is one piece, of which nobody needs the name."""
+        """Whether the run is one piece, without a name."""
         return [piece.name for piece in self.pieces] == [""]
 
     def ready(self) -> list[Piece]:
-        """Those that wait for no other any more."""
+        """The waiting pieces whose predecessors are done."""
         return [piece for piece in self.waiting if set(piece.after) <= set(self.done)]
 
     def seen(self, shown: Mapping[str, tuple[int, int, str]]) -> tuple[int, int, str]:
         """The progress of all pieces as one.
 
         Args:
-            shown: (steps done, steps in all, a word on how it goes) of each that has reported, by name.
+            shown: (steps done, steps in all, a short note) by the name of each piece that has reported.
         """
         begun = {piece.name: shown[piece.name] for piece in self.pieces if piece.name in shown}
         steps = sum(
@@ -53,7 +53,7 @@ class Standing:
         return steps, total, f"{len(self.done)} of {len(self.pieces)} pieces" + (told and f": {told}")
 
     def told(self, run: str) -> str:
-        """Which pieces failed, by the reasons why, and which could not be begun without them."""
+        """Which pieces failed and why, and which could not start without them."""
         if self.is_one:
             return f"training of run {run!r} must end with a model, got: {self.failed['']}"
         names_of: dict[str, list[str]] = {}
@@ -66,5 +66,5 @@ class Standing:
         reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in names_of.items())
         return (
             f"all {len(self.pieces)} pieces of run {run!r} must be trained, got {len(self.done)}; {reasons}: "
-            "train it again under its name for the missing ones"
+            "train it again under the same name for the rest"
         )

@@ -20,8 +20,8 @@ from rails_ray.errors import AccessError, ConflictError, UnavailableError
 from rails_ray.storage.filesystem import NAME, timed_name
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
-RECONNECT_S = 60.0  # for so long a cluster that went away may come back
-REQUEST_S = 60.0  # for so long it may say nothing to a request
+RECONNECT_S = 60.0  # how long a cluster may be away
+REQUEST_S = 60.0  # how long a request may go unanswered
 POLL_S = 1.0  # between two looks at the log; Ray itself looks as often
 FAILURES = (requests.RequestException, OSError, RuntimeError, AuthenticationError)
 TOO_LARGE = re.compile(r"Maximum request body size \d+ exceeded|Package size .*? exceeds the maximum size of \S*\w")
@@ -37,26 +37,26 @@ def submit(
     num_cpus: float = 0,
     on_log: Callable[[str], None] = lambda text: print(text, end="", flush=True),
 ) -> int:
-    """Run a command as a job on a cluster and wait for its end; its exit code, which is -N or 128 + N for signal N.
+    """Run a command as a job on a cluster, wait for its end, and return its exit code: -N or 128 + N for signal N.
 
-    A job of the same submission id and entrypoint is not started twice, whatever else is given: its log is followed,
-    from its beginning, and its exit code told, also when it has ended. If this process ends, the job goes on. The
-    cluster's token comes from where Ray looks for it (RAY_AUTH_TOKEN).
+    A job with the same submission id and entrypoint never starts twice, whatever the other arguments say. Calling again
+    follows its log from the beginning and returns its exit code, even if it has ended. The job outlives this process.
+    Ray finds the cluster's token itself (RAY_AUTH_TOKEN).
 
     Args:
         entrypoint: the command, word by word: ["python", "-m", "jobs.train", "--run", "demo"].
-        address: of the cluster's dashboard.
-        submission_id: of the caller's choice, so that to submit again is to ask again; by default a new one.
-        working_dir: folder that is sent along and in which the job runs, less what .gitignore and .rayignore name; None
-            where the image holds all.
-        environment: variables of the job. No secrets: whoever may look at the job sees them.
-        num_cpus: CPUs that the job reserves on whichever machine has them; with 0 it runs on the head.
+        address: URL of the cluster's dashboard.
+        submission_id: name of the job. Submitting it again follows the same job. By default a new name.
+        working_dir: folder to upload and run the job in, without what .gitignore and .rayignore name; None if the image
+            has everything.
+        environment: environment variables of the job. Put no secrets here: anyone who can see the job sees them.
+        num_cpus: CPUs that the job reserves on any machine; with 0 it runs on the head.
         on_log: called with each new piece of the job's log.
 
     Raises:
-        ValueError: if an argument cannot be, or the working directory is too large to be sent.
+        ValueError: if an argument is invalid, or the working directory is too large to upload.
         AccessError: if the cluster refuses the token.
-        UnavailableError: if no cluster answers there, or the job does not run to its end.
+        UnavailableError: if no cluster answers, or the job does not run to its end.
         ConflictError: if the submission id belongs to a job of another entrypoint.
     """
     if isinstance(entrypoint, str) or not entrypoint:
@@ -71,7 +71,7 @@ def submit(
     if num_cpus < 0:
         raise ValueError(f"num_cpus must be at least 0, got {num_cpus:g}")
     for noisy in ("ray._private.runtime_env.packaging", "ray.dashboard.modules.dashboard_sdk"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)  # a line for each file that is not sent
+        logging.getLogger(noisy).setLevel(logging.WARNING)  # they log a line for each file that is not sent
     with _told_plainly(f"a cluster must take job {job} at {address}"):
         client = _Client(address)
         _start(client, job, shlex.join(entrypoint), working_dir, dict(environment or {}), num_cpus)
@@ -82,7 +82,7 @@ def submit(
 
 
 class _Client(JobSubmissionClient):
-    """Of the address that it is given, where Ray's own prefers RAY_ADDRESS; and it does not wait for ever."""
+    """Uses the given address, whereas Ray's own client prefers RAY_ADDRESS; and bounds each request's time."""
 
     def __init__(self, address: str) -> None:
         self._client_ray_version = ray.__version__
@@ -121,15 +121,15 @@ def _start(
             too_large = TOO_LARGE.search(reason)
             if too_large:
                 raise ValueError(
-                    f"working_dir must fit, packed, into what a cluster takes, got {working_dir!r}: {too_large[0]}: "
-                    "name what the job does not need in .rayignore"
+                    f"working_dir, packed, must be within the cluster's size limit, got {working_dir!r}: "
+                    f"{too_large[0]}: list what the job does not need in .rayignore"
                 ) from None
             if "already exists" in reason:
                 break
             # A cluster that has just started has no agent yet.
             if "No available agent" not in reason or time.monotonic() > deadline:
                 raise
-        time.sleep(POLL_S)  # a cluster says that it is ready only when it is asked
+        time.sleep(POLL_S)  # the only way to learn that a cluster is ready is to ask
     before = client.get_job_info(job).entrypoint
     if before != command:
         raise ConflictError(
@@ -148,7 +148,7 @@ def _log(client: JobSubmissionClient, job: str, address: str) -> Iterator[str]:
         started = time.monotonic()
         has_ended, log = False, ""
         try:
-            has_ended = client.get_job_status(job).is_terminal()  # first, so that the log read then is all of it
+            has_ended = client.get_job_status(job).is_terminal()  # before the log: an ended job's log is complete
             log = client.get_job_logs(job)
             broken_since = None
         except FAILURES as error:
@@ -162,7 +162,7 @@ def _log(client: JobSubmissionClient, job: str, address: str) -> Iterator[str]:
             told = len(log)
         if has_ended:
             return
-        # Ray tells of a job's log only when asked, and then the whole of it: the longer it takes, the seldomer.
+        # Ray returns only the whole log. The longer that takes, the less often we ask.
         time.sleep(max(POLL_S, 2 * (time.monotonic() - started)))
 
 
@@ -182,6 +182,6 @@ def _exit_code(job: JobDetails) -> int:
     if job.driver_exit_code is None:
         lines = (job.message or "no reason").strip().splitlines()
         raise UnavailableError(
-            f"job {job.submission_id} must run to its end, got {job.status}: {lines[-1]}: its log may say more"
+            f"job {job.submission_id} must run to its end, got {job.status}: {lines[-1]}: see its log"
         )
     return job.driver_exit_code

@@ -1,12 +1,12 @@
-"""Train a run: each of its pieces on its own, as many at once as are asked for and as the cluster has room for.
+"""Train a run, piece by piece: as many pieces at once as the caller asks for and the cluster has room for.
 
 A piece that shares its gradient is trained by Ray Train, on data-parallel workers that each have a slice of every
-global batch. Any other is trained by one worker that hears of nobody: in a run of Ray Train without a process group, or
-in a plain task, which starts in a moment and is for many small pieces.
+global batch. Any other piece has one independent worker: in a run of Ray Train without a process group, or in a plain
+task, which starts quickly and suits many small pieces.
 
-The first worker of a piece writes a checkpoint to storage every minute or so. When workers die, all of the piece start
-again from it, and no other piece notices; when the driver dies, the same command goes on. What is done is never done
-again.
+The first worker of a piece writes a checkpoint to storage every minute or so. If workers die, all workers of the piece
+restart from it, and no other piece is affected. If the driver dies, the same command resumes the run. No finished work
+is repeated.
 """
 
 import json
@@ -43,15 +43,15 @@ from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.training import state
 from rails_ray.training.piece import Given, Piece, fit, steps_of
 
-TIMEOUT_S = 600.0  # longer than the first worker may be busy alone, with validation or a checkpoint
+TIMEOUT_S = 600.0  # longer than the first worker may be busy alone with validation or a checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a run is trained, as `train` takes it: none of it changes the result by more than rounding, dropout and
-    in-batch negatives aside.
+    """How to train a run; `train` describes the fields. They change the result by rounding only, apart from dropout and
+    in-batch negatives.
 
-    num_at_once: pieces that are trained side by side.
+    num_at_once: pieces to train at the same time.
     """
 
     num_workers: int = 2
@@ -70,11 +70,11 @@ class Settings:
             raise ValueError(f"timeout_s must be above 0, got {self.timeout_s}")
 
     def on_cluster(self, pieces: Sequence[Piece]) -> "Settings":
-        """The same with what it left open. As many pieces that have one worker each are trained at once as workers are
-        asked for, fewer if there is no room.
+        """The same, with the open choices made. Of pieces with one worker each, `num_workers` train at once, or fewer
+        if the cluster has less room.
 
         Raises:
-            ValueError: if these workers cannot train a piece.
+            ValueError: if this number of workers cannot train a piece.
         """
         resources, found = ray.cluster_resources(), self
         for piece in pieces:
@@ -90,9 +90,9 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """A run whose name is taken.
+    """A run that has reserved its name.
 
-    config: as JSON, with all that its data set decides.
+    config: as JSON, with all values that the data set decides.
     """
 
     storage: Storage
@@ -103,10 +103,10 @@ class Begun:
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """What the workers of a piece are told.
+    """The orders for the workers of a piece.
 
-    board: for their progress; None where nobody looks.
-    num_threads: of the worker; None for Ray Train's own choice.
+    board: where to report progress; None to report nothing.
+    num_threads: threads of the worker; None for Ray Train's own choice.
     """
 
     storage: str
@@ -133,31 +133,31 @@ def train(
     placing: Placing = Placing(),
     on_progress: OnProgress | None = None,
 ) -> runs.Run:
-    """Train a model and leave it in storage under the name of a run. A run that was cut off goes on.
+    """Train a model and store it as a run. Call it again with the same name to resume an interrupted run.
 
-    A run that has finished is left as it is and returned. A piece that fails does not stop the others.
+    A finished run is returned as it is. A piece that fails does not stop the others.
 
     Only one call at a time may train a run.
 
     Args:
         storage: root, a local folder or s3://bucket/prefix.
-        run: name of the run, the same again to go on with it; by default the recipe's name and the time.
-        num_workers: data-parallel workers; the result depends on it by rounding only, dropout and in-batch negatives
-            aside. If each piece has one worker, as SOLAR's chunks have: pieces that are trained side by side, fewer if
-            there is no room; the result does not depend on it.
+        run: name of the run. Give the same name again to resume. By default the recipe's name and the time.
+        num_workers: data-parallel workers; they change the result by rounding only, apart from dropout and in-batch
+            negatives. If each piece has one worker, like SOLAR's chunks: pieces to train at once, or fewer if the
+            cluster has less room; this does not change the result.
         use_gpu: one GPU per worker; by default if the cluster has enough of them. If each piece has one worker: by
-            default if the cluster has any GPU, and as many for each piece as `placing` says.
-        checkpoint_s: seconds between two checkpoints of a piece, which are the most work of it that a crash can lose.
-        timeout_s: that workers wait for one another before all start again from the last checkpoint.
-        placing: of pieces that have one worker each.
-        on_progress: called a few times a second, for all pieces together.
+            default if the cluster has any GPU; `placing` says how many per piece.
+        checkpoint_s: seconds between two checkpoints of a piece, and so the most work of it that a crash can lose.
+        timeout_s: how long workers wait for one another before all restart from the last checkpoint.
+        placing: where to train pieces with one worker each.
+        on_progress: called a few times a second with the progress of all pieces together.
 
     Raises:
-        ValueError: if the data, the run's name, the config or the number of workers cannot be used, or the cluster has
-            no room for a piece.
+        ValueError: if the data, the run's name, the config or the number of workers is invalid, or the cluster has no
+            room for a piece.
         StorageError: if storage cannot be written to.
-        TrainingError: if training fails, or a worker reads other data than the run was begun with. The message names
-            the pieces that failed; the others are kept.
+        TrainingError: if training fails, or a worker reads other data than the run began with. The message names the
+            pieces that failed; the others are kept.
     """
     settings = Settings(
         num_workers=num_workers, use_gpu=use_gpu, checkpoint_s=checkpoint_s, timeout_s=timeout_s, placing=placing
@@ -174,12 +174,12 @@ def train(
 
 
 def begin(run_config: RunConfig, storage: Storage, run: str | None = None) -> Begun:
-    """Take a run's name and store what it fixes before it trains; or find that such a run was begun.
+    """Reserve a run's name and store what is fixed before training, unless the same run was already begun.
 
     Raises:
-        ValueError: if the data, the run's name or the config cannot be used.
+        ValueError: if the data, the run's name or the config is invalid.
     """
-    read = read_data(run_config, storage)  # says what is wrong with it before anything starts
+    read = read_data(run_config, storage)  # raises if the data are wrong, before anything starts
     run_config = for_data(run_config, read)
     own = family(run_config)
     pieces, leave = own.pieces(), own.begin(read)
@@ -193,20 +193,20 @@ def begin(run_config: RunConfig, storage: Storage, run: str | None = None) -> Be
 
 
 def work(assignment: Assignment) -> None:
-    """What each worker of a piece does: train on its batches; the first one writes checkpoints and stores the piece."""
+    """Train a piece on a worker's own batches. The first worker writes checkpoints and stores the piece."""
     if assignment.num_threads is not None:
         torch.set_num_threads(assignment.num_threads)
     store, piece = Storage(assignment.storage), assignment.piece
     own_run, is_first = runs.piece_run(assignment.run, piece.name), group.rank() == 0
-    # One worker reads, and tells the others: each for itself could find another state.
+    # One worker reads and tells the others: separate reads could find different states.
     if from_first(is_first and runs.is_finished(store, own_run)):
-        return  # workers died after all was done
+        return  # workers died after the piece had finished
     read = read_data(config.from_json(assignment.config), store)
-    # Raises if the data have changed since the run was begun.
+    # Raises if the data have changed since the run began.
     runs.begin_piece(store, assignment.run, piece.name, assignment.config, read.digest())
     checkpoint, is_finished = from_first(_left(store, own_run) if is_first else (None, False))
     if is_finished:
-        return  # by a predecessor that was late
+        return  # a predecessor finished it late
     fitted = fit(
         piece,
         Given(
@@ -239,7 +239,7 @@ def work(assignment: Assignment) -> None:
 
 
 def _left(store: Storage, run: str) -> tuple[bytes | None, bool]:
-    """The checkpoint of a piece, and whether it has finished; in this order, as finishing takes the checkpoint away."""
+    """The checkpoint of a piece, and whether it has finished. Read in this order: finishing deletes the checkpoint."""
     return runs.read_checkpoint(store, run), runs.is_finished(store, run)
 
 
@@ -253,8 +253,8 @@ def fit_pieces(
     """Train the pieces of a run that have not finished.
 
     Args:
-        settings: `on_cluster`.
-        worker: what each worker does.
+        settings: as `Settings.on_cluster` returns them.
+        worker: the function that each worker runs.
 
     Raises:
         TrainingError: if pieces fail.
@@ -302,7 +302,7 @@ def _finished(begun: Begun) -> list[str]:
 
 
 def _start(worker: Worker, assignment: Assignment, settings: Settings) -> "ray.ObjectRef[None]":
-    """Begin to train a piece, which ends in as many tries as its workers' deaths make of it."""
+    """Start to train a piece. It is retried if its workers die."""
     placing = settings.placing
     if assignment.piece.shares_gradient:
         use_gpu = bool(settings.use_gpu)
@@ -325,10 +325,10 @@ def _train_task(worker: Worker, assignment: Assignment) -> None:
 
 @ray.remote(num_cpus=0, max_retries=MAX_RESTARTS)
 def _fit_task(worker: Worker, assignment: Assignment, scaling: ScalingConfig, backend: TorchConfig | None) -> None:
-    """Wait for a run of Ray Train; in a task, so that it ends with it where this is interrupted.
+    """Wait for a run of Ray Train. This is a task so that cancelling the task ends the run.
 
     Raises:
-        TrainingError: if it fails.
+        TrainingError: if the run fails.
     """
     name = runs.piece_run(assignment.run, assignment.piece.name)
     try:
@@ -339,12 +339,12 @@ def _fit_task(worker: Worker, assignment: Assignment, scaling: ScalingConfig, ba
 
 @ray.remote
 def _finish(storage: str, run: str) -> None:
-    """Validate all pieces together and leave the run as finished."""
+    """Validate all pieces together and mark the run as finished."""
     store = Storage(storage)
     found = runs.read(store, run)
     run_config = config.from_json(found.config)
     read, own = read_data(run_config, store), family(run_config)
-    runs.begin(store, run, found.config, read.digest(), runs.pieces(store, run))  # raises if they are others by now
+    runs.begin(store, run, found.config, read.digest(), runs.pieces(store, run))  # raises if the data have changed
     model = own.trained_model(runs.weights(store, found)).to(reserved_device())
     report = own.validation(store, run, model, read)
     came_to = []

@@ -1,4 +1,4 @@
-"""Recipes: functions that return the config of a run, each derived from another where it can be.
+"""Recipes: functions that return the config of a run, each derived from another if possible.
 
 A recipe's name on the command line is its function's name with hyphens.
 """
@@ -30,7 +30,7 @@ RECIPES: tuple[Callable[[], RunConfig], ...] = (
 
 
 def names() -> list[str]:
-    """Of all recipes."""
+    """The names of all recipes."""
     return [recipe.__name__.replace("_", "-") for recipe in RECIPES]
 
 

@@ -1,4 +1,4 @@
-"""What everyone should compare with: no training, on a text data set of one's own, given by --data.folder."""
+"""Baselines without training, for a text data set of your own, given by --data.folder."""
 
 from rails_ray.config import RunConfig
 from rails_ray.config.bm25 import Bm25Config

@@ -11,7 +11,7 @@ from rails_ray.similarities.mol import MixtureOfLogitsConfig
 from rails_ray.training.loop import TrainingConfig
 
 MIXTURE = MixtureOfLogitsConfig(
-    # Dropout is for longer runs; figures of this and other choices are in jobs/benches/LOG.md.
+    # Dropout is for longer runs; measurements of this and other choices are in jobs/benches/LOG.md.
     num_query_components=2,
     num_item_components=2,
     temperature=0.1,

@@ -1,9 +1,9 @@
 """MovieLens-1M: what a user watches next, from the order of what they watched. Twenty epochs for two CPU cores.
 
 Source: RAILS, Table 3 and Appendix A.4.1.
-Differs from the source: temperature .03 instead of .05, which is better for both in so few epochs; negatives are shared
-by a batch, so that more of them cost little; histories of 50 items, not 200 (`--encoder.max-length 200` on a GPU).
-Figures of this and other choices are in jobs/benches/LOG.md.
+Differs from the source: temperature .03 instead of .05, which is better for both in so few epochs; a batch shares its
+negatives, so more of them cost little; histories of 50 items, not 200 (`--encoder.max-length 200` on a GPU).
+Measurements of this and other choices are in jobs/benches/LOG.md.
 """
 
 from dataclasses import replace
@@ -36,7 +36,7 @@ def ml1m_sasrec_mol() -> RunConfig:
     """The same backbone under a Mixture of Logits of 4 x 2 components, each as wide as the dot product's vectors."""
     return replace(ml1m_sasrec(), name="ml1m-sasrec-mol").with_family(
         similarity=MixtureOfLogitsConfig(
-            # Dropout is for longer runs, and on a CPU costs as much as all else of the mixture.
+            # Dropout is for longer runs, and on a CPU it costs as much as the rest of the mixture.
             num_query_components=4,
             num_item_components=2,
             gate_hidden=16,

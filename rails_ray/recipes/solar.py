@@ -1,7 +1,7 @@
-"""SOLAR on a data set of one's own, given by --data.folder.
+"""SOLAR on a data set of your own, given by --data.folder.
 
-Sized for minutes on two cores: 26,000 queries for 7,400 texts took twelve on one that was busy. Figures of this and of
-other choices are in jobs/benches/LOG.md.
+Sized for minutes on two cores: 26,000 queries for 7,400 texts took twelve on one that was busy. jobs/benches/LOG.md
+has measurements of this and other choices.
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ ENCODER = ChunksConfig(num_chunks=16, hidden=512, num_inputs=2**14, ngram_sizes=
 
 
 def text_solar() -> RunConfig:
-    """Texts that find texts, by their words and character n-grams, and by those of the items' own texts."""
+    """Texts that find texts, by the words and character n-grams of the queries and of the items' own texts."""
     return RunConfig(
         name="text-solar",
         family=SolarConfig(

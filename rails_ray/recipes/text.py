@@ -1,4 +1,4 @@
-"""A text data set of one's own, given by --data.folder."""
+"""Recipes for a text data set of your own, given by --data.folder."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from rails_ray.training.terms import TermsConfig
 
 
 def text_mol() -> RunConfig:
-    """The towers and the mixture of the emoji, with more buckets and steps for longer texts and a larger corpus."""
+    """The towers and the mixture of `emoji_mol`, with more buckets and steps for longer texts and a larger corpus."""
     config = emoji_mol()
     return replace(
         config,
@@ -32,14 +32,14 @@ def text_dot_glas() -> RunConfig:
 
     Its weight is the best on validation of 0, .1, 1, 10, 100, 300 and 1000 in runs of 600 steps on TLDR (seed 0): mean
     reciprocal ranks .4135, .4128, .4130, .4125, .4148, .4086, .3866, hit rates at 10 .596, .598, .599, .600, .608,
-    .603, .580 (seed 1: .4046 and .588 at 0, .4079 and .592 at 100). No query of TLDR has two items, so that it only
-    spreads them out there.
+    .603, .580 (seed 1: .4046 and .588 at 0, .4079 and .592 at 100). No query of TLDR has two items, so the
+    regulariser only spreads items out there.
     """
     return replace(text_dot(), name="text-dot-glas").with_family(terms=TermsConfig(glas_weight=100.0))
 
 
 def text_transformer_dot() -> RunConfig:
-    """A small transformer, of which each query meets the items of all workers; a dot product."""
+    """A small transformer under a dot product; the items of all workers are negatives for each query."""
     config = text_dot()
     return replace(
         config,
@@ -53,7 +53,7 @@ def text_transformer_dot() -> RunConfig:
 
 
 def text_transformer_mol() -> RunConfig:
-    """The same under a Mixture of Logits, each of whose components has an aggregation token of its own."""
+    """The same under a Mixture of Logits; each component has its own aggregation token."""
     return replace(text_transformer_dot(), name="text-transformer-mol").with_family(
         encoder=TransformerConfig(pooling="aggregation"),
         similarity=MIXTURE,

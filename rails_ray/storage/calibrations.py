@@ -1,11 +1,11 @@
-"""The calibration of a version: held-out positives, from which the threshold of any coverage follows.
+"""The calibration of a version: held-out positives, which give the threshold for any coverage.
 
-It lies beside the version's files and is no part of its manifest, because a version that is published and immutable may
-be calibrated anew, on newer queries. Each calibration is a file of its own, named by its sha256; `calibration.json`
-names the current one and is written last. A server keeps to the one that it began with.
+It lies beside the version's files but is not part of the manifest: a published, immutable version may be calibrated
+again on newer queries. Each calibration has its own file, named by its sha256; `calibration.json` names the current one
+and is written last. A server keeps the calibration that it started with.
 
     calibration-*.parquet    one row per pair: query (int64), share (float64), temperature (float64, of the query);
-                             all else in the metadata of its schema, as JSON
+                             the rest as JSON in the metadata of the schema
 """
 
 import hashlib
@@ -30,11 +30,11 @@ CURRENT, FACTS = "calibration.json", b"rails_ray"
 @dataclass(frozen=True)
 class StoredCalibration:
     """
-    positives: of the calibration queries.
-    num_segments: groups of equally many queries by tau_q.
-    background: of the distribution that the shares are of, by its name and its parameters.
-    fitted: the background of the version's own scores, whichever one was taken; None where they have none.
-    split, created_at: of the queries, and when.
+    positives: positives of the calibration queries.
+    num_segments: number of groups of queries by tau_q, equal in size.
+    background_name, background: name and parameters of the background behind the shares.
+    fitted: the background fitted to the version's own scores, even if another was chosen; None if none fits.
+    split, created_at: the split of the queries, and when the calibration was made.
     """
 
     positives: Positives
@@ -46,7 +46,7 @@ class StoredCalibration:
     created_at: str
 
     def summary(self) -> dict[str, object]:
-        """What a client may know of it."""
+        """The facts that a client may see."""
         return {
             "created_at": self.created_at,
             "split": self.split,
@@ -57,7 +57,7 @@ class StoredCalibration:
 
 
 def write(storage: Storage, version: str, calibration: StoredCalibration) -> None:
-    """Make it the calibration of a version, in place of the one before."""
+    """Make this the current calibration of a version."""
     own = calibration.positives
     facts = {
         "split": calibration.split,
@@ -79,7 +79,7 @@ def current(storage: Storage, version: str) -> str | None:
     """The file of the current calibration of a version; None if it has none.
 
     Raises:
-        DamagedError: if it cannot be told.
+        DamagedError: if `calibration.json` cannot be read.
     """
     path = f"{folder_of(version)}/{CURRENT}"
     if not storage.exists(path):
@@ -94,7 +94,7 @@ def read(storage: Storage, version: str, name: str) -> StoredCalibration:
     """A calibration of a version, by its file.
 
     Raises:
-        DamagedError: if it is missing or its bytes are not those that were written.
+        DamagedError: if the file is missing or its bytes have changed.
     """
     path = f"{folder_of(version)}/{name}"
     try:

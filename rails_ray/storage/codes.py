@@ -1,4 +1,4 @@
-"""Codes of items, beside the run that was trained for them, and beside a version while it is encoded.
+"""Codes of items, stored with the run trained on them, and with a version during encoding.
 
     codes.parquet    item_id, codes: int32 [K] as in the parts of a version
 
@@ -27,14 +27,14 @@ from rails_ray.storage.manifest import Encoded, read_file
 @dataclass(frozen=True)
 class ItemCodes:
     """
-    codes: of the items in their order [X, K].
+    codes: codes of the items, in order [X, K].
     """
 
     item_ids: list[str] | list[int]
     codes: NDArray[np.int32]
 
     def or_else(self, others: "ItemCodes") -> "ItemCodes":
-        """These, and those of the others' items that are not among them."""
+        """These codes, and the codes from `others` for items that these lack."""
         own = set(self.item_ids)
         rows = [row for row, item_id in enumerate(others.item_ids) if item_id not in own]
         item_ids: Any = [*self.item_ids, *(others.item_ids[row] for row in rows)]
@@ -45,10 +45,10 @@ class ItemCodes:
         return {item_id: row for row, item_id in enumerate(self.item_ids)}
 
     def of(self, item_ids: Any) -> "ItemCodes":
-        """Those of some items, in their order.
+        """The codes of some items, in order.
 
         Raises:
-            DamagedError: if an item has none.
+            DamagedError: if an item has no codes.
         """
         try:
             rows = [self._rows[item_id] for item_id in item_ids]
@@ -58,12 +58,12 @@ class ItemCodes:
 
     @property
     def tensor(self) -> Int[Tensor, "X K"]:
-        """A copy, as Arrow's arrays cannot be written to."""
+        """A copy, because Arrow's arrays are read-only."""
         return torch.tensor(self.codes)
 
 
 def write(storage: Storage, folder: str, item_codes: ItemCodes) -> None:
-    """Leave codes in the folder of a run or a version, where they do not change from then on."""
+    """Write codes to the folder of a run or a version, where they stay unchanged."""
     table = pa.table({"item_id": item_codes.item_ids, "codes": parquet.vectors(item_codes.codes)})
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="zstd", use_dictionary=False, write_page_checksum=True)
@@ -72,7 +72,7 @@ def write(storage: Storage, folder: str, item_codes: ItemCodes) -> None:
 
 def read(storage: Storage, folder: str) -> ItemCodes:
     """Raises:
-    DamagedError: if the folder has none, or they cannot be read.
+    DamagedError: if the folder has no codes, or they cannot be read.
     """
     try:
         return _of(pq.read_table(io.BytesIO(storage.read(_path(folder))), page_checksum_verification=True))

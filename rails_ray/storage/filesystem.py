@@ -10,39 +10,39 @@ from typing import NamedTuple, Protocol
 from rails_ray.errors import ConflictError, NotFoundError
 from rails_ray.storage.local import LocalFiles
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a run or a version: it becomes a folder
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a run or a version: it names a folder
 
 
 def timed_name(what: str) -> str:
-    """A name for a run or a version of which nobody chose one."""
+    """A name for a run or a version without a given name."""
     return f"{what}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:4]}"
 
 
 class Tagged(NamedTuple):
-    """A file's bytes and the tag that names this state of the file."""
+    """A file's bytes, and the tag of this state of the file."""
 
     data: bytes
     tag: str
 
 
 class Files(Protocol):
-    """What a kind of storage can do. Its paths are checked already; it says no, and `Storage` puts that into words."""
+    """What a kind of storage can do. Its paths are already checked. `Storage` turns its refusals into messages."""
 
     def exists(self, path: str) -> bool: ...
 
     def read(self, path: str) -> bytes | None:
-        """None where there is no such file."""
+        """None if there is no such file."""
 
     def read_tagged(self, path: str) -> tuple[bytes, str] | None:
-        """Bytes and tag of one and the same state; None where there is no such file."""
+        """Bytes and tag of the same state; None if there is no such file."""
 
     def write(self, path: str, data: bytes) -> None: ...
 
     def create(self, path: str, data: bytes) -> bool:
-        """Whether the file is now ours: there was none."""
+        """Write unless the file exists; returns whether it was written."""
 
     def swap(self, path: str, data: bytes, tag: str) -> bool:
-        """Whether the file is now ours: it was in the state `tag`."""
+        """Write if the file is in state `tag`; returns whether it was written."""
 
     def list(self, path: str) -> list[str]: ...
 
@@ -54,16 +54,16 @@ class Files(Protocol):
 class Storage:
     """Files by their path relative to a root: a local folder or `s3://bucket[/prefix]`.
 
-    A reader sees the old bytes or the new ones. Whatever goes wrong with the storage itself is a `StorageError`.
-    A file that is ever swapped must be changed by `create` and `swap` alone, and its bytes should hold a nonce: over a
-    network an answer can be lost, and whether a write was ours is then told by its bytes.
+    A reader sees either the old bytes or the new ones. Every failure of the storage itself is a `StorageError`.
+    A file that is ever swapped must be changed only by `create` and `swap`, and its bytes should hold a nonce: if an
+    answer is lost on the network, the bytes tell whether the write was ours.
     """
 
     def __init__(self, root: str) -> None:
-        """Does no network.
+        """Makes no network request.
 
         Raises:
-        ValueError: if `root` is a URL of another kind, carries credentials, or names something that is no folder.
+        ValueError: if `root` is another kind of URL, contains credentials, or names a file.
         """
         self._files: Files
         scheme, separator, rest = root.partition("://")
@@ -93,7 +93,7 @@ class Storage:
         return data
 
     def read_tagged(self, path: str) -> Tagged | None:
-        """The bytes with the tag that `swap` takes; None where there is no such file."""
+        """The bytes with the tag that `swap` takes; None if there is no such file."""
         found = self._files.read_tagged(_to_file(path))
         return Tagged(*found) if found else None
 
@@ -101,16 +101,16 @@ class Storage:
         self._files.write(_to_file(path), data)
 
     def create(self, path: str, data: bytes) -> None:
-        """Writes where there is no file.
+        """Write a new file.
 
         Raises:
-        ConflictError: if there is one.
+        ConflictError: if the file exists.
         """
         if not self._files.create(_to_file(path), data):
             raise ConflictError(f"{self}/{path} must not exist yet, got a file that someone else wrote first")
 
     def swap(self, path: str, data: bytes, tag: str | None) -> None:
-        """Replaces the state that `tag` names; None stands for no file.
+        """Replace the file if it is in state `tag`; None stands for no file.
 
         Raises:
         ConflictError: if the file is in another state.
@@ -123,19 +123,19 @@ class Storage:
             )
 
     def list(self, path: str) -> builtins.list[str]:
-        """Names in a folder, sorted, those that start with a dot left out; none where there is no folder."""
+        """Sorted names in a folder, without those that start with a dot; empty if there is no folder."""
         return self._files.list(_down(path))
 
     def delete(self, path: str) -> None:
-        """No error if there is no such file."""
+        """Delete a file, if it exists."""
         self._files.delete(_to_file(path))
 
     def check_writable(self) -> None:
-        """Writes and deletes a file, so that what is missing is told before hours of work.
+        """Write and delete a probe file, to fail before hours of work rather than after.
 
         Raises:
         NotFoundError: if there is no such bucket.
-        StorageError: if the storage cannot be written.
+        StorageError: if the storage cannot be written to.
         """
         probe = f".probe-{uuid.uuid4().hex}"
         self._files.write(probe, b"")
@@ -143,17 +143,17 @@ class Storage:
 
     def check_conditional(self) -> None:
         """Raises:
-        StorageError: if the server ignores the conditions of `create` and `swap`, so that two could both win.
+        StorageError: if the server ignores the conditions of `create` and `swap`, so that two writers could both win.
         """
         self._files.check_conditional()
 
 
 def _bucket_and_prefix(rest: str) -> tuple[str, str]:
-    """Of `s3://rest`. The messages do not repeat it: it may hold a secret."""
+    """Bucket and prefix of `s3://rest`. The messages do not repeat `rest`: it may hold a secret."""
     if "@" in rest:
         raise ValueError(
             "storage must be s3://bucket/prefix without credentials, got some: "
-            "take them out and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            "remove them and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
     if "?" in rest:
         raise ValueError(
@@ -161,12 +161,12 @@ def _bucket_and_prefix(rest: str) -> tuple[str, str]:
         )
     bucket, _, prefix = rest.partition("/")
     if not re.fullmatch(r"[A-Za-z0-9._-]+", bucket) or ".." in prefix.split("/"):
-        raise ValueError("storage must be s3://bucket/prefix, got a bucket or a prefix that cannot be")
+        raise ValueError("storage must be s3://bucket/prefix, got an invalid bucket or prefix")
     return bucket, _down(prefix.lstrip("/"))
 
 
 def _down(path: str) -> str:
-    """The path with nothing in it but names and the slashes between them."""
+    """The path as names with single slashes between them."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts:
         raise ValueError(f"a path in storage must be relative and lead down, got {path!r}")

@@ -1,4 +1,4 @@
-"""Files in a folder: written beside their place and renamed or linked into it."""
+"""Files in a folder: each is written to a hidden file, then renamed or linked into place."""
 
 import errno
 import fcntl
@@ -15,15 +15,15 @@ REMEDIES = {
     errno.ENOSPC: "free some space and run it again",
     errno.EDQUOT: "free some space or raise the quota, and run it again",
     errno.EFBIG: "raise the limit on the size of a file (ulimit -f) and run it again",
-    errno.EACCES: "check whose the folder is and who may use it",
-    errno.EPERM: "check whose the folder is and what its file system can do",
+    errno.EACCES: "check the folder's owner and permissions",
+    errno.EPERM: "check the folder's owner and what its file system supports",
     errno.EROFS: "mount it for writing or name another folder",
-    errno.ENOTDIR: "move the file away that stands in place of a folder",
+    errno.ENOTDIR: "move away the file that stands where a folder must be",
 }
 
 
 class LocalFiles:
-    """Files under a folder, which is made by the first write."""
+    """Files under a folder. The first write makes the folder."""
 
     def __init__(self, root: str) -> None:
         self._root = Path(root).expanduser().resolve()
@@ -63,7 +63,7 @@ class LocalFiles:
 
     def swap(self, path: str, data: bytes, tag: str) -> bool:
         target = self._root / path
-        # A lock file of its own: a lock on the target would be on the bytes that the rename takes away.
+        # A separate lock file: the rename replaces the target, and a lock on it would be lost.
         lock = target.with_name(f".{target.name}.lock")
         with self._told("take the file", path), self._part(path, data) as part, lock.open("a") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
@@ -89,11 +89,11 @@ class LocalFiles:
                 return
 
     def check_conditional(self) -> None:
-        """Nothing to ask: links and locks are the file system's."""
+        """Nothing to check: the file system provides links and locks."""
 
     @contextmanager
     def _part(self, path: str, data: bytes) -> Iterator[Path]:
-        """A hidden file with the bytes, on the disk, in the folder of `path`."""
+        """A hidden file with the bytes, flushed to disk, in the folder of `path`."""
         target = self._root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
@@ -111,6 +111,6 @@ class LocalFiles:
         try:
             yield
         except OSError as error:
-            remedy = REMEDIES.get(error.errno or 0, "mend that and run it again")
+            remedy = REMEDIES.get(error.errno or 0, "fix that and run it again")
             what = error.strerror or type(error).__name__
             raise StorageError(f"storage must {deed} {self._root / path}, got: {what}: {remedy}") from None

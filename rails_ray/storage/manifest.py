@@ -1,7 +1,7 @@
-"""What an index version consists of: an immutable folder, described by a manifest that is written when it is published.
+"""An index version: an immutable folder, and a manifest that publishing writes.
 
-The manifest names every file with its checksum, and every reader checks the bytes that it reads against it. It holds a
-checksum of its own fields as well, and so does the record of what was encoded.
+The manifest names every file with its checksum, and every reader checks the bytes that it reads. The manifest also
+holds a checksum of its own fields, and so does the record of what was encoded.
 """
 
 import dataclasses
@@ -18,12 +18,12 @@ from rails_ray.storage.parquet import StateEntry
 
 FORMAT = 4
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-ITEMS, HISTORIES = "items.parquet", "histories.parquet"  # beside them, for a query encoder that reads histories
+ITEMS, HISTORIES = "items.parquet", "histories.parquet"  # beside these, if the query encoder reads histories
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileEntry:
-    """A file of a version, its path relative to the version's folder."""
+    """A file of a version. Its path is relative to the version's folder."""
 
     path: str
     size_bytes: int
@@ -41,14 +41,14 @@ class PartEntry(FileEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """What encoding has written, before anything is published. A shard holds consecutive item rows.
+    """What encoding has written, before publishing. A shard holds consecutive item rows.
 
-    num_items: rows of the items that were to be encoded.
-    query: what a query may be (text, history, user_id), with the type of its ids or its text.
+    num_items: number of items to encode.
+    query: the fields that a query may have (text, history, user_id), each with the type of its ids or text.
     columns: name and Arrow type of the parts' columns.
     state: how the parts store the state of items.
     files: the files beside the parts.
-    cutoff_mass: the default mass of the per-query cut-off; None where the model has no trained tau_q.
+    cutoff_mass: default mass of the per-query cut-off; None if the model has no trained tau_q.
     """
 
     version: str
@@ -68,18 +68,18 @@ class Encoded:
 
     @property
     def sha256(self) -> str:
-        """The checksum of all fields, which tells this version from any other: 64 hex digits."""
+        """Checksum of all fields, different for every version: 64 hex digits."""
         return _checksum(dataclasses.asdict(self))
 
     @property
     def contents_sha256(self) -> str:
-        """The checksum of what was encoded, which stays the same when the manifest is written anew: 64 hex digits."""
+        """Checksum of what was encoded; it stays the same if the manifest is rewritten: 64 hex digits."""
         fields, encoded = dataclasses.asdict(self), {field.name for field in dataclasses.fields(Encoded)}
         return _checksum({name: value for name, value in fields.items() if name in encoded})
 
     @property
     def weights(self) -> list[FileEntry]:
-        """The entries of the model: one, or one of each chunk."""
+        """The entries of the model's weights: one, or one per chunk."""
         return [entry for entry in self.files if PurePosixPath(entry.path).name == WEIGHTS]
 
 
@@ -95,7 +95,7 @@ Described = TypeVar("Described", bound=Encoded)
 
 
 def describe(path: str, data: bytes) -> FileEntry:
-    """The entry of a file of these bytes."""
+    """The entry for a file with these bytes."""
     return FileEntry(path=path, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
@@ -110,7 +110,7 @@ def write_encoded(storage: Storage, encoded: Encoded) -> None:
 def read_encoded(storage: Storage, version: str) -> Encoded:
     """Raises:
     NotFoundError: if nothing was encoded under this name.
-    DamagedError: if the record of it was changed.
+    DamagedError: if its record was changed.
     """
     path = f"{folder_of(version)}/encoded.json"
     if not NAME.fullmatch(version) or not storage.exists(path):
@@ -123,12 +123,14 @@ def read(storage: Storage, version: str) -> Manifest:
 
     Raises:
         NotFoundError: if there is no such version.
-        DamagedError: if the manifest cannot be read, was changed, or is that of another version.
+        DamagedError: if the manifest cannot be read, was changed, or belongs to another version.
     """
     path = f"{folder_of(version)}/manifest.json"
     if not NAME.fullmatch(version) or not storage.exists(path):
         published = [name for name in storage.list("versions") if storage.exists(f"{folder_of(name)}/manifest.json")]
-        raise NotFoundError(f"version must be one of {', '.join(published) or 'none published yet'}, got {version!r}")
+        raise NotFoundError(
+            f"version must be one of {', '.join(published) or 'the published ones (none yet)'}, got {version!r}"
+        )
     return _parse(storage, path, Manifest, version, rewriting(version))
 
 
@@ -136,7 +138,7 @@ def read_file(storage: Storage, version: str, entry: FileEntry) -> bytes:
     """The bytes of a file of a version.
 
     Raises:
-        DamagedError: if it is missing or its bytes are not those of the manifest.
+        DamagedError: if the file is missing or its bytes differ from the manifest.
     """
     path = f"{folder_of(version)}/{entry.path}"
     try:
@@ -155,10 +157,10 @@ def read_file(storage: Storage, version: str, entry: FileEntry) -> bytes:
 
 
 def check_rows(encoded: Encoded) -> None:
-    """Parts, in order, must continue each other from row 0 to the last, each within its shard.
+    """Check that the parts cover rows 0 to the last without gap or overlap, each within its shard.
 
     Raises:
-        DamagedError: if an item row is missing or there twice.
+        DamagedError: if an item row is missing or occurs twice.
     """
     expected = 0
     ends = [sum(encoded.shard_items[: shard + 1]) for shard in range(len(encoded.shard_items))]
@@ -179,8 +181,8 @@ def check_rows(encoded: Encoded) -> None:
 
 
 def rewriting(version: str) -> str:
-    """What to do about a damaged manifest."""
-    return f"write it anew with `rails-ray publish --version {version}`"
+    """The remedy for a damaged manifest."""
+    return f"rewrite it with `rails-ray publish --version {version}`"
 
 
 def to_json(value: Encoded) -> bytes:
@@ -238,7 +240,7 @@ def _parse(storage: Storage, path: str, kind: type[Described], version: str, rem
 
 
 def summary(manifest: Manifest) -> Mapping[str, Any]:
-    """What a client may know of a version."""
+    """The facts of a version that a client may see."""
     return {
         "version": manifest.version,
         "run": manifest.run,

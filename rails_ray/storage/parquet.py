@@ -1,20 +1,20 @@
-"""Tables in Parquet: read with their columns checked, and the parts that an index version is made of.
+"""Tables in Parquet: users' tables, read with checked columns, and the parts of an index version.
 
 A part holds consecutive items of one shard:
 
     item_row     int64                       position in the corpus
     item_id      int64 or string             identifier in the data set
-    title        string                      for people to read; absent where the data set has none
+    title        string                      for people to read; absent if the data set has none
 
-and the columns of the items' state, each a FixedSizeList, row after row. The file's metadata say under `state` of which
-kind that is, and which shape an item has in each column. Of components these are
+and the columns of the items' state, each a FixedSizeList in row-major order. The file's metadata give under `state` the
+kind of the state and the shape of an item in each column. Components have the columns
 
     components   float32 [P_X, d]            g_p(x)
-    average      float32 [d]                 absent where P_X = 1, as it is the component then, and where no search by
-                                             the average is wanted
-    gate         float32 [P]                 v(x); absent where the similarity has no gate
+    average      float32 [d]                 absent if P_X = 1 (it equals the component), or if no search by the
+                                             average is wanted
+    gate         float32 [P]                 v(x); absent if the similarity has no gate
 
-and of codes
+and codes the column
 
     codes        int32 [K]                   the item's bucket in each chunk
 
@@ -47,8 +47,8 @@ KINDS = {
     "list of integers": lambda kind: any(of(kind) for of in LISTS) and pa.types.is_integer(kind.value_type),
     "list of floats": lambda kind: any(of(kind) for of in LISTS) and pa.types.is_floating(kind.value_type),
 }
-ID, INTEGER, TEXT = ("integer", "string"), ("integer",), ("string",)  # kinds that a column may be of
-STATE = "state"  # what a part's metadata call the entry of its items' state
+ID, INTEGER, TEXT = ("integer", "string"), ("integer",), ("string",)  # kinds that a column may have
+STATE = "state"  # key of the items' state in a part's metadata
 INTEGERS, NUMBERS = ("list of integers",), ("list of floats", "list of integers")
 
 
@@ -67,12 +67,12 @@ def read_table(
     """Some columns of a user's table.
 
     Args:
-        columns: the kinds (keys of `KINDS`) that each column may be of.
-        optional: likewise, of columns that may be left out.
+        columns: kinds (keys of `KINDS`) that each column may have.
+        optional: likewise, for columns that may be missing.
 
     Raises:
         NotFoundError: if there is no such file.
-        ValueError: if it is no Parquet, empty, lacks a column, or holds a column of another kind or with nulls.
+        ValueError: if the file is not Parquet, is empty, lacks a column, or has a column of another kind or with nulls.
     """
     file = f"{storage}/{path}"
     data = storage.read(path)
@@ -99,7 +99,7 @@ def read_table(
 
 def check_distinct(ids: pa.ChunkedArray, column: str, file: str) -> None:
     """Raises:
-    ValueError: if an id stands in two rows.
+    ValueError: if an id occurs in two rows.
     """
     counts = pc.value_counts(ids)
     repeated = counts.filter(pc.greater(counts.field("counts"), 1))
@@ -115,11 +115,11 @@ def rows_of(ids: pa.ChunkedArray, known: pa.ChunkedArray, column: str, file: str
     """The position in `known` of each id.
 
     Raises:
-        ValueError: if the ids are of another type, or one of them is not known.
+        ValueError: if the ids have another type, or one of them is unknown.
     """
     if pa.types.is_integer(ids.type) != pa.types.is_integer(known.type):
         raise ValueError(f"column {column!r} of {file} must be of type {known.type} as in {known_file}, got {ids.type}")
-    wide = pa.int64() if pa.types.is_integer(known.type) else pa.large_string()  # in a narrow type ids would wrap
+    wide = pa.int64() if pa.types.is_integer(known.type) else pa.large_string()  # a narrow type would wrap ids around
     rows = pc.index_in(ids.cast(wide, safe=False), value_set=known.cast(wide, safe=False))
     if rows.null_count:
         row = int(np.flatnonzero(rows.is_null().to_numpy())[0])
@@ -131,8 +131,8 @@ def rows_of(ids: pa.ChunkedArray, known: pa.ChunkedArray, column: str, file: str
 class StateEntry:
     """How a version stores the state of its items.
 
-    kind: of the state.
-    shapes: what an item has in each column of the state, by name; () for a single number.
+    kind: kind of the state.
+    shapes: shape of an item in each column of the state, by name; () for a single number.
     """
 
     kind: str
@@ -140,7 +140,7 @@ class StateEntry:
 
 
 def item_part(items: pa.Table, state: AnyItems) -> pa.Table:
-    """The part of an index that holds these items, given with their item_row, item_id and, if there is one, title."""
+    """The index part that holds these items. `items` has columns item_row, item_id and, optionally, title."""
     part = items.select([name for name in ("item_row", "item_id", "title") if name in items.column_names])
     shapes = {}
     for name, column in state.columns().items():
@@ -151,10 +151,10 @@ def item_part(items: pa.Table, state: AnyItems) -> pa.Table:
 
 
 def state_entry(part: pa.Table) -> StateEntry:
-    """What a part says of its items' state.
+    """The entry for the items' state in a part's metadata.
 
     Raises:
-        DamagedError: if it says nothing.
+        DamagedError: if the part has none.
     """
     try:
         return StateEntry(**json.loads((part.schema.metadata or {})[STATE.encode()]))
@@ -163,9 +163,9 @@ def state_entry(part: pa.Table) -> StateEntry:
 
 
 def part_to_bytes(part: pa.Table) -> bytes:
-    """A part as a file; the same bytes for the same part."""
+    """The bytes of a part's file; the same part gives the same bytes."""
     sink = io.BytesIO()
-    # Hardly two vectors are equal: looking for repeats takes longer than all else.
+    # Almost no two vectors are equal, and looking for repeats takes longer than the rest.
     pq.write_table(part, sink, compression="zstd", use_dictionary=False)
     return sink.getvalue()
 
@@ -174,11 +174,11 @@ def item_state(part: pa.Table, state: type[AnyItems]) -> AnyItems:
     """The items of a part.
 
     Args:
-        state: their kind.
+        state: kind of the items.
 
     Raises:
-        DamagedError: if they are of another kind, a number is not finite, or a column is missing or of another width
-            than the part says.
+        DamagedError: if the items have another kind, a number is not finite, a column is missing, or a column's width
+            differs from the part's metadata.
     """
     entry, columns = state_entry(part), {}
     if entry.kind != state.kind:

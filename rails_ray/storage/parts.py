@@ -1,8 +1,8 @@
-"""The parts of a version while it is being encoded: planned, written one by one, and never twice.
+"""The parts of a version during encoding: planned, then written one by one, never twice.
 
-A part is written under a name of its attempt's own, then its record, versions/<version>/parts/<first row>.json, where
-there is none. Of two attempts at the same items the record names one; the other's file is an orphan that nothing reads.
-Encoding that was cut off goes on with the parts that have no record yet.
+Each attempt writes a part under a unique name, then its record, versions/<version>/parts/<first row>.json, unless that
+exists. If two attempts write the same items, the record names one; nothing reads the other's file. Interrupted encoding
+resumes with the parts that have no record yet.
 """
 
 import dataclasses
@@ -34,13 +34,13 @@ class PlannedPart:
 
 
 def even_shards(num_items: int, num_shards: int) -> list[int]:
-    """Items of each shard: equal but for one, the larger ones first."""
+    """Items in each shard: sizes differ by at most one, larger shards first."""
     size, larger = divmod(num_items, num_shards)
     return [size + (shard < larger) for shard in range(num_shards)]
 
 
 def plan(shard_items: list[int], part_items: int) -> list[PlannedPart]:
-    """Parts of at most `part_items` items that make up the shards."""
+    """Split the shards into parts of at most `part_items` items."""
     ends = np.cumsum(shard_items).tolist()
     return [
         PlannedPart(shard, first, min(part_items, end - first))
@@ -50,10 +50,10 @@ def plan(shard_items: list[int], part_items: int) -> list[PlannedPart]:
 
 
 class PartsByItem:
-    """Planned parts by the items that they begin and end with, to tell which one a block of items is.
+    """Planned parts by their first and last items, to find the part of a block of items.
 
     Args:
-        item_ids: of the whole corpus.
+        item_ids: ids of the whole corpus.
     """
 
     def __init__(self, planned: Iterable[PlannedPart], item_ids: pa.ChunkedArray) -> None:
@@ -64,7 +64,7 @@ class PartsByItem:
 
     def of(self, item_ids: Sequence[ItemId]) -> PlannedPart:
         """Raises:
-        RuntimeError: if the items are not exactly those of a part: whatever brought them has cut them anew.
+        RuntimeError: if the items are not exactly one part: Ray Data has split them differently.
         """
         part, last = self.parts.get(item_ids[0], (None, None))
         if part is None or len(item_ids) != part.num_items or item_ids[-1] != last:
@@ -76,13 +76,13 @@ class PartsByItem:
 
 
 def begin(storage: Storage, version: str, made_from: dict[str, str | int]) -> None:
-    """Reserve a version's name, or find that encoding of the same began, and perhaps ended.
+    """Reserve a version's name, unless encoding of the same version has begun.
 
     Args:
-        made_from: all that decides the bytes of the parts, or digests of it.
+        made_from: everything that decides the bytes of the parts, or digests of it.
 
     Raises:
-        ValueError: if the name cannot be that of a folder, or another version has it.
+        ValueError: if the name cannot be a folder's, or another version has it.
     """
     if not NAME.fullmatch(version):
         raise ValueError(f"version must be made of letters, digits, '.', '_' and '-', got {version!r}")
@@ -95,7 +95,7 @@ def begin(storage: Storage, version: str, made_from: dict[str, str | int]) -> No
         if changed:
             old, new = begun.get(changed[0]), made_from[changed[0]]
             raise ValueError(
-                f"version {version!r} must go on with the {changed[0]} that it was begun with, {old}, got {new}: "
+                f"version {version!r} must keep the {changed[0]} that it was begun with, {old}, got {new}: "
                 "choose another --version"
             ) from None
 
@@ -105,7 +105,7 @@ def is_finished(storage: Storage, version: str) -> bool:
 
 
 def write_part(storage: Storage, version: str, planned: PlannedPart, part: pa.Table) -> None:
-    """Write a part and its record; where another attempt was first, its part stands."""
+    """Write a part and its record. If another attempt was first, keep its part."""
     name = f"shard-{planned.shard:03d}/part-{planned.first_row:012d}-{uuid.uuid4().hex[:8]}.parquet"
     data = parquet.part_to_bytes(part)
     storage.write(f"{folder_of(version)}/{name}", data)
@@ -131,7 +131,7 @@ def read_part(
     """A written part, with the names and Arrow types of its columns, and how it stores the items' state.
 
     Raises:
-        DamagedError: if it has no record, or one of other items.
+        DamagedError: if the part has no record, or the record names other items.
     """
     try:
         record = read_json(storage, _record(version, planned))
@@ -157,14 +157,14 @@ def finish(
     files: Iterable[tuple[str, bytes]],
     cutoff_mass: float | None,
 ) -> Encoded:
-    """Write the files beside the parts, and what encoding has made, which can be published from here on.
+    """Write the files beside the parts, and the record of the version, which can then be published.
 
     Args:
         query, cutoff_mass: as in `Encoded`.
-        files: names and contents; one at a time is held.
+        files: names and contents; memory holds one at a time.
 
     Raises:
-        DamagedError: if a part has no record, or stores its items in another way than the others.
+        DamagedError: if a part has no record, or stores its items differently from the others.
     """
     beside = []
     for name, content in files:

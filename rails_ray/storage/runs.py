@@ -1,9 +1,9 @@
-"""Runs: a trained model with its config and what validation said of it, and before that a checkpoint to go on from.
+"""Runs: a trained model with its config and validation report; before that, a checkpoint to resume from.
 
 `begun.json` reserves the name for one config; `config.json` is written last: a finished run exists from then on.
 
-A run of several pieces, each trained on its own, has a folder for each, which is a run by itself; `begun.json` names
-them, and the run's own files say which weights the model is made of. A run of one piece has all in its own folder.
+A run of several pieces, each trained on its own, has a folder for each piece, which is itself a run. `begun.json` names
+the pieces, and the run's own files say which weights make up the model. A run of one piece has only its own folder.
 """
 
 import hashlib
@@ -23,10 +23,10 @@ from rails_ray.storage.manifest import WEIGHTS, read_json
 class Run:
     """
     config: as JSON.
-    weights_sha256: of each file of weights, by its path in the run's folder.
-    validation: the report on the validation split.
-    training: `losses` of each step, `validations` on the way, and `seconds` that training took; of several pieces,
-        what each of the `pieces` came to, and the seconds of all.
+    weights_sha256: sha256 of each file of weights, by its path in the run's folder.
+    validation: report on the validation split.
+    training: `losses` of each step, `validations` during training, and `seconds` of training. For several pieces: the
+        measures of each of the `pieces`, and the seconds of all.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Run:
 
 
 def piece_run(run: str, piece: str) -> str:
-    """The name of the run of a piece.
+    """The name of a piece's run.
 
     Args:
         piece: the folder below the run's; "" for the run's own.
@@ -51,13 +51,13 @@ def piece_run(run: str, piece: str) -> str:
 
 
 def begin(storage: Storage, run: str, config: bytes, data_sha256: str, pieces: Sequence[str] = ()) -> None:
-    """Reserve a name for a run of this config on this data, or find that such a run was begun, and perhaps finished.
+    """Reserve a name for a run of this config on this data, unless the same run was already begun.
 
     Args:
-        pieces: the folders of its pieces; none where it is one piece, whose files lie in the run's own folder.
+        pieces: folders of its pieces; empty for a run of one piece, whose files lie in the run's own folder.
 
     Raises:
-        ValueError: if the name cannot be that of a folder, or a run of another config or data has it.
+        ValueError: if the name cannot be a folder's, or a run of another config or data has it.
     """
     if not NAME.fullmatch(run):
         raise ValueError(f"run must be made of letters, digits, '.', '_' and '-', got {run!r}")
@@ -65,7 +65,7 @@ def begin(storage: Storage, run: str, config: bytes, data_sha256: str, pieces: S
 
 
 def begin_piece(storage: Storage, run: str, piece: str, config: bytes, data_sha256: str) -> None:
-    """The same of a piece of a run that was begun."""
+    """The same for a piece of a run that was begun."""
     _begin(storage, piece_run(run, piece), config, {"data_sha256": data_sha256})
 
 
@@ -77,13 +77,13 @@ def _begin(storage: Storage, run: str, config: bytes, facts: dict[str, Any]) -> 
         change = _first_change(read_json(storage, f"runs/{run}/begun.json"), begun)
         if change:
             raise ValueError(
-                f"run {run!r} must go on with the config and data that it was begun with, got another {change}: "
+                f"run {run!r} must keep the config and data that it was begun with, got another {change}: "
                 "choose another --run"
             ) from None
 
 
 def pieces(storage: Storage, run: str) -> list[str]:
-    """The folders of a run's pieces, in order; none where it is one piece, or was not begun."""
+    """The folders of a run's pieces, in order; empty if it is one piece or was not begun."""
     if not storage.exists(f"runs/{run}/begun.json"):
         return []
     names: list[str] = read_json(storage, f"runs/{run}/begun.json").get("pieces", [])
@@ -99,7 +99,7 @@ def is_finished(storage: Storage, run: str) -> bool:
 
 
 def _first_change(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> str | None:
-    """The first field that differs, by its dotted name."""
+    """The first field that differs, by its dotted name; None if none does."""
     for name in [*old, *(name for name in new if name not in old)]:
         before, after = old.get(name), new.get(name)
         if isinstance(before, dict) and isinstance(after, dict):
@@ -116,10 +116,10 @@ def write_checkpoint(storage: Storage, run: str, checkpoint: bytes) -> None:
 
 
 def read_checkpoint(storage: Storage, run: str) -> bytes | None:
-    """The last checkpoint of a run that has not finished, if it got as far as one.
+    """The last checkpoint of an unfinished run; None if it has none.
 
     Raises:
-        DamagedError: if it is none.
+        DamagedError: if the file is no checkpoint.
     """
     path = f"runs/{run}/checkpoint.safetensors"
     found = storage.read_tagged(path)
@@ -135,10 +135,10 @@ def read_checkpoint(storage: Storage, run: str) -> bytes | None:
 def write(
     storage: Storage, run: str, *, weights: bytes, validation: bytes, training: dict[str, Any], config: bytes
 ) -> None:
-    """Leave a finished run.
+    """Write a finished run.
 
     Args:
-        training: `losses` of each step, `validations` on the way, and `seconds` that training took.
+        training: `losses` of each step, `validations` during training, and `seconds` of training.
     """
     storage.write(f"runs/{run}/{WEIGHTS}", weights)
     written = {WEIGHTS: hashlib.sha256(weights).hexdigest()}
@@ -154,7 +154,7 @@ def finish(
     training: dict[str, Any],
     config: bytes,
 ) -> None:
-    """Leave a finished run whose weights lie below its folder already."""
+    """Write a finished run whose weights are already in its folder."""
     training = {**training, "weights_sha256": dict(weights_sha256)}
     storage.write(f"runs/{run}/validation.json", validation)
     storage.write(f"runs/{run}/training.json", json.dumps(training).encode())
@@ -163,7 +163,7 @@ def finish(
 
 
 def read(storage: Storage, run: str, min_pieces: int | None = None) -> Run:
-    """A finished run; or one of which so many pieces have finished, with these alone.
+    """A finished run, or the finished pieces of a run if at least `min_pieces` have finished.
 
     Raises:
         NotFoundError: if there is no finished run of this name.
@@ -177,7 +177,7 @@ def read(storage: Storage, run: str, min_pieces: int | None = None) -> Run:
             return of_pieces
     if not is_name or not is_finished(storage, run):
         finished = [name for name in storage.list("runs") if is_finished(storage, name)]
-        raise NotFoundError(f"run must be one of {', '.join(finished) or 'none trained yet'}, got {run!r}")
+        raise NotFoundError(f"run must be one of {', '.join(finished) or 'the finished ones (none yet)'}, got {run!r}")
     return _read(storage, run)
 
 
@@ -205,7 +205,7 @@ def _read(storage: Storage, run: str) -> Run:
 
 
 def _of_pieces(storage: Storage, run: str, min_pieces: int | None) -> Run | None:
-    """An unfinished run with the pieces that have finished; None where none has."""
+    """An unfinished run with its finished pieces; None if none has finished."""
     names, finished = pieces(storage, run), finished_pieces(storage, run)
     if not finished:
         return None
@@ -215,7 +215,7 @@ def _of_pieces(storage: Storage, run: str, min_pieces: int | None) -> Run | None
         wanted = f"all {least}" if least == len(names) else str(least)
         raise ValueError(
             f"run {run!r} must have {wanted} trained pieces, got {len(finished)}: "
-            f"train it again under its name, or encode it without the others by --min-chunks {len(finished)}"
+            f"train it again under the same name, or encode without the rest with --min-chunks {len(finished)}"
         )
     return Run(
         name=run,
@@ -229,15 +229,15 @@ def _of_pieces(storage: Storage, run: str, min_pieces: int | None) -> Run | None
 
 
 def finished_pieces(storage: Storage, run: str) -> list[str]:
-    """The folders of the pieces of a run that are trained, in order."""
+    """The folders of a run's finished pieces, in order."""
     return [piece for piece in pieces(storage, run) if is_finished(storage, piece_run(run, piece))]
 
 
 def weights(storage: Storage, run: Run) -> Iterator[tuple[str, bytes]]:
-    """Each file of a run's weights with its path in the run's folder, read when it is asked for.
+    """Each file of a run's weights with its path in the run's folder, read lazily.
 
     Raises:
-        DamagedError: if it is not as training left it.
+        DamagedError: if a file has changed since training.
     """
     for path, sha256 in run.weights_sha256.items():
         try:

@@ -1,7 +1,7 @@
 """Files in a bucket of S3, or of a server that speaks its protocol.
 
 Credentials come from botocore's chain (environment, ~/.aws, the machine's role), the endpoint from AWS_ENDPOINT_URL_S3
-or AWS_ENDPOINT_URL. Messages name error codes and types, not the texts that came with them: those may hold a secret.
+or AWS_ENDPOINT_URL. Messages name error codes and types but not their texts, which may hold a secret.
 """
 
 import asyncio
@@ -34,9 +34,9 @@ from rails_ray.errors import NotFoundError, RailsRayError, StorageError
 # A server that takes a request and never answers costs 5 * 10 s and at most 1 + 2 + 4 + 8 s between the attempts.
 ATTEMPTS = 5
 CONNECT_TIMEOUT_S = 5
-READ_TIMEOUT_S = 10  # without a byte; not for the whole object
+READ_TIMEOUT_S = 10  # without any byte; not for the whole object
 SLOWEST_UPLOAD_BYTES_PER_S = 2**19
-DOWNLOADS = 3  # of one object: botocore's attempts end where the bytes begin
+DOWNLOADS = 3  # attempts to download an object: botocore's own retries end when its bytes begin
 
 NO_CREDENTIALS = (
     CredentialRetrievalError,
@@ -51,7 +51,7 @@ NO_ANSWER = (ConnectionError, HTTPClientError, OSError, *S3_RETRYABLE_ERRORS)
 
 
 class _Session(AIOHTTPSession):
-    """aiohttp waits for as long as it takes while it sends, and before that for the server's `100 Continue`."""
+    """A session that bounds sending: aiohttp alone waits for ever while it sends, and for `100 Continue` before."""
 
     async def send(self, request: Any) -> Any:
         size_bytes = int(
@@ -66,7 +66,7 @@ class _Session(AIOHTTPSession):
 
 
 class S3Files:
-    """Files whose keys start with a prefix. No listing is kept: what another process wrote is seen at once."""
+    """Files whose keys start with a prefix. Listings are not cached, so other processes' writes are visible at once."""
 
     def __init__(self, bucket: str, prefix: str) -> None:
         self._bucket = bucket
@@ -77,7 +77,7 @@ class S3Files:
         return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
 
     def exists(self, path: str) -> bool:
-        # HEAD answers a missing bucket and a missing key alike.
+        # HEAD does not distinguish a missing bucket from a missing key.
         return bool(self._run(self._exists, path))
 
     def read(self, path: str) -> bytes | None:
@@ -115,13 +115,13 @@ class S3Files:
         if written != [True, False, True, False]:
             raise StorageError(
                 f"storage {self} must honour conditional writes (If-None-Match, If-Match), got a server that ignores "
-                "them: update it, or name a bucket of one that does"
+                "them: update it, or use a bucket on a server that honours them"
             )
 
     def _open(self) -> None:
         self._pid = os.getpid()
         self._s3 = S3FileSystem(
-            skip_instance_cache=True,  # an instance keeps the credentials and the endpoint that it began with
+            skip_instance_cache=True,  # a cached instance keeps its old credentials and endpoint
             config_kwargs={
                 "retries": {"mode": "standard", "total_max_attempts": ATTEMPTS},
                 "connect_timeout": CONNECT_TIMEOUT_S,
@@ -132,14 +132,14 @@ class S3Files:
 
     def _run(self, request: Callable[..., Coroutine[Any, Any, Any]], path: str, *arguments: Any) -> Any:
         if self._pid != os.getpid():
-            self._open()  # a fork has the client, but not the thread that drives it
+            self._open()  # a fork has the client but not its thread
         try:
             return sync(self._s3.loop, request, path, *arguments)
         except (ClientError, BotoCoreError, ValueError, *NO_ANSWER) as error:
             raise self._failure(error, path) from None
 
     async def _client(self) -> Any:
-        # The client itself: s3fs' own methods repeat all attempts and turn what came into an OSError.
+        # The client itself: s3fs' own methods repeat all attempts and turn errors into OSError.
         return await self._s3.set_session()
 
     def _key(self, path: str) -> str:
@@ -177,13 +177,13 @@ class S3Files:
             except ClientError as error:
                 if not condition or not (_is_missing(error) or _status(error) in (409, 412)):
                     raise
-                # Perhaps a first attempt was written and its answer lost, and it is our own file that is in the way.
+                # Perhaps an earlier attempt succeeded but its answer was lost, and the file in the way is ours.
                 found = await self._get(path)
                 if found is not None and found[0] == data:
                     return True
                 if _status(error) != 409:
                     return False
-                # Two writes crossed, and neither need have won: only another try can tell.
+                # Two writes crossed, and perhaps neither won: only another try can tell.
                 if attempt == ATTEMPTS - 1:
                     raise
                 await asyncio.sleep(0.1 * 2**attempt)
@@ -204,7 +204,7 @@ class S3Files:
         return names
 
     def _failure(self, error: Exception, path: str) -> RailsRayError:
-        """What became of a request for `path`, in one sentence."""
+        """The error for a failed request for `path`, in one sentence."""
         where = f"{self}/{path}".rstrip("/")
         kind = type(error).__name__
         if isinstance(error, ClientError):
@@ -224,13 +224,13 @@ class S3Files:
         if isinstance(error, NO_CREDENTIALS):
             return StorageError(
                 f"storage {where} must have credentials, got {kind}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-                "or a profile in ~/.aws, or a role of the machine, and renew them where they end"
+                "or a profile in ~/.aws, or a role of the machine, and renew them if they have expired"
             )
         if isinstance(error, NO_ANSWER):
             endpoint = urlsplit(str(getattr(error, "kwargs", {}).get("endpoint_url", "")))
             server = f"{endpoint.scheme}://{endpoint.netloc.rpartition('@')[2]}" if endpoint.netloc else "its server"
             return StorageError(
-                f"storage {where} must be reachable, got {kind} from {server} again and again: "
+                f"storage {where} must be reachable, got {kind} repeatedly from {server}: "
                 "check AWS_ENDPOINT_URL and the network, and run it again"
             )
         return StorageError(
@@ -244,5 +244,5 @@ def _status(error: ClientError) -> int:
 
 
 def _is_missing(error: ClientError) -> bool:
-    """Whether it is the object that is not there, and not the bucket."""
+    """Whether the object is missing, rather than the bucket."""
     return _status(error) == 404 and error.response["Error"]["Code"] != "NoSuchBucket"

@@ -34,12 +34,12 @@ def read_shards(
     """The items of consecutive shards.
 
     Args:
-        state: the kind of the items.
-        num_components: P_X that they must have, where the caller knows what is to compare them.
+        state: kind of the items.
+        num_components: P_X that the items must have; None to skip the check.
 
     Raises:
         ValueError: if there is no such shard.
-        DamagedError: if a part is missing or changed, or its items have other components.
+        DamagedError: if a part is missing or changed, or its items have another number of components.
     """
     num_shards = len(described.shard_items)
     for shard in shards:

@@ -1,9 +1,9 @@
-"""Which versions there are and which is current: publish, list, verify, roll back.
+"""Which versions exist and which is current: publish, list, verify, roll back.
 
-Writing order is the protocol: parts and weights, then `manifest.json`, then the pointer CURRENT, each in one atomic
-write. A writer that dies leaves files that no manifest names, and the former version current. The pointer is replaced
-only if it is still as it was read: if two publish at once, one wins and the other is told. It carries the
-sha256 of the manifest that it names, so that no other manifest can stand in for that one.
+The order of writing is the protocol: parts and weights, then `manifest.json`, then the pointer CURRENT, each in one
+atomic write. If a writer dies, no manifest names its files, and the former version stays current. The pointer is
+replaced only if it has not changed since it was read: if two publish at once, one wins and the other gets an error. The
+pointer holds the sha256 of its manifest, so that no other manifest can replace that one.
 """
 
 import dataclasses
@@ -27,8 +27,8 @@ CURRENT = "CURRENT"
 
 class Pointer(NamedTuple):
     """
-    sha256: of the manifest of `version`; None where the pointer does not say.
-    previous: the version that was current before; None where there was none.
+    sha256: sha256 of the manifest of `version`; None if the pointer does not say.
+    previous: the version that was current before; None if there was none.
     """
 
     version: str
@@ -38,7 +38,7 @@ class Pointer(NamedTuple):
 
 @dataclass(frozen=True)
 class Listed:
-    """A version as a listing shows it; `state` is current, published, encoded, encoding or damaged."""
+    """A version in a listing; `state` is current, published, encoded, encoding or damaged."""
 
     version: str
     state: str
@@ -48,17 +48,17 @@ class Listed:
 def publish(
     storage: Storage, encoded: Encoded, created_at: str, on_file: Callable[[int, int], None] = lambda done, total: None
 ) -> Manifest:
-    """Check that every item is there once and every byte is as written, then make the version exist and current.
+    """Check that every item occurs once and every byte is unchanged, then write the manifest and make it current.
 
-    A version that was published before becomes current again. It keeps its manifest, unless that is damaged.
+    A version that was published before becomes current again. It keeps its manifest unless that is damaged.
 
     Args:
-        on_file: called with the number of files checked, and of all.
+        on_file: called with (files checked, all files).
 
     Raises:
-        DamagedError: if a file is missing or changed, or an item row is missing or there twice.
+        DamagedError: if a file is missing or changed, or an item row is missing or occurs twice.
         ConflictError: if another version was published in the meantime.
-        StorageError: if the storage cannot promise that one of two publishers wins.
+        StorageError: if the storage cannot guarantee that only one of two publishers wins.
     """
     storage.check_conditional()
     before = storage.read_tagged(CURRENT)
@@ -76,7 +76,7 @@ def publish(
 
 
 def _made_to_exist(storage: Storage, made: Manifest) -> Manifest:
-    """Write the manifest of a version, unless there is one that says the same; the one that is there now."""
+    """Write the manifest of a version unless an equal one exists. Returns the one that is now stored."""
     path, data = f"{folder_of(made.version)}/manifest.json", manifest.to_json(made)
     try:
         storage.create(path, data)
@@ -98,7 +98,7 @@ def rollback(storage: Storage, version: str | None = None) -> Manifest:
     """Make an earlier version current again, by one write.
 
     Args:
-        version: a published one; by default the one that was current before the current one.
+        version: a published version; by default the one that was current before.
 
     Raises:
         NotFoundError: if there is no such version.
@@ -118,16 +118,16 @@ def rollback(storage: Storage, version: str | None = None) -> Manifest:
 
 
 def _point(storage: Storage, made: Manifest, before: Tagged | None) -> None:
-    """Make a version current, if the pointer is still what it was, or names this version by now.
+    """Make a version current if the pointer is unchanged, or already names this version.
 
     Raises:
-        ConflictError: if it names another.
+        ConflictError: if the pointer now names another version.
     """
     pointed = _pointer_if_whole(storage, before)
     former = pointed and pointed.version
-    if pointed and former == made.version:  # published again: the way back is still the one there was
+    if pointed and former == made.version:  # published again: keep the same way back
         former = pointed.previous
-    # The nonce tells this write from any other, also where its answer is lost on the way.
+    # The nonce identifies this write even if its answer is lost.
     pointer = {"version": made.version, "sha256": made.sha256, "previous": former, "nonce": uuid.uuid4().hex}
     try:
         storage.swap(CURRENT, json.dumps(pointer).encode(), before.tag if before else None)
@@ -161,7 +161,7 @@ def _read_pointer(storage: Storage) -> Pointer:
 
 def _pointer(storage: Storage, found: Tagged) -> Pointer:
     """Raises:
-    DamagedError: if the bytes are not those of a pointer.
+    DamagedError: if the bytes are no pointer.
     """
     value = manifest.json_object(found.data, f"{storage}/{CURRENT}")
     version = value.get("version")
@@ -179,7 +179,7 @@ def _pointer_if_whole(storage: Storage, found: Tagged | None) -> Pointer | None:
 
 def _check_named(storage: Storage, found: Manifest, pointed: Pointer | None) -> None:
     """Raises:
-    DamagedError: if the pointer names this version, but by another manifest.
+    DamagedError: if the pointer names this version but another manifest.
     """
     if pointed is None or pointed.version != found.version or pointed.sha256 is None:
         return
@@ -195,7 +195,7 @@ def read_manifest(storage: Storage, version: str | None = None) -> Manifest:
 
     Raises:
         NotFoundError: if there is no such version.
-        DamagedError: if the manifest is damaged, or is not the one that was made current.
+        DamagedError: if the manifest is damaged, or is not the one that the pointer names.
     """
     if version is None:
         pointed = _read_pointer(storage)
@@ -216,7 +216,7 @@ def current(storage: Storage) -> Manifest | None:
 
 
 def read_described(storage: Storage, version: str | None = None) -> Encoded:
-    """The manifest of a version, or of the current one; of a version that is not published yet, what will be in it.
+    """The manifest of a version, or of the current one; for an unpublished version, the record of its encoding.
 
     Raises:
         NotFoundError: if there is no such version.
@@ -230,7 +230,7 @@ def read_described(storage: Storage, version: str | None = None) -> Encoded:
 
 
 def listed(storage: Storage) -> list[Listed]:
-    """All versions, published or not, by name."""
+    """All versions, published or not, sorted by name."""
     pointed = _pointer_if_whole(storage, storage.read_tagged(CURRENT))
     return [_listed(storage, name, pointed) for name in storage.list("versions") if NAME.fullmatch(name)]
 
@@ -250,7 +250,7 @@ def _listed(storage: Storage, version: str, pointed: Pointer | None) -> Listed:
 
 
 def damages(storage: Storage, described: Encoded) -> Iterator[str | None]:
-    """What is wrong with each file of a version, in a sentence; None where nothing is."""
+    """For each file of a version one sentence on its damage, or None."""
     for entry in (*described.parts, *described.files):
         try:
             check_file(storage, described.version, entry)
@@ -261,7 +261,7 @@ def damages(storage: Storage, described: Encoded) -> Iterator[str | None]:
 
 def check_file(storage: Storage, version: str, entry: manifest.FileEntry) -> None:
     """Raises:
-    DamagedError: if a file is missing or changed, or a part does not hold as many items as it should.
+    DamagedError: if a file is missing or changed, or a part holds the wrong number of items.
     """
     data = manifest.read_file(storage, version, entry)
     if isinstance(entry, PartEntry):

@@ -96,7 +96,7 @@ def test_a_start_that_takes_too_long_twice_is_told(fake: Fake, failure: Exceptio
     ],
 )
 def test_a_start_that_fails_is_told_at_once(fake: Fake, failure: Exception, reason: str) -> None:
-    told = f"^Ray must start on this machine, got: {reason}: mend that and try again$"
+    told = f"^Ray must start on this machine, got: {reason}: fix that and try again$"
     with pytest.raises(UnavailableError, match=told) as raised:
         enter(fake, failure)
     assert raised.value.__cause__ is failure

@@ -70,7 +70,7 @@ def test_pieces_that_fail_are_told_by_why() -> None:
     }
     assert standing.told("r") == (
         "all 16 pieces of run 'r' must be trained, got 13; chunk-000: the loss must stay finite; "
-        "chunk-001, chunk-003: the disk is full: train it again under its name for the missing ones"
+        "chunk-001, chunk-003: the disk is full: train it again under the same name for the rest"
     )
 
 
@@ -88,7 +88,7 @@ def test_pieces_wait_for_those_that_they_come_after() -> None:
     assert standing.ready() == []
     assert standing.told("r") == (
         "all 4 pieces of run 'r' must be trained, got 1; first: the disk is full; second: it comes after first; "
-        "third: it comes after second: train it again under its name for the missing ones"
+        "third: it comes after second: train it again under the same name for the rest"
     )
 
 
@@ -141,7 +141,7 @@ def test_data_that_changed_since_the_run_began_train_no_piece(piece: int, tmp_pa
         storage=str(store), run="r", config=begun.config, piece=begun.pieces[piece], checkpoint_s=60, num_threads=1
     )
     name = ["r", "r/chunk-001"][piece]
-    message = f"run '{name}' must go on with the config and data that it was begun with, got another data_sha256"
+    message = f"run '{name}' must keep the config and data that it was begun with, got another data_sha256"
     with pytest.raises(ValueError, match=message):
         work(assignment)
 

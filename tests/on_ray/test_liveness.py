@@ -27,13 +27,13 @@ def test_a_cluster_goes_on_while_this_machine_of_it_does(nodes: list[dict[str, A
     nodes[1]["Alive"] = False
     liveness.check()
     nodes[0]["Alive"] = False
-    with pytest.raises(UnavailableError, match="the Ray cluster must go on, got one that has ended on this machine"):
+    with pytest.raises(UnavailableError, match="the Ray cluster must stay up, got one that has ended on this machine"):
         liveness.check()
 
 
 def test_a_cluster_that_does_not_say_has_ended(nodes: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "nodes", threading.Event().wait)
-    with pytest.raises(UnavailableError, match=r"must go on, got no answer from it in 0\.05 s: start it again"):
+    with pytest.raises(UnavailableError, match=r"must stay up, got no answer in 0\.05 s: start it again"):
         liveness.check(timeout_s=0.05)
 
 
@@ -44,7 +44,7 @@ def test_a_cluster_that_cannot_be_asked_has_ended(
         raise ConnectionError("the connection is closed")
 
     monkeypatch.setattr(ray, "nodes", fail)
-    with pytest.raises(UnavailableError, match="must go on, got the connection is closed: start it again"):
+    with pytest.raises(UnavailableError, match="must stay up, got the connection is closed: start it again"):
         liveness.check()
     assert "Traceback" not in capfd.readouterr().err
 

@@ -261,7 +261,7 @@ def test_pieces_in_order_without_a_step(run_config: RunConfig, tmp_path: Path) -
         fit_pieces(begun, settings, lambda *progress: seen.append(progress))
     assert str(told.value) == (
         "all 5 pieces of run 'r' must be trained, got 3; broken: nothing can be counted; never: it comes after broken: "
-        "train it again under its name for the missing ones"
+        "train it again under the same name for the rest"
     )
     assert seen[-1] == (3, 5, "3 of 5 pieces")
     assert runs.finished_pieces(store, "r") == ["first", "second", "third"]

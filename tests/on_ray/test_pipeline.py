@@ -159,7 +159,7 @@ def test_a_pipeline_does_not_publish_over_a_version_that_it_was_not_measured_aga
     with pytest.raises(
         GateError,
         match=r"^version three, which is current, must answer the same queries, got: \S+ of version three must have "
-        "the sha256 .*: mend it, or leave it out of account with --max-drop None$",
+        "the sha256 .*: repair it, or ignore it with --max-drop None$",
     ):
         on_ray.pipeline(run_config, storage, run="two", num_workers=1)
     on_ray.pipeline(run_config, storage, run="two", num_workers=1, gates=Gates(max_drop=None))

@@ -78,7 +78,7 @@ def test_one_worker_gives_the_same_losses_as_two(root: Path, run: Run, run_confi
 
 
 OTHER_DATA = (
-    "^training of run 'r' must end with a model, got: run 'r' must go on with the config and data that it was begun "
+    "^training of run 'r' must end with a model, got: run 'r' must keep the config and data that it was begun "
     "with, got another data_sha256: '[0-9a-f]{64}' instead of '[0-9a-f]{64}': choose another --run$"
 )
 
@@ -329,7 +329,7 @@ def test_the_command_warns_where_coverage_has_drifted(
     ("arguments", "message"),
     [
         ({"split": "dev"}, "split must be one of train, valid, test, got 'dev'"),
-        ({"split": "test"}, "measured_on must be another split than the one that calibrates, got 'test' for both"),
+        ({"split": "test"}, "measured_on must differ from split, got 'test' for both"),
         ({"background": "flat"}, "background must be one of uniform, sphere, fitted, got 'flat'"),
         ({"num_segments": 0}, "segments must be at least 1, got 0"),
     ],
@@ -375,7 +375,7 @@ def test_arguments_that_cannot_be(root: Path, run: Run, run_config: RunConfig) -
     storage = str(root)
     with pytest.raises(
         ValueError,
-        match="run 'first' must go on with the config and data that it was begun with, got another seed: 1 instead of "
+        match="run 'first' must keep the config and data that it was begun with, got another seed: 1 instead of "
         "0: choose another --run",
     ):
         on_ray.train(replace(run_config, seed=1), storage, run="first")

@@ -150,7 +150,7 @@ def test_every_item_row_must_be_there_once(parts: list[PartEntry], message: str)
         (lambda value: sealed(value | {"files": [{"path": "x"}]}), "got: .*'size_bytes'"),
         (
             lambda value: sealed(value | {"version": "v2"}),
-            r"manifest\.json must be of version v1, got 'v2': write it anew with `rails-ray publish --version v1`$",
+            r"manifest\.json must be of version v1, got 'v2': rewrite it with `rails-ray publish --version v1`$",
         ),
         (lambda value: [value], "must be a JSON object, got list"),
     ],
@@ -178,7 +178,7 @@ def test_a_manifest_of_another_kind(storage: Storage, change, message: str) -> N
 def test_a_field_that_was_changed_is_seen(storage: Storage, file: str, change) -> None:
     written(storage, [3, 2])
     damage(storage, f"versions/v1/{file}.json", lambda data: json.dumps(change(json.loads(data))).encode())
-    read, remedy = manifest.read, "write it anew with `rails-ray publish --version v1`"
+    read, remedy = manifest.read, "rewrite it with `rails-ray publish --version v1`"
     if file == "encoded":
         read, remedy = manifest.read_encoded, "encode a new version"
     message = (

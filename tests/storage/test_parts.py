@@ -124,10 +124,10 @@ def test_encoding_of_the_same_goes_on(storage: Storage) -> None:
     [
         (
             {"num_shards": 3},
-            "'v1' must go on with the num_shards that it was begun with, 2, got 3: choose another --ver",
+            "'v1' must keep the num_shards that it was begun with, 2, got 3: choose another --ver",
         ),
-        ({"weights": "d", "num_shards": 3}, "must go on with the weights that it was begun with, abc, got d"),
-        ({"part_items": 9}, "must go on with the part_items that it was begun with, None, got 9"),
+        ({"weights": "d", "num_shards": 3}, "must keep the weights that it was begun with, abc, got d"),
+        ({"part_items": 9}, "must keep the part_items that it was begun with, None, got 9"),
     ],
 )
 def test_encoding_of_something_else_does_not_go_on(
@@ -144,7 +144,7 @@ def test_a_finished_version_is_known_as_such_and_nothing_else_takes_its_name(sto
     encode(storage, "v1", [2])
     parts.begin(storage, "v1", MADE_FROM)
     assert parts.is_finished(storage, "v1")
-    with pytest.raises(ValueError, match="version 'v1' must go on with"):
+    with pytest.raises(ValueError, match="version 'v1' must keep"):
         parts.begin(storage, "v1", MADE_FROM | {"run": "another"})
 
 

@@ -59,7 +59,7 @@ def test_a_run_of_the_same_config_goes_on(storage: Storage) -> None:
 def test_a_run_of_another_config_does_not_go_on(storage: Storage, change: dict[str, object], message: str) -> None:
     runs.begin(storage, "r", to_json(CONFIG), DATA)
     with pytest.raises(
-        ValueError, match=f"run 'r' must go on with the config and data that it was begun with, got {message}"
+        ValueError, match=f"run 'r' must keep the config and data that it was begun with, got {message}"
     ):
         runs.begin(storage, "r", to_json(CONFIG | change), DATA)
 
@@ -77,9 +77,9 @@ def test_a_finished_run_may_be_begun_again_as_it_was_and_stays_as_it_is(storage:
 def test_a_finished_run_is_not_begun_again_with_another_config_or_data(storage: Storage) -> None:
     runs.begin(storage, "r", to_json(CONFIG), DATA)
     finish(storage)
-    with pytest.raises(ValueError, match=r"run 'r' must go on with .* got another name: 'big' instead of 'small'"):
+    with pytest.raises(ValueError, match=r"run 'r' must keep .* got another name: 'big' instead of 'small'"):
         runs.begin(storage, "r", to_json(CONFIG | {"name": "big"}), DATA)
-    with pytest.raises(ValueError, match=r"run 'r' must go on with .* got another data_sha256: 'others' instead of"):
+    with pytest.raises(ValueError, match=r"run 'r' must keep .* got another data_sha256: 'others' instead of"):
         runs.begin(storage, "r", to_json(CONFIG), "others")
 
 
@@ -103,7 +103,7 @@ def test_a_finished_run_comes_back_and_its_checkpoint_is_gone(storage: Storage) 
 @pytest.mark.parametrize("name", ["begun", "../r", "none"])
 def test_a_run_that_has_not_finished_is_none(storage: Storage, name: str) -> None:
     runs.begin(storage, "begun", to_json(CONFIG), DATA)
-    with pytest.raises(NotFoundError, match=f"run must be one of none trained yet, got '{name}'"):
+    with pytest.raises(NotFoundError, match=rf"run must be one of the finished ones \(none yet\), got '{name}'"):
         runs.read(storage, name)
     finish(storage)
     with pytest.raises(NotFoundError, match=f"run must be one of r, got '{name}'"):
@@ -170,7 +170,7 @@ def test_a_piece_is_a_run_of_its_own(piece: str, storage: Storage) -> None:
     assert not runs.is_finished(storage, name)
     runs.write_checkpoint(storage, name, FIRST)
     assert runs.read_checkpoint(storage, name) == FIRST
-    with pytest.raises(ValueError, match=f"run '{name}' must go on with .* got another name: 'big' instead of 'small'"):
+    with pytest.raises(ValueError, match=f"run '{name}' must keep .* got another name: 'big' instead of 'small'"):
         runs.begin_piece(storage, "r", piece, to_json(IN_PIECES | {"name": "big"}), DATA)
     finish_piece(storage, "chunk-000")
     assert runs.read_checkpoint(storage, "r/chunk-000") is None
@@ -182,7 +182,7 @@ def test_a_run_of_one_piece_has_it_in_its_own_folder(storage: Storage) -> None:
     runs.begin(storage, "r", to_json(CONFIG), DATA)
     runs.begin_piece(storage, "r", "", to_json(CONFIG), DATA)  # it was begun as this
     assert runs.pieces(storage, "r") == runs.finished_pieces(storage, "r") == []
-    with pytest.raises(ValueError, match=r"run 'r' must go on with .* got another data_sha256: 'others' instead of"):
+    with pytest.raises(ValueError, match=r"run 'r' must keep .* got another data_sha256: 'others' instead of"):
         runs.begin_piece(storage, "r", "", to_json(CONFIG), "others")
 
 
@@ -208,7 +208,7 @@ def test_pieces_that_have_finished(storage: Storage) -> None:
 def test_a_run_of_other_pieces_does_not_go_on(storage: Storage) -> None:
     begin_in_pieces(storage)
     begin_in_pieces(storage)
-    with pytest.raises(ValueError, match=r"run 'r' must go on with .* got another pieces: "):
+    with pytest.raises(ValueError, match=r"run 'r' must keep .* got another pieces: "):
         begin_in_pieces(storage, PIECES[:2])
 
 
@@ -234,7 +234,8 @@ def test_a_run_of_which_some_pieces_have_finished(storage: Storage) -> None:
         assert [path for path, _ in runs.weights(storage, run)] == [f"{one}/model.safetensors" for one in PIECES[1:]]
         assert run.training == {"seconds": 7.0}
     message = (
-        "run 'r' must have {} trained pieces, got 2: train it again under its name, or encode it without the others by"
+        "run 'r' must have {} trained pieces, got 2: "
+        "train it again under the same name, or encode without the rest with"
     )
     with pytest.raises(ValueError, match=message.format("all 3") + " --min-chunks 2"):
         runs.read(storage, "r")
@@ -253,7 +254,7 @@ def test_a_run_of_which_no_piece_has_finished_is_none(storage: Storage) -> None:
     begin_in_pieces(storage)
     runs.begin_piece(storage, "r", "chunk-001", to_json(IN_PIECES), DATA)
     for name in ("r", "r/chunk-001"):
-        with pytest.raises(NotFoundError, match=f"run must be one of none trained yet, got '{name}'"):
+        with pytest.raises(NotFoundError, match=rf"run must be one of the finished ones \(none yet\), got '{name}'"):
             runs.read(storage, name, min_pieces=1)
 
 

@@ -151,7 +151,7 @@ def test_a_server_that_does_not_answer(s3: str, monkeypatch: pytest.MonkeyPatch,
         began = time.monotonic()
         found = message_of(lambda: CALLS[call](Storage(s3)))
         assert time.monotonic() - began < 5
-    said = rf"storage {s3}/a\S* must be reachable, got ReadTimeoutError from {url} again and again: check AWS_ENDPOINT"
+    said = rf"storage {s3}/a\S* must be reachable, got ReadTimeoutError repeatedly from {url}: check AWS_ENDPOINT"
     assert re.match(said, found)
 
 
@@ -159,7 +159,7 @@ def test_a_server_that_is_not_there(s3: str, monkeypatch: pytest.MonkeyPatch, im
     url = f"http://127.0.0.1:{free_port()}"
     monkeypatch.setenv("AWS_ENDPOINT_URL", url)
     found = message_of(Storage(s3).check_writable)
-    said = rf"storage {s3}/\.probe-\w+ must be reachable, got EndpointConnectionError from {url} again and again: check"
+    said = rf"storage {s3}/\.probe-\w+ must be reachable, got EndpointConnectionError repeatedly from {url}: check"
     assert re.match(said, found)
 
 
@@ -170,7 +170,7 @@ def test_an_endpoint_with_credentials_is_not_repeated(
     storage = Storage(s3)
     assert "must be reachable, got " in message_of(storage.check_writable)
     late = ReadTimeoutError(endpoint_url=f"http://{KEY_ID}:{SECRET}@host:9000/bucket/a")  # as another client would tell
-    assert "got ReadTimeoutError from http://host:9000 again" in str(storage._files._failure(late, "a"))
+    assert "got ReadTimeoutError repeatedly from http://host:9000: check" in str(storage._files._failure(late, "a"))
 
 
 def test_an_endpoint_that_is_no_url(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def test_a_download_that_breaks_off_is_begun_again(storage: Storage, proxy: Faul
     assert storage.read("a") == data
     proxy.fail("GET", cut_answer, times=3)
     found = message_of(lambda: storage.read("a"))
-    assert re.match(rf"storage {storage}/a must be reachable, got \w+ from .* again and again: check", found)
+    assert re.match(rf"storage {storage}/a must be reachable, got \w+ repeatedly from .*: check", found)
 
 
 @pytest.mark.parametrize("exists", [False, True], ids=["create", "swap"])

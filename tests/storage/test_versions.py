@@ -207,7 +207,7 @@ def test_a_manifest_in_place_of_the_one_that_was_made_current(storage: Storage, 
     other = manifest.read(storage, "v2")
     told = (
         rf"versions/v2/manifest\.json must be the manifest that CURRENT names, {made.sha256[:12]}, got "
-        rf"{other.sha256[:12]}: write it anew with `rails-ray publish --version v2`$"
+        rf"{other.sha256[:12]}: rewrite it with `rails-ray publish --version v2`$"
     )
     for read in (
         versions.read_manifest,

@@ -1,9 +1,9 @@
-"""Who may ask and how much at once, checked before any of a request is understood: API keys, the size and the pace of
-a body, and the number of requests that are answered at the same time.
+"""Limits checked before a request is parsed: API keys, the size and the pace of a body, and the number of requests
+answered at once.
 
-A slow body takes no place; if too many are on their way, or hold too many bytes, the oldest is refused. If all places
-are taken, a request is refused at once with a Retry-After: the seconds that the last answer took, after which a place
-should be free. A place is free again when the answer begins, so that slow readers hold none.
+A slow body takes no place. If too many bodies are on their way, or hold too many bytes, the oldest is refused. If all
+places are taken, a request is refused at once. Its Retry-After is the seconds that the last answer took: by then a
+place should be free. A place is free again when its answer begins, so slow readers hold none.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from typing import Any
 
 from rails_ray.on_ray.serving.keys import Keys
 
-BODY_S = 20.0  # for a body to arrive; Serve would give up on the request after thirty, and not say why
-MAX_WAITING, MAX_WAITING_BYTES = 1000, 256 * 2**20  # of the bodies on their way to a router, unless one may be larger
-LONGEST_RETRY_S = 30  # as long as Serve lets a request take
+BODY_S = 20.0  # limit for a body to arrive; Serve would drop the request after thirty without a reason
+MAX_WAITING, MAX_WAITING_BYTES = 1000, 256 * 2**20  # bodies on their way to a router
+LONGEST_RETRY_S = 30  # Serve's own limit for a request
 NOBODY_GETS_IN = "a request must have a valid key, but this server has none: its file of keys is missing or empty"
 Scope = dict[str, Any]
 Receive = Callable[[], Any]
@@ -29,8 +29,8 @@ Send = Callable[[dict[str, Any]], Any]
 @dataclass(frozen=True)
 class Refusal:
     """
-    message: a sentence.
-    headers: beside those of every refusal.
+    message: one sentence.
+    headers: in addition to the headers of every refusal.
     """
 
     status: int
@@ -41,9 +41,9 @@ class Refusal:
 @dataclass(frozen=True)
 class Access:
     """
-    keys: that are let in; None lets everyone in.
-    max_body_bytes: of a request.
-    max_requests: that are answered at once; others are refused.
+    keys: valid keys; None lets everyone in.
+    max_body_bytes: limit for the body of a request.
+    max_requests: requests answered at once; others are refused.
     """
 
     keys: Keys | None
@@ -51,10 +51,10 @@ class Access:
     max_requests: int
 
     def refusal(self, headers: Sequence[tuple[bytes, bytes]]) -> Refusal | None:
-        """Why a request that has no valid key, or says that it is too large, does not come in; None to let it in."""
+        """The refusal of a request without a valid key, or with too large a content-length; None to let it in."""
         found = dict(headers)
         given_keys = [value for name, value in headers if name == b"authorization"]
-        # If there are two, a proxy in front may have checked the other one.
+        # With two keys, a proxy in front may have checked the other one.
         scheme, _, key = given_keys[0].partition(b" ") if len(given_keys) == 1 else (b"", b"", b"")
         given = key.strip() if scheme.lower() == b"bearer" else b""
         if self.keys is not None and not self.keys.hold(given):
@@ -70,7 +70,7 @@ class Access:
         return self.too_large(int(length[:20]))  # Python refuses to read thousands of digits
 
     def too_large(self, num_bytes: int) -> Refusal | None:
-        """The refusal of a body with so many bytes so far; None if that is allowed."""
+        """The refusal of a body of `num_bytes` or more; None if that is allowed."""
         if num_bytes <= self.max_body_bytes:
             return None
         return Refusal(
@@ -79,10 +79,10 @@ class Access:
 
 
 class Guard:
-    """An ASGI application before another: it answers what may not come in.
+    """An ASGI application in front of another. It answers the requests that are refused.
 
     Args:
-        access: asked at each request, so that keys can change.
+        access: called for each request, because keys can change.
     """
 
     def __init__(self, app: Any, access: Callable[[], Access], clock: Callable[[], float] = time.monotonic) -> None:
@@ -91,13 +91,13 @@ class Guard:
         self._clock = clock
         self._waiting: dict[asyncio.Timeout, int] = {}  # bytes of the bodies on their way, the oldest first
         self._num_inside = 0
-        self._last_s = 0.0  # that an answer took
+        self._last_s = 0.0  # duration of the last answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":  # a websocket, which nothing here answers: closed before it opens
+        if scope["type"] != "http":  # a websocket: nothing here answers it, so close it before it opens
             await send({"type": "websocket.close", "code": 1008})
             return
         access = self._access()
@@ -106,7 +106,7 @@ class Guard:
             return
         if isinstance(body, Refusal):
             await _refuse(send, body)
-        elif scope["method"] != "POST":  # cheap, and what tells whether the server is well
+        elif scope["method"] != "POST":  # cheap, and includes the health check
             await self._app(scope, _given(body, receive), send)
         elif self._num_inside >= access.max_requests:
             await _refuse(send, self._busy(access))
@@ -136,7 +136,7 @@ class Guard:
             leave()
 
     async def _body(self, receive: Receive, access: Access) -> bytes | Refusal | None:
-        """The body; None if whoever sends it goes away."""
+        """The body; None if the client disconnects."""
         try:
             async with asyncio.timeout(BODY_S) as patience:
                 self._wait_for(patience, 0, access)
@@ -158,7 +158,7 @@ class Guard:
         """The body, or what came until it was too large.
 
         Raises:
-            ConnectionResetError: if whoever sends it goes away.
+            ConnectionResetError: if the client disconnects.
         """
         pieces: list[bytes] = []
         num_bytes, is_whole = 0, False
@@ -174,13 +174,13 @@ class Guard:
         return b"".join(pieces)
 
     def _wait_for(self, patience: asyncio.Timeout, num_bytes: int, access: Access) -> None:
-        """Count a body that has come to so many bytes, and let the oldest ones go if they are too many."""
+        """Record the bytes of a body so far, and refuse the oldest bodies if there are too many."""
         self._waiting[patience] = num_bytes
         max_bytes = max(MAX_WAITING_BYTES, access.max_body_bytes)
         while len(self._waiting) > MAX_WAITING or sum(self._waiting.values()) > max_bytes:
             oldest = next(iter(self._waiting))
             del self._waiting[oldest]
-            with suppress(RuntimeError):  # its time is up in this very moment
+            with suppress(RuntimeError):  # it is timing out right now
                 oldest.reschedule(asyncio.get_running_loop().time())
 
     def _busy(self, access: Access) -> Refusal:
@@ -193,7 +193,7 @@ class Guard:
 
 
 def _given(body: bytes, receive: Receive) -> Receive:
-    """What an application receives: the body in one piece, and then what comes after it."""
+    """What an application receives: the body in one piece, then whatever follows."""
     is_given = False
 
     async def given() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the router decides, without the router: whether enough was searched, and the answer."""
+"""The router's decisions: whether enough was searched, and what the answer is."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ def coverage_of(
     """What was searched.
 
     Raises:
-        UnavailableError: if less was searched than asked for.
+        UnavailableError: if the share that was searched is below `min_coverage`.
     """
     sizes = [size for size, answer in zip(shard_items, answers, strict=True) if isinstance(answer, ShardAnswer)]
     coverage = Coverage(
@@ -61,7 +61,7 @@ def results_of(
     """The merged and cut list of each query.
 
     Raises:
-        ValueError: if the k best were asked for, and fewer than k items were searched and not excluded.
+        ValueError: if the request wants the k best, but fewer than k items were searched and not excluded.
     """
     num_searched = np.sum([answer.num_searched for answer in answered], axis=0)
     fewest = int(num_searched.min(initial=asked.k))
@@ -72,7 +72,7 @@ def results_of(
     scores, num_found = merged.scores.numpy(), merged.num_found().numpy()
     is_short = num_found < np.minimum(wanted.least, num_searched)
     is_cut_short = merged.is_truncated.numpy()
-    if wanted.threshold is None:  # of a list that is as long as it may be, though no shard may have seen too many
+    if wanted.threshold is None:  # a list can be full although no shard found too many
         is_cut_short = (num_searched > asked.k) & ~is_short
     done = cut(scores, temperature, cutoff, is_cut_short)
     gaps = _gaps(merged, done)
@@ -97,7 +97,7 @@ def results_of(
 
 @dataclass(frozen=True)
 class _List:
-    """The kept items of a query by their rows [n], and the fields of its `QueryResult` that are not of items."""
+    """The kept items of a query by their rows [n], and the other fields of its `QueryResult`."""
 
     item_rows: Tensor
     scores: NDArray[np.float32]
@@ -112,7 +112,7 @@ class _List:
 
 @dataclass(frozen=True)
 class Results:
-    """The results of all queries: what they prove, and one after another with ids and titles."""
+    """The results of all queries; iterate for each with ids and titles."""
 
     answered: Sequence[ShardAnswer]
     lists: Sequence[_List]
@@ -143,9 +143,9 @@ class Results:
 
 
 def _gaps(merged: Found, done: Cut) -> Tensor:
-    """How much higher than it had to an item that is missing from a kept list can score [B]."""
+    """How far above the end of a kept list a missing item can score [B]."""
     num_kept, threshold = torch.from_numpy(done.num_kept)[:, None], torch.from_numpy(done.threshold).float()
-    # After a column of inf, the score before place n is the last of a list of n.
+    # After a column of inf, place n holds the last score of a list of n.
     last = F.pad(merged.scores, (1, 0), value=torch.inf).gather(1, num_kept)[:, 0]
     ends_by_number = torch.from_numpy(done.is_truncated) | threshold.isneginf()
     return gap_to(merged.bound, needed(last, threshold, ends_by_number))
@@ -166,7 +166,7 @@ def _certificate(gap: float, reason: str | None, is_short: bool, coverage: Cover
 def _by_row(
     answered: Sequence[ShardAnswer], number: int, values: Sequence[Sequence[Sequence[Value]]]
 ) -> dict[int, Value]:
-    """What each shard says of the rows that it found for a query, by row; places that hold none come last."""
+    """The values of all shards for a query, by row. Places without an item come last and are dropped."""
     return {
         row: value
         for answer, of_queries in zip(answered, values, strict=True)
@@ -177,7 +177,7 @@ def _by_row(
 def explained(
     version: str, answers: Sequence[ShardExplanation | BaseException], items: Sequence[ItemId]
 ) -> ExplainResponse:
-    """The explanations of all shards, in the order asked for.
+    """The explanations of all shards, in the order of `items`.
 
     Raises:
         ValueError: if no shard holds an item.

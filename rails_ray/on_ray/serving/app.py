@@ -1,6 +1,6 @@
 """The application: a router, and a deployment per shard.
 
-No annotation of `build` may be a string: Ray reads it to make its arguments.
+No annotation of `build` may be a string: Ray reads it to parse the arguments.
 """
 
 import errno
@@ -29,31 +29,31 @@ from rails_ray.storage import calibrations
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.versions import read_manifest
 
-START_TIMEOUT_S = 120.0  # from deployed to answering
-NUM_STARTS = 3  # tries to start Ray Serve, whose proxies are killed where they are not ready in time
+START_TIMEOUT_S = 120.0  # from deployment to the first answer
+NUM_STARTS = 3  # tries to start Ray Serve: it kills proxies that are not ready in time
 
 
 def build(args: ServeArgs) -> Application:
-    """The application for one index version, its shards read from the manifest.
+    """The application for one index version; the manifest says how many shards it has.
 
     Raises:
         NotFoundError: if there is no such version.
         DamagedError: if its manifest cannot be read.
-        UnsupportedError: if the version lacks what the cut-off of `args` needs.
+        UnsupportedError: if the version lacks what the default cut-off in `args` needs.
     """
     return application(args, Placement())
 
 
 def application(args: ServeArgs, placement: Placement) -> Application:
-    """The same, with replicas and reservations of one's own; raises what `build` does."""
+    """The same, with given replicas and reservations; raises what `build` does."""
     store = Storage(args.storage)
     manifest = read_manifest(store, args.version)
     calibration = calibrations.current(store, manifest.version) or NO_CALIBRATION
     pinned = {"storage": str(store), "version": manifest.version, "calibration": args.calibration or calibration}
-    args = args.model_copy(update=pinned)  # so that replicas that start later are as those before
-    Cutoffs.read(store, manifest, args)  # says what the default lacks before anything starts
+    args = args.model_copy(update=pinned)  # so that later replicas serve the same
+    Cutoffs.read(store, manifest, args)  # raises if the default cut-off cannot work, before anything starts
     options = deployments(placement, len(manifest.shard_items))
-    classes: tuple[Any, Any] = Shard, Router  # types cannot say what the decorator makes of them
+    classes: tuple[Any, Any] = Shard, Router  # the decorator's result has no usable type
     shard_search, router = classes
     shards = [
         shard_search.options(name=name, **options[name]).bind(str(store), manifest.version, shard)
@@ -72,15 +72,15 @@ def served(
     port: int = 8000,
     leave_serve: bool = False,
 ) -> Iterator[str]:
-    """The application answering at a URL inside the block.
+    """Serve the application inside the block; yields its URL.
 
     Args:
-        leave_serve: end without stopping Ray Serve, because its cluster ends as well.
+        leave_serve: do not stop Ray Serve at the end, because its cluster ends too.
 
     Raises:
-        ValueError: if nobody would get in by the file of keys.
-        UnavailableError: if the port is taken, Ray Serve runs on the cluster already, or the application does not
-            come up.
+        ValueError: if the file of keys lets nobody in.
+        UnavailableError: if the port is taken, Ray Serve already runs on the cluster, or the application does not
+            start.
     """
     check_port(host, port)
     if args.keys_file is not None:
@@ -105,7 +105,7 @@ def served(
 
 def _start(options: HTTPOptions, logging_config: LoggingConfig) -> None:
     """Raises:
-    UnavailableError: if Ray Serve does not come up.
+    UnavailableError: if Ray Serve does not start.
     """
     for starts_left in reversed(range(NUM_STARTS)):
         try:
@@ -121,8 +121,8 @@ def _start(options: HTTPOptions, logging_config: LoggingConfig) -> None:
 
 def check_port(host: str, port: int) -> None:
     """Raises:
-    ValueError: if there can be no such port.
-    UnavailableError: if another program listens there, or the address is not this machine's.
+    ValueError: if the port is out of range.
+    UnavailableError: if another program listens there, or the address does not belong to this machine.
     """
     check_port_number(port)
     with socket.socket() as probe:
@@ -139,14 +139,14 @@ def check_port(host: str, port: int) -> None:
 
 def check_port_number(port: int) -> None:
     """Raises:
-    ValueError: if there can be no such port.
+    ValueError: if the port is out of range.
     """
     if not 1 <= port <= 65535:
         raise ValueError(f"port must be from 1 to 65535, got {port}")
 
 
 def _check_not_running() -> None:
-    """A Serve that is not ours listens on a port of its own, and ending would take its applications down as well."""
+    """Another Serve listens on its own port, and stopping ours would stop its applications too."""
     try:
         ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
     except ValueError:
@@ -163,7 +163,7 @@ def _wait_until_healthy(url: str) -> None:
         status = ray_serve.status().applications[NAME]
         if status.status == "RUNNING":
             with suppress(httpx.TransportError):
-                # Without a key: that it is asked for one says that the router answers, and RUNNING that the others do.
+                # No key needed: a 401 shows that the router answers, and RUNNING that the shards do.
                 if httpx.get(f"{url}/v1/health", timeout=START_TIMEOUT_S, trust_env=False).status_code in (200, 401):
                     return
         reason = _why_not_started(status)
@@ -172,14 +172,14 @@ def _wait_until_healthy(url: str) -> None:
         time.sleep(0.2)
     raise UnavailableError(
         f"the application must answer within {START_TIMEOUT_S:g} s, got status {status.status}: "
-        "is there room on the cluster for all shards?"
+        "check that the cluster has room for all shards"
     )
 
 
 def _why_not_started(status: ApplicationStatusOverview) -> str | None:
-    """The reason that a deployment gives for not starting, in a line; None as long as none has failed.
+    """Why a deployment did not start, in one line; None if none has failed.
 
-    Serve tries a replica that fails many times over; an error of ours will be the same each time.
+    Serve retries a failing replica many times; our own errors recur each time.
     """
     messages = [deployment.message for deployment in status.deployments.values() if deployment.message]
     lines = [line.strip() for line in "\n".join([*messages, status.message]).splitlines() if line.strip()]

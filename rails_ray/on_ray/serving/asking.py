@@ -1,4 +1,4 @@
-"""What a router asks of the shards: each of them at once, of one version, and elsewhere if a replica is lost."""
+"""Ask all shards of one version at once; if a replica is lost, ask another."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,16 +16,16 @@ from rails_ray.retrieval.rounds import AskShards, Rounds
 Value = TypeVar("Value")
 
 REPLICA_LOST = (ActorDiedError, ActorUnavailableError, ReplicaUnavailableError)
-# Before each try, .8 s in all: with two replicas, seven more chances to meet the right one.
+# Pauses before each try, .8 s in all: with two replicas, seven more chances to reach the right one.
 PAUSES_S = (0.0, 0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 
 
 @dataclass(frozen=True)
 class Shards:
     """
-    handles: of the shards, by number.
-    version, identity: what an answer must be of (`Manifest.contents_sha256`).
-    timeout_s: that a shard may take to answer, all tries together.
+    handles: handles of the shards, by number.
+    version, identity: the version that must answer, and its `Manifest.contents_sha256`.
+    timeout_s: limit for a shard to answer, all tries together.
     """
 
     handles: list[Any]
@@ -34,14 +34,14 @@ class Shards:
     timeout_s: float
 
     async def ask(self, method: str, *arguments: Any) -> list[Any]:
-        """What each shard answers to a call of its `method`, or the exception that came instead."""
+        """Each shard's answer to a call of its `method`, or the exception instead."""
         asked = [
             self._ask(number, getattr(handle, method).remote, arguments) for number, handle in enumerate(self.handles)
         ]
         return await asyncio.gather(*asked, return_exceptions=True)
 
     async def carry_out(self, rounds: Rounds[Value]) -> Value:
-        """What the rounds come to. Each step is taken in a thread; a failure of Ray is told as the error beneath it."""
+        """The result of the rounds. Each step runs in a thread; a failure of Ray becomes the error beneath it."""
         answers: list[Any] | None = None
         while True:
             step = await asyncio.to_thread(_step, rounds, answers)
@@ -59,7 +59,7 @@ class Shards:
 
         Raises:
             TimeoutError: if all tries together take too long.
-            UnavailableError: if each replica that answers is of another version.
+            UnavailableError: if every replica that answers serves another version.
         """
         lost: Exception = UnavailableError(
             f"shard {number} must be of version {self.version}, got replicas of another one: try again"
@@ -79,7 +79,7 @@ class Shards:
 
 @dataclass(frozen=True)
 class _Done:
-    """What rounds came to. A `StopIteration` cannot pass through a future."""
+    """The result of the rounds. A `StopIteration` cannot pass through a future."""
 
     value: Any
 

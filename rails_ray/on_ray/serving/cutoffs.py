@@ -1,4 +1,4 @@
-"""Which cut-off a request gets: its own, or else the deployment's, or else the version's mass, or else top_k."""
+"""Which cut-off a request gets: its own, else the deployment's, else the version's mass, else top_k."""
 
 from dataclasses import dataclass
 
@@ -27,20 +27,20 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Manifest
 from rails_ray.top_k import check_k
 
-DEFAULT_K = 10  # items of a request for the best that says no number
-MOST_ITEMS = 1000  # of one that goes by scores and says none
-NO_CALIBRATION = "none"  # where a deployment began without one
+DEFAULT_K = 10  # most items per query for top_k without a number
+MOST_ITEMS = 1000  # most items per query for cut-offs by score without a number
+NO_CALIBRATION = "none"  # the deployment started without a calibration
 
 
 @dataclass(frozen=True)
 class Cutoffs:
-    """What a version offers.
+    """The cut-offs that a version offers.
 
-    offers: what its model's scores let cut-offs build on.
-    num_items: of the version.
-    version_mass: the mass that it was published with; None where its model has no trained tau_q.
-    stored, calibration: as it lies in storage, and ready to cut; None where the version was not calibrated.
-    default: the deployment's; None for the version's.
+    offers: which cut-offs the model's scores allow.
+    num_items: items of the version.
+    version_mass: the mass that the version was published with; None if its model has no trained tau_q.
+    stored, calibration: the calibration as stored, and ready to use; None if the version is not calibrated.
+    default: the deployment's cut-off; None for the version's.
     """
 
     offers: Offers
@@ -52,12 +52,12 @@ class Cutoffs:
 
     @staticmethod
     def read(store: Storage, manifest: Manifest, args: ServeArgs) -> "Cutoffs":
-        """Those of a stored version.
+        """The cut-offs of a stored version.
 
         Raises:
-            DamagedError: if the config or the calibration are not as they were written.
+            DamagedError: if the config or the calibration differs from what was written.
             UnsupportedError: if the version lacks what the deployment's default needs.
-            ValueError: if the default cannot be.
+            ValueError: if the default is out of range.
         """
         offers = version_family(store, manifest).offers
         name = args.calibration or calibrations.current(store, manifest.version) or NO_CALIBRATION
@@ -69,7 +69,7 @@ class Cutoffs:
         return found
 
     def summary(self) -> dict[str, object]:
-        """What a client may know of it."""
+        """The facts that a client may see."""
         asked = self.resolve(None, None)
         return {
             "calibration": None if self.stored is None else self.stored.summary(),
@@ -87,13 +87,13 @@ class Cutoffs:
         return CutoffInput(top_k=k or min(DEFAULT_K, self.num_items))
 
     def limit(self, cutoff: CutoffInput, k: int | None, most: int = MOST_ITEMS) -> int:
-        """The most items of a list: the least of the numbers that are given, or else a default.
+        """The most items in a list: the smallest of the numbers given, or a default.
 
         Args:
-            most: of the default.
+            most: upper limit of the default.
 
         Raises:
-            ValueError: if more of the best items are asked for than there are, or min_items beyond the limit.
+            ValueError: if k or top_k exceeds the items of the index, or min_items exceeds the limit.
         """
         for number in (k, cutoff.top_k):
             if number is not None:
@@ -106,14 +106,14 @@ class Cutoffs:
         return limit
 
     def policy(self, cutoff: CutoffInput, max_items: int, log_normaliser: NDArray[np.float64] | None = None) -> Cutoff:
-        """The policy that does it.
+        """The policy that applies a cut-off.
 
         Args:
-            log_normaliser: of each query over the corpus [B], which nucleus and probability need.
+            log_normaliser: log sum exp of each query over the corpus [B]; nucleus and probability need it.
 
         Raises:
-            UnsupportedError: if the version lacks what it needs.
-            ValueError: if its value cannot be.
+            UnsupportedError: if the version lacks what the cut-off needs.
+            ValueError: if its value is out of range.
         """
         least = min(cutoff.min_items, max_items)
         if cutoff.mass is not None:
@@ -122,7 +122,7 @@ class Cutoffs:
             if self.calibration is None:
                 raise UnsupportedError(
                     "cutoff coverage needs a version that is calibrated, got one that is not: run `rails-ray "
-                    "calibrate` and start the server anew, or take another cut-off"
+                    "calibrate` and restart the server, or use another cut-off"
                 )
             return CoverageCutoff(cutoff.coverage, self.calibration, min_items=least, max_items=max_items)
         if cutoff.nucleus is not None:
@@ -151,7 +151,7 @@ class Cutoffs:
 
     def check_logit(self) -> None:
         """Raises:
-        UnsupportedError: if the version has no logit, which cut-offs by the softmax over all items need.
+        UnsupportedError: if the version has no logit; cut-offs by the softmax over all items need one.
         """
         self.offers.check_logit()
 
@@ -162,6 +162,6 @@ class Cutoffs:
         if name == "fitted" and fitted is None:
             raise UnsupportedError(
                 "background fitted needs a version that is calibrated, got one that is not: run `rails-ray calibrate` "
-                "and start the server anew, or take uniform or sphere"
+                "and restart the server, or use uniform or sphere"
             )
         return self.offers.distribution(self.offers.background(name, fitted))

@@ -1,4 +1,4 @@
-"""The query side of a version's model: what a request asks, as tensors. Part of the router, to save a hop."""
+"""The query side of a version's model: a request's queries as tensors. Part of the router, to save a hop."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ from rails_ray.similarities.states import AnyQuery, concatenate, take, to
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Manifest, read_file
 
-REPRESENTATION = "embedding"  # the field of a query that is given by its representation
+REPRESENTATION = "embedding"  # the field for a query given by its representation
 
 
 @dataclass(frozen=True)
 class EncodedQueries:
     """
-    state: of the queries in their order.
-    seen: items of each query's history.
-    is_known: of each query, whether the model knows any part of it; None where it cannot tell.
+    state: state of the queries, in order.
+    seen: items in each query's history.
+    is_known: whether the model knows any part of each query; None if it cannot tell.
     """
 
     state: AnyQuery
@@ -46,11 +46,11 @@ class QueryEncoder:
         self.model.to(self.device)
 
     def __call__(self, queries: Sequence[dict[str, Any]]) -> EncodedQueries:
-        """The state of queries; raises what `encode` does."""
+        """Encode queries; raises what `encode` does."""
         return encode(self.model, self.reader, queries, self.device)
 
     def check(self) -> None:
-        """The real path, once."""
+        """Encode one example query."""
         self([self.reader.example()])
 
 
@@ -58,15 +58,15 @@ def encode(model: Model, reader: QueryReader, queries: Sequence[dict[str, Any]],
     """The state of queries in their order, on the CPU.
 
     Args:
-        reader: of the form that the model reads.
-        queries: each by one field of a request.
+        reader: reads queries in the model's form.
+        queries: each has one field of a request's query.
 
     Raises:
-        ValueError: if a query is not what the model reads, or an embedding is not of its width, or too large.
+        ValueError: if the model cannot read a query, or an embedding has another width or is too large.
     """
     own = FORMS[model.form].fields
     takes = dict.fromkeys([*own, *([REPRESENTATION] if model.representation_width else [])])
-    read, representations = dict[int, Any](), dict[int, list[float]]()  # by the number of the query
+    read, representations = dict[int, Any](), dict[int, list[float]]()  # by number of the query
     for number, query in enumerate(queries):
         where = f"queries[{number}]"
         field = next(name for name in ASKED_BY if query.get(name) is not None)

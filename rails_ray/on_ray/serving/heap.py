@@ -1,14 +1,14 @@
-"""Give memory back that a large answer has taken: the C library keeps what is freed for the next one."""
+"""Give back the memory of a large answer, which the C library would keep for the next one."""
 
 import asyncio
 import ctypes
 
-DELAY_S = 1.0  # until an answer has been sent and is forgotten
+DELAY_S = 1.0  # time for an answer to be sent and freed
 _is_due = False
 
 
 def give_back_soon() -> None:
-    """Give freed memory back to the system, a moment from now. Does nothing without glibc."""
+    """Give freed memory back to the system after DELAY_S. Does nothing without glibc."""
     global _is_due
     if not _is_due:
         _is_due = True

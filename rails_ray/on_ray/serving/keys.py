@@ -1,4 +1,4 @@
-"""API keys: a file of them, who gets in by it now, and what outlives a router.
+"""API keys: the file, who gets in now, and what outlives a router.
 
 | file                     | who gets in                                                                     |
 |--------------------------|---------------------------------------------------------------------------------|
@@ -6,7 +6,7 @@
 | missing, or without keys | nobody                                                                          |
 | malformed, or unreadable | holders of the last good keys, also through a router that has just started       |
 
-The last good keys are kept as their SHA-256 in a folder of this machine that only its owner can read or write.
+The last good keys are kept as SHA-256 in a folder on this machine that only its owner can read or write.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ SHORTEST_KEY = 16  # characters; of random hexadecimal digits, 64 bits
 
 
 class NoKeysError(ValueError):
-    """A file of keys is missing, or has no key: what its owner does to lock everyone out."""
+    """A file of keys is missing or has no key: the owner's way to lock everyone out."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Keys:
 
     @staticmethod
     def read(path: str) -> "Keys":
-        """The keys of a file, one a line; lines that are empty or begin with # are passed over.
+        """The keys of a file, one a line; empty lines and lines that begin with # are skipped.
 
         Raises:
             NoKeysError: if there is no such file, or no key in it.
@@ -66,7 +66,7 @@ class Keys:
         return Keys.of(keys)
 
     def hold(self, key: bytes) -> bool:
-        """Whether this is one of the keys. Every key is compared, so the time tells nothing."""
+        """Whether this is one of the keys. It compares every key, so its duration reveals nothing."""
         digest = hashlib.sha256(key).digest()
         return sum([hmac.compare_digest(known, digest) for known in self.digests]) > 0
 
@@ -76,8 +76,8 @@ NOBODY = Keys(())
 
 class Valid(NamedTuple):
     """
-    keys: that are valid now.
-    problem: what is wrong with their file and what follows, in a sentence; None if nothing is.
+    keys: the keys that are valid now.
+    problem: what is wrong with the file, and who gets in now, in one sentence; None if all is well.
     """
 
     keys: Keys
@@ -85,26 +85,26 @@ class Valid(NamedTuple):
 
 
 def valid(path: str, former: Keys) -> Valid:
-    """The keys that are valid now by the table above.
+    """The keys that are valid now, by the table above.
 
     Args:
-        former: those that were valid before.
+        former: the keys that were valid before.
     """
     try:
         return Valid(Keys.read(path))
     except NoKeysError as error:
         return Valid(NOBODY, f"{error}: nobody gets in until it holds one")
     except ValueError as error:
-        follows = "the keys that were valid before stay so" if former.digests else "nobody gets in"
-        return Valid(former, f"{error}: {follows} until it is mended")
+        follows = "the keys that were valid before stay valid" if former.digests else "nobody gets in"
+        return Valid(former, f"{error}: {follows} until it is fixed")
 
 
 class LastKeys:
-    """The keys that were valid last, by whoever looked on this machine.
+    """The last valid keys that any process on this machine read.
 
     Args:
-        path: of the file of keys; each has a memory of its own.
-        folder: that only its owner may open.
+        path: path of the file of keys; each path has its own memory.
+        folder: folder of the memory; only its owner may open it.
     """
 
     def __init__(self, path: str, folder: Path | None = None) -> None:
@@ -112,7 +112,7 @@ class LastKeys:
         self._file = self.folder / f"keys-{hashlib.sha256(str(Path(path).absolute()).encode()).hexdigest()[:16]}"
 
     def read(self) -> Keys | None:
-        """None if they are unknown, or if another user could have written the file."""
+        """The keys; None if they are unknown, or if another user could have written the file."""
         with suppress(OSError, UnicodeError):
             if self._is_ours():
                 digests = self._file.read_text(encoding="ascii").split()
@@ -121,7 +121,7 @@ class LastKeys:
         return None
 
     def keep(self, keys: Keys) -> bool:
-        """Whether they could be kept. A file that is kept already is marked as used, so that no cleaner takes it."""
+        """Store the keys; returns whether that worked. An unchanged file is touched, so that no cleaner deletes it."""
         try:
             self.folder.mkdir(mode=0o700, exist_ok=True)
             if not self._is_ours():
@@ -147,15 +147,15 @@ class LastKeys:
 
 
 class KeysFile:
-    """A file of keys that is looked at again and again, by several processes that must agree."""
+    """A file of keys that several processes read repeatedly and must agree on."""
 
     def __init__(self, path: str, last: LastKeys | None = None) -> None:
         self._path = path
         self._last = last or LastKeys(path)
-        self._keys = NOBODY  # where nothing can be kept
+        self._keys = NOBODY  # used if nothing can be stored
 
     def look(self) -> Valid:
-        """What is valid now."""
+        """Read the file; returns the keys that are valid now."""
         remembered = self._last.read()
         keys, problem = valid(self._path, self._keys if remembered is None else remembered)
         self._keys = keys

@@ -1,4 +1,4 @@
-"""What is deployed and how: the application's arguments, replicas and reservations, and a Serve config of both."""
+"""What to deploy and how: the application's arguments, replicas and reservations, and the Serve config."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -10,29 +10,29 @@ from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT, Pr
 from rails_ray.on_ray.serving.schemas import CutoffInput
 
 NAME = "rails-ray"
-REQUEST_TIMEOUT_S = 30  # of a whole request: a body may be as slow as `access` allows, or shards as `timeout_s`
-# At once in a replica. A router takes whatever comes and refuses, in a moment, what `access` has no place for: Ray
-# would queue it, and a body that arrives slowly would hold a place.
+REQUEST_TIMEOUT_S = 30  # for a whole request: a body as slow as `access` allows, or shards as slow as `timeout_s`
+# Requests at once in a replica. A router accepts every request, and `access` refuses quickly what has no place: Ray
+# would queue it, and a slow body would hold a place.
 ONGOING_OF_ROUTER, ONGOING_OF_SHARD = 2000, 32
-TARGET_ONGOING = 8  # of a replica, on average, beyond which autoscaling adds one: a quarter of what a shard takes
+TARGET_ONGOING = 8  # average per replica above which autoscaling adds one: a quarter of a shard's limit
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class ServeArgs(BaseModel):
-    """What `serve.app:build` takes."""
+    """The arguments of `serve.app:build`."""
 
     model_config = ConfigDict(extra="forbid")
 
     storage: str
-    version: str | None = Field(None, description="the current one by default")
+    version: str | None = Field(None, description="by default the current one")
     keys_file: str | None = Field(None, description="on the router's machines; one API key a line")
-    allow_anonymous: bool = Field(False, description="let in whoever can reach the port, in place of keys")
-    cutoff: CutoffInput | None = Field(None, description="of requests that name none; the version's own by default")
-    calibration: str | None = Field(None, description="file of the version's; the current one by default")
-    max_body_bytes: int = Field(8 * 2**20, ge=1, description="of a request")
-    max_queries: int = Field(1024, ge=1, description="of a request")
-    max_answered_items: int = Field(100_000, ge=1, description="of a request: its queries times their k")
-    max_requests: int = Field(64, ge=1, description="answered at once by a router; others get 503 and Retry-After")
+    allow_anonymous: bool = Field(False, description="let in anyone who can reach the port, without keys")
+    cutoff: CutoffInput | None = Field(None, description="for requests that name none; by default the version's")
+    calibration: str | None = Field(None, description="file of the calibration; by default the version's current one")
+    max_body_bytes: int = Field(8 * 2**20, ge=1, description="limit for a request")
+    max_queries: int = Field(1024, ge=1, description="limit for a request")
+    max_answered_items: int = Field(100_000, ge=1, description="limit on queries times k in a request")
+    max_requests: int = Field(64, ge=1, description="most that a router answers at once; others get 503")
     timeout_s: float = Field(10, gt=0, description="how long a shard may take to answer")
 
     @model_validator(mode="after")
@@ -45,13 +45,13 @@ class ServeArgs(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """How many replicas there are of each deployment and what each reserves.
+    """How many replicas each deployment has, and what each replica reserves.
 
     Args:
-        replicas: of the router and of each shard.
-        max_replicas: replicas are added, up to so many, as requests come in; by default their number is fixed.
-        num_cpus: that each replica reserves.
-        num_gpus: GPUs, or a part of one, that each replica reserves; the router encodes queries on its own.
+        replicas: replicas of the router and of each shard.
+        max_replicas: most replicas when autoscaling on load; by default no autoscaling.
+        num_cpus: CPUs that each replica reserves.
+        num_gpus: GPUs, or part of one, that each replica reserves; the router uses its own to encode queries.
     """
 
     replicas: int = 1
@@ -75,7 +75,7 @@ def shard_name(shard: int) -> str:
 
 
 def deployments(placement: Placement, num_shards: int) -> dict[str, dict[str, Any]]:
-    """Ray Serve's options of each deployment, by its name."""
+    """Ray Serve's options for each deployment, by name."""
 
     def options(max_ongoing_requests: int) -> dict[str, Any]:
         replicas: dict[str, Any] = {"num_replicas": placement.replicas}
@@ -95,7 +95,7 @@ def deployments(placement: Placement, num_shards: int) -> dict[str, dict[str, An
 
 
 def http_options(host: str, port: int) -> dict[str, Any]:
-    """Where and how Ray Serve listens, whoever starts it."""
+    """Where and how Ray Serve listens."""
     return {"host": host, "port": port, "request_timeout_s": REQUEST_TIMEOUT_S}
 
 
@@ -120,12 +120,12 @@ def serve_config(args: ServeArgs, placement: Placement, num_shards: int, *, host
 
 
 def assignment(name: str, value: str) -> str:
-    """A variable as bash reads it."""
+    """An assignment of an environment variable in bash."""
     return f"{name}=" + (f"$'{value.encode('unicode_escape').decode()}'" if "\n" in value else value)
 
 
 def commented(config: dict[str, Any], profile: Profile) -> str:
-    """A Serve config as YAML that says what may be changed and what that does."""
+    """A Serve config as YAML, with comments on what may be changed and what that does."""
     application = config["applications"][0]
     num_shards, host = len(application["deployments"]) - 1, config["http_options"]["host"]
     lines = [

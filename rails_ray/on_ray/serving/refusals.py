@@ -1,7 +1,7 @@
-"""What cannot be answered: how a body is read, and the status and the sentence of each refusal.
+"""Refusals: how a body is read, and the status and message of each refusal.
 
-A body is JSON in UTF-8, whatever its header says. One that is not is 422, as is one that does not fit the request, so
-that a client has one status for what it must write differently.
+A body is JSON in UTF-8, whatever its header says. A body that is not, or that does not fit the request, gets 422: one
+status for everything that a client must write differently.
 """
 
 import json
@@ -21,21 +21,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rails_ray.data.forms.fields import shortened
 from rails_ray.on_ray.serving.schemas import ErrorResponse, sentence
 
-LONGEST_SENTENCE = 1000  # characters; what a sentence repeats is shorter, unless it comes from elsewhere
-SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # an escaped half of a character, or a backslash before the same letters
+LONGEST_SENTENCE = 1000  # characters; our own messages quote less, but others may not
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # an escaped half of a character, or a backslash before such letters
 
 
 def install(api: FastAPI) -> None:
-    """Makes an application answer so, by the routes that it gets from now on."""
+    """Make the application refuse this way, on routes that are added after this call."""
     api.router.route_class = _JsonRoute
-    api.router.redirect_slashes = False  # a redirect would lead to the host that the request names
+    api.router.redirect_slashes = False  # a redirect would lead to whatever host the request names
     api.add_exception_handler(RequestValidationError, _invalid)
     api.add_exception_handler(HTTPException, _refused)
     api.add_middleware(_HeadAsGet)
 
 
 def refused_with(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What OpenAPI says of a route that can answer with these."""
+    """The OpenAPI entries for these statuses."""
     return {status: {"model": ErrorResponse} for status in statuses}
 
 
@@ -43,7 +43,7 @@ def read_json(body: bytes) -> dict[str, Any]:
     """The JSON object of a body.
 
     Raises:
-        HTTPException: if it is none, or two readers could understand it differently.
+        HTTPException: if it is no JSON object, or is ambiguous.
     """
     try:
         text = body.decode("utf-8-sig")
@@ -60,7 +60,7 @@ def read_json(body: bytes) -> dict[str, Any]:
         raise _unreadable(f"the body must be JSON, got something else: {found}") from None
     except RecursionError:
         raise _unreadable("the body must nest a few levels deep, as a request does, got hundreds") from None
-    except ValueError:  # Python's limit, which keeps it from work that grows with the square of the digits
+    except ValueError:  # Python's limit, because parsing takes time quadratic in the digits
         most = sys.get_int_max_str_digits()
         raise _unreadable(f"the body must hold integers of at most {most} digits, got a longer one") from None
     if not isinstance(value, dict):
@@ -82,7 +82,7 @@ def _unreadable(message: str) -> HTTPException:
 
 
 class _JsonRequest(Request):
-    """A request whose body is JSON, whatever its header says: curl's is that of a form."""
+    """A request whose body is JSON, whatever its header says: by default curl's header says form data."""
 
     @property
     def headers(self) -> Headers:
@@ -107,7 +107,7 @@ class _JsonRoute(APIRoute):
 
 
 class _HeadAsGet:
-    """An ASGI application before another: HEAD is answered as GET is, without the body."""
+    """An ASGI application in front of another: it answers HEAD like GET, without the body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -130,7 +130,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    path = shortened(request.scope["path"])  # as it came: `request.url` leaves characters out
+    path = shortened(request.scope["path"])  # unchanged: `request.url` drops characters
     headers = dict(error.headers or {})
     if error.status_code == 404 and error.detail == "Not Found":
         paths = ", ".join(sorted(request.app.openapi()["paths"]))

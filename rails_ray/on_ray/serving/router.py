@@ -1,6 +1,6 @@
 """The router: HTTP in, encode, ask all shards at once, merge, cut, HTTP out.
 
-The query side of the model is part of it: to ask another deployment costs more than most encoders do.
+The query side of the model is part of the router: a call to another deployment costs more than most encoders do.
 
 No annotation here may be a string: FastAPI and Ray read them.
 """
@@ -53,7 +53,7 @@ api = FastAPI(
 
 
 def _widths(request: SearchRequest, k: int) -> Widths:
-    """Those of the request or else the usual ones, or k if that is more."""
+    """The widths of the request; by default the usual ones, or k if that is more."""
     return Widths(
         num_candidates=request.num_candidates or max(DEFAULT_WIDTHS.num_candidates, k),
         num_per_embedding=request.num_per_embedding or max(DEFAULT_WIDTHS.num_per_embedding, k),
@@ -62,7 +62,7 @@ def _widths(request: SearchRequest, k: int) -> Widths:
 
 
 def _access() -> Access:
-    """Of the router that this replica is: the application is made before it."""
+    """The access rules of this replica's router, which does not exist yet when the application is made."""
     router: Any = ray_serve.get_replica_context().servable_object
     access: Access = router.access
     return access
@@ -74,10 +74,10 @@ refusals.install(api)
 
 @contextmanager
 def _told(renamed: tuple[str, str] = ("", "")) -> Iterator[None]:
-    """Inside the block, errors that a caller can act on become answers.
+    """Inside the block, turn errors that a client can act on into HTTP errors.
 
     Args:
-        renamed: what a message calls something, and what the request calls it.
+        renamed: a name in a message, and the request's name to put in its place.
     """
     try:
         yield
@@ -95,7 +95,7 @@ class Router:
     """
     Args:
         shards: handles of the shards, by number.
-        args: of the application, with its version.
+        args: arguments of the application, with the version set.
     """
 
     def __init__(
@@ -126,11 +126,11 @@ class Router:
         """The best items for each query, cut to those worth returning."""
         with _told():
             head, results = await self._search(request)
-        # As JSON at once: FastAPI would check it anew and copy it, which takes longer than the search.
+        # As JSON directly: FastAPI would validate and copy it, which takes longer than the search.
         return await json_response(pieces(head, results))
 
     async def _search(self, request: SearchRequest) -> tuple[SearchResponse, Iterator[QueryResult]]:
-        """The answer without its results, and the results."""
+        """The answer without its results, and the results apart."""
         num_queries, most = len(request.queries), self.args.max_answered_items
         if num_queries > self.args.max_queries:
             raise ValueError(f"queries must have a length of at most {self.args.max_queries}, got {num_queries}")
@@ -144,7 +144,7 @@ class Router:
         if cutoff.needs_normaliser:
             self.cutoffs.check_logit()
         else:
-            policy = self.cutoffs.policy(cutoff, k)  # says what is wrong with it before any work
+            policy = self.cutoffs.policy(cutoff, k)  # raises before any work if the cut-off is wrong
         encoded = await asyncio.to_thread(self.encoder, [query.model_dump() for query in request.queries])
         state, temperature = encoded.state, encoded.state.temperature.numpy()
         exclude = [
@@ -186,10 +186,10 @@ class Router:
 
     @api.get("/v1/health", responses=refused_with(401, 403, 408, 413, 503))
     async def health(self) -> dict[str, Any]:
-        """Whether every shard answers, and a warning where the file of API keys cannot be used."""
+        """Whether every shard answers, with a warning if the file of API keys is unusable."""
         if self.asking_health is None or self.asking_health.done():
             self.asking_health = asyncio.create_task(self.shards.ask("num_items"))
-        shards = await asyncio.shield(self.asking_health)  # once for all who want to know at the same time
+        shards = await asyncio.shield(self.asking_health)  # one check for all concurrent callers
         missing = [f"shard {number}" for number, answer in enumerate(shards) if not isinstance(answer, int)]
         if missing:
             raise HTTPException(503, f"{len(shards)} shards must answer, got none from {', '.join(missing)}")
@@ -198,16 +198,16 @@ class Router:
 
     @api.get("/v1/index", responses=refused_with(401, 403, 408, 413))
     async def index(self) -> dict[str, Any]:
-        """What is served: version, items, shards, columns and the default cut-off."""
+        """What the server serves: version, items, shards, columns and the default cut-off."""
         return self.index_facts
 
     async def check_health(self) -> None:
-        """Encodes a query, and looks at the keys again."""
+        """Encode an example query, and read the keys again."""
         await asyncio.to_thread(self.encoder.check)
         self.access = await asyncio.to_thread(self._look_at_keys)
 
     def _look_at_keys(self) -> Access:
-        """Who is let in from now on; what is wrong with the file of keys is logged once."""
+        """The access rules from now on. A new problem with the file of keys is logged once."""
         keys, problem = None, None
         if self.keys_file is not None:
             keys, problem = self.keys_file.look()

@@ -20,7 +20,7 @@ class _Strict(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _few_fields(cls, given: Any) -> Any:
-        """Refuses a million unknown fields at once: an error for each would take a gigabyte."""
+        """Refuse many unknown fields at once: an error for each of a million would take a gigabyte."""
         if isinstance(given, dict) and len(given) > len(cls.model_fields):
             raise ValueError(f"must have no more than its {len(cls.model_fields)} fields, got {len(given)}")
         return given
@@ -33,7 +33,7 @@ def _exactly_one(model: BaseModel, names: Sequence[str]) -> None:
 
 
 def _one_of(names: Sequence[str]) -> ConfigDict:
-    """The same in JSON Schema, where null is as good as nothing."""
+    """The same in JSON Schema, where null counts as absent."""
     given: list[JsonValue] = [{"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in names]
     return ConfigDict(json_schema_extra={"oneOf": given})
 
@@ -51,7 +51,7 @@ class _Asked(_Strict):
         return self
 
 
-if TYPE_CHECKING:  # what a type checker can know of the model that is assembled below
+if TYPE_CHECKING:  # for type checkers: the model is assembled below
 
     class QueryInput(_Asked):
         """One query, by a field of its form."""
@@ -65,48 +65,46 @@ else:
         "QueryInput",
         __base__=_Asked,
         __module__=__name__,
-        __doc__=f"One query, by exactly one of {', '.join(FIRST)} and {LAST}, of which an index takes some.",
+        __doc__=f"One query, by exactly one of {', '.join(FIRST)} and {LAST}. An index takes some of these.",
         **ASKED_BY,
         exclude_seen=(
             StrictBool,
-            Field(True, description="Whether the items of the history are passed over by the search."),
+            Field(True, description="Whether the search skips the items of the history."),
         ),
         exclude=(
             Annotated[list[IdField], Field(max_length=100_000, fail_fast=True)],
-            Field(
-                default=[], description="Items that no answer may hold; ids that the index does not know are ignored."
-            ),
+            Field(default=[], description="Items to leave out of the answer; ids unknown to the index are ignored."),
         ),
     )
 
 
 class CutoffInput(_Strict):
-    """How to cut the list, by exactly one of mass, coverage, nucleus, probability, score and top_k."""
+    """Where to cut the list, by exactly one of mass, coverage, nucleus, probability, score and top_k."""
 
     model_config = _one_of(CUTOFF_FORMS)
 
     mass: Between0And1 | None = Field(
-        None, description="Keep what scores as high as a relevant item does with this probability, going by its tau_q."
+        None, description="Keep items that score as high as a relevant item does with this probability, by tau_q."
     )
     coverage: Between0And1 | None = Field(
         None,
-        description="Keep, on average over queries, this share of a query's relevant items, by calibration. The "
-        "answer's field `coverage` is another matter: what part of the corpus was searched.",
+        description="Keep this share of a query's relevant items, on average over queries, by calibration. Not the "
+        "answer's field `coverage`, which says what part of the corpus was searched.",
     )
     nucleus: Between0And1 | None = Field(
         None, description="Keep the fewest items that hold this share of the softmax over all items."
     )
     probability: Between0And1 | None = Field(
-        None, description="Keep what holds at least this share, each on its own, of the softmax over all items."
+        None, description="Keep each item that holds at least this share of the softmax over all items."
     )
     score: Annotated[Finite, Field(ge=-1, le=1)] | None = None
     top_k: Count | None = None
     min_items: Annotated[int, Field(strict=True, ge=0, le=LARGEST_INTEGER)] = Field(
-        0, description="Keep at least so many, whatever their scores."
+        0, description="Keep at least this many items, whatever their scores."
     )
-    max_items: Count | None = Field(None, description="Keep at most so many; by default k.")
+    max_items: Count | None = Field(None, description="Keep at most this many items; by default k.")
     background: Literal["uniform", "sphere", "fitted"] | None = Field(
-        None, description="How any item scores; with mass alone, and by default uniform."
+        None, description="Distribution assumed for the score of any item; only with mass; by default uniform."
     )
 
     @model_validator(mode="after")
@@ -120,7 +118,7 @@ class CutoffInput(_Strict):
 
     @property
     def needs_normaliser(self) -> bool:
-        """Whether it goes by the softmax over all items, which the shards are asked for first."""
+        """Whether the cut-off needs the softmax over all items, a first round to the shards."""
         return self.nucleus is not None or self.probability is not None
 
 
@@ -128,41 +126,40 @@ class SearchRequest(_Strict):
     queries: Annotated[list[QueryInput], Field(min_length=1, fail_fast=True)]
     k: Count | None = Field(
         None,
-        description="At most so many items per query; by default what the cut-off says, or else 10 for top_k and 1000 "
-        "for cut-offs that go by scores.",
+        description="Most items per query; by default the cut-off's number, or else 10 for top_k and 1000 for cut-offs "
+        "by score.",
     )
     method: Literal["brute_force", "two_pass", "per_embedding", "average", "combined", "inverted"] = Field(
         "brute_force",
-        description="The first two are exact; the others say how far from it an answer can be. An index of items that "
-        "are found by codes has brute_force and inverted, any other all but inverted.",
+        description="The first two are exact; the others say how far off an answer can be. An index whose items have "
+        "codes takes brute_force and inverted; any other takes all but inverted.",
     )
     num_candidates: Count | None = Field(
         None,
-        description="Items that `average` and `combined` take by the average component in each shard, and `inverted` "
-        "by the buckets looked up, at least k for `average` and `inverted`; by default 1000, or k if that is more.",
+        description="Items that `average` and `combined` take in each shard by the average component, and `inverted` "
+        "by buckets. At least k for `average` and `inverted`; by default 1000, or k if that is more.",
     )
     num_per_embedding: Count | None = Field(
         None,
-        description="Items that `two_pass`, `per_embedding` and `combined` take by each pair of components in each "
-        "shard; by default 50, or k if that is more.",
+        description="Items that `two_pass`, `per_embedding` and `combined` take in each shard for each pair of "
+        "components; by default 50, or k if that is more.",
     )
     num_probes: Count | None = Field(
         None, description="Buckets that `inverted` looks up in each chunk; by default 100, or all if there are fewer."
     )
     cutoff: CutoffInput | None = Field(
         None,
-        description="By default the deployment's, or else the mass that the index version was published with, or top_k "
-        "where it has none.",
+        description="By default the deployment's cut-off, else the mass that the version was published with, else "
+        "top_k.",
     )
     min_coverage: Share = Field(1.0, description="Answer if at least this share of the items could be searched.")
 
 
 class CertificateResult(BaseModel):
     """
-    is_exact: whether the list is proved to be what scoring every item would give.
-    gap: how much higher than the end of the list an item that it lacks can score: 0 where it is exact, null where
-        nothing is known.
-    reason: why nothing is known; null otherwise.
+    is_exact: whether the list provably equals the result of scoring every item.
+    gap: how far above the end of the list a missing item can score: 0 if the list is exact, null if unknown.
+    reason: why the gap is unknown; null otherwise.
     """
 
     is_exact: bool
@@ -172,15 +169,15 @@ class CertificateResult(BaseModel):
 
 class QueryResult(BaseModel):
     """
-    items, scores: best first, as many as were kept.
-    titles: of the items; null where the index has none.
-    threshold: the lowest score that is kept, min_items aside; null where only a number of items was asked for.
-    num_searched: items that the query could find, those excluded left out.
+    items, scores: the kept items and their scores, best first.
+    titles: titles of the items; null if the index has none.
+    threshold: lowest score to keep, apart from min_items; null if the cut-off is a number of items.
+    num_searched: items that the query could find, without the excluded ones.
     num_scored: items whose score was computed.
     is_truncated: whether k or max_items ended the list before the scores fell below the threshold.
-    is_short: whether `inverted` found fewer items than were asked for, although there are more.
-    is_known: whether the model knows any word or feature of the query; if not, the answer is that to an empty one. Null
-        where the model cannot tell.
+    is_short: whether `inverted` found fewer items than requested, although more exist.
+    is_known: whether the model knows any word or feature of the query. If not, this is the answer to an empty query.
+        Null if the model cannot tell.
     """
 
     items: list[IdField]
@@ -197,9 +194,9 @@ class QueryResult(BaseModel):
 
 
 class Coverage(BaseModel):
-    """What part of the corpus was searched. The cut-off of this name is another matter.
+    """What part of the corpus was searched. Not the cut-off of this name.
 
-    chunks_trained, num_chunks: of a model in chunks, how many there are and should be; null for any other.
+    chunks_trained, num_chunks: trained chunks, and all chunks, of a model in chunks; null for other models.
     """
 
     shards_answered: int
@@ -212,8 +209,8 @@ class Coverage(BaseModel):
 
 class SearchResponse(BaseModel):
     """
-    is_exact: whether all lists are proved to be exact.
-    cutoff: the one applied, with its values: {"mass": 0.99}.
+    is_exact: whether all lists are provably exact.
+    cutoff: the cut-off applied, with its values: {"mass": 0.99}.
     """
 
     version: str
@@ -230,7 +227,7 @@ class ExplainRequest(_Strict):
 
 
 class ExplainedItem(BaseModel):
-    """score = sum of gates * cosines; both [P_Q][P_X], the gates at least 0 and 1 in sum."""
+    """score = sum of gates * cosines; both [P_Q][P_X]; gates are at least 0 and sum to 1."""
 
     item: IdField
     title: str | None
@@ -251,7 +248,7 @@ class ErrorResponse(BaseModel):
 
 
 def sentence(error: dict[str, Any]) -> str:
-    """One of pydantic's findings as a sentence: what must hold, what came."""
+    """An error of pydantic as a sentence: what must hold, what came."""
     steps = error["loc"][1:] if error["loc"][:1] == ("body",) else error["loc"]
     given, context = error.get("input"), error.get("ctx", {})
     where, came = _place(steps), shortened(given)
@@ -261,10 +258,10 @@ def sentence(error: dict[str, Any]) -> str:
         case "missing":
             return f"{where} must be given, got none"
         case "extra_forbidden":
-            return f"{where} must not be given, it is no field of this request, got {came}"
+            return f"{where} must not be given, no such field exists, got {came}"
         case "value_error":
             return f"{where} {error['msg'].removeprefix('Value error, ')}"
-        case "key":  # at the place of the key, in its object
+        case "key":  # located at the key within its object
             return f"{_place(steps[:-2])} {error['msg']}, got {came}"
         case "too_short" | "string_too_short":
             return f"{where} must have a length of at least {context['min_length']}, got {came}"
@@ -286,7 +283,7 @@ def sentence(error: dict[str, Any]) -> str:
 
 
 def _place(steps: Sequence[str | int]) -> str:
-    """Where in the body, as a client would write it: queries[0].features['17']."""
+    """A place in the body, as a client would write it: queries[0].features['17']."""
     where = ""
     for step in steps:
         is_name = isinstance(step, str) and step.isidentifier() and len(step) <= LONGEST_ECHO

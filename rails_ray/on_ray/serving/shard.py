@@ -1,4 +1,4 @@
-"""A shard's deployment: a mailbox around the items of one shard and the methods that search them."""
+"""A shard's deployment: the items of one shard and the methods that search them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,16 +25,16 @@ from rails_ray.storage.versions import read_manifest
 from rails_ray.wanted import Found, Wanted
 
 Value = TypeVar("Value")
-MANY_ITEMS = 50_000  # of an answer: some 10 MB of ids, titles and scores
+MANY_ITEMS = 50_000  # in an answer: some 10 MB of ids, titles and scores
 
 
 @dataclass(frozen=True)
 class Answer(Generic[Value]):
     """A replica's answer, and the version that it serves.
 
-    identity: of that version (`Manifest.contents_sha256`).
-    value: None if the caller asked for another version. Routers and shards of two versions are up while one replaces
-        the other.
+    identity: `Manifest.contents_sha256` of that version.
+    value: None if the caller asked for another version. While one version replaces another, routers and shards of both
+        are up.
     """
 
     identity: str
@@ -43,12 +43,12 @@ class Answer(Generic[Value]):
 
 @dataclass(frozen=True)
 class Asked:
-    """What all shards are asked for a batch of queries, as it travels: `Wanted`, and the method that finds it.
+    """The question to all shards for a batch of queries, in a form that travels: a method, and its `Wanted`.
 
-    widths: of the method's first stage.
-    k: at most so many items of each query.
-    threshold: the lowest score that is wanted of each query [B]; None for the k best whatever their scores.
-    at_least: items wanted whatever their scores, beside a threshold.
+    widths: widths of the method's first stage.
+    k: most items for each query.
+    threshold: lowest score wanted for each query [B]; None for the k best, whatever their scores.
+    at_least: items wanted whatever their scores, with a threshold.
     """
 
     method: str
@@ -58,7 +58,7 @@ class Asked:
     at_least: int = 0
 
     def wanted(self, mask: Mask | None = None, device: str | None = None) -> Wanted:
-        """Of a search on a device."""
+        """What a search on a device must find."""
         threshold = None if self.threshold is None else torch.tensor(self.threshold, device=device)
         return Wanted(self.k, threshold, self.at_least, mask)
 
@@ -66,10 +66,10 @@ class Asked:
 @dataclass(frozen=True)
 class ShardAnswer:
     """
-    found: with rows of the whole corpus.
-    item_ids: of each query's rows in `found`.
-    titles: likewise; None where the index has none.
-    num_searched: items that each query could find, those of the shard less the excluded [B].
+    found: the items found, by rows of the whole corpus.
+    item_ids: ids of each query's items in `found`.
+    titles: titles likewise; None if the index has none.
+    num_searched: items of the shard that each query could find, without the excluded ones [B].
     """
 
     found: Found
@@ -81,9 +81,10 @@ class ShardAnswer:
 @dataclass(frozen=True)
 class ShardExplanation:
     """
-    items: those of the items asked for that the shard holds.
-    titles: of them; None where the index has none.
-    scores, cosines, gates: of them, the latter two [P_Q][P_X].
+    items: the requested items that the shard holds.
+    titles: their titles; None if the index has none.
+    scores: their scores.
+    cosines, gates: [P_Q][P_X] for each item.
     """
 
     items: list[ItemId]
@@ -94,8 +95,8 @@ class ShardExplanation:
 
 
 def of_identity(method: Callable[..., Awaitable[Value]]) -> Callable[..., Awaitable[Answer[Value]]]:
-    """Wrap a replica's method: the caller names a version, the method runs only if the replica serves it, and the
-    answer names the replica's own."""
+    """Wrap a replica's method. The caller names a version; the method runs only if the replica serves it. The answer
+    names the replica's version."""
 
     @wraps(method)
     async def asked(self: Any, identity: str, *arguments: Any) -> Answer[Value]:
@@ -125,7 +126,7 @@ class Shard:
 
     @of_identity
     async def search(self, query: AnyQuery, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
-        """The items of the shard that are asked for, of each query, or all that are left after exclusion."""
+        """The wanted items of the shard for each query; fewer if exclusion leaves fewer."""
         answer = await asyncio.to_thread(self._search, query, asked, exclude)
         if sum(map(len, answer.item_ids)) >= MANY_ITEMS:
             give_back_soon()
@@ -146,7 +147,7 @@ class Shard:
 
     @of_identity
     async def log_sum_exp(self, query: AnyQuery, exclude: Sequence[Sequence[ItemId]]) -> NDArray[np.float64]:
-        """Of the training logits of all items of the shard that are not excluded, for each query."""
+        """Log sum exp of the training logits over the shard's items that are not excluded, for each query [B]."""
         return await asyncio.to_thread(self._log_sum_exp, query, exclude)
 
     def _log_sum_exp(self, query: AnyQuery, exclude: Sequence[Sequence[ItemId]]) -> NDArray[np.float64]:
@@ -157,7 +158,7 @@ class Shard:
 
     @of_identity
     async def explain(self, query: AnyQuery, item_ids: Sequence[ItemId]) -> ShardExplanation:
-        """Of one query and those of the items that the shard holds."""
+        """Explain the scores of one query with the requested items that the shard holds."""
         return await asyncio.to_thread(self._explain, query, item_ids)
 
     def _explain(self, query: AnyQuery, item_ids: Sequence[ItemId]) -> ShardExplanation:
@@ -176,11 +177,11 @@ class Shard:
         return map_tensors(lambda tensor: tensor.to(self.device), query)
 
     def _mask_of(self, exclude: Sequence[Sequence[ItemId]]) -> Mask | None:
-        """Of those items that the shard holds, by its own rows; None where it holds none of them."""
+        """The mask of the excluded items that the shard holds, by its own rows; None if it holds none."""
         rows = [[self.rows[item_id] for item_id in ids if item_id in self.rows] for ids in exclude]
         return Exclusions.of(rows) if any(rows) else None
 
     @of_identity
     async def num_items(self) -> int:
-        """Items that this replica searches; answering says that it is up."""
+        """Number of items that this replica searches. An answer shows that it is up."""
         return len(self.rows)

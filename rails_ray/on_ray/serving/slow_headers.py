@@ -1,6 +1,6 @@
 """Bound the time that a client may take to send the headers of a request; uvicorn alone waits for ever.
 
-Ray calls `bound` in each process that listens for HTTP, as the environment of `plan` says, before it makes its server.
+Ray calls `bound` in each process that listens for HTTP, before it makes its server, because `environment` says so.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ def bound() -> list[Any]:
 
 
 class PromptProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, which closes a connection whose headers do not come within `HEADERS_S` of its opening, or of
-    the first byte of a later request."""
+    """uvicorn's protocol, but it closes a connection whose headers take longer than `HEADERS_S` from its opening, or
+    from the first byte of a later request."""
 
     _due: asyncio.TimerHandle | None = None
 
@@ -50,6 +50,6 @@ class PromptProtocol(HttpToolsProtocol):
             self._due = None
 
     def _close(self) -> None:
-        if self.cycle is None or self.cycle.response_complete:  # or it would stand in the middle of an answer
+        if self.cycle is None or self.cycle.response_complete:  # otherwise it would land in the middle of an answer
             self.transport.write(b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
         self.transport.close()

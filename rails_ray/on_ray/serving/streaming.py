@@ -1,4 +1,4 @@
-"""An answer as JSON: in one piece if it is small, and as a stream if it is large, so that it is never held twice."""
+"""An answer as JSON: in one piece if small, as a stream if large, so that memory never holds it twice."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -9,15 +9,15 @@ from fastapi.responses import StreamingResponse
 from rails_ray.on_ray.serving.heap import give_back_soon
 from rails_ray.on_ray.serving.schemas import QueryResult, SearchResponse
 
-PIECE_BYTES = 256 * 2**10  # each costs a message from router to proxy
+PIECE_BYTES = 256 * 2**10  # each piece costs a message from router to proxy
 JSON = "application/json"
 
 
 def pieces(head: SearchResponse, results: Iterator[QueryResult]) -> Iterator[bytes]:
-    """The JSON of an answer, results one by one.
+    """The JSON of an answer, result by result.
 
     Args:
-        head: the answer without its results, which are its last field.
+        head: the answer with an empty `results`, which must be its last field.
     """
     start = head.model_dump_json()
     assert start.endswith('"results":[]}')
@@ -28,7 +28,7 @@ def pieces(head: SearchResponse, results: Iterator[QueryResult]) -> Iterator[byt
 
 
 def in_large_pieces(small: Iterator[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces of `PIECE_BYTES` and somewhat more."""
+    """The same bytes, in pieces of at least `PIECE_BYTES`; the last may be smaller."""
     held, num_bytes = list[bytes](), 0
     for piece in small:
         held.append(piece)
@@ -40,7 +40,7 @@ def in_large_pieces(small: Iterator[bytes]) -> Iterator[bytes]:
 
 
 async def json_response(small: Iterator[bytes]) -> Response:
-    """A response of these bytes, made outside the event loop."""
+    """A response of these bytes, which are produced outside the event loop."""
     large = in_large_pieces(small)
     first = await asyncio.to_thread(next, large)
     if len(first) < PIECE_BYTES:

@@ -70,7 +70,7 @@ def test_a_file_that_is_deleted_or_emptied_lets_nobody_in(content: str | None, f
     for looking in (keys, looked_at(file, tmp_path / "memory")):
         found, problem = looking.look()
         assert found == NOBODY
-        assert str(problem).endswith("at least 16 characters, got 5: nobody gets in until it is mended")
+        assert str(problem).endswith("at least 16 characters, got 5: nobody gets in until it is fixed")
     file.write_text(f"{KEY}\n")
     assert keys.look() == (Keys.of([KEY]), None)
 
@@ -83,12 +83,12 @@ def test_a_file_that_is_malformed_leaves_the_last_good_keys_valid_also_after_a_r
     found, problem = looked_at(file, tmp_path / "memory").look()
     assert found == Keys.of([KEY])
     assert problem == (
-        f"line 2 of {file} must be a key of at least 16 characters, got 5: the keys that were valid before stay so "
-        "until it is mended"
+        f"line 2 of {file} must be a key of at least 16 characters, got 5: the keys that were valid before stay valid "
+        "until it is fixed"
     )
     found, problem = looked_at(file, tmp_path / "another machine").look()
     assert found == NOBODY
-    assert str(problem).endswith("got 5: nobody gets in until it is mended")
+    assert str(problem).endswith("got 5: nobody gets in until it is fixed")
 
 
 def test_all_who_look_agree_whoever_looked_last(file: Path, tmp_path: Path) -> None:

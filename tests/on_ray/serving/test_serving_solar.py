@@ -139,8 +139,8 @@ def test_the_command_says_what_an_answer_lacks(server: Server, capfd: pytest.Cap
     assert cli.main(["query", *words, "--url", server.url]) == 0
     told = " ".join(capfd.readouterr().out.split())
     assert "3 of 4 chunks of the model are trained" in told
-    assert "'red': the buckets looked up hold no more items; --num-probes looks up more of them" in told
-    assert "nothing of 'qqqq' was seen in training: the answer is that to an empty query" in told
+    assert "'red': the buckets looked up hold no more items; raise --num-probes to look up more" in told
+    assert "training saw no part of 'qqqq': this is the answer to an empty query" in told
     assert "nothing of 'red'" not in told
 
 

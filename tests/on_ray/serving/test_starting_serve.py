@@ -55,7 +55,7 @@ def test_a_server_starts_by_the_keys_that_were_valid_last(tmp_path: Path, monkey
         with app.served(args, port=free_port()):
             pass
 
-    for content, refusal in (("short\n", "got 5: nobody gets in until it is mended"), ("", "nobody gets in until it")):
+    for content, refusal in (("short\n", "got 5: nobody gets in until it is fixed"), ("", "nobody gets in until it")):
         file.write_text(content)
         with pytest.raises(ValueError, match=refusal):
             start()

@@ -101,7 +101,7 @@ def test_jobs_whose_arguments_cannot_be_and_one_that_is_stopped(head: HeadNode) 
     assert "--training.speed" in unknown.result().log
     assert unknown.result().told == {
         "job": "train",
-        "error": "the arguments must be those of the command",
+        "error": "the arguments must fit the command, got one that does not: the log names it",
     }
     assert relative.result().told == {
         "job": "publish",
@@ -156,7 +156,7 @@ def test_a_working_dir_that_cannot_be_sent(head: HeadNode, tmp_path: Path) -> No
     Path(large, "weights").write_bytes(os.urandom(101 * 2**20))  # of random bytes a packed folder is no smaller
     with pytest.raises(
         ValueError,
-        match=f"^working_dir must fit, packed, into what a cluster takes, got '{large}': .*[0-9].*: "
+        match=f"^working_dir, packed, must be within the cluster's size limit, got '{large}': .*[0-9].*: "
         r"name what the job does not need in \.rayignore$",
     ):
         submit(head, "true", working_dir=large)

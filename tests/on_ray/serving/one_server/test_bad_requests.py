@@ -21,8 +21,14 @@ pytestmark = pytest.mark.cluster
         ({"queries": [{"text": "a"}], "k": 0}, "k must be greater than or equal to 1, got 0"),
         ({"queries": [{"text": "a"}], "k": 61}, "k must be at most the 60 indexed items, got 61"),
         ({"queries": [{"text": "a"}], "k": "ten"}, "k must be an integer, got 'ten'"),
-        ({"queries": [{"text": "a"}], "speed": 9}, "speed must not be given, it is no field of this request, got 9"),
-        ({"queries": [{"texts": "a"}]}, "queries[0].texts must not be given, it is no field of this request, got 'a'"),
+        (
+            {"queries": [{"text": "a"}], "speed": 9},
+            "speed must not be given, no such field exists, got 9",
+        ),
+        (
+            {"queries": [{"texts": "a"}]},
+            "queries[0].texts must not be given, no such field exists, got 'a'",
+        ),
         ({"queries": [{"text": ""}]}, "queries[0].text must have a length of at least 1, got ''"),
         (
             {"queries": [{}]},
