@@ -195,6 +195,7 @@ def test_chunks_that_are_done_are_all_that_a_run_needs(
     assert [times_of(path) for path in sorted(folder.glob("chunk-*"))] == before
 
 
+@pytest.mark.long
 def test_chunks_that_fail_are_named_and_the_others_can_be_served_if_asked(
     run_config: RunConfig, tmp_path: Path
 ) -> None:

@@ -90,6 +90,7 @@ def train_by(worker: training.Worker, run_config: RunConfig, root: Path) -> None
     training.fit_pieces(begun, settings, worker=worker)
 
 
+@pytest.mark.long
 def test_data_that_change_before_the_workers_read_them_are_not_trained_on(
     tmp_path: Path, run_config: RunConfig
 ) -> None:
