@@ -1,4 +1,4 @@
-"""What is asked of every search, by an index, a retriever, a shard or a merge of shards, and what it gives.
+"""What is asked of every index, retriever, shard and merge of shards, and what it gives.
 
     reached(q) = the score that an item missing from q's list had to reach to belong in it
     gap(q)     = max(bound(q) - reached(q), 0)

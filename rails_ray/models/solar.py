@@ -99,7 +99,7 @@ class Solar(nn.Module):
 
 @dataclass(frozen=True)
 class Predicted:
-    """The buckets that SOLAR predicts for N' of N texts, in which it knows a word.
+    """The buckets that SOLAR predicts for the N' of N texts that hold a word it knows.
 
     is_known: whether it knows a word of each text [N].
     chunks: the trained chunks, K' of K.

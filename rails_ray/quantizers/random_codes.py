@@ -186,8 +186,7 @@ def _placed(
 
     Args:
         held: loads so far; they are counted up in place.
-        most: for each item, the load up to which a bucket is as good as an empty one; by default the least loaded is
-            taken.
+        most: for each item, the load up to which a bucket is as good as empty; by default the least loaded is taken.
     """
     chunks = np.arange(len(held))
     codes = np.empty(choices.shape[:2], np.int32)

@@ -76,8 +76,7 @@ class Contrastive(nn.Module):
     """Sampled softmax over the logit, plus some of the point-wise loss, which gives the logit its level.
 
     Args:
-        logit: the logit, with tau_q (`beta_nce`, `exp_nce`) or with one temperature for all queries (the pair-wise
-            baseline).
+        logit: the logit, with tau_q (`beta_nce`, `exp_nce`) or with one temperature (the pair-wise baseline).
         pointwise_weight: weight of the point-wise loss; 0 for none.
     """
 
