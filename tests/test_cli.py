@@ -227,9 +227,9 @@ def test_a_manifest_that_was_changed_is_told_and_written_anew(
 
 
 def test_ids_are_asked_for_as_the_index_has_them() -> None:
-    assert serving._typed("42", "int64") == 42
-    assert serving._typed("42", "string") == "42"
-    assert serving._typed("b42", "int64") == "b42"
+    assert serving.typed("42", "int64") == 42
+    assert serving.typed("42", "string") == "42"
+    assert serving.typed("b42", "int64") == "b42"
 
 
 def test_the_config_that_is_printed_is_of_the_versions_shards(
@@ -295,7 +295,7 @@ def test_queries_by_all_that_an_index_can_take() -> None:
     words = ["query", "pizza", "--user-id", "7", "--history", "3", "x", "--features", "17:0.5", "4"]
     command = cli.parse([*words, "--embedding", "1", "-2.5"])
     assert isinstance(command, serving.Query)
-    assert command._asked({"user_id": "int64", "history": "string"}) == [
+    assert command.asked({"user_id": "int64", "history": "string"}) == [
         ("pizza", {"text": "pizza"}),
         ("user 7", {"user_id": 7}),
         ("after 3 x", {"history": ["3", "x"]}),
@@ -309,20 +309,20 @@ def test_features_that_are_none(word: str) -> None:
     with pytest.raises(
         ValueError, match=rf"--features must be numbers with finite values, such as 17:0.5, got '{word}'"
     ):
-        serving.Query(features=(word,))._asked({})
+        serving.Query(features=(word,)).asked({})
 
 
 def test_a_feature_that_is_named_twice_and_a_vector_that_is_not_finite() -> None:
     with pytest.raises(ValueError, match="--features must name each feature once, got 17 twice"):
-        serving.Query(features=("17:1", "017:2"))._asked({})
+        serving.Query(features=("17:1", "017:2")).asked({})
     with pytest.raises(ValueError, match=r"--embedding must be finite numbers, got 1.0 inf"):
-        serving.Query(embedding=(1.0, float("inf")))._asked({})
+        serving.Query(embedding=(1.0, float("inf"))).asked({})
 
 
 def test_a_cut_off_by_number_is_an_integer_as_the_server_wants_it() -> None:
-    assert serving._named(("top_k", 5.0)) == {"top_k": 5}
-    assert isinstance(serving._named(("top_k", 5.0))["top_k"], int)
-    assert serving._cutoff(("top_k", 5.0)).top_k == 5
-    assert serving._named(("mass", 0.5)) == {"mass": 0.5}
+    assert serving.named_cutoff(("top_k", 5.0)) == {"top_k": 5}
+    assert isinstance(serving.named_cutoff(("top_k", 5.0))["top_k"], int)
+    assert serving.cutoff_of(("top_k", 5.0)).top_k == 5
+    assert serving.named_cutoff(("mass", 0.5)) == {"mass": 0.5}
     with pytest.raises(ValueError, match=r"--cutoff top_k must be an integer, got 2\.5"):
-        serving._cutoff(("top_k", 2.5))
+        serving.cutoff_of(("top_k", 2.5))

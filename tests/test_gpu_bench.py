@@ -160,7 +160,7 @@ def test_a_batch_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) ->
             raise torch.OutOfMemoryError("CUDA out of memory")
         return {"batch": sizes.batch}
 
-    monkeypatch.setattr(gpu_step, "_measured", fits_below_40)
+    monkeypatch.setattr(gpu_step, "measured_step", fits_below_40)
     bench = Bench(torch.device("cpu"), True, gpu_measuring.Limits(1.0, {}), (), ())
     row = gpu_step.measured(bench, "text, uniform", gpu_step.Sizes(128), "float32")
     assert row == {"batch": 32, "out_of_memory_at": [128, 64]}

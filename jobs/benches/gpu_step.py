@@ -118,7 +118,7 @@ def measured(bench: Bench, name: str, sizes: Sizes, precision: str) -> dict[str,
     too_large = []
     while True:
         try:
-            row = _measured(bench, name, sizes, precision)
+            row = measured_step(bench, name, sizes, precision)
         except torch.OutOfMemoryError:
             too_large.append(sizes.batch)
             if sizes.batch < 2 * LEAST_BATCH:
@@ -130,7 +130,7 @@ def measured(bench: Bench, name: str, sizes: Sizes, precision: str) -> dict[str,
         torch.cuda.empty_cache()
 
 
-def _measured(bench: Bench, name: str, sizes: Sizes, precision: str) -> dict[str, Any]:
+def measured_step(bench: Bench, name: str, sizes: Sizes, precision: str) -> dict[str, Any]:
     torch.manual_seed(0)
     training = built(name, sizes, SMALL if bench.is_small else FULL, DTYPES[precision])
     started = time.perf_counter()

@@ -85,7 +85,7 @@ class Serve(Stored):
         if (self.keys_file is None) != self.allow_anonymous:
             came = "neither" if self.keys_file is None else "both"
             raise ValueError(f"give --keys-file, or --allow-anonymous to answer anyone, got {came}")
-        cutoff = _cutoff(self.cutoff)
+        cutoff = cutoff_of(self.cutoff)
         replicas = self.replicas if self.replicas is not None else 2 if is_production else 1
         placement = Placement(replicas=replicas, max_replicas=self.max_replicas, num_cpus=self.cpus, num_gpus=self.gpus)
         store = Storage(self.storage)
@@ -173,8 +173,8 @@ class Query:
 
         if not (self.texts or self.user_id or self.history or self.features or self.embedding):
             raise ValueError("give at least 1 query, got none")
-        names, queries = zip(*self._asked(client.index(self.url)["query"]), strict=True)
-        cutoff = None if self.cutoff is None else _named(self.cutoff)
+        names, queries = zip(*self.asked(client.index(self.url)["query"]), strict=True)
+        cutoff = None if self.cutoff is None else named_cutoff(self.cutoff)
         how: dict[str, Any] = {"method": self.method, "num_probes": self.num_probes}
         best = client.search(self.url, queries, self.show, **how, cutoff={"top_k": self.show})
         k = min(self.k, *(result["num_searched"] for result in best["results"]))
@@ -190,16 +190,16 @@ class Query:
             if result["is_known"] is False:
                 out.print(f"training saw no part of {name!r}: this is the answer to an empty query")
 
-    def _asked(self, kinds: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
+    def asked(self, kinds: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
         """The queries, each with the name to show for it.
 
         Args:
             kinds: type of each field of a query that the index takes.
         """
         asked: list[tuple[str, dict[str, Any]]] = [(text, {"text": text}) for text in self.texts]
-        asked += [(f"user {user}", {"user_id": _typed(user, kinds.get("user_id"))}) for user in self.user_id]
+        asked += [(f"user {user}", {"user_id": typed(user, kinds.get("user_id"))}) for user in self.user_id]
         if self.history:
-            history = [_typed(item, kinds.get("history")) for item in self.history]
+            history = [typed(item, kinds.get("history")) for item in self.history]
             asked.append((f"after {' '.join(self.history)}", {"history": history}))
         if self.features:
             asked.append((" ".join(self.features), {"features": _features(self.features)}))
@@ -210,7 +210,7 @@ class Query:
         return asked
 
 
-def _cutoff(given: tuple[str, float] | None) -> Any:
+def cutoff_of(given: tuple[str, float] | None) -> Any:
     """The default cut-off of a deployment.
 
     Raises:
@@ -223,12 +223,12 @@ def _cutoff(given: tuple[str, float] | None) -> Any:
     if given is None:
         return None
     try:
-        return CutoffInput(**_named(given))
+        return CutoffInput(**named_cutoff(given))
     except ValidationError as error:
         raise ValueError(f"--cutoff {sentence(dict(error.errors()[0]))}") from None
 
 
-def _named(cutoff: tuple[str, float]) -> dict[str, Any]:
+def named_cutoff(cutoff: tuple[str, float]) -> dict[str, Any]:
     """A cut-off as the JSON of a request: top_k must be an integer there."""
     name, value = cutoff
     return {name: int(value) if name == "top_k" and value.is_integer() else value}
@@ -242,7 +242,7 @@ def _certified(certificates: list[dict[str, Any]]) -> str:
     return "exact" if not max(gaps) else f"a missing item scores at most {max(gaps):.2g} more than the last item"
 
 
-def _typed(word: str, kind: str | None) -> str | int:
+def typed(word: str, kind: str | None) -> str | int:
     """An id in the type that the index uses."""
     is_number = kind is not None and "int" in kind and word.removeprefix("-").isdecimal()
     return int(word) if is_number else word

@@ -73,15 +73,15 @@ def submit(
     for noisy in ("ray._private.runtime_env.packaging", "ray.dashboard.modules.dashboard_sdk"):
         logging.getLogger(noisy).setLevel(logging.WARNING)  # they log a line for each file that is not sent
     with _told_plainly(f"a cluster must take job {job} at {address}"):
-        client = _Client(address)
+        client = JobClient(address)
         _start(client, job, shlex.join(entrypoint), working_dir, dict(environment or {}), num_cpus)
-    for text in _log(client, job, address):
+    for text in log_of(client, job, address):
         on_log(text)
     with _told_plainly(f"job {job} must be followed to its end at {address}"):
         return _exit_code(client.get_job_info(job))
 
 
-class _Client(JobSubmissionClient):
+class JobClient(JobSubmissionClient):
     """Uses the given address, whereas Ray's own client prefers RAY_ADDRESS; and bounds each request's time."""
 
     def __init__(self, address: str) -> None:
@@ -137,7 +137,7 @@ def _start(
         )
 
 
-def _log(client: JobSubmissionClient, job: str, address: str) -> Iterator[str]:
+def log_of(client: JobSubmissionClient, job: str, address: str) -> Iterator[str]:
     """The whole log, each piece once, until the job has ended.
 
     Raises:

@@ -65,40 +65,40 @@ class Storage:
         Raises:
         ValueError: if `root` is another kind of URL, contains credentials, or names a file.
         """
-        self._files: Files
+        self.files: Files
         scheme, separator, rest = root.partition("://")
         if not separator:
-            self._files = LocalFiles(root)
+            self.files = LocalFiles(root)
         elif scheme == "s3":
             from rails_ray.storage.s3 import S3Files
 
-            self._files = S3Files(*_bucket_and_prefix(rest))
+            self.files = S3Files(*_bucket_and_prefix(rest))
         else:
             raise ValueError(f"storage must be a local folder or s3://bucket/prefix, got {scheme}://...")
 
     def __str__(self) -> str:
-        return str(self._files)
+        return str(self.files)
 
     def exists(self, path: str) -> bool:
         """Whether there is such a file."""
-        return self._files.exists(_to_file(path))
+        return self.files.exists(_to_file(path))
 
     def read(self, path: str) -> bytes:
         """Raises:
         NotFoundError: if there is no such file.
         """
-        data = self._files.read(_to_file(path))
+        data = self.files.read(_to_file(path))
         if data is None:
             raise NotFoundError(f"{self}/{path} must exist, got no such file")
         return data
 
     def read_tagged(self, path: str) -> Tagged | None:
         """The bytes with the tag that `swap` takes; None if there is no such file."""
-        found = self._files.read_tagged(_to_file(path))
+        found = self.files.read_tagged(_to_file(path))
         return Tagged(*found) if found else None
 
     def write(self, path: str, data: bytes) -> None:
-        self._files.write(_to_file(path), data)
+        self.files.write(_to_file(path), data)
 
     def create(self, path: str, data: bytes) -> None:
         """Write a new file.
@@ -106,7 +106,7 @@ class Storage:
         Raises:
         ConflictError: if the file exists.
         """
-        if not self._files.create(_to_file(path), data):
+        if not self.files.create(_to_file(path), data):
             raise ConflictError(f"{self}/{path} must not exist yet, got a file that someone else wrote first")
 
     def swap(self, path: str, data: bytes, tag: str | None) -> None:
@@ -117,18 +117,18 @@ class Storage:
         """
         if tag is None:
             self.create(path, data)
-        elif not self._files.swap(_to_file(path), data, tag):
+        elif not self.files.swap(_to_file(path), data, tag):
             raise ConflictError(
                 f"{self}/{path} must still be as it was read, got a change that someone else wrote first: read it again"
             )
 
     def list(self, path: str) -> builtins.list[str]:
         """Sorted names in a folder, without those that start with a dot; empty if there is no folder."""
-        return self._files.list(_down(path))
+        return self.files.list(_down(path))
 
     def delete(self, path: str) -> None:
         """Delete a file, if it exists."""
-        self._files.delete(_to_file(path))
+        self.files.delete(_to_file(path))
 
     def check_writable(self) -> None:
         """Write and delete a probe file, to fail before hours of work rather than after.
@@ -138,14 +138,14 @@ class Storage:
         StorageError: if the storage cannot be written to.
         """
         probe = f".probe-{uuid.uuid4().hex}"
-        self._files.write(probe, b"")
-        self._files.delete(probe)
+        self.files.write(probe, b"")
+        self.files.delete(probe)
 
     def check_conditional(self) -> None:
         """Raises:
         StorageError: if the server ignores the conditions of `create` and `swap`, so that two writers could both win.
         """
-        self._files.check_conditional()
+        self.files.check_conditional()
 
 
 def _bucket_and_prefix(rest: str) -> tuple[str, str]:

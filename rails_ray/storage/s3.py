@@ -136,7 +136,7 @@ class S3Files:
         try:
             return sync(self._s3.loop, request, path, *arguments)
         except (ClientError, BotoCoreError, ValueError, *NO_ANSWER) as error:
-            raise self._failure(error, path) from None
+            raise self.failure(error, path) from None
 
     async def _client(self) -> Any:
         # The client itself: s3fs' own methods repeat all attempts and turn errors into OSError.
@@ -203,7 +203,7 @@ class S3Files:
             names |= {entry["Prefix"][len(folder) : -1] for entry in page.get("CommonPrefixes", [])}
         return names
 
-    def _failure(self, error: Exception, path: str) -> RailsRayError:
+    def failure(self, error: Exception, path: str) -> RailsRayError:
         """The error for a failed request for `path`, in one sentence."""
         where = f"{self}/{path}".rstrip("/")
         kind = type(error).__name__

@@ -72,7 +72,7 @@ LOG = "abcdefghijkl"
 def test_each_piece_of_a_log_is_told_once_however_often_the_cluster_goes_away(
     looks: list[tuple[int | None, bool] | None], clock: Clock
 ) -> None:
-    pieces = list(submitting._log(FlakyClient(LOG, looks), "job", "http://x"))
+    pieces = list(submitting.log_of(FlakyClient(LOG, looks), "job", "http://x"))
     assert "".join(pieces) == LOG
     assert all(pieces)
     assert not looks
@@ -81,9 +81,9 @@ def test_each_piece_of_a_log_is_told_once_however_often_the_cluster_goes_away(
 def test_a_cluster_that_goes_away_after_long_silence_is_waited_for_and_at_last_given_up(clock: Clock) -> None:
     silent: list[tuple[int | None, bool] | None] = [(4, False)] * 600
     back = [*silent, *[None] * 59, (12, True)]
-    assert "".join(submitting._log(FlakyClient(LOG, back), "job", "http://x")) == LOG
+    assert "".join(submitting.log_of(FlakyClient(LOG, back), "job", "http://x")) == LOG
     gone = [*silent, *[None] * 63]
-    told = submitting._log(FlakyClient(LOG, gone), "job", "http://x")
+    told = submitting.log_of(FlakyClient(LOG, gone), "job", "http://x")
     assert next(told) == LOG[:4]
     with pytest.raises(UnavailableError, match="job job must be followed to its end at http://x, got: nobody there"):
         next(told)
@@ -102,7 +102,7 @@ def test_an_error_of_the_listener_is_its_own(monkeypatch: pytest.MonkeyPatch) ->
     def listen(text: str) -> None:
         raise BrokenPipeError("nobody reads")
 
-    monkeypatch.setattr(submitting, "_Client", Ended)
+    monkeypatch.setattr(submitting, "JobClient", Ended)
     with pytest.raises(BrokenPipeError, match="nobody reads"):
         on_ray.submit(["true"], working_dir=None, on_log=listen)
 

@@ -147,7 +147,7 @@ def test_checks_leave_nothing_behind(root: str, tmp_path: Path) -> None:
     storage = Storage(root)
     storage.check_writable()
     storage.check_conditional()
-    assert storage._files.list("") == []
+    assert storage.files.list("") == []
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 

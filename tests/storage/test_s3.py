@@ -170,7 +170,7 @@ def test_an_endpoint_with_credentials_is_not_repeated(
     storage = Storage(s3)
     assert "must be reachable, got " in message_of(storage.check_writable)
     late = ReadTimeoutError(endpoint_url=f"http://{KEY_ID}:{SECRET}@host:9000/bucket/a")  # as another client would tell
-    assert "got ReadTimeoutError repeatedly from http://host:9000: check" in str(storage._files._failure(late, "a"))
+    assert "got ReadTimeoutError repeatedly from http://host:9000: check" in str(storage.files.failure(late, "a"))
 
 
 def test_an_endpoint_that_is_no_url(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:

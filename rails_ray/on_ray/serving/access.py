@@ -139,7 +139,7 @@ class Guard:
         """The body; None if the client disconnects."""
         try:
             async with asyncio.timeout(BODY_S) as patience:
-                self._wait_for(patience, 0, access)
+                self.wait_for(patience, 0, access)
                 try:
                     body = await self._read(receive, access, patience)
                 finally:
@@ -170,10 +170,10 @@ class Guard:
             num_bytes += len(pieces[-1])
             is_whole = not message.get("more_body", False)
             if not is_whole and patience in self._waiting:
-                self._wait_for(patience, num_bytes, access)
+                self.wait_for(patience, num_bytes, access)
         return b"".join(pieces)
 
-    def _wait_for(self, patience: asyncio.Timeout, num_bytes: int, access: Access) -> None:
+    def wait_for(self, patience: asyncio.Timeout, num_bytes: int, access: Access) -> None:
         """Record the bytes of a body so far, and refuse the oldest bodies if there are too many."""
         self._waiting[patience] = num_bytes
         max_bytes = max(MAX_WAITING_BYTES, access.max_body_bytes)

@@ -92,7 +92,7 @@ def served(
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
     try:
-        _start(HTTPOptions(**http_options(host, port)), quiet)
+        start_serve(HTTPOptions(**http_options(host, port)), quiet)
         run = ray_serve.RunTarget(target=target, name=NAME, route_prefix="/", logging_config=quiet)
         ray_serve.run_many([run], wait_for_applications_running=False)
         url = f"http://{host}:{port}"
@@ -103,7 +103,7 @@ def served(
             ray_serve.shutdown()
 
 
-def _start(options: HTTPOptions, logging_config: LoggingConfig) -> None:
+def start_serve(options: HTTPOptions, logging_config: LoggingConfig) -> None:
     """Raises:
     UnavailableError: if Ray Serve does not start.
     """

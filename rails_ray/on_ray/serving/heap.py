@@ -13,10 +13,10 @@ def give_back_soon() -> None:
     if not _is_due:
         _is_due = True
         loop = asyncio.get_running_loop()
-        loop.call_later(DELAY_S, lambda: loop.run_in_executor(None, _trim))
+        loop.call_later(DELAY_S, lambda: loop.run_in_executor(None, trim))
 
 
-def _trim() -> None:
+def trim() -> None:
     global _is_due
     _is_due = False
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -73,7 +73,7 @@ refusals.install(api)
 
 
 @contextmanager
-def _told(renamed: tuple[str, str] = ("", "")) -> Iterator[None]:
+def told_over_http(renamed: tuple[str, str] = ("", "")) -> Iterator[None]:
     """Inside the block, turn errors that a client can act on into HTTP errors.
 
     Args:
@@ -124,12 +124,12 @@ class Router:
     )
     async def search(self, request: SearchRequest) -> Response:
         """The best items for each query, cut to those worth returning."""
-        with _told():
-            head, results = await self._search(request)
+        with told_over_http():
+            head, results = await self.head_and_results(request)
         # As JSON directly: FastAPI would validate and copy it, which takes longer than the search.
         return await json_response(pieces(head, results))
 
-    async def _search(self, request: SearchRequest) -> tuple[SearchResponse, Iterator[QueryResult]]:
+    async def head_and_results(self, request: SearchRequest) -> tuple[SearchResponse, Iterator[QueryResult]]:
         """The answer without its results, and the results apart."""
         num_queries, most = len(request.queries), self.args.max_answered_items
         if num_queries > self.args.max_queries:
@@ -179,7 +179,7 @@ class Router:
     )
     async def explain(self, request: ExplainRequest) -> ExplainResponse:
         """The component cosines and the gates of a query and some items."""
-        with _told(("queries[0]", "query")):
+        with told_over_http(("queries[0]", "query")):
             encoded = await asyncio.to_thread(self.encoder, [request.query.model_dump()])
             answers = await self.shards.ask("explain", encoded.state, request.items)
             return explained(self.index_facts["version"], answers, request.items)

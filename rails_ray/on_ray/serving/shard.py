@@ -127,12 +127,12 @@ class Shard:
     @of_identity
     async def search(self, query: AnyQuery, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
         """The wanted items of the shard for each query; fewer if exclusion leaves fewer."""
-        answer = await asyncio.to_thread(self._search, query, asked, exclude)
+        answer = await asyncio.to_thread(self.answer, query, asked, exclude)
         if sum(map(len, answer.item_ids)) >= MANY_ITEMS:
             give_back_soon()
         return answer
 
-    def _search(self, query: AnyQuery, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
+    def answer(self, query: AnyQuery, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
         wanted = asked.wanted(self._mask_of(exclude), self.device)
         found = self.searchable.search(self._here(query), wanted, asked.method, asked.widths)
         places = zip(found.item_rows.tolist(), found.num_found().tolist(), strict=True)

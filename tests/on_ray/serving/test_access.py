@@ -334,7 +334,7 @@ def test_a_body_can_be_let_go_in_the_moment_in_which_its_time_is_up(monkeypatch:
 
             def come() -> None:
                 outcome.append(f"{oldest._state.value} {oldest in app._waiting}")
-                app._wait_for(asyncio.timeout(1), 0, access)
+                app.wait_for(asyncio.timeout(1), 0, access)
                 outcome.append(f"{oldest in app._waiting}")
 
             loop.call_at(oldest.when() + 1e-6, come)

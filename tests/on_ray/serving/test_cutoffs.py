@@ -13,7 +13,7 @@ from rails_ray.cutoffs.policies import CoverageCutoff, MassCutoff, NucleusCutoff
 from rails_ray.errors import UnsupportedError
 from rails_ray.losses.exp_nce import exp_logit
 from rails_ray.on_ray.serving.cutoffs import Cutoffs
-from rails_ray.on_ray.serving.router import _told
+from rails_ray.on_ray.serving.router import told_over_http
 from rails_ray.on_ray.serving.schemas import CutoffInput
 from rails_ray.training.objectives import ContrastiveConfig
 from support.calibrations import BETA, STORED, drawn
@@ -101,7 +101,7 @@ def test_a_mass_is_of_the_losss_distribution_over_a_background(background: str |
 def test_what_a_version_lacks_is_409(cutoffs: Cutoffs, asked: CutoffInput, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         cutoffs.policy(asked, 9)
-    with pytest.raises(HTTPException) as told, _told():
+    with pytest.raises(HTTPException) as told, told_over_http():
         cutoffs.policy(asked, 9)
     assert told.value.status_code == 409
 
@@ -113,7 +113,7 @@ def test_what_a_version_lacks_is_409(cutoffs: Cutoffs, asked: CutoffInput, messa
     ],
 )
 def test_values_that_cannot_be_are_422(asked: CutoffInput, message: str) -> None:
-    with pytest.raises(HTTPException, match=message) as told, _told():
+    with pytest.raises(HTTPException, match=message) as told, told_over_http():
         CALIBRATED.policy(asked, 9)
     assert told.value.status_code == 422
 

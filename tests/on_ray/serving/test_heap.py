@@ -35,4 +35,4 @@ def test_what_is_free_is_given_back_a_moment_later(monkeypatch: pytest.MonkeyPat
 
 def test_another_c_library_is_asked_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heap.ctypes, "CDLL", lambda name: object())
-    heap._trim()
+    heap.trim()

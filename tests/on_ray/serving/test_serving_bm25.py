@@ -21,7 +21,7 @@ from rails_ray.recipes import by_name
 from rails_ray.storage import runs, versions
 from rails_ray.storage.filesystem import Storage
 from support.examples import write_text_data
-from support.s3_server import free_port
+from support.ports import free_port
 from support.served_version import ASKED, NO_CHUNKS, TEXTS
 
 pytestmark = [pytest.mark.cluster]

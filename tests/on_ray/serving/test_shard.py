@@ -64,7 +64,7 @@ def shard_without(folder: Path, column: str, p_x: int = 2) -> Shard:
 
 
 def asked(shard: Shard, method: str) -> list[list[str]]:
-    return shard._search(QUERY, Asked(method, Widths(num_candidates=10, num_per_embedding=10), 5), [[], []]).item_ids
+    return shard.answer(QUERY, Asked(method, Widths(num_candidates=10, num_per_embedding=10), 5), [[], []]).item_ids
 
 
 def test_without_the_average_other_methods_answer_as_ever(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_shard_that_fails_in_one_round_of_a_nucleus_is_in_neither(tmp_path: Pa
 
     def answer(failing: str | None, **fields: Any) -> SearchResponse:
         request = SearchRequest(queries=queries, cutoff={"nucleus": 0.9}, **fields)
-        head, results = asyncio.run(Router.func_or_class._search(router_of(tmp_path, failing), request))
+        head, results = asyncio.run(Router.func_or_class.head_and_results(router_of(tmp_path, failing), request))
         return head.model_copy(update={"results": list(results)})
 
     whole = answer(None)
@@ -230,7 +230,7 @@ def test_work_of_a_shard_is_not_done_where_it_answers_others(tmp_path: Path, mon
 def test_an_answer_travels_as_arrays(tmp_path: Path) -> None:
     shard = shard_without(tmp_path, "none")
     wanted = Asked("brute_force", Widths(), 5, np.zeros(2, dtype=np.float32), 1)
-    sent = pickle.dumps(shard._search(QUERY, wanted, [["i0", "elsewhere"], []]))
+    sent = pickle.dumps(shard.answer(QUERY, wanted, [["i0", "elsewhere"], []]))
     assert b"torch._utils" not in sent
     there = pickle.loads(sent)
     assert there.num_searched.tolist() == [29, 30]
