@@ -18,7 +18,17 @@ from rails_ray.recipes import RECIPES
 from rails_ray.similarities.states import AnyItems, AnyQuery
 from support.sources import ROOT, asked_about, imported, module_of, named, sources
 
-MATHEMATICS = ("encoders", "similarities", "kernels", "losses", "quantizers", "indexes", "retrieval", "cutoffs")
+MATHEMATICS = (
+    "encoders",
+    "similarities",
+    "kernels",
+    "losses",
+    "quantizers",
+    "indexes",
+    "retrieval",
+    "cutoffs",
+    "models",
+)
 
 
 def modules_of(*folders: str) -> list[str]:

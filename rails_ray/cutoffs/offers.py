@@ -43,7 +43,7 @@ class Offers:
         if self.training_logit is None:
             raise UnsupportedError(
                 "cut-offs nucleus and probability need a model that was trained by a softmax over items, got loss "
-                f"{self.trained_by}: take coverage, score or top_k"
+                f"{self.trained_by}: take {self._instead}"
             )
 
     def distribution(self, background: Background = UNIFORM) -> ScoreDistribution:
@@ -83,5 +83,28 @@ class Offers:
         if not self.has_trained_temperature:
             raise UnsupportedError(
                 f"cutoff mass needs a model with a trained tau_q, got one without (loss {self.trained_by}): take "
-                "coverage, nucleus, score or top_k"
+                f"{self._instead}"
             )
+
+    def check_score(self, score: float) -> None:
+        """Raises:
+        ValueError: if no score can be so high, or so low.
+        """
+        if self.has_bounded_scores and not -1 <= score <= 1:
+            raise ValueError(f"cutoff.score must be in [-1, 1], as scores of this model are, got {score:g}")
+
+    def check_bounded_scores(self) -> None:
+        """Raises:
+        UnsupportedError: if scores may be any number, of which calibration knows no distribution.
+        """
+        if not self.has_bounded_scores:
+            raise UnsupportedError(
+                "calibration needs scores in [-1, 1], got a model whose scores may be any number (loss "
+                f"{self.trained_by}): take {self._instead}"
+            )
+
+    @property
+    def _instead(self) -> str:
+        """Cut-offs that such a model can have, beside mass."""
+        has = {"coverage": self.has_bounded_scores, "nucleus": self.training_logit is not None, "score": True}
+        return f"{', '.join(name for name, can in has.items() if can)} or top_k"

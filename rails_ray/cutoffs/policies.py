@@ -96,8 +96,8 @@ class ScoreCutoff(Limits):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not -1 <= self.score <= 1:
-            raise ValueError(f"score must be in [-1, 1], got {self.score}")
+        if not math.isfinite(self.score):
+            raise ValueError(f"score must be a number, got {self.score}")
 
     def floor(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
         return np.full(len(temperature), self.score, dtype=np.float64)

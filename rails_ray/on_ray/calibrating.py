@@ -8,7 +8,6 @@ from rails_ray.build import family
 from rails_ray.config import DataConfig
 from rails_ray.cutoffs.calibration import NUM_SEGMENTS, Calibration
 from rails_ray.cutoffs.offers import BACKGROUNDS
-from rails_ray.errors import UnsupportedError
 from rails_ray.evaluation.calibrating import CalibrationReport, fitted_background, positives_of, report_on
 from rails_ray.evaluation.ranking import Ranking, rank_all
 from rails_ray.evaluation.report import LONGEST_LIST
@@ -73,11 +72,7 @@ def _calibrate(
 ) -> CalibrationReport:
     store = Storage(storage)
     found = VersionQueries.read(store, version, data)
-    if not family(found.config).offers.has_bounded_scores:
-        raise UnsupportedError(
-            "calibration needs scores in [-1, 1], got a model whose similarity.values are logits: train one with "
-            "probability, or cut by top_k"
-        )
+    family(found.config).offers.check_bounded_scores()
 
     def ranked(split: str) -> Ranking:
         return rank_all(found.model, found.items, found.queries(split), min(LONGEST_LIST, len(found.items)))

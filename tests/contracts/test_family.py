@@ -276,6 +276,10 @@ def test_cut_offs_are_what_it_offers(case: Case) -> None:
     with refused(False):
         cutoffs.policy(CutoffInput(coverage=0.5), num_items)  # of a version that is not calibrated
     cutoffs.policy(CutoffInput(score=0.1), num_items)
+    with nullcontext() if not offers.has_bounded_scores else pytest.raises(ValueError, match="as scores of this model"):
+        cutoffs.policy(CutoffInput(score=7.5), num_items)
+    with refused(offers.has_bounded_scores):
+        offers.check_bounded_scores()
     cutoffs.policy(CutoffInput(top_k=3), num_items)
     assert offers.trained_by
     assert offers.distribution(UNIFORM) is not None

@@ -193,7 +193,7 @@ def test_a_list_that_ends_above_the_threshold_is_truncated() -> None:
         (lambda: CoverageCutoff(0.0, calibration()), "coverage must be above 0 and below 1, got 0.0"),
         (lambda: probability(0.0), "probability must be above 0 and below 1, got 0.0"),
         (lambda: nucleus(-1.0), "nucleus must be above 0 and below 1, got -1.0"),
-        (lambda: ScoreCutoff(2.0), r"score must be in \[-1, 1\], got 2.0"),
+        (lambda: ScoreCutoff(float("nan")), "score must be a number, got nan"),
         (lambda: TopKCutoff(0), "top_k must be at least 1, got 0"),
         (
             lambda: CoverageCutoff(0.99, calibration(90)),

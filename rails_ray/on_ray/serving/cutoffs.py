@@ -145,6 +145,7 @@ class Cutoffs:
                 max_items=max_items,
             )
         if cutoff.score is not None:
+            self.offers.check_score(cutoff.score)
             return ScoreCutoff(cutoff.score, min_items=least, max_items=max_items)
         assert cutoff.top_k is not None
         return TopKCutoff(cutoff.top_k, min_items=least, max_items=max_items)

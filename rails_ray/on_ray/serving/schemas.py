@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, create_model, model_validator
 
 from rails_ray.data.forms import FORMS
-from rails_ray.data.forms.fields import LARGEST_INTEGER, LONGEST_ECHO, FieldDefinition, Finite, IdField, shortened
+from rails_ray.data.forms.fields import (
+    LARGEST_INTEGER,
+    LARGEST_NUMBER,
+    LONGEST_ECHO,
+    FieldDefinition,
+    Finite,
+    IdField,
+    shortened,
+)
 from rails_ray.item_ids import ItemId
 
 Between0And1 = Annotated[Finite, Field(gt=0, lt=1)]
@@ -97,7 +105,9 @@ class CutoffInput(_Strict):
     probability: Between0And1 | None = Field(
         None, description="Keep each item that holds at least this share of the softmax over all items."
     )
-    score: Annotated[Finite, Field(ge=-1, le=1)] | None = None
+    score: Annotated[Finite, Field(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)] | None = Field(
+        None, description="Keep what scores at least so much: in [-1, 1], unless an index has other scores."
+    )
     top_k: Count | None = None
     min_items: Annotated[int, Field(strict=True, ge=0, le=LARGEST_INTEGER)] = Field(
         0, description="Keep at least this many items, whatever their scores."

@@ -110,6 +110,7 @@ def test_what_a_version_lacks_is_409(cutoffs: Cutoffs, asked: CutoffInput, messa
     ("asked", "message"),
     [
         (CutoffInput(coverage=0.999), "coverage 0.999 needs at least 999 calibration queries, got 300: ask"),
+        (CutoffInput(score=1.5), r"cutoff\.score must be in \[-1, 1\], as scores of this model are, got 1\.5"),
     ],
 )
 def test_values_that_cannot_be_are_422(asked: CutoffInput, message: str) -> None:

@@ -133,6 +133,7 @@ ACCEPTED = [
     asking(cutoff={"nucleus": 0.5, "background": None}),
     asking(cutoff={"probability": 0.5}),
     asking(cutoff={"score": -1}),
+    asking(cutoff={"score": 37.5}),
     asking(cutoff={"top_k": 1, "max_items": None}),
 ]
 REFUSED = [
@@ -176,6 +177,7 @@ REFUSED = [
     asking(cutoff={"mass": 0.5, "score": 0}),
     asking(cutoff={"mass": 1}),
     asking(cutoff={"min_items": 1}),
+    asking(cutoff={"score": 1e7}),
     asking(cutoff={"score": 0, "min_items": -1}),
     asking(cutoff={"score": 0, "speed": 1}),
     asking(speed=1),

@@ -94,9 +94,11 @@ def test_excluded_items_and_items_by_score(server: Server) -> None:
     (best,) = results(server.search(queries=ASKED[:1], k=3))
     (others,) = results(server.search(queries=[{**ASKED[0], "exclude": best["items"]}], k=3))
     assert not set(others["items"]) & set(best["items"])
-    found = results(server.search(queries=ASKED, cutoff={"score": 1.0}))
-    for text, result in zip(TEXTS, found, strict=True):
-        assert result["num_kept"] == sum(score >= 1.0 for score in server.scores(text))
+    for threshold in (0.5, 2.0):  # scores are not in [-1, 1]
+        found = results(server.search(queries=ASKED, cutoff={"score": threshold}))
+        for text, result in zip(TEXTS, found, strict=True):
+            assert result["num_kept"] == sum(score >= threshold for score in server.scores(text))
+    assert found[1]["num_kept"] > 0, "or nothing was seen of scores above 1"
 
 
 def test_words_that_no_item_holds_are_told(server: Server) -> None:
@@ -119,7 +121,11 @@ def test_explanations_are_of_words(server: Server) -> None:
     ("body", "status", "message"),
     [
         ({"method": "two_pass"}, 422, "method must be one of brute_force for items that have terms, got 'two_pass'"),
-        ({"cutoff": {"nucleus": 0.5}}, 409, "need a model that was trained by a softmax over items, got loss none"),
+        (
+            {"cutoff": {"nucleus": 0.5}},
+            409,
+            "trained by a softmax over items, got loss none: take score or top_k",
+        ),
         ({"cutoff": {"mass": 0.5}}, 409, "cutoff mass needs a model with a trained tau_q"),
         ({"cutoff": {"coverage": 0.5}}, 409, "cutoff coverage needs a version that is calibrated"),
         ({"queries": [{"embedding": [1.0]}]}, 422, "queries[0] must be given by text for this index, got embedding"),
@@ -143,5 +149,5 @@ def test_a_run_and_its_version_are_evaluated_alike(server: Server) -> None:
 
 
 def test_scores_without_bounds_are_not_calibrated(server: Server) -> None:
-    with pytest.raises(UnsupportedError, match="scores"):
+    with pytest.raises(UnsupportedError, match=r"scores may be any number \(loss none\): take score or top_k"):
         on_ray.calibrate(str(server.root))

@@ -82,7 +82,7 @@ pytestmark = pytest.mark.cluster
         ({"queries": [{"text": "a"}], "cutoff": {"nucleus": 2}}, "cutoff.nucleus must be less than 1, got 2"),
         (
             {"queries": [{"text": "a"}], "cutoff": {"score": 1.5}},
-            "cutoff.score must be less than or equal to 1, got 1.5",
+            "cutoff.score must be in [-1, 1], as scores of this model are, got 1.5",
         ),
         (
             {"queries": [{"text": "a"}], "cutoff": {"score": 0.5, "min_items": -1}},
