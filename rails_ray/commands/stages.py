@@ -15,7 +15,11 @@ from rails_ray.on_ray.placing import Placing
 from rails_ray.recipes import by_name, names
 
 DEFAULT_RECIPE = "emoji-mol"
-RECIPE_HELP = f"One of {', '.join(names())}. Here mol stands for Mixture of Logits, dot for dot product."
+RECIPE_HELP = (
+    f"One of {', '.join(names())}. In a name, mol stands for Mixture of Logits and dot for dot product. "
+    "An option with a dot changes one field of the recipe. A .kind option replaces a part of the model: "
+    "`--encoder.kind transformer --help` shows the options of that kind; a wrong kind lists the right ones."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,11 +86,7 @@ class OfRecipe(Stored):
 
 @dataclass(frozen=True, kw_only=True)
 class Train(OfRecipe):
-    """Train a model by a recipe and store it as a run.
-
-    An option with a dot changes one field of the recipe. A --PART.kind option replaces a part of the model:
-    `--encoder.kind transformer --help` shows the options of that kind, and a wrong kind lists the right ones.
-    """
+    """Train a model by a recipe and store it as a run. Options change the recipe's fields."""
 
     def run(self) -> dict[str, Any]:
         load()
@@ -233,8 +233,7 @@ class Evaluate(Stored):
 @dataclass(frozen=True, kw_only=True)
 class Calibrate(Stored):
     """Calibrate a version's coverage cut-offs on one split of queries and measure them on another.
-
-    Restart a running server to use the calibration."""
+    Restart a running server to use them."""
 
     version: str | None = None
     """Version to calibrate, published or not. If left out: the current one."""
@@ -285,10 +284,7 @@ def _data(folder: str | None) -> DataConfig | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline(OfRecipe):
-    """Train, encode, evaluate, and publish the version if it is good enough compared with the current one.
-
-    The recipe's options work as in `rails-ray train`.
-    """
+    """Train, encode, evaluate, and publish the version if it is good enough compared with the current one."""
 
     shards: int = 2
     """Parts of the corpus that are searched in parallel."""
