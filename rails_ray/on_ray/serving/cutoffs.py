@@ -119,6 +119,7 @@ class Cutoffs:
         if cutoff.mass is not None:
             return MassCutoff(cutoff.mass, self._distribution(cutoff), min_items=least, max_items=max_items)
         if cutoff.coverage is not None:
+            self.offers.check_bounded_scores()
             if self.calibration is None:
                 raise UnsupportedError(
                     "cutoff coverage needs a version that is calibrated, got one that is not: run `rails-ray "

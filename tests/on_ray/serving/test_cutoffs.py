@@ -15,6 +15,7 @@ from rails_ray.losses.exp_nce import exp_logit
 from rails_ray.on_ray.serving.cutoffs import Cutoffs
 from rails_ray.on_ray.serving.router import told_over_http
 from rails_ray.on_ray.serving.schemas import CutoffInput
+from rails_ray.recipes.baselines import baseline_bm25
 from rails_ray.training.objectives import ContrastiveConfig
 from support.calibrations import BETA, STORED, drawn
 from support.examples import small_config
@@ -28,6 +29,8 @@ CALIBRATED = replace(PLAIN, calibration=CALIBRATION, stored=STORED_FITTED)
 UNTRAINED = Cutoffs(
     family(CONFIG.with_family(loss=ContrastiveConfig(kind="sampled_softmax"))).offers, num_items=60, version_mass=None
 )
+
+UNBOUNDED = Cutoffs(family(baseline_bm25()).offers, num_items=60, version_mass=None)
 
 
 def test_a_request_comes_before_the_deployment_and_that_before_the_version() -> None:
@@ -90,6 +93,11 @@ def test_a_mass_is_of_the_losss_distribution_over_a_background(background: str |
             PLAIN,
             CutoffInput(mass=0.8, background="fitted"),
             "background fitted needs a version that is calibrated, got one that is not: run `rails-ray calibrate`",
+        ),
+        (
+            UNBOUNDED,
+            CutoffInput(coverage=0.8),
+            r"calibration needs scores in \[-1, 1\], got a model whose .*: take score or top_k",
         ),
         (
             UNTRAINED,

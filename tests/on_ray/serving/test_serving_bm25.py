@@ -127,7 +127,7 @@ def test_explanations_are_of_words(server: Server) -> None:
             "trained by a softmax over items, got loss none: take score or top_k",
         ),
         ({"cutoff": {"mass": 0.5}}, 409, "cutoff mass needs a model with a trained tau_q"),
-        ({"cutoff": {"coverage": 0.5}}, 409, "cutoff coverage needs a version that is calibrated"),
+        ({"cutoff": {"coverage": 0.5}}, 409, "calibration needs scores in [-1, 1], got a model whose scores may be"),
         ({"queries": [{"embedding": [1.0]}]}, 422, "queries[0] must be given by text for this index, got embedding"),
         ({"queries": [{"text": "!"}]}, 422, "queries[0].text must hold a letter or a digit, got '!'"),
         ({"k": 61}, 422, "61"),
