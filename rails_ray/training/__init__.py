@@ -5,6 +5,7 @@
 | `step`       | encode, score, loss: one number from one batch                          |
 | `contrast`   | which items a query is compared with, on one worker or over all of them |
 | `objectives` | the losses, with what they have to learn beside them                    |
+| `terms`      | what is added to the loss of a batch: L_MI, GLaS                        |
 | `buckets`    | the step of a chunk of SOLAR, and its bucket recall                     |
 | `piece`      | one training on its own, and the way through it                         |
 | `loop`       | batches -> gradients -> weights, reporting by a callable                |
