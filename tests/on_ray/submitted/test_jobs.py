@@ -157,7 +157,7 @@ def test_a_working_dir_that_cannot_be_sent(head: HeadNode, tmp_path: Path) -> No
     with pytest.raises(
         ValueError,
         match=f"^working_dir, packed, must be within the cluster's size limit, got '{large}': .*[0-9].*: "
-        r"name what the job does not need in \.rayignore$",
+        r"list what the job does not need in \.rayignore$",
     ):
         submit(head, "true", working_dir=large)
     Path(large, "weights").unlink()  # pytest keeps the folders of three sessions
