@@ -210,10 +210,10 @@ def test_chunks_that_fail_are_named_and_the_others_can_be_served_if_asked(
     runs.write_checkpoint(store, "r/chunk-001", state.checkpoint_to_bytes(step, optimizer, facts, None))
 
     message = (
-        "all 3 pieces of run 'r' must be trained, got 2; chunk-001: weights of a chunk must be of seed 1, got those"
+        "all 3 pieces of run 'r' must be trained, got 2; chunk-001: weights of a chunk must be of seed 1, got"
     )
     for placing in (TASKS, Placing()):  # then for the missing one alone, by Ray Train
-        with pytest.raises(TrainingError, match=f"{message} of seed 1001"):
+        with pytest.raises(TrainingError, match=f"{message} seed 1001"):
             on_ray.train(run_config, root, run="r", placing=placing)
         assert runs.finished_pieces(store, "r") == ["chunk-000", "chunk-002"]
 
