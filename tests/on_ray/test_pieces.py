@@ -209,9 +209,7 @@ def test_chunks_that_fail_are_named_and_the_others_can_be_served_if_asked(
     facts = {"losses": [1.0], "validations": [], "seconds": 1.0}
     runs.write_checkpoint(store, "r/chunk-001", state.checkpoint_to_bytes(step, optimizer, facts, None))
 
-    message = (
-        "all 3 pieces of run 'r' must be trained, got 2; chunk-001: weights of a chunk must be of seed 1, got"
-    )
+    message = "all 3 pieces of run 'r' must be trained, got 2; chunk-001: weights of a chunk must be of seed 1, got"
     for placing in (TASKS, Placing()):  # then for the missing one alone, by Ray Train
         with pytest.raises(TrainingError, match=f"{message} seed 1001"):
             on_ray.train(run_config, root, run="r", placing=placing)
