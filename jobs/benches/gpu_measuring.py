@@ -192,7 +192,7 @@ def profiled(run: Callable[[], object]) -> dict[str, Any]:
         run()
         torch.cuda.synchronize()  # which is a cudaDeviceSynchronize and so not counted
     # As they are: to make `seen.events()` of the 200,000 of a search takes longer than ten searches.
-    events = seen.profiler.kineto_results.events()  # type: ignore[union-attr]
+    events = seen.profiler.kineto_results.events()
     on_gpu = [event for event in events if event.device_type() == DeviceType.CUDA]
     if not on_gpu:
         return {}
@@ -206,13 +206,17 @@ def profiled(run: Callable[[], object]) -> dict[str, Any]:
 
 def measured_limits(device: torch.device, is_small: bool) -> Limits:
     num_bytes, square = (SMALL_BYTES, SMALL_SQUARE) if is_small else (COPIED_BYTES, SQUARE)
-    source = torch.zeros(num_bytes // 4, device=device)
-    target = torch.empty_like(source)
-    latency, _ = median_ms(lambda: target.copy_(source), device, is_small)
-    del source, target
+    latency = _copy_ms(num_bytes, device, is_small)
     precisions = DTYPES if device.type == "cuda" else {name: DTYPES[name] for name in DTYPES if name != "tf32"}
     rates = {name: _product_rate(name, square, device, is_small) for name in precisions}
     return Limits(2 * num_bytes / latency * 1000, rates)
+
+
+def _copy_ms(num_bytes: int, device: torch.device, is_small: bool) -> float:
+    source = torch.zeros(num_bytes // 4, device=device)
+    target = torch.empty_like(source)
+    latency, _ = median_ms(lambda: target.copy_(source), device, is_small)
+    return latency
 
 
 def _product_rate(precision: str, square: int, device: torch.device, is_small: bool) -> float:

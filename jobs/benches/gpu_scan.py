@@ -26,7 +26,7 @@ from rails_ray.losses.mutual_information import mutual_information
 from rails_ray.retrieval.approximate import Approximate, Lists
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.retrieval.two_pass import TwoPass
-from rails_ray.similarities import Scored, Similarity
+from rails_ray.similarities import Scorer
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.similarities.states import ItemState, QueryState, concatenate, take, tensors_of
@@ -61,6 +61,9 @@ SHAPES = {
 }
 
 
+Compared = MixtureOfLogits | DotProduct
+
+
 class Asked(NamedTuple):
     """A method, and what is told to it.
 
@@ -91,7 +94,7 @@ class Corpus(NamedTuple):
     queries: of which the first B are asked.
     """
 
-    similarity: Similarity
+    similarity: Compared
     items: ItemState
     queries: QueryState
 
@@ -126,40 +129,26 @@ def methods(shape: Shape, bench: Bench) -> Iterator[Asked]:
     yield Asked("dot_product", "plain")
 
 
-def search(asked: Asked, similarity: Similarity, items: ItemState) -> Callable[[QueryState, int], Answer]:
+def search(asked: Asked, similarity: Compared, items: ItemState) -> Callable[[QueryState, int], Answer]:
     """A method that is ready to search, as a shard has it; all of this bench's calls into retrieval are here."""
+    scorer: Scorer = similarity.prepared()
+    if asked.gate_precision and isinstance(similarity, MixtureOfLogits):
+        scorer = similarity.prepared(torch.bfloat16)
     retriever: Any
     match asked.method:
         case "brute_force" | "dot_product":
-            scored = similarity if not asked.gate_precision else InBfloat16(similarity)
-            retriever = BruteForce(scored, items, prune=asked.width == "pruned")
+            retriever = BruteForce(scorer, items, prune=asked.width == "pruned")
         case "two_pass":
-            retriever = TwoPass(similarity, items, asked.num_per_embedding)
+            retriever = TwoPass(scorer, items, asked.num_per_embedding)
         case _:
             lists = Lists(num_per_embedding=asked.num_per_embedding, num_by_average=asked.num_by_average)
-            retriever = Approximate(similarity, items, lists)
+            retriever = Approximate(scorer, items, lists)
 
     def answer(query: QueryState, k: int) -> Answer:
         found = retriever.search(query, Wanted(k))
         return Answer(found.item_rows, found.num_scored)
 
     return answer
-
-
-class InBfloat16:
-    """A mixture whose gate products are in bfloat16."""
-
-    def __init__(self, similarity: Any) -> None:
-        self.num_components = similarity.num_components
-        self.similarity = similarity
-
-    def scores(self, query: QueryState, items: ItemState, floor: Tensor | None = None) -> Tensor:
-        scores: Tensor = self.similarity.scores(query, items, floor, torch.bfloat16)
-        return scores
-
-    def __call__(self, query: QueryState, items: ItemState) -> Scored:
-        scored: Scored = self.similarity(query, items)
-        return scored
 
 
 def measured(

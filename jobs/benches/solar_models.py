@@ -21,10 +21,10 @@ from rails_ray.evaluation.metrics import attainable_precision, precision, recall
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.indexes.inverted import InvertedIndex, top_buckets
 from rails_ray.models.solar import Solar, predicted_buckets
+from rails_ray.quantizers.item_codes import ItemCodes
 from rails_ray.recipes import by_name
 from rails_ray.retrieval.searchable import ByCodes, ByComponents, Widths
 from rails_ray.similarities.states import Tables
-from rails_ray.storage.codes import ItemCodes
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.loop import train
 from rails_ray.wanted import Wanted

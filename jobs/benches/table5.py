@@ -180,11 +180,11 @@ Ask = tuple[str, str, Callable[[], Found | Tensor]]
 
 def methods(shape: Shape, trained: Trained, query: QueryState) -> Iterator[Ask]:
     """The product's own."""
-    scored, index = trained.similarity, trained.index
+    scored, index = trained.similarity.prepared(), trained.index
     num_pairs = shape.components[0] * shape.components[1]
     made: list[tuple[str, str, Retriever]] = [
         ("brute_force", "plain", BruteForce(scored, index, prune=False)),
-        ("brute_force", "bf16 gates", BruteForce(InBfloat16(scored), index, prune=False)),
+        ("brute_force", "bf16 gates", BruteForce(trained.similarity.prepared(torch.bfloat16), index, prune=False)),
         ("brute_force", "pruned", BruteForce(scored, index)),
         ("two_pass", "10", TwoPass(scored, index, 10)),
         ("two_pass", "100", TwoPass(scored, index, 100)),
@@ -201,20 +201,6 @@ def methods(shape: Shape, trained: Trained, query: QueryState) -> Iterator[Ask]:
     ]
     for method, width, retriever in made:
         yield method, width, partial(retriever.search, query, Wanted(K))
-
-
-class InBfloat16:
-    """A mixture whose gate products are in bfloat16."""
-
-    def __init__(self, similarity: MixtureOfLogits) -> None:
-        self.num_components = similarity.num_components
-        self.similarity = similarity
-
-    def scores(self, query: QueryState, items: ItemState, floor: Tensor | None = None) -> Tensor:
-        return self.similarity.scores(query, items, floor, torch.bfloat16)
-
-    def __call__(self, query: QueryState, items: ItemState) -> object:
-        return self.similarity(query, items)
 
 
 def naive_methods(shape: Shape, trained: Trained, asked: Tensor) -> Iterator[Ask]:

@@ -28,7 +28,7 @@ def read_corpus(config: RunConfig, storage: Storage) -> Corpus:
     """
     own = family(with_data(config, config.data))
     corpus = own.form.corpus(_folder(config, storage))
-    own.check_items(corpus.items["item_id"].to_pylist())
+    own.with_items(corpus.items["item_id"].to_pylist())
     return corpus
 
 

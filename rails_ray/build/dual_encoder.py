@@ -95,13 +95,7 @@ class DualEncoderFamily(Family):
             width=self.own.components.width,
         )
 
-    def completed(self, read: DataSet) -> RunConfig:
-        return self._with_items(read.item_ids)
-
-    def check_items(self, item_ids: list[str] | list[int]) -> None:
-        self._with_items(item_ids)
-
-    def _with_items(self, item_ids: list[str] | list[int]) -> RunConfig:
+    def with_items(self, item_ids: list[str] | list[int]) -> RunConfig:
         """The config, with the items filled in if the model has a row for each of them."""
         encoder, folder = self.own.encoder, self.config.data.folder
         if not isinstance(encoder, SasrecConfig):

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from rails_ray.build.items import ByModel, Fitting, ItemEncoder
+from rails_ray.build.items import ByModel, Fit, Fitting, ItemEncoder
 from rails_ray.config import RunConfig
 from rails_ray.cutoffs.offers import Offers
 from rails_ray.data.dataset import DataSet
@@ -49,7 +49,7 @@ class Family(ABC):
         Raises:
             ValueError: if it was completed from other data, or names sizes that these data do not have.
         """
-        return self.config
+        return self.with_items(read.item_ids)
 
     def check_can_be_asked(self, read: DataSet) -> None:
         """Check that the model of a trained run can be asked about a data set.
@@ -59,12 +59,13 @@ class Family(ABC):
         """
         self.completed(read)
 
-    def check_items(self, item_ids: list[str] | list[int]) -> None:  # noqa: B027 - most models take any
-        """Check that the model of a trained run can encode items.
+    def with_items(self, item_ids: list[str] | list[int]) -> RunConfig:
+        """The config, completed from these items if the model has a row for each item.
 
         Raises:
             ValueError: if a row of the model is another item there.
         """
+        return self.config
 
     # Training
 
@@ -113,23 +114,19 @@ class Family(ABC):
         """Whether an item's state is computed from its input. That takes the model, and a GPU if there is one."""
         return True
 
-    def fitting_facts(self, asked: Fitting) -> dict[str, str]:
-        """What decides the artefact beside run and items.
+    def fit(self, asked: Fitting) -> Fit:
+        """Decide what the map of items needs beside the model.
 
         Raises:
             ValueError: if it cannot be made as asked.
         """
         asked.need_least_loaded(self.config.name)
-        return {}
-
-    def fit(self, asked: Fitting) -> None:  # noqa: B027 - most need nothing
-        """Make what the map of items needs beside the model and store it in the version's folder, unless it is there
-        already or nothing is needed."""
+        return Fit()
 
     def item_encoder(
         self, storage: Storage, folder: str, weights: Iterable[tuple[str, bytes]], device: str
     ) -> ItemEncoder:
-        """What maps items to their states, once `fit` has ended.
+        """What maps items to their states, once what `fit` decided is stored.
 
         Args:
             folder: the version's folder.

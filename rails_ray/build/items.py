@@ -5,7 +5,7 @@ with the model, each block of items is then mapped to its state, whatever the ot
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -45,6 +45,18 @@ class Fitting:
             raise ValueError(
                 f"new_codes predicted needs items with texts and codes, got run {self.run.name!r} of {name}"
             )
+
+
+@dataclass(frozen=True)
+class Fit:
+    """An artefact that is decided on, but not made.
+
+    facts: what it depends on beside run and items.
+    store: makes it and stores it in the version's folder, unless it is there already or nothing is needed.
+    """
+
+    facts: dict[str, str] = field(default_factory=dict)
+    store: Callable[[], None] = lambda: None
 
 
 @runtime_checkable

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from rails_ray.build.family import Family
-from rails_ray.build.items import Fitting, ItemEncoder
+from rails_ray.build.items import Fit, Fitting, ItemEncoder
 from rails_ray.config import RunConfig
 from rails_ray.config.solar import SolarConfig
 from rails_ray.cutoffs.distributions import BetaDistribution
@@ -21,13 +21,13 @@ from rails_ray.data.dataset import SPLITS, DataSet, ItemLists, Queries, SparseRo
 from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.encoders.solar import USUAL_BUCKETS, Chunk, ChunksConfig, chunk_seed
 from rails_ray.models import Model
-from rails_ray.models.solar import Predicted, Solar, predicted_buckets
+from rails_ray.models.solar import CodedItems, Predicted, Solar, predicted_buckets
 from rails_ray.quantizers import random_codes
+from rails_ray.quantizers.item_codes import ItemCodes
 from rails_ray.retrieval.searchable import ByCodes
 from rails_ray.similarities.look_up import LookUp
 from rails_ray.similarities.states import AnyItems, Codes
 from rails_ray.storage import codes, runs, versions
-from rails_ray.storage.codes import ItemCodes
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded, Manifest
 from rails_ray.storage.runs import Run
@@ -50,12 +50,12 @@ class ChunkTraining:
 
 @dataclass(frozen=True)
 class ByCode:
-    """The contract of `ItemEncoder`: items are looked up."""
+    """The contract of `ItemEncoder`: the model looks items up, for which it needs no weights."""
 
     codes: ItemCodes
 
     def __call__(self, item_ids: Sequence[Any], inputs: Any) -> AnyItems:
-        return Codes(self.codes.of(item_ids).tensor)
+        return Solar.encode_items(CodedItems(item_ids, self.codes))
 
 
 @dataclass(frozen=True)
@@ -108,15 +108,16 @@ class SolarFamily(Family):
         """Never: items' codes are looked up."""
         return False
 
-    def fitting_facts(self, asked: Fitting) -> dict[str, str]:
+    def fit(self, asked: Fitting) -> Fit:
+        """A version's codes are chosen when its encoding first begins."""
         if pa.types.is_integer(asked.items["input"].type):
             asked.need_least_loaded(self.config.name)
-        return {"new_codes": asked.new_codes}
 
-    def fit(self, asked: Fitting) -> None:
-        """Store the codes of a version's items, chosen when its encoding first begins."""
-        if not codes.exist(asked.storage, asked.folder):
-            codes.write(asked.storage, asked.folder, self._chosen(asked))
+        def store() -> None:
+            if not codes.exist(asked.storage, asked.folder):
+                codes.write(asked.storage, asked.folder, self._chosen(asked))
+
+        return Fit({"new_codes": asked.new_codes}, store)
 
     def _chosen(self, asked: Fitting) -> ItemCodes:
         """Each item's code: the run's, or else the current version's, or else a new one."""
@@ -142,7 +143,7 @@ class SolarFamily(Family):
 
     def run_items(self, storage: Storage, run: str, model: Model, data: DataSet) -> AnyItems:
         own, _ = self.codes_of(codes.read(storage, f"runs/{run}"), data.item_ids)
-        return Codes(own.tensor)
+        return ByCode(own)(data.item_ids, None)
 
     def model_facts(self, described: Encoded) -> dict[str, int]:
         """How many chunks the model has and should have."""

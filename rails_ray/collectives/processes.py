@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import start_processes
 
 Result = TypeVar("Result")
 
@@ -31,7 +31,7 @@ def in_processes(
     with tempfile.TemporaryDirectory(prefix="rails-ray-") as folder:
         arguments = (num_workers, timeout_s, backend, folder, work)
         # New processes as with spawn, but whoever starts many can have them import once: `set_forkserver_preload`.
-        mp.start_processes(_work, arguments, num_workers, start_method="forkserver")  # type: ignore[attr-defined,no-untyped-call]
+        start_processes(_work, arguments, num_workers, start_method="forkserver")
         return [pickle.loads(Path(folder, str(rank)).read_bytes()) for rank in range(num_workers)]
 
 

@@ -16,6 +16,8 @@ and item.
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -25,6 +27,7 @@ from torch import Tensor
 
 BLOCK_PAIRS = 2**19  # B * x * P of a block: its cosines take 2 MB, which stay in the cache through the gate
 LARGEST_EXPONENT = 60.0  # e^60 is far from the end of float32, and so is a sum of P of them
+KEPT_NUMBERS = 2**24  # 64 MB: what a search of more candidates takes, it gives back
 PRUNED_SHARE = 0.6  # of a block's items must need a gate for gathering them to cost more than it saves
 
 
@@ -45,32 +48,24 @@ def plain_scores(
     v: Float[Tensor, "X P"],
     gate: Gate,
 ) -> Float[Tensor, "B X"]:
-    """The equation, term by term and all at once: what `scores` must equal."""
+    """The equation, term by term and all at once: what `MolScan` must equal."""
     cosines = torch.einsum("bqd,xpd->bxqp", f, g).flatten(start_dim=2)  # [B, X, P]
     hidden = F.silu(F.linear(cosines / gate.temperature, gate.first, gate.first_bias))
     z = u[:, None] * v + F.linear(hidden, gate.second, gate.second_bias)
     return (F.softmax(z * torch.sigmoid(z), dim=-1) * cosines).sum(dim=-1)
 
 
-def scores(
-    f: Float[Tensor, "B P_Q d"],
-    u: Float[Tensor, "B P"],
-    g: Float[Tensor, "X P_X d"],
-    v: Float[Tensor, "X P"],
-    gate: Gate,
-    *,
-    floor: Float[Tensor, " B"] | None = None,
-    gate_dtype: torch.dtype = torch.float32,
-) -> Float[Tensor, "B X"]:
-    """Scores of all items for each query.
+class MolScan:
+    """A gate that is ready to score: its weights as blocks read them, and memory that searches share.
+
+    Several threads may search at once; each takes memory of its own, which the next search uses again.
 
     Args:
-        g, v: item states in any floating dtype; they are widened block by block.
-        floor: items whose largest cosine lies below it may get -inf in place of their score.
-        gate_dtype: dtype of the products with W1 and W2, which are most of the arithmetic. In any dtype a score is a
-            convex mixture of the item's cosines in full precision; only their spread limits how far it moves. W1 reads
-            cosines / tau, so errors grow with 1 / tau, with the weights and with short components, whose cosines are
-            large. With initial weights in bfloat16, the largest error of 9,600 scores is
+        num_components: (P_Q, P_X).
+        gate_dtype: dtype of the products with W1 and W2, which are most of the arithmetic; by default the weights' own.
+            In any dtype a score is a convex mixture of the item's cosines in full precision; only their spread limits
+            how far it moves. W1 reads cosines / tau, so errors grow with 1 / tau, with the weights and with short
+            components, whose cosines are large. With initial weights in bfloat16, the largest error of 9,600 scores is
 
                 P_Q x P_X x d    tau .2     tau .05    tau .02    tau .01
                 8 x 8 x 32       .0002      .0013      .005       .011
@@ -78,73 +73,106 @@ def scores(
 
             Four times these weights raise 8 x 8 x 32 at tau .05 to .044, and 2 x 3 x 4 at tau .01 to 1.04.
     """
-    (num_queries, num_query_components, _), (num_items, num_item_components, _) = f.shape, g.shape
-    found = f.new_empty(num_queries, num_items)
-    if not found.numel():
+
+    def __init__(self, gate: Gate, num_components: tuple[int, int], gate_dtype: torch.dtype | None = None) -> None:
+        self.weights = _prepared(gate, _by_item_component(*num_components, gate.first.device), gate_dtype)
+        self._idle: list[_Workspace] = []
+
+    def scores(
+        self,
+        f: Float[Tensor, "B P_Q d"],
+        u: Float[Tensor, "B P"],
+        g: Float[Tensor, "X P_X d"],
+        v: Float[Tensor, "X P"],
+        floor: Float[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B X"]:
+        """Scores of all items for each query.
+
+        Args:
+            g, v: item states in any floating dtype; they are widened block by block.
+            floor: items whose largest cosine lies below it may get -inf in place of their score.
+        """
+        num_queries, (num_items, num_item_components, _) = len(f), g.shape
+        found = f.new_empty(num_queries, num_items)
+        if not found.numel():
+            return found
+        order = self.weights.order
+        queries = f.transpose(0, 1).flatten(end_dim=1)  # [P_Q * B, d]
+        u = u[:, order].T.unsqueeze(2)  # [P, B, 1]
+        size = min(max(BLOCK_PAIRS // u.numel(), 1), num_items)
+        with self._workspace() as space:
+            for first in range(0, num_items, size):
+                end = min(first + size, num_items)
+                shape = (u.shape[0], num_queries, end - first)
+                cosines = space.of("cosines", shape[0], math.prod(shape[1:]))  # [P, N]
+                each = cosines.view(num_item_components, len(queries), end - first)
+                items = g[first:end].to(f.dtype)
+                for p_x in range(num_item_components):
+                    torch.mm(queries, items[:, p_x].T, out=each[p_x])
+                v_block = v[first:end].to(f.dtype)[:, order].T.contiguous().unsqueeze(1)  # [P, 1, x]
+                found[:, first:end] = _block(cosines.view(shape), u, v_block, self.weights, floor, space)
         return found
-    weights = _prepared(gate, _by_item_component(num_query_components, num_item_components, u.device), gate_dtype)
-    queries = f.transpose(0, 1).flatten(end_dim=1)  # [P_Q * B, d]
-    u = u[:, weights.order].T.unsqueeze(2)  # [P, B, 1]
-    size = min(max(BLOCK_PAIRS // u.numel(), 1), num_items)
-    space = _Workspace(gate, num_queries * size, f)
-    for first in range(0, num_items, size):
-        end = min(first + size, num_items)
-        shape = (u.shape[0], num_queries, end - first)
-        cosines = space.of("cosines", shape[0], math.prod(shape[1:]))  # [P, N]
-        each = cosines.view(num_item_components, len(queries), end - first)
-        items = g[first:end].to(f.dtype)
-        for p_x in range(num_item_components):
-            torch.mm(queries, items[:, p_x].T, out=each[p_x])
-        v_block = v[first:end].to(f.dtype)[:, weights.order].T.contiguous().unsqueeze(1)  # [P, 1, x]
-        found[:, first:end] = _block(cosines.view(shape), u, v_block, weights, floor, space)
-    return found
 
+    def candidate_scores(
+        self,
+        f: Float[Tensor, "B P_Q d"],
+        u: Float[Tensor, "B P"],
+        g: Float[Tensor, "B C P_X d"],
+        v: Float[Tensor, "B C P"],
+        floor: Float[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B C"]:
+        """Scores of each query's own candidates, which the caller has gathered.
 
-def candidate_scores(
-    f: Float[Tensor, "B P_Q d"],
-    u: Float[Tensor, "B P"],
-    g: Float[Tensor, "B C P_X d"],
-    v: Float[Tensor, "B C P"],
-    gate: Gate,
-    floor: Float[Tensor, " B"] | None = None,
-) -> Float[Tensor, "B C"]:
-    """Scores of each query's own candidates, which the caller has gathered.
+        Args:
+            floor: as in `scores`.
+        """
+        num_queries, num_candidates, _, width = g.shape
+        if not num_queries * num_candidates:
+            return f.new_empty(num_queries, num_candidates)
+        weights, num_columns = self.weights, num_queries * num_candidates
+        products = torch.bmm(g.to(f.dtype).reshape(num_queries, -1, width), f.transpose(1, 2))  # [B, C * P_X, P_Q]
+        u, v = u[:, weights.order], v.to(f.dtype)[:, :, weights.order]
+        with self._workspace() as space:
+            cosines = space.of("cosines", u.shape[1], num_columns)
+            cosines.copy_(products.view(num_columns, -1).T)
+            if floor is not None:
+                pruned = _pruned(cosines, u.T, v.flatten(end_dim=1).T, weights, floor, space)
+                if pruned is not None:
+                    return pruned
+            z = space.of("z", u.shape[1], num_columns)
+            z.copy_((u.unsqueeze(1) * v).flatten(end_dim=1).T)
+            mixed = _mixture(cosines, z.add_(weights.second_bias[:, :, 0]), weights, space)
+            return mixed.view(num_queries, num_candidates)
 
-    Args:
-        floor: as in `scores`.
-    """
-    num_queries, num_candidates, num_item_components, width = g.shape
-    if not num_queries * num_candidates:
-        return f.new_empty(num_queries, num_candidates)
-    num_columns = num_queries * num_candidates
-    weights = _prepared(gate, _by_item_component(f.shape[1], num_item_components, u.device), f.dtype)
-    space = _Workspace(gate, num_columns, f)
-    products = torch.bmm(g.to(f.dtype).reshape(num_queries, -1, width), f.transpose(1, 2))  # [B, C * P_X, P_Q]
-    cosines = space.of("cosines", u.shape[1], num_columns)
-    cosines.copy_(products.view(num_columns, -1).T)
-    u, v = u[:, weights.order], v.to(f.dtype)[:, :, weights.order]
-    if floor is not None:
-        pruned = _pruned(cosines, u.T, v.flatten(end_dim=1).T, weights, floor, space)
-        if pruned is not None:
-            return pruned
-    z = space.of("z", u.shape[1], num_columns)
-    z.copy_((u.unsqueeze(1) * v).flatten(end_dim=1).T)
-    mixed = _mixture(cosines, z.add_(weights.second_bias[:, :, 0]), weights, space)
-    return mixed.view(num_queries, num_candidates)
+    @contextmanager
+    def _workspace(self) -> Iterator["_Workspace"]:
+        try:
+            space = self._idle.pop()
+        except IndexError:
+            space = _Workspace(self.weights.second_bias)
+        yield space
+        if len(space) <= KEPT_NUMBERS:
+            self._idle.append(space)
 
 
 class _Workspace:
-    """Memory that all blocks share: asking the system for megabytes again and again takes longer than filling them."""
+    """Memory of one search at a time: asking the system for megabytes again and again takes longer than filling them.
 
-    def __init__(self, gate: Gate, most_columns: int, like: Tensor) -> None:
-        num_hidden, num_pairs = gate.first.shape
-        self.memory = {
-            name: like.new_empty(rows * most_columns)
-            for name, rows in (("cosines", num_pairs), ("hidden", num_hidden), ("z", num_pairs), ("gates", num_pairs))
-        }
+    Args:
+        like: a tensor of the same dtype and device.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self.memory = {name: like.new_empty(0) for name in ("cosines", "hidden", "z", "gates")}
+
+    def __len__(self) -> int:
+        """How many numbers it holds."""
+        return sum(map(len, self.memory.values()))
 
     def of(self, name: str, rows: int, columns: int) -> Tensor:
         """An array [rows, columns] that lasts until the same one is asked for again."""
+        if len(self.memory[name]) < rows * columns:
+            self.memory[name] = self.memory[name].new_empty(rows * columns)
         return self.memory[name][: rows * columns].view(rows, columns)
 
 
@@ -164,10 +192,11 @@ def _by_item_component(num_query_components: int, num_item_components: int, devi
     return pairs.view(num_query_components, num_item_components).T.flatten()
 
 
-def _prepared(gate: Gate, order: Int[Tensor, " P"], dtype: torch.dtype) -> _Prepared:
+def _prepared(gate: Gate, order: Int[Tensor, " P"], dtype: torch.dtype | None) -> _Prepared:
+    dtype = dtype or gate.first.dtype
     return _Prepared(
         first=(gate.first[:, order] / gate.temperature).to(dtype),
-        first_bias=gate.first_bias.unsqueeze(1),
+        first_bias=gate.first_bias.unsqueeze(1).clone(),
         second=gate.second[order].to(dtype),
         second_bias=gate.second_bias[order].view(-1, 1, 1),
         order=order,

@@ -32,7 +32,7 @@ class Features(Protocol):
 class Model(Protocol):
     """Encodes queries and items; a module, whose weights lie beside the config of its run."""
 
-    similarity: Any  # a `Similarity` of its states, which no type can say of a module
+    similarity: Any  # a `Scorer` of its states, which no type can say of a module
 
     @property
     def form(self) -> str:

@@ -3,7 +3,7 @@
 Axes: B queries, K chunks, R buckets, N texts.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rails_ray.encoders.bags import Bags, num_known
 from rails_ray.encoders.solar import Chunk, ChunksConfig, Vectors, tokens_of
+from rails_ray.quantizers.item_codes import ItemCodes
 from rails_ray.similarities.look_up import LookUp, LookUpConfig
 from rails_ray.similarities.states import Codes, Tables
 
@@ -21,8 +22,16 @@ NUM_PREDICTED = 10  # buckets of a chunk, from which their loads choose a new it
 BATCH_SIZE = 128  # texts at a time for which buckets are predicted
 
 
+@dataclass(frozen=True)
+class CodedItems:
+    """What the model reads of items: their ids, and the codes among which it finds theirs."""
+
+    item_ids: Sequence[Any]
+    known: ItemCodes
+
+
 class Solar(nn.Module):
-    """What is served: the trained chunks. It has the surface of `Model` for queries; its items are codes.
+    """The contract of `Model`: what is served.
 
     Args:
         chunks: the trained chunks by number; a missing chunk counts nothing.
@@ -88,13 +97,19 @@ class Solar(nn.Module):
     def query_state(self, representation: Any) -> Tables:
         raise ValueError("a query of SOLAR must be a text, features or a vector, got a representation")
 
-    def item_features(self, inputs: Any) -> Codes:
-        """Features of items, from their codes [X, K]."""
-        return Codes(torch.as_tensor(inputs))
+    @staticmethod
+    def item_features(inputs: CodedItems) -> CodedItems:
+        """The ids themselves."""
+        return inputs
 
-    def encode_items(self, features: Codes) -> Codes:
-        """The codes themselves: an item has no encoder."""
-        return features
+    @staticmethod
+    def encode_items(features: CodedItems) -> Codes:
+        """Look the items up. An item has no encoder, so that this needs no chunk.
+
+        Raises:
+            DamagedError: if an item has no code.
+        """
+        return Codes(features.known.of(features.item_ids).tensor)
 
 
 @dataclass(frozen=True)

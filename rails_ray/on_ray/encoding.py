@@ -98,7 +98,7 @@ def encode(
         new_codes=new_codes,
         remotely=_remotely,
     )
-    facts = own.fitting_facts(fitting)
+    artefact = own.fit(fitting)
     if not own.encodes_inputs:
         use_gpu = False  # nothing is left to compute
     elif use_gpu is None:
@@ -115,12 +115,12 @@ def encode(
             "items": _digest(items),
             "num_shards": num_shards,
             "part_items": part_items,
-            **facts,
+            **artefact.facts,
         },
     )
     if parts.is_finished(store, version):
         return manifest.read_encoded(store, version)
-    own.fit(fitting)
+    artefact.store()
     written = parts.rows_written(store, version)
     missing = [part for part in planned if part.first_row not in written]
 

@@ -24,7 +24,7 @@ from rails_ray.retrieval.certificate import rounding_slack
 from rails_ray.retrieval.checks import check_items, check_query, check_width
 from rails_ray.retrieval.rescore import candidate_scores
 from rails_ray.scan import Scan
-from rails_ray.similarities import Similarity
+from rails_ray.similarities import Scorer
 from rails_ray.similarities.states import ItemState, QueryState
 from rails_ray.wanted import Found, Wanted
 
@@ -66,7 +66,7 @@ class Approximate:
     """
 
     def __init__(
-        self, similarity: Similarity, items: ItemState, lists: Lists, first_stage: FirstStage | None = None
+        self, similarity: Scorer, items: ItemState, lists: Lists, first_stage: FirstStage | None = None
     ) -> None:
         check_items(similarity, items)
         first_stage = first_stage or FirstStage(items)

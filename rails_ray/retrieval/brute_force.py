@@ -22,7 +22,7 @@ from rails_ray.masks import Mask
 from rails_ray.retrieval.certificate import rounding_slack
 from rails_ray.retrieval.checks import check_items, check_query
 from rails_ray.scan import Scan
-from rails_ray.similarities import Similarity
+from rails_ray.similarities import Scorer
 from rails_ray.similarities.states import ItemState, QueryState, take
 from rails_ray.wanted import Found, Wanted
 
@@ -34,7 +34,7 @@ class BruteForce:
 
     is_exact = True
 
-    def __init__(self, similarity: Similarity, items: ItemState, *, prune: bool = True) -> None:
+    def __init__(self, similarity: Scorer, items: ItemState, *, prune: bool = True) -> None:
         check_items(similarity, items)
         self.similarity = similarity
         self.items = items

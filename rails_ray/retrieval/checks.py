@@ -1,10 +1,10 @@
 """What every search asks of its arguments before it starts."""
 
-from rails_ray.similarities import Similarity
+from rails_ray.similarities import Scorer
 from rails_ray.similarities.states import ItemState, QueryState
 
 
-def check_query(query: QueryState, similarity: Similarity, items: ItemState) -> None:
+def check_query(query: QueryState, similarity: Scorer, items: ItemState) -> None:
     """Raises:
     ValueError: if the query is not finite or not of the components that the items match.
     """
@@ -22,7 +22,7 @@ def check_query(query: QueryState, similarity: Similarity, items: ItemState) -> 
             raise ValueError(f"query {name} must be finite, got NaN or infinity in query {line}")
 
 
-def check_items(similarity: Similarity, items: ItemState) -> None:
+def check_items(similarity: Scorer, items: ItemState) -> None:
     """Raises:
     ValueError: if the similarity cannot score such items.
     """

@@ -13,14 +13,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rails_ray.retrieval.candidates import Candidates
-from rails_ray.similarities import Similarity
+from rails_ray.similarities import Scorer
 from rails_ray.similarities.states import ItemState, QueryState, take
 
 BLOCK_PAIRS = 2**20  # queries * candidates * P of a block: what is gathered for it stays within some 50 MB
 
 
 def candidate_scores(
-    similarity: Similarity,
+    similarity: Scorer,
     items: ItemState,
     query: QueryState,
     found: Candidates,

@@ -104,7 +104,8 @@ class ByComponents:
     def __init__(self, similarity: Similarity, items: ItemState) -> None:
         self.similarity = similarity
         self.items = items
-        self.brute_force = BruteForce(similarity, items)
+        self.scorer = similarity.prepared()
+        self.brute_force = BruteForce(self.scorer, items)
         self.first_stage = FirstStage(items)
 
     def __len__(self) -> int:
@@ -116,7 +117,7 @@ class ByComponents:
             case "brute_force":
                 return self.brute_force
             case "two_pass":
-                return TwoPass(self.similarity, self.items, widths.num_per_embedding, self.first_stage)
+                return TwoPass(self.scorer, self.items, widths.num_per_embedding, self.first_stage)
             case "per_embedding":
                 lists = Lists(num_per_embedding=widths.num_per_embedding)
             case "average":
@@ -125,7 +126,7 @@ class ByComponents:
                 lists = Lists(num_per_embedding=widths.num_per_embedding, num_by_average=widths.num_candidates)
             case _:
                 raise _unknown(method, self.methods, "items that have components")
-        return Approximate(self.similarity, self.items, lists, self.first_stage)
+        return Approximate(self.scorer, self.items, lists, self.first_stage)
 
     def search(
         self, query: QueryState, wanted: Wanted, method: str = "brute_force", widths: Widths = DEFAULT_WIDTHS

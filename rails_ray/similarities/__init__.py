@@ -27,19 +27,27 @@ class Scored(NamedTuple):
 
 
 @runtime_checkable
-class Similarity(Protocol):
-    """Scores every query of a batch against items, all differentiably."""
+class Scorer(Protocol):
+    """Scores for inference: no gradient, no gates, block by block."""
 
     @property
     def num_components(self) -> tuple[int, int]:
         """(P_Q, P_X)."""
 
-    def __call__(self, query: QueryState, items: ItemState) -> Scored:
-        """Scores in [-1, 1] of each query against all items [X], or against candidates of its own [B C]."""
-
     def scores(self, query: QueryState, items: ItemState, floor: Float[Tensor, " B"] | None = None) -> Tensor:
-        """The same scores [B, X] or [B, C], for inference: no gradient, no gates, block by block.
+        """Scores in [-1, 1] of each query against all items [B, X], or against candidates of its own [B, C].
 
         Args:
             floor: an item whose score cannot reach it may get -inf instead.
         """
+
+
+@runtime_checkable
+class Similarity(Scorer, Protocol):
+    """Scores every query of a batch against items, all differentiably."""
+
+    def __call__(self, query: QueryState, items: ItemState) -> Scored:
+        """Scores in [-1, 1] of each query against all items [X], or against candidates of its own [B C]."""
+
+    def prepared(self) -> Scorer:
+        """What scores alike as long as no weight changes, with all made that depends on neither query nor items."""

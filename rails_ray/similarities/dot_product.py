@@ -55,5 +55,9 @@ class DotProduct(nn.Module):
     def scores(
         self, query: QueryState, items: ItemState, floor: Float[Tensor, " B"] | None = None
     ) -> Float[Tensor, "B X"]:
-        """The contract of `Similarity`; a product costs less than asking whether it is needed."""
+        """The contract of `Scorer`; a product costs less than asking whether it is needed."""
         return self.forward(query, items).scores
+
+    def prepared(self) -> "DotProduct":
+        """The contract of `Similarity`: there is nothing to prepare."""
+        return self

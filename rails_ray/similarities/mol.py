@@ -25,6 +25,8 @@ from rails_ray.kernels import mol_scan
 from rails_ray.similarities import Scored
 from rails_ray.similarities.states import ItemState, QueryState
 
+WITHOUT_GATE = "a mixture of logits needs the gate of query and item, got a state without one"
+
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureOfLogitsConfig:
@@ -81,7 +83,7 @@ class MixtureOfLogits(nn.Module):
             ValueError: if a state comes without its part of the gate.
         """
         if query.gate is None or items.gate is None:
-            raise ValueError("a mixture of logits needs the gate of query and item, got a state without one")
+            raise ValueError(WITHOUT_GATE)
         logits = component_logits(query, items, self.temperature)  # [P, B, X]
         gates = self.gates(logits, query.gate, items.gate)
         if self.training and self.gate_dropout:
@@ -92,25 +94,22 @@ class MixtureOfLogits(nn.Module):
             phi = (gates * logits).sum(dim=0)
         return Scored(self.temperature * phi, gates.permute(1, 2, 0))
 
-    @torch.no_grad()
     def scores(
-        self,
-        query: QueryState,
-        items: ItemState,
-        floor: Float[Tensor, " B"] | None = None,
-        gate_dtype: torch.dtype = torch.float32,
+        self, query: QueryState, items: ItemState, floor: Float[Tensor, " B"] | None = None
     ) -> Float[Tensor, "B X"]:
+        """The contract of `Scorer`, with the weights of now."""
+        return self.prepared().scores(query, items, floor)
+
+    @torch.no_grad()
+    def prepared(self, gate_dtype: torch.dtype | None = None) -> "PreparedMixture":
         """The contract of `Similarity`.
 
-        Raises:
-            ValueError: if a state comes without its part of the gate.
+        Args:
+            gate_dtype: as in `MolScan`.
         """
-        if query.gate is None or items.gate is None:
-            raise ValueError("a mixture of logits needs the gate of query and item, got a state without one")
-        states = query.components, query.gate, items.components, items.gate
-        if items.components.dim() == 4:
-            return mol_scan.candidate_scores(*states, self.gate_weights(), floor)
-        return mol_scan.scores(*states, self.gate_weights(), floor=floor, gate_dtype=gate_dtype)
+        return PreparedMixture(
+            self.num_components, mol_scan.MolScan(self.gate_weights(), self.num_components, gate_dtype)
+        )
 
     def gate_weights(self) -> mol_scan.Gate:
         """w, as the scan reads it."""
@@ -129,6 +128,28 @@ class MixtureOfLogits(nn.Module):
         hidden = silu(_along_last(first, dropout(logits.flatten(1))))  # [H, B * X]
         w = _along_last(second, hidden).view_as(logits)
         return F.softmax(F.silu(torch.addcmul(w, u, v)), dim=0)  # silu(z) = z * sigmoid(z)
+
+
+@dataclass(frozen=True)
+class PreparedMixture:
+    """A mixture with the weights of one moment, ready to score."""
+
+    num_components: tuple[int, int]
+    scan: mol_scan.MolScan
+
+    @torch.no_grad()
+    def scores(
+        self, query: QueryState, items: ItemState, floor: Float[Tensor, " B"] | None = None
+    ) -> Float[Tensor, "B X"]:
+        """The contract of `Scorer`.
+
+        Raises:
+            ValueError: if a state comes without its part of the gate.
+        """
+        if query.gate is None or items.gate is None:
+            raise ValueError(WITHOUT_GATE)
+        score = self.scan.scores if items.components.dim() == 3 else self.scan.candidate_scores
+        return score(query.components, query.gate, items.components, items.gate, floor)
 
 
 def _along_last(layer: nn.Module, inputs: Float[Tensor, "P N"]) -> Float[Tensor, "H N"]:

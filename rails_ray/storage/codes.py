@@ -1,65 +1,18 @@
 """Codes of items, stored with the run trained on them, and with a version during encoding.
 
-    codes.parquet    item_id, codes: int32 [K] as in the parts of a version
-
-Axes: X items, K chunks.
+codes.parquet    item_id, codes: int32 [K] as in the parts of a version
 """
 
 import io
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
-from jaxtyping import Int
-from numpy.typing import NDArray
-from torch import Tensor
 
 from rails_ray.errors import DamagedError, NotFoundError
+from rails_ray.quantizers.item_codes import ItemCodes
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded, read_file
-
-
-@dataclass(frozen=True)
-class ItemCodes:
-    """
-    codes: codes of the items, in order [X, K].
-    """
-
-    item_ids: list[str] | list[int]
-    codes: NDArray[np.int32]
-
-    def or_else(self, others: "ItemCodes") -> "ItemCodes":
-        """These codes, and the codes from `others` for items that these lack."""
-        own = set(self.item_ids)
-        rows = [row for row, item_id in enumerate(others.item_ids) if item_id not in own]
-        item_ids: Any = [*self.item_ids, *(others.item_ids[row] for row in rows)]
-        return ItemCodes(item_ids, np.concatenate([self.codes, others.codes[rows]]))
-
-    @cached_property
-    def _rows(self) -> dict[Any, int]:
-        return {item_id: row for row, item_id in enumerate(self.item_ids)}
-
-    def of(self, item_ids: Any) -> "ItemCodes":
-        """The codes of some items, in order.
-
-        Raises:
-            DamagedError: if an item has no codes.
-        """
-        try:
-            rows = [self._rows[item_id] for item_id in item_ids]
-        except KeyError as error:
-            raise DamagedError(f"codes must hold every item that is encoded, got none of {error}") from None
-        return ItemCodes(item_ids, self.codes[rows])
-
-    @property
-    def tensor(self) -> Int[Tensor, "X K"]:
-        """A copy, because Arrow's arrays are read-only."""
-        return torch.tensor(self.codes)
 
 
 def write(storage: Storage, folder: str, item_codes: ItemCodes) -> None:

@@ -17,8 +17,8 @@ def test_rows_that_are_other_items_now_are_not_encoded(tmp_path: Path) -> None:
     config = replace(small_history_config(), data=DataConfig(folder=str(folder)))
     data = read_data(config, Storage("unused"))
     own = DualEncoderFamily.of(for_data(config, data))
-    own.check_items(data.item_ids)
+    own.with_items(data.item_ids)
     with pytest.raises(ValueError, match="must hold the items that the run was trained on, in their order, got others"):
-        own.check_items(data.item_ids[::-1])
+        own.with_items(data.item_ids[::-1])
     with pytest.raises(ValueError, match=r"encoder\.num_items must be the 8 items of .*, or 0, got 9"):
-        own.check_items(data.item_ids[1:])
+        own.with_items(data.item_ids[1:])

@@ -134,12 +134,14 @@ def test_codes_are_made_once_for_a_version_and_its_items_looked_up(tmp_path: Pat
     codes.write(storage, "runs/r", own.codes(ITEM_IDS))
     item_ids = ["new", *ITEM_IDS]
     asked = fitting(storage, {"item_id": item_ids, "input": item_ids})
-    assert own.fitting_facts(asked) == {"new_codes": "least_loaded"}
-    own.fit(asked)
+    decided = own.fit(asked)
+    assert decided.facts == {"new_codes": "least_loaded"}
+    assert not codes.exist(storage, "versions/v")
+    decided.store()
     expected, _ = own.codes_of(own.codes(ITEM_IDS), item_ids)
     assert np.array_equal(codes.read(storage, "versions/v").codes, expected.codes)
     codes.write(storage, "runs/r", own.codes(ITEM_IDS[::-1]))  # what comes later does not matter
-    own.fit(asked)
+    own.fit(asked).store()
     assert np.array_equal(codes.read(storage, "versions/v").codes, expected.codes)
 
     def no_weights() -> Iterator[tuple[str, bytes]]:
@@ -157,12 +159,12 @@ def test_codes_are_made_once_for_a_version_and_its_items_looked_up(tmp_path: Pat
 def test_codes_are_predicted_only_for_texts(tmp_path: Path) -> None:
     storage, own = Storage(str(tmp_path)), SolarFamily.of(CONFIG)
     rows, texts = ({"item_id": ["a", "b"], "input": inputs} for inputs in ([0, 1], ["red car", "hat"]))
-    assert own.fitting_facts(fitting(storage, texts, new_codes="predicted")) == {"new_codes": "predicted"}
-    assert family(small_config()).fitting_facts(fitting(storage, texts)) == {}
+    assert own.fit(fitting(storage, texts, new_codes="predicted")).facts == {"new_codes": "predicted"}
+    assert family(small_config()).fit(fitting(storage, texts)).facts == {}
     for other, items in ((own, rows), (family(small_config()), texts)):
         message = f"new_codes predicted needs items with texts and codes, got run 'r' of {other.config.name}"
         with pytest.raises(ValueError, match=message):
-            other.fitting_facts(fitting(storage, items, new_codes="predicted"))
+            other.fit(fitting(storage, items, new_codes="predicted"))
 
 
 def test_codes_of_new_items_are_chosen_among_what_is_predicted() -> None:

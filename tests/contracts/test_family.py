@@ -38,11 +38,11 @@ from rails_ray.training.objectives import ContrastiveConfig
 from rails_ray.training.piece import Given, fit
 from rails_ray.wanted import Wanted
 from support.examples import (
+    of_numbers,
     small_bm25_config,
     small_config,
     small_history_config,
     small_solar_config,
-    write_number_data,
     write_sequence_data,
     write_text_data,
 )
@@ -50,23 +50,13 @@ from support.examples import (
 SOFTMAX = ContrastiveConfig(kind="sampled_softmax")
 
 
-def histories() -> RunConfig:
-    small = small_history_config()
-    return small.with_family(encoder=replace(small.family.encoder, num_items=0))
-
-
-def solar(form: str) -> RunConfig:
-    small = small_solar_config(num_chunks=2)
-    return small.with_family(encoder=replace(small.family.encoder, input=form, ngram_sizes=()))
-
-
 FAMILIES: dict[str, tuple[RunConfig, Callable[[Path], Path]]] = {
     "dual encoder": (small_config(), write_text_data),
     "dual encoder, dot product": (small_config("dot product").with_family(loss=SOFTMAX), write_text_data),
-    "dual encoder of histories": (histories(), write_sequence_data),
+    "dual encoder of histories": (small_history_config(num_items=0), write_sequence_data),
     "SOLAR": (small_solar_config(num_chunks=2), write_text_data),
-    "SOLAR of vectors": (solar("vector"), lambda folder: write_number_data(folder, "vector")),
-    "SOLAR of features": (solar("features"), lambda folder: write_number_data(folder, "features")),
+    "SOLAR of vectors": of_numbers("vector"),
+    "SOLAR of features": of_numbers("features"),
     "BM25": (small_bm25_config(), write_text_data),
 }
 
@@ -154,7 +144,7 @@ def test_its_config_comes_back_from_its_json(case: Case) -> None:
 def test_its_config_says_all_that_its_data_decide(case: Case) -> None:
     assert for_data(case.config, case.data) == case.config
     case.own.check_can_be_asked(case.data)
-    case.own.check_items(case.data.item_ids)
+    assert case.own.with_items(case.data.item_ids) == case.config
 
 
 def test_its_form_reads_the_data(case: Case) -> None:
@@ -166,7 +156,7 @@ def test_its_form_reads_the_data(case: Case) -> None:
 
 def test_its_weights_are_a_model(case: Case) -> None:
     assert isinstance(case.model, Model)
-    assert not case.model.training  # type: ignore[attr-defined]
+    assert not case.model.training
     again = case.own.trained_model(case.weights())
     with torch.no_grad():
         features = again.query_features(case.data.queries["test"].inputs)
@@ -193,9 +183,10 @@ def test_it_fits_and_then_maps_each_block_for_itself(case: Case) -> None:
         new_codes="least_loaded",
         remotely=lambda function, *arguments: function(*arguments),
     )
-    assert all(isinstance(fact, str) for fact in case.own.fitting_facts(asked).values())
     for _ in range(2):  # what is there already is left as it is
-        case.own.fit(asked)
+        artefact = case.own.fit(asked)
+        assert all(isinstance(fact, str) for fact in artefact.facts.values())
+        artefact.store()
     read: list[str] = []
 
     def weights() -> Iterator[tuple[str, bytes]]:

@@ -22,11 +22,11 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.training.piece import Fitted, Given, Piece, fit, steps_of
 from rails_ray.training.terms import TermsConfig
 from support.examples import (
+    of_numbers,
     small_bm25_config,
     small_config,
     small_history_config,
     small_solar_config,
-    write_number_data,
     write_sequence_data,
     write_text_data,
 )
@@ -38,23 +38,13 @@ NO_TERMS = TermsConfig(mutual_information_weight=0.0)  # whose mean over workers
 TRANSFORMER = TransformerConfig(width=8, num_heads=2, hidden=8, dropout=0.2)
 
 
-def vectors() -> RunConfig:
-    small = small_solar_config(num_chunks=2)
-    return small.with_family(encoder=replace(small.family.encoder, input="vector", ngram_sizes=()))
-
-
-def histories() -> RunConfig:
-    small = small_history_config(dropout=0.2).with_family(terms=NO_TERMS)
-    return small.with_family(encoder=replace(small.family.encoder, num_items=0))
-
-
 FAMILIES: dict[str, tuple[RunConfig, Callable[[Path], Path]]] = {
     "pairs": (small_config().with_family(terms=NO_TERMS), write_text_data),
     "in batch": (small_config("dot product").with_family(negatives=InBatchNegatives()), write_text_data),
     "transformer": (small_config("dot product").with_family(encoder=TRANSFORMER), write_text_data),
-    "histories": (histories(), write_sequence_data),
+    "histories": (small_history_config(dropout=0.2, num_items=0).with_family(terms=NO_TERMS), write_sequence_data),
     "SOLAR": (small_solar_config(num_chunks=2), write_text_data),
-    "SOLAR of vectors": (vectors(), lambda folder: write_number_data(folder, "vector")),
+    "SOLAR of vectors": of_numbers("vector"),
     "BM25": (small_bm25_config(), write_text_data),
 }
 STEPLESS = {"counting": CountingPiece()}

@@ -1,8 +1,6 @@
 """What every retrieval method must hold, exact or not, asked for the k best or for all items above a threshold."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -12,136 +10,40 @@ from hypothesis import strategies as st
 
 import oracles
 from rails_ray.losses.beta_nce import beta_logit
-from rails_ray.masks import Exclusions, Mask
+from rails_ray.masks import Exclusions
 from rails_ray.retrieval import Retriever
-from rails_ray.retrieval.bm25 import ByTerms
-from rails_ray.retrieval.searchable import ByCodes, ByComponents, Searchable, Widths
+from rails_ray.retrieval.searchable import Widths
 from rails_ray.retrieval.sharded import merge, of_corpus
-from rails_ray.similarities.bm25 import Bm25, TermWeights
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
-from rails_ray.similarities.look_up import LookUp
 from rails_ray.similarities.mol import MixtureOfLogits
-from rails_ray.similarities.states import AnyItems, AnyQuery, QueryState, Tables, map_tensors, take
-from rails_ray.wanted import Found, Wanted
+from rails_ray.similarities.states import map_tensors, take
+from rails_ray.wanted import Wanted
 from support.bitmap import Bitmap
 from support.examples import random_states, sharp_mixture, small_mixture
-from support.of_codes import FEW_PROBES, NUM_BUCKETS, look_ups, random_codes
-from support.of_terms import random_terms, sums
+from support.of_codes import FEW_PROBES
+from support.retrievers import (
+    EXACT,
+    INFINITY,
+    NUM_ITEMS,
+    NUM_QUERIES,
+    OF_TERMS,
+    WANTED,
+    Named,
+    a_shape,
+    any_method,
+    assert_oracle,
+    assert_same,
+    case,
+    drawn,
+    each,
+    every_method,
+    exact_case,
+    expected_of,
+    retriever_of,
+    wanted_of,
+    widths_of,
+)
 from support.searchables import make_searchable
-
-INFINITY = float("inf")
-NUM_QUERIES, NUM_ITEMS = 3, 40
-OF_COMPONENTS = [("components", method) for method in ByComponents.methods]
-OF_CODES = [("codes", method) for method in ByCodes.methods]
-OF_TERMS = [("terms", method) for method in ByTerms.methods]
-EXACT = [("components", "brute_force"), ("components", "two_pass"), ("codes", "brute_force"), *OF_TERMS]
-Named = tuple[str, str]
-a_shape = st.tuples(st.integers(0, 3), st.integers(1, 25), st.integers(0, 50))  # B, X, seed
-
-
-def each(names: list[Named]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("named", names, ids=[" ".join(name) for name in names])
-
-
-any_method, every_method = each([*OF_COMPONENTS, *OF_CODES, *OF_TERMS]), each(OF_COMPONENTS)
-
-
-def widths_of(num: int, num_items: int) -> Widths:
-    """Lists that hold so many items; all buckets are posted where these are all items, else a few."""
-    probes = NUM_BUCKETS if num >= num_items else FEW_PROBES
-    return Widths(num_candidates=num, num_per_embedding=num, num_probes=probes)
-
-
-def case(
-    named: Named, num_queries: int = NUM_QUERIES, num_items: int = NUM_ITEMS, seed: int = 0
-) -> tuple[Searchable[Any], AnyQuery, list[list[float]]]:
-    """Items of components, of codes or of terms, queries, and their scores of all items."""
-    if named[0] == "codes":
-        query, items = random_codes(num_queries, num_items, seed)
-        return ByCodes(LookUp(NUM_BUCKETS), items), query, look_ups(query, items)
-    if named[0] == "terms":
-        query, items = random_terms(num_queries, num_items, seed)
-        return ByTerms(Bm25(), items), query, sums(query, items)
-    query, items = random_states(num_queries, num_items, seed=seed)
-    scores = small_mixture()(query, items).scores.tolist()
-    return make_searchable(small_mixture(), items), query, scores
-
-
-def retriever_of(named: Named, num: int = NUM_ITEMS, seed: int = 0) -> tuple[Retriever, AnyQuery, list[list[float]]]:
-    searchable, query, scores = case(named, seed=seed)
-    return searchable.retriever(named[1], widths_of(num, len(searchable))), query, scores
-
-
-def exact_mixture() -> MixtureOfLogits:
-    """One whose gates are all equal, so that its scores have no rounding but that of the division by P."""
-    mixture = small_mixture()
-    for parameter in mixture.parameters():
-        parameter.data.zero_()
-    return mixture
-
-
-def exact_case(
-    named: Named, num_queries: int, num_items: int, seed: int
-) -> tuple[Callable[[AnyItems], Searchable[Any]], AnyItems, AnyQuery, list[list[float]]]:
-    """What makes items searchable, items of which many are equal, queries, and their exact scores of all items."""
-    if named[0] == "codes":
-        query, items = random_codes(num_queries, num_items, seed)
-        query = Tables(query.tables.mul(2).round().div(2), query.temperature)
-        items = take(items, torch.arange(num_items) // 2)
-        return lambda own: ByCodes(LookUp(NUM_BUCKETS), own), items, query, look_ups(query, items)
-    if named[0] == "terms":
-        query, items = random_terms(num_queries, num_items, seed)
-        items = take(TermWeights(items.terms, items.weights.mul(2).round().div(2)), torch.arange(num_items) // 2)
-        return lambda own: ByTerms(Bm25(), own), items, query, sums(query, items)
-    query, items = random_states(num_queries, num_items, seed=seed)
-    query = QueryState(query.components.round(), torch.zeros_like(query.gate), query.temperature)
-    items = map_tensors(lambda tensor: tensor.mul(2).round().div(2), take(items, torch.arange(num_items) // 2))
-    scores = exact_mixture().scores(query, items).tolist()
-    return lambda own: make_searchable(exact_mixture(), own), items, query, scores
-
-
-Drawn = tuple[torch.Tensor | None, int, int, list[list[int]]]
-
-
-def drawn(data: st.DataObject, scores: list[list[float]]) -> Drawn:
-    """No thresholds, or such as often equal a score; a k that is often above X; at_least; exclusions."""
-    num_items = len(scores[0]) if scores else 1
-    k = data.draw(st.integers(1, num_items + 3))
-    row = st.integers(0, num_items - 1)
-    excluded = [data.draw(st.lists(row, max_size=9)) for _ in scores]
-    if data.draw(st.booleans()):
-        return None, k, 0, excluded
-    threshold = [data.draw(st.sampled_from([-INFINITY, 0.0, INFINITY, *own])) for own in scores]
-    return torch.tensor(threshold), k, data.draw(st.integers(0, k)), excluded
-
-
-def wanted_of(drawn: Drawn, mask: Mask | None = None) -> Wanted:
-    threshold, k, at_least, excluded = drawn
-    return Wanted(k, threshold, at_least, Exclusions.of(excluded) if mask is None else mask)
-
-
-def expected_of(own: list[float], wanted: Wanted, line: int, out: Sequence[int]) -> tuple[list[int], bool]:
-    """Rows, and whether one was left out because there were more than k."""
-    if wanted.threshold is None:
-        return oracles.top_k(own, wanted.k, out), len(own) - len(set(out)) > wanted.k
-    return oracles.items_above(own, wanted.threshold[line].item(), wanted.k, wanted.at_least, out)
-
-
-def assert_oracle(
-    found: Found, scores: list[list[float]], wanted: Wanted, excluded: Sequence[Sequence[int]] | None = None
-) -> None:
-    for line, own in enumerate(scores):
-        rows, is_truncated = expected_of(own, wanted, line, excluded[line] if excluded else [])
-        more = found.k - len(rows)
-        assert found.item_rows[line].tolist() == rows + [0] * more
-        assert found.scores[line].tolist() == pytest.approx([own[row] for row in rows] + [-INFINITY] * more, abs=1e-6)
-        assert found.is_truncated[line] == is_truncated
-
-
-def assert_same(found: Found, expected: Found) -> None:
-    for name in ("scores", "item_rows", "bound", "is_truncated", "num_scored"):
-        assert torch.equal(getattr(found, name), getattr(expected, name)), name
-    assert found.reason == expected.reason
 
 
 @any_method
@@ -288,14 +190,6 @@ def test_a_corpus_without_items(named: Named) -> None:
     assert len(empty) == 0
 
 
-@pytest.mark.parametrize("kind", ["components", "codes", "terms"])
-def test_unknown_method(kind: str) -> None:
-    searchable, query, _ = case((kind, "magic"))
-    assert isinstance(searchable, Searchable)
-    with pytest.raises(ValueError, match=r"method must be one of brute_force.* for items that .*, got 'magic'"):
-        searchable.search(query, Wanted(1), "magic")
-
-
 @pytest.mark.parametrize(("num_candidates", "num_per_embedding"), [(3, 1), (7, 2), (20, 6)])
 @pytest.mark.parametrize("seed", range(5))
 @any_method
@@ -422,88 +316,6 @@ def test_an_item_whose_score_is_nan_is_not_answered_and_hides_no_other(named: Na
     whole = make_searchable(small_mixture(), items)
     expected = whole.log_sum_exp(query, beta_logit, Exclusions.of([[7]] * 4))
     assert torch.allclose(searchable.log_sum_exp(query, beta_logit), expected, rtol=1e-6)
-
-
-@any_method
-def test_a_threshold_for_each_query(named: Named) -> None:
-    retriever, query, _ = retriever_of(named)
-    with pytest.raises(ValueError, match="threshold must be one number for each of 3 queries, got 2"):
-        retriever.search(query, Wanted(5, torch.zeros(2)))
-
-
-WANTED = {"k best": Wanted(3), "threshold": Wanted(5, torch.zeros(NUM_QUERIES))}
-either = pytest.mark.parametrize("wanted", WANTED.values(), ids=WANTED)
-
-
-@every_method
-@either
-def test_a_query_that_is_not_finite(named: Named, wanted: Wanted) -> None:
-    retriever, query, _ = retriever_of(named)
-    query.components[1, 0, 0] = torch.nan
-    with pytest.raises(ValueError, match="query components must be finite, got NaN or infinity in query 1"):
-        retriever.search(query, wanted)
-    query.components[1] = 0
-    query.gate[2, 0] = torch.inf
-    with pytest.raises(ValueError, match="query gate must be finite, got NaN or infinity in query 2"):
-        retriever.search(query, wanted)
-
-
-@every_method
-@either
-def test_components_of_another_shape(named: Named, wanted: Wanted) -> None:
-    retriever, _, _ = retriever_of(named)
-    with pytest.raises(ValueError, match="query components must have the width of the index, 4, got 5"):
-        retriever.search(random_states(NUM_QUERIES, 1, width=5)[0], wanted)
-    with pytest.raises(ValueError, match="query must have 2 components, got 1"):
-        retriever.search(random_states(NUM_QUERIES, 1, p_q=1)[0], wanted)
-
-
-def test_items_that_the_similarity_cannot_compare() -> None:
-    with pytest.raises(ValueError, match="items must have the 3 components that the similarity compares, got 2"):
-        make_searchable(small_mixture(), random_states(1, NUM_ITEMS, p_x=2)[1])
-    without = replace(random_states(1, NUM_ITEMS)[1], gate=None)
-    with pytest.raises(ValueError, match="must have the column 'gate' of its items, got an index without it"):
-        make_searchable(small_mixture(), without)
-
-
-@every_method
-def test_items_without_the_average(named: Named) -> None:
-    query, items = random_states(NUM_QUERIES, NUM_ITEMS)
-    searchable = make_searchable(small_mixture(), replace(items, average=None))
-    if named[1] in ("average", "combined"):
-        with pytest.raises(ValueError, match="need the column 'average' of the index, got one without it"):
-            searchable.retriever(named[1])
-    else:
-        assert searchable.search(query, Wanted(3), named[1]).num_found().tolist() == [3] * NUM_QUERIES
-
-
-@pytest.mark.parametrize(
-    ("method", "k", "message"),
-    [
-        ("average", 6, "num_candidates must be at least 6, the k of the search, got 5"),
-        ("per_embedding", 13, "num_per_embedding must be at least 3 for k 13, with 6 pairs of components"),
-        ("combined", 18, "num_per_embedding must be at least 3 for k 18, with 6 pairs of components and 5 items by"),
-    ],
-)
-def test_widths_below_k(method: str, k: int, message: str) -> None:
-    searchable, query, _ = case(("components", method))
-    retriever = searchable.retriever(method, Widths(num_candidates=5, num_per_embedding=2))
-    with pytest.raises(ValueError, match=message):
-        retriever.search(query, Wanted(k))
-    assert retriever.search(query, Wanted(k - 1)).k == k - 1
-
-
-def test_widths_need_not_be_more_than_the_items_that_are_left() -> None:
-    searchable, query, _ = case(("components", "average"))
-    some = Exclusions.of([list(range(5, NUM_ITEMS))] * NUM_QUERIES)
-    found = searchable.search(query, Wanted(6, mask=some), "average", Widths(num_candidates=5))
-    assert found.num_found().tolist() == [5] * NUM_QUERIES
-
-
-@pytest.mark.parametrize("name", ["num_candidates", "num_per_embedding"])
-def test_a_first_stage_takes_at_least_one_item(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-        Widths(**{name: 0})
 
 
 def test_more_candidates_never_lower_the_scores_found() -> None:

@@ -1,7 +1,11 @@
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rails_ray.kernels import mol_scan
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
@@ -49,7 +53,7 @@ def test_scores_equal_the_plain_version_in_float64(b: int, x: int, p_q: int, p_x
 def test_at_the_size_of_the_paper(gate_dtype: torch.dtype, tolerance: float) -> None:
     """At tau .05 and weights as initialised, which is all that the tolerance of bfloat16 holds for."""
     mixture, query, items = of_books(5, 600)
-    scores = mixture.scores(query, items, gate_dtype=gate_dtype)
+    scores = mixture.prepared(gate_dtype).scores(query, items)
     expected = double_scores(mixture, query, items)
     assert torch.allclose(scores.double(), expected, atol=tolerance, rtol=0)
     for line, true in zip(scores, expected, strict=True):  # away from ties the same ten best
@@ -84,7 +88,7 @@ def test_errors_of_a_gate_in_bfloat16_grow_with_the_weights_and_as_tau_falls(
         for parameter in mixture.parameters():
             parameter.data.mul_(scale)
         query, items = random_states(8, 400, p_q=p_q, p_x=p_x, width=width, seed=seed)
-        scores = mixture.scores(query, items, gate_dtype=torch.bfloat16)
+        scores = mixture.prepared(torch.bfloat16).scores(query, items)
         largest = max(largest, float((scores.double() - double_scores(mixture, query, items)).abs().max()))
         cosines = torch.einsum("bqd,xpd->bxqp", query.components, items.components).flatten(start_dim=2)
         assert (scores <= cosines.amax(dim=2) + 1e-6).all()
@@ -150,3 +154,50 @@ def test_no_score_exceeds_its_largest_cosine() -> None:
     mixture, query, items = of_books(4, 300, seed=2)
     largest = largest_cosines(query, items)
     assert (mixture.scores(query, items) <= largest + 1e-6).all()
+
+
+def test_a_prepared_mixture_keeps_the_weights_of_its_moment() -> None:
+    query, items = random_states(3, 20)
+    mixture = small_mixture()
+    prepared, before = mixture.prepared(), mixture.scores(query, items)
+    with torch.no_grad():
+        for parameter in mixture.parameters():
+            parameter.mul_(2)
+    assert torch.equal(prepared.scores(query, items), before)
+    assert not torch.allclose(mixture.scores(query, items), before)
+
+
+def test_threads_that_search_at_once_do_not_share_memory() -> None:
+    mixture = small_mixture().prepared()
+    cases = [random_states(3, 4000 + 100 * seed, seed=seed) for seed in range(8)]
+    expected = [small_mixture().scores(*case) for case in cases]
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(5):
+            found = list(threads.map(lambda case: mixture.scores(*case), cases))
+            assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, expected, strict=True))
+
+
+class Allocated(TorchDispatchMode):
+    """The largest array that was asked of the system."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if "empty" in func.name():
+            self.largest = max(self.largest, made.numel())
+        return made
+
+
+@pytest.mark.parametrize("of_candidates", [False, True])
+def test_a_second_search_takes_the_memory_of_the_first(of_candidates: bool) -> None:
+    query, items = random_states(3, 500)
+    if of_candidates:
+        items = take(items, torch.arange(500).expand(3, 500))
+    mixture, largest = small_mixture().prepared(), []
+    for _ in range(2):
+        with Allocated() as allocated:
+            mixture.scores(query, items)
+        largest.append(allocated.largest)
+    assert largest[0] >= 3 * 500 * 6
+    assert largest[1] <= 3 * 500

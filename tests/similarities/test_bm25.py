@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
-from rails_ray.similarities import Similarity
+from rails_ray.similarities import Scorer
 from rails_ray.similarities.bm25 import NO_TERM, Bm25, Postings, TermCounts, TermWeights, shares, sums_of
 from rails_ray.similarities.states import take
 from support.of_terms import of_terms, random_terms, sums
@@ -22,7 +22,7 @@ def query_of(terms: list[int], counts: list[float]) -> TermCounts:
 def test_scores_equal_the_oracle(shape: tuple[int, int, int]) -> None:
     query, items = random_terms(*shape)
     scores = Bm25()(query, items).scores
-    assert isinstance(Bm25(), Similarity)
+    assert isinstance(Bm25(), Scorer)
     assert scores.dtype == torch.float32
     assert scores.shape == (len(query), len(items))
     assert torch.allclose(scores, torch.tensor(sums(query, items)).view(scores.shape), rtol=1e-6, atol=0)

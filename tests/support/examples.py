@@ -2,7 +2,9 @@
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,15 +116,12 @@ def small_config(similarity: str = "mixture") -> RunConfig:
     )
 
 
-def small_solar_config(num_chunks: int = 4, num_buckets: int = 20) -> RunConfig:
+def small_solar_config(num_chunks: int = 4, num_buckets: int = 20, **encoder: Any) -> RunConfig:
     """The same for SOLAR."""
+    sizes = {"hidden": 16, "num_inputs": 200, "ngram_sizes": (3, 4), **encoder}
     return RunConfig(
         name="small-solar",
-        family=SolarConfig(
-            encoder=ChunksConfig(
-                num_chunks=num_chunks, num_buckets=num_buckets, hidden=16, num_inputs=200, ngram_sizes=(3, 4)
-            )
-        ),
+        family=SolarConfig(encoder=ChunksConfig(num_chunks=num_chunks, num_buckets=num_buckets, **sizes)),
         training=TrainingConfig(num_steps=60, batch_size=16, learning_rate=1e-2),
     )
 
@@ -132,9 +131,9 @@ def small_bm25_config() -> RunConfig:
     return RunConfig(name="small-bm25", family=Bm25Config(max_terms=8))
 
 
-def small_history_config(similarity: str = "mixture", dropout: float = 0.0) -> RunConfig:
+def small_history_config(similarity: str = "mixture", dropout: float = 0.0, num_items: int = 9) -> RunConfig:
     """The same for histories of nine items."""
-    encoder = SasrecConfig(width=8, num_blocks=2, num_heads=2, max_length=4, dropout=dropout, num_items=9)
+    encoder = SasrecConfig(width=8, num_blocks=2, num_heads=2, max_length=4, dropout=dropout, num_items=num_items)
     return small_config(similarity).with_family(encoder=encoder)
 
 
@@ -297,6 +296,11 @@ def mark(checkpoint: Path, seconds: float) -> None:
     facts = json.loads(safe_open(checkpoint, "pt").metadata()["facts"])
     facts["seconds"] += seconds
     checkpoint.write_bytes(safetensors.torch.save(safetensors.torch.load(data), {"facts": json.dumps(facts)}))
+
+
+def of_numbers(kind: str) -> tuple[RunConfig, Callable[[Path], Path]]:
+    """A small SOLAR of such queries, and what writes them."""
+    return small_solar_config(2, input=kind, ngram_sizes=()), partial(write_number_data, kind=kind)
 
 
 def write_number_data(folder: Path, kind: str, num_items: int = 24) -> Path:

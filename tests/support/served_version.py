@@ -19,18 +19,27 @@ ASKED = [{"text": text} for text in TEXTS]
 
 
 @dataclass(frozen=True)
-class Served:
-    """A server, and the same version in this process."""
+class AtUrl:
+    """A server that answers over HTTP."""
 
     url: str
+
+    def search(self, **body: Any) -> httpx.Response:
+        return httpx.post(f"{self.url}/v1/search", json=body, timeout=60)
+
+    def explain(self, **body: Any) -> httpx.Response:
+        return httpx.post(f"{self.url}/v1/explain", json=body, timeout=60)
+
+
+@dataclass(frozen=True)
+class Served(AtUrl):
+    """A server, and the same version in this process."""
+
     root: Path
     manifest: Manifest
     model: DualEncoder
     item_ids: list[str]
     items: ItemState
-
-    def search(self, **body: Any) -> httpx.Response:
-        return httpx.post(f"{self.url}/v1/search", json=body, timeout=30)
 
     def offline(self, texts: list[str], k: int, exclude: list[list[str]] | None = None) -> list[list[str]]:
         query = self.model.encode_queries(self.model.query_features(texts))

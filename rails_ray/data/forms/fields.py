@@ -1,5 +1,6 @@
 """What the fields of requests are made of, and how a sentence about a request repeats what came."""
 
+import json
 import reprlib
 from typing import Annotated, Any
 
@@ -56,11 +57,8 @@ class _Echo(reprlib.Repr):
         self.maxstring = self.maxlong = self.maxother = LONGEST_ECHO
         self.maxlevel = 3
 
-    def repr_bool(self, value: bool, level: int) -> str:
-        return "true" if value else "false"
-
-    def repr_NoneType(self, value: None, level: int) -> str:  # noqa: N802 (called by the name of the type)
-        return "null"
+    def repr1(self, x: Any, level: int) -> str:
+        return json.dumps(x) if x is None or isinstance(x, bool) else super().repr1(x, level)
 
 
 def shortened(value: Any) -> str:

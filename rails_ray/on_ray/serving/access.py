@@ -83,15 +83,19 @@ class Guard:
 
     Args:
         access: called for each request, because keys can change.
+
+    waiting: bytes of the bodies on their way, the oldest first.
+    num_inside: requests that hold a place.
+    last_s: duration of the last answer.
     """
 
     def __init__(self, app: Any, access: Callable[[], Access], clock: Callable[[], float] = time.monotonic) -> None:
         self._app = app
         self._access = access
         self._clock = clock
-        self._waiting: dict[asyncio.Timeout, int] = {}  # bytes of the bodies on their way, the oldest first
-        self._num_inside = 0
-        self._last_s = 0.0  # duration of the last answer
+        self.waiting: dict[asyncio.Timeout, int] = {}
+        self.num_inside = 0
+        self.last_s = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -108,26 +112,26 @@ class Guard:
             await _refuse(send, body)
         elif scope["method"] != "POST":  # cheap, and includes the health check
             await self._app(scope, _given(body, receive), send)
-        elif self._num_inside >= access.max_requests:
+        elif self.num_inside >= access.max_requests:
             await _refuse(send, self._busy(access))
         else:
             await self._inside(scope, _given(body, receive), send)
 
     async def _inside(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application's answer, which holds a place until it begins."""
-        self._num_inside += 1
+        self.num_inside += 1
         began, has_left = self._clock(), False
 
         def leave() -> None:
             nonlocal has_left
-            self._num_inside -= not has_left
+            self.num_inside -= not has_left
             has_left = True
 
         async def sending(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 leave()
                 if message["status"] == 200:
-                    self._last_s = self._clock() - began
+                    self.last_s = self._clock() - began
             await send(message)
 
         try:
@@ -143,7 +147,7 @@ class Guard:
                 try:
                     body = await self._read(receive, access, patience)
                 finally:
-                    self._waiting.pop(patience, None)
+                    self.waiting.pop(patience, None)
         except TimeoutError:
             return Refusal(
                 408,
@@ -169,22 +173,22 @@ class Guard:
             pieces.append(message.get("body", b""))
             num_bytes += len(pieces[-1])
             is_whole = not message.get("more_body", False)
-            if not is_whole and patience in self._waiting:
+            if not is_whole and patience in self.waiting:
                 self.wait_for(patience, num_bytes, access)
         return b"".join(pieces)
 
     def wait_for(self, patience: asyncio.Timeout, num_bytes: int, access: Access) -> None:
         """Record the bytes of a body so far, and refuse the oldest bodies if there are too many."""
-        self._waiting[patience] = num_bytes
+        self.waiting[patience] = num_bytes
         max_bytes = max(MAX_WAITING_BYTES, access.max_body_bytes)
-        while len(self._waiting) > MAX_WAITING or sum(self._waiting.values()) > max_bytes:
-            oldest = next(iter(self._waiting))
-            del self._waiting[oldest]
+        while len(self.waiting) > MAX_WAITING or sum(self.waiting.values()) > max_bytes:
+            oldest = next(iter(self.waiting))
+            del self.waiting[oldest]
             with suppress(RuntimeError):  # it is timing out right now
                 oldest.reschedule(asyncio.get_running_loop().time())
 
     def _busy(self, access: Access) -> Refusal:
-        seconds = min(max(1, math.ceil(self._last_s)), LONGEST_RETRY_S)
+        seconds = min(max(1, math.ceil(self.last_s)), LONGEST_RETRY_S)
         return Refusal(
             503,
             f"at most {access.max_requests} requests are answered at once, got one more: ask again in {seconds} s",

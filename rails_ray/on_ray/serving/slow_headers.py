@@ -24,7 +24,7 @@ class PromptProtocol(HttpToolsProtocol):
 
     _due: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
+    def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._wait()
 

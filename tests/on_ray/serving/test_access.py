@@ -218,7 +218,7 @@ def test_bodies_on_their_way_hold_no_place_and_the_oldest_gives_way(monkeypatch:
         app = Guard(echo, lambda: Access(None, LIMIT, MOST))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
             slow = [asyncio.create_task(client.post("/", content=endless())) for _ in range(3)]
-            while len(app._waiting) < 3:
+            while len(app.waiting) < 3:
                 await asyncio.sleep(0)
             assert (await client.post("/", content=b"whole")).content == b"whole"
             first = await slow[0]
@@ -244,9 +244,9 @@ def test_bodies_that_come_in_bursts_and_run_out_of_time_leave_nothing_behind(mon
                 for _ in range(10):
                     slow.append(asyncio.create_task(client.post("/", content=endless())))
                     await asyncio.sleep(pause_s)
-                    assert len(app._waiting) <= 3
+                    assert len(app.waiting) <= 3
                 assert [response.status_code for response in await asyncio.gather(*slow)] == [408] * 10
-                assert app._waiting == {}
+                assert app.waiting == {}
             assert (await client.post("/", content=b"whole")).content == b"whole"
 
     asyncio.run(run())
@@ -264,7 +264,7 @@ def test_large_bodies_on_their_way_hold_no_more_than_so_many_bytes(monkeypatch: 
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
             first, second = (asyncio.create_task(client.post("/", content=most())) for _ in range(2))
             assert (await first).status_code == 408
-            assert list(app._waiting.values()) == [60]
+            assert list(app.waiting.values()) == [60]
             second.cancel()
 
     asyncio.run(run())
@@ -286,7 +286,7 @@ def test_a_reader_however_slow_holds_no_place() -> None:
         scope = {"type": "http", "method": "POST", "headers": []}
         readers = [asyncio.create_task(app(scope, receive, send)) for _ in range(3 * MOST)]
         await asyncio.sleep(0.01)
-        assert app._num_inside == 0
+        assert app.num_inside == 0
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
             assert (await client.post("/", content=b"x")).status_code == 200
         may_read.set()
@@ -307,7 +307,7 @@ def test_what_is_refused_says_nothing_of_how_long_an_answer_takes() -> None:
         app = Guard(answer, lambda: Access(None, LIMIT, MOST), clock=lambda: now[0])
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
             await client.post("/")
-        assert app._last_s == 0
+        assert app.last_s == 0
 
     asyncio.run(run())
 
@@ -328,18 +328,18 @@ def test_a_body_can_be_let_go_in_the_moment_in_which_its_time_is_up(monkeypatch:
         app, loop = Guard(Echo(), lambda: access), asyncio.get_running_loop()
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
             slow = asyncio.create_task(client.post("/", content=endless()))
-            while not app._waiting:
+            while not app.waiting:
                 await asyncio.sleep(0)
-            (oldest,) = app._waiting
+            (oldest,) = app.waiting
 
             def come() -> None:
-                outcome.append(f"{oldest._state.value} {oldest in app._waiting}")
+                outcome.append(f"{oldest.expired()} {oldest in app.waiting}")
                 app.wait_for(asyncio.timeout(1), 0, access)
-                outcome.append(f"{oldest in app._waiting}")
+                outcome.append(f"{oldest in app.waiting}")
 
             loop.call_at(oldest.when() + 1e-6, come)
             time.sleep(0.05)  # so that both timers are due in one turn of the loop
             assert (await slow).status_code == 408
-            assert outcome == ["expiring True", "False"]
+            assert outcome == ["True True", "False"]
 
     asyncio.run(run())

@@ -10,8 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from jobs.benches import chaos
-from jobs.benches.chaos import Server
+from jobs.benches import chaos_faults as chaos
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import Placement, ServeArgs
 from support.examples import publish_untrained, write_text_data
@@ -24,17 +23,16 @@ TEXTS = ["red", "blue hat", "gold ring"]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Iterator[chaos.Server]:
     root: Path = tmp_path_factory.mktemp("chaos")
     publish_untrained(root, write_text_data(root / "my-data"))
     args = ServeArgs(storage=str(root), allow_anonymous=True, max_requests=MOST_REQUESTS, max_answered_items=MOST_ITEMS)
     expected = chaos.offline(str(root), ["v1"], TEXTS, chaos.K)
-    with pytest.MonkeyPatch.context() as patch, served(args, Placement(), port=free_port()) as url:
-        patch.setattr(chaos, "TEXTS", TEXTS)
-        yield Server(url, expected, lambda version: None, chaos.own_processes)
+    with served(args, Placement(), port=free_port()) as url:
+        yield chaos.Server(url, TEXTS, expected, lambda version: None, chaos.own_processes)
 
 
-def test_beyond_its_places_a_server_refuses_at_once_and_answers_as_many_as_before(server: Server) -> None:
+def test_beyond_its_places_a_server_refuses_at_once_and_answers_as_many_as_before(server: chaos.Server) -> None:
     few = asyncio.run(chaos.asked_by(server, MOST_REQUESTS, 5))
     assert (few["refused"], few["failed"], few["wrong"]) == (0, 0, 0)
     many = asyncio.run(chaos.asked_by(server, 8 * MOST_REQUESTS, 8))
@@ -44,7 +42,7 @@ def test_beyond_its_places_a_server_refuses_at_once_and_answers_as_many_as_befor
     assert many["per_s"] > 0.5 * few["per_s"]  # of a noisy machine; the bench has the figure
 
 
-def test_slow_bodies_keep_nobody_out(server: Server) -> None:
+def test_slow_bodies_keep_nobody_out(server: chaos.Server) -> None:
     """More than 100 of them, which is what a router without a bound of its own would answer at once."""
     found = asyncio.run(chaos.beside_slow_senders(server, chaos.slow_body({}), 150, 2, 5))
     assert found["requests"] > 0
@@ -52,13 +50,13 @@ def test_slow_bodies_keep_nobody_out(server: Server) -> None:
     assert found["p99_s"] < 5
 
 
-def test_slow_headers_are_not_waited_for(server: Server) -> None:
+def test_slow_headers_are_not_waited_for(server: chaos.Server) -> None:
     found = asyncio.run(chaos.beside_slow_senders(server, chaos.slow_headers({}), 20, 1, 16))
     assert found["closed_s"] < 15
     assert (found["failed"], found["refused"], found["wrong"]) == (0, 0, 0)
 
 
-def test_a_greedy_request_is_refused_in_a_sentence(server: Server) -> None:
+def test_a_greedy_request_is_refused_in_a_sentence(server: chaos.Server) -> None:
     def ask(num_queries: int, **body: object) -> httpx.Response:
         return httpx.post(f"{server.url}/v1/search", json={"queries": [{"text": "red"}] * num_queries, **body})
 
@@ -71,7 +69,7 @@ def test_a_greedy_request_is_refused_in_a_sentence(server: Server) -> None:
     assert all(one["is_truncated"] for one in by_score.json()["results"])
 
 
-def test_a_request_that_no_router_answers_does_not_hang(server: Server) -> None:
+def test_a_request_that_no_router_answers_does_not_hang(server: chaos.Server) -> None:
     """Last of the module: a router stands still, and Serve replaces it some time later."""
     (router,) = server.replicas("ServeReplica:rails-ray:Router")
     router.suspend()

@@ -20,7 +20,7 @@ import psutil
 import pytest
 from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 
-from jobs.benches import chaos
+from jobs.benches import chaos_faults as chaos
 from rails_ray import client
 from rails_ray.errors import AccessError, RailsRayError
 from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT
@@ -217,10 +217,9 @@ def test_a_replica_killed_under_load_costs_at_most_the_requests_in_flight(deploy
 
 @pytest.mark.faults
 def test_while_versions_are_swapped_each_answer_is_that_of_the_version_it_names(
-    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+    deployed: Deployed,
 ) -> None:
     """Routers and shards of both are up for some seconds, and are exchanged each for itself."""
-    monkeypatch.setattr(chaos, "TEXTS", TEXTS)
     storage = deployed.config["applications"][0]["args"]["storage"]
     expected = chaos.offline(storage, ["v1", "v2"], TEXTS, chaos.K)
     assert all(one != other for one, other in zip(*expected.values(), strict=True))
@@ -230,7 +229,7 @@ def test_while_versions_are_swapped_each_answer_is_that_of_the_version_it_names(
         application["args"]["version"] = version
         deployed.serve.deploy_applications({**deployed.config, "applications": [application]})
 
-    server = chaos.Server(deployed.url, expected, swap, lambda title: [], {"authorization": f"Bearer {KEY}"})
+    server = chaos.Server(deployed.url, TEXTS, expected, swap, lambda title: [], {"authorization": f"Bearer {KEY}"})
     for version in ("v2", "v1"):
         outcome = asyncio.run(chaos.swapped(server, version, NUM_CLIENTS, 4))
         assert (outcome["wrong"], outcome["failed"]) == (0, 0)
@@ -239,11 +238,10 @@ def test_while_versions_are_swapped_each_answer_is_that_of_the_version_it_names(
 
 
 @pytest.mark.faults
-def test_slow_headers_are_not_waited_for(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chaos, "TEXTS", TEXTS)
+def test_slow_headers_are_not_waited_for(deployed: Deployed) -> None:
     expected = chaos.offline(deployed.config["applications"][0]["args"]["storage"], ["v1"], TEXTS, chaos.K)
     headers = {"authorization": f"Bearer {KEY}"}
-    server = chaos.Server(deployed.url, expected, lambda version: None, lambda title: [], headers)
+    server = chaos.Server(deployed.url, TEXTS, expected, lambda version: None, lambda title: [], headers)
     found = asyncio.run(chaos.beside_slow_senders(server, chaos.slow_headers(headers), 20, 1, 16))
     assert found["closed_s"] < 15
     assert (found["failed"], found["refused"], found["wrong"]) == (0, 0, 0)

@@ -22,24 +22,17 @@ from rails_ray.storage import runs, versions
 from rails_ray.storage.filesystem import Storage
 from support.examples import write_text_data
 from support.ports import free_port
-from support.served_version import ASKED, NO_CHUNKS, TEXTS
+from support.served_version import ASKED, NO_CHUNKS, TEXTS, AtUrl
 
 pytestmark = [pytest.mark.cluster]
 
 
 @dataclass(frozen=True)
-class Server:
+class Server(AtUrl):
     """A server, and the same data in this process."""
 
-    url: str
     root: Path
     data: DataSet
-
-    def search(self, **body: Any) -> httpx.Response:
-        return httpx.post(f"{self.url}/v1/search", json=body, timeout=60)
-
-    def explain(self, **body: Any) -> httpx.Response:
-        return httpx.post(f"{self.url}/v1/explain", json=body, timeout=60)
 
     def scores(self, text: str) -> list[float]:
         """Of all items, by the equation."""

@@ -20,21 +20,17 @@ from rails_ray.wanted import Wanted
 from support.examples import publish_solar, write_text_data
 from support.ports import free_port
 from support.searchables import make_searchable
-from support.served_version import ASKED, TEXTS
+from support.served_version import ASKED, TEXTS, AtUrl
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 
 @dataclass(frozen=True)
-class Server:
+class Server(AtUrl):
     """A server, and the same version in this process."""
 
-    url: str
     model: Solar
     items: Items
-
-    def search(self, **body: Any) -> httpx.Response:
-        return httpx.post(f"{self.url}/v1/search", json=body, timeout=60)
 
     def offline(self, k: int, exclude: list[int] | None = None) -> tuple[list[list[str]], list[list[float]]]:
         query = self.model.encode_queries(self.model.query_features(TEXTS))
@@ -127,7 +123,7 @@ def test_a_query_of_which_nothing_is_known_is_answered_and_flagged(server: Serve
 
 def test_explanations_are_of_chunks(server: Server) -> None:
     (best, *_), (score, *_) = (values[0] for values in server.offline(1))
-    answer = httpx.post(f"{server.url}/v1/explain", json={"query": ASKED[0], "items": [best]}, timeout=60).json()
+    answer = server.explain(query=ASKED[0], items=[best]).json()
     (item,) = answer["items"]
     assert item["score"] == pytest.approx(score, abs=1e-6)
     assert np.shape(item["cosines"]) == np.shape(item["gates"]) == (1, 4)

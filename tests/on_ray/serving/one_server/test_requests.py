@@ -86,7 +86,7 @@ def test_a_score_is_explained_by_cosines_and_gates(served_version: Served) -> No
     ],
 )
 def test_what_cannot_be_explained(served_version: Served, body: dict[str, Any], message: str) -> None:
-    response = httpx.post(f"{served_version.url}/v1/explain", json=body, timeout=30)
+    response = served_version.explain(**body)
     assert (response.status_code, response.json()) == (422, {"error": message})
 
 

@@ -1,0 +1,141 @@
+"""Every retrieval method with small items of its kind, their scores by an oracle, and what was asked of it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import strategies as st
+
+import oracles
+from rails_ray.masks import Exclusions, Mask
+from rails_ray.retrieval import Retriever
+from rails_ray.retrieval.bm25 import ByTerms
+from rails_ray.retrieval.searchable import ByCodes, ByComponents, Searchable, Widths
+from rails_ray.similarities.bm25 import Bm25, TermWeights
+from rails_ray.similarities.look_up import LookUp
+from rails_ray.similarities.mol import MixtureOfLogits
+from rails_ray.similarities.states import AnyItems, AnyQuery, QueryState, Tables, map_tensors, take
+from rails_ray.wanted import Found, Wanted
+from support.examples import random_states, small_mixture
+from support.of_codes import FEW_PROBES, NUM_BUCKETS, look_ups, random_codes
+from support.of_terms import random_terms, sums
+from support.searchables import make_searchable
+
+INFINITY = float("inf")
+NUM_QUERIES, NUM_ITEMS = 3, 40
+OF_COMPONENTS = [("components", method) for method in ByComponents.methods]
+OF_CODES = [("codes", method) for method in ByCodes.methods]
+OF_TERMS = [("terms", method) for method in ByTerms.methods]
+EXACT = [("components", "brute_force"), ("components", "two_pass"), ("codes", "brute_force"), *OF_TERMS]
+Named = tuple[str, str]
+a_shape = st.tuples(st.integers(0, 3), st.integers(1, 25), st.integers(0, 50))  # B, X, seed
+
+
+def each(names: list[Named]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("named", names, ids=[" ".join(name) for name in names])
+
+
+any_method, every_method = each([*OF_COMPONENTS, *OF_CODES, *OF_TERMS]), each(OF_COMPONENTS)
+
+
+def widths_of(num: int, num_items: int) -> Widths:
+    """Lists that hold so many items; all buckets are posted where these are all items, else a few."""
+    probes = NUM_BUCKETS if num >= num_items else FEW_PROBES
+    return Widths(num_candidates=num, num_per_embedding=num, num_probes=probes)
+
+
+def case(
+    named: Named, num_queries: int = NUM_QUERIES, num_items: int = NUM_ITEMS, seed: int = 0
+) -> tuple[Searchable[Any], AnyQuery, list[list[float]]]:
+    """Items of components, of codes or of terms, queries, and their scores of all items."""
+    if named[0] == "codes":
+        query, items = random_codes(num_queries, num_items, seed)
+        return ByCodes(LookUp(NUM_BUCKETS), items), query, look_ups(query, items)
+    if named[0] == "terms":
+        query, items = random_terms(num_queries, num_items, seed)
+        return ByTerms(Bm25(), items), query, sums(query, items)
+    query, items = random_states(num_queries, num_items, seed=seed)
+    scores = small_mixture()(query, items).scores.tolist()
+    return make_searchable(small_mixture(), items), query, scores
+
+
+def retriever_of(named: Named, num: int = NUM_ITEMS, seed: int = 0) -> tuple[Retriever, AnyQuery, list[list[float]]]:
+    searchable, query, scores = case(named, seed=seed)
+    return searchable.retriever(named[1], widths_of(num, len(searchable))), query, scores
+
+
+def exact_mixture() -> MixtureOfLogits:
+    """One whose gates are all equal, so that its scores have no rounding but that of the division by P."""
+    mixture = small_mixture()
+    for parameter in mixture.parameters():
+        parameter.data.zero_()
+    return mixture
+
+
+def exact_case(
+    named: Named, num_queries: int, num_items: int, seed: int
+) -> tuple[Callable[[AnyItems], Searchable[Any]], AnyItems, AnyQuery, list[list[float]]]:
+    """What makes items searchable, items of which many are equal, queries, and their exact scores of all items."""
+    if named[0] == "codes":
+        query, items = random_codes(num_queries, num_items, seed)
+        query = Tables(query.tables.mul(2).round().div(2), query.temperature)
+        items = take(items, torch.arange(num_items) // 2)
+        return lambda own: ByCodes(LookUp(NUM_BUCKETS), own), items, query, look_ups(query, items)
+    if named[0] == "terms":
+        query, items = random_terms(num_queries, num_items, seed)
+        items = take(TermWeights(items.terms, items.weights.mul(2).round().div(2)), torch.arange(num_items) // 2)
+        return lambda own: ByTerms(Bm25(), own), items, query, sums(query, items)
+    query, items = random_states(num_queries, num_items, seed=seed)
+    query = QueryState(query.components.round(), torch.zeros_like(query.gate), query.temperature)
+    items = map_tensors(lambda tensor: tensor.mul(2).round().div(2), take(items, torch.arange(num_items) // 2))
+    scores = exact_mixture().scores(query, items).tolist()
+    return lambda own: make_searchable(exact_mixture(), own), items, query, scores
+
+
+Drawn = tuple[torch.Tensor | None, int, int, list[list[int]]]
+
+
+def drawn(data: st.DataObject, scores: list[list[float]]) -> Drawn:
+    """No thresholds, or such as often equal a score; a k that is often above X; at_least; exclusions."""
+    num_items = len(scores[0]) if scores else 1
+    k = data.draw(st.integers(1, num_items + 3))
+    row = st.integers(0, num_items - 1)
+    excluded = [data.draw(st.lists(row, max_size=9)) for _ in scores]
+    if data.draw(st.booleans()):
+        return None, k, 0, excluded
+    threshold = [data.draw(st.sampled_from([-INFINITY, 0.0, INFINITY, *own])) for own in scores]
+    return torch.tensor(threshold), k, data.draw(st.integers(0, k)), excluded
+
+
+def wanted_of(drawn: Drawn, mask: Mask | None = None) -> Wanted:
+    threshold, k, at_least, excluded = drawn
+    return Wanted(k, threshold, at_least, Exclusions.of(excluded) if mask is None else mask)
+
+
+def expected_of(own: list[float], wanted: Wanted, line: int, out: Sequence[int]) -> tuple[list[int], bool]:
+    """Rows, and whether one was left out because there were more than k."""
+    if wanted.threshold is None:
+        return oracles.top_k(own, wanted.k, out), len(own) - len(set(out)) > wanted.k
+    return oracles.items_above(own, wanted.threshold[line].item(), wanted.k, wanted.at_least, out)
+
+
+def assert_oracle(
+    found: Found, scores: list[list[float]], wanted: Wanted, excluded: Sequence[Sequence[int]] | None = None
+) -> None:
+    for line, own in enumerate(scores):
+        rows, is_truncated = expected_of(own, wanted, line, excluded[line] if excluded else [])
+        more = found.k - len(rows)
+        assert found.item_rows[line].tolist() == rows + [0] * more
+        assert found.scores[line].tolist() == pytest.approx([own[row] for row in rows] + [-INFINITY] * more, abs=1e-6)
+        assert found.is_truncated[line] == is_truncated
+
+
+def assert_same(found: Found, expected: Found) -> None:
+    for name in ("scores", "item_rows", "bound", "is_truncated", "num_scored"):
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+    assert found.reason == expected.reason
+
+
+WANTED = {"k best": Wanted(3), "threshold": Wanted(5, torch.zeros(NUM_QUERIES))}
+either = pytest.mark.parametrize("wanted", WANTED.values(), ids=WANTED)
