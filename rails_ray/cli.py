@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import tyro
 
 from rails_ray import __version__
-from rails_ray.commands import Command, index, serving, stages
+from rails_ray.commands import Command, index, plan, serving, stages
 from rails_ray.commands.base import EXIT_BAD_ARGUMENT, EXIT_FAILED, EXIT_INTERRUPTED, errors, fail, out
 from rails_ray.errors import RailsRayError
 from rails_ray.recipes import by_name, names
@@ -31,6 +31,7 @@ Commands = (
     | Annotated[serving.Serve, tyro.conf.subcommand("serve")]
     | Annotated[serving.Query, tyro.conf.subcommand("query")]
     | Annotated[index.Index, tyro.conf.subcommand("index")]
+    | Annotated[plan.PlanDeployment, tyro.conf.subcommand("plan")]
 )
 WITH_RECIPE = {"train": stages.Train, "pipeline": stages.Pipeline}
 

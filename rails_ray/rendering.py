@@ -208,6 +208,8 @@ def version(manifest: Manifest) -> tuple[Table, Table]:
             facts.add_row(name, ", ".join(f"{key}: {kind}" for key, kind in value.items()) if is_table else str(value))
     files = Table("file", "items", "size", "sha256")
     for entry in (*manifest.parts, *manifest.files):
-        num_items = f"{entry.num_items:,}" if isinstance(entry, PartEntry) else ""
-        files.add_row(entry.path, num_items, decimal(entry.size_bytes), entry.sha256[:12])
+        name, num_items = entry.path, ""
+        if isinstance(entry, PartEntry):
+            name, num_items = f"shard {entry.shard} from item {entry.first_row}", f"{entry.num_items:,}"
+        files.add_row(name, num_items, decimal(entry.size_bytes), entry.sha256[:12])
     return facts, files

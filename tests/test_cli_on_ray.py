@@ -110,7 +110,7 @@ def test_the_readmes_stage_commands(s3: str, tmp_path: Path, capfd: pytest.Captu
     assert not processes.with_token(token), "Ctrl-C must stop everything that the command started"
 
     store = Storage(storage)
-    part = f"versions/demo-1/{versions.read_manifest(store).parts[-1].path}"
+    part = versions.read_manifest(store).parts[-1].path
     store.write(part, store.read(part)[:-1])
     done = here("serve", "--allow-anonymous", "--storage", storage, "--port", str(port), capfd=capfd)
     assert done.returncode == cli.EXIT_FAILED

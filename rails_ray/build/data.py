@@ -2,22 +2,25 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rails_ray.build import family
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.corpus import Corpus
 from rails_ray.data.dataset import DataSet
+from rails_ray.data.sources import Sources
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.ids import ItemIds
 
 
 def read_data(config: RunConfig, storage: Storage) -> DataSet:
-    """The data set of a run: a folder's tables, or packaged ones, which are written to storage the first time.
+    """The data set of a run: a user's tables, or packaged ones, which are written to storage the first time.
 
     Raises:
         NotFoundError, ValueError: as `QueryForm.read`.
     """
-    return family(config).form.read(_folder(config, storage))
+    return family(config).form.read(sources(config, storage))
 
 
 def read_corpus(config: RunConfig, storage: Storage) -> Corpus:
@@ -27,15 +30,17 @@ def read_corpus(config: RunConfig, storage: Storage) -> Corpus:
         NotFoundError, ValueError: as `QueryForm.read`, and if the model cannot encode these items.
     """
     own = family(with_data(config, config.data))
-    corpus = own.form.corpus(_folder(config, storage))
-    own.with_items(corpus.items["item_id"].to_pylist())
+    corpus = own.form.corpus(sources(config, storage))
+    if own.has_a_row_for_each_item:
+        own.with_items(ItemIds(corpus.items.read()["item_id"]))
     return corpus
 
 
-def _folder(config: RunConfig, storage: Storage) -> Storage:
-    """The folder of a run's tables."""
-    if config.data.folder is not None:
-        return Storage(config.data.folder)
+def sources(config: RunConfig, storage: Storage) -> Sources:
+    """Where the tables of a run are."""
+    data = with_data(config, config.data).data
+    if data.folder is not None or data.places:
+        return Sources(data.folder, data.places)
     form, sizes = family(config).form, (config.data.num_valid, config.data.num_test, config.data.split_seed)
     packaged = form.packaged
     if packaged is None:
@@ -45,14 +50,18 @@ def _folder(config: RunConfig, storage: Storage) -> Storage:
         made = packaged.tables(*sizes)
         for name in packaged.files:
             folder.write(f"{name}.parquet", parquet.to_bytes(getattr(made, name)))
-    return folder
+    return Sources(str(folder))
 
 
 def with_data(config: RunConfig, data: DataConfig) -> RunConfig:
-    """The config of a run with these data and an absolute folder, as workers run in folders of their own."""
-    if data.folder is not None and "://" not in data.folder:
-        data = replace(data, folder=str(Path(data.folder).expanduser().resolve()))
-    return replace(config, data=data)
+    """The config of a run with these data, at absolute places, as workers run in folders of their own."""
+    places: dict[str, Any] = {name: _absolute(place) for name, place in data.places.items()}
+    folder = None if data.folder is None else _absolute(data.folder)
+    return replace(config, data=replace(data, folder=folder, **places))
+
+
+def _absolute(place: str) -> str:
+    return place if "://" in place else str(Path(place).expanduser().resolve())
 
 
 def for_data(config: RunConfig, read: DataSet) -> RunConfig:

@@ -1,14 +1,12 @@
 """Config -> objects of a dual encoder: models, what trains them and what their scores offer; a part of `build`."""
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, assert_never
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rails_ray.build.family import Family
 from rails_ray.collectives.first import from_first
@@ -17,19 +15,30 @@ from rails_ray.config import RunConfig
 from rails_ray.config.dual_encoder import (
     CrossDeviceNegatives,
     DualEncoderConfig,
+    Encoder,
     InBatchNegatives,
     UniformNegatives,
 )
 from rails_ray.cutoffs.distributions import BetaDistribution, ExpDistribution
 from rails_ray.cutoffs.offers import Offers
 from rails_ray.data.batch import PairSampler, Sampler, WindowSampler, relevance_of
-from rails_ray.data.dataset import DataSet, ItemLists, Queries
-from rails_ray.data.forms import FORMS, QueryForm
+from rails_ray.data.dataset import DataSet, DenseRows, ItemLists, Queries, Texts
+from rails_ray.data.forms import FORMS, QueryForm, vectors_of_items
 from rails_ray.data.in_batch import InBatchSampler
-from rails_ray.encoders.components import ItemComponents, QueryComponents
+from rails_ray.encoders import frozen
+from rails_ray.encoders.components import (
+    GivenItems,
+    GivenQueries,
+    ItemComponents,
+    QueryComponents,
+    start_as_copies,
+    start_as_cosines,
+)
+from rails_ray.encoders.frozen import FrozenText, FunctionConfig, SentenceTransformerConfig
 from rails_ray.encoders.sasrec import Sasrec, SasrecConfig
 from rails_ray.encoders.text import TextTransformer, TransformerConfig
 from rails_ray.encoders.two_tower import TwoTower, TwoTowerConfig
+from rails_ray.encoders.vectors import Vectors, VectorsConfig
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.evaluation.report import Report, validate, validation_mrr
 from rails_ray.losses import ScoreLogit
@@ -43,6 +52,7 @@ from rails_ray.retrieval.searchable import ByComponents
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.similarities.states import ItemState
+from rails_ray.storage.ids import ItemIds
 from rails_ray.training import state
 from rails_ray.training.contrast import Contrast, Gathered, Streamed, WithinBatch
 from rails_ray.training.loop import PRECISIONS, Progress, TrainingConfig
@@ -51,6 +61,7 @@ from rails_ray.training.objectives import (
     ContrastiveConfig,
     MaximumLikelihood,
     MaximumLikelihoodConfig,
+    NoneConfig,
     Objective,
     Pointwise,
     PointwiseConfig,
@@ -59,6 +70,8 @@ from rails_ray.training.piece import Given, Prepared, Steps
 from rails_ray.training.step import TrainingStep
 from rails_ray.training.terms import Glas, MutualInformation, Term
 
+EncoderModule = TwoTower | TextTransformer | Sasrec | Vectors | FrozenText
+FROZEN = (SentenceTransformerConfig, FunctionConfig)  # models of texts of which nothing is trained
 WITH_TEMPERATURE = ("beta_nce", "exp_nce")  # losses that train tau_q
 
 
@@ -81,21 +94,75 @@ class DualEncoderFamily(Family):
 
     @property
     def form(self) -> QueryForm:
-        return FORMS["history" if isinstance(self.own.encoder, SasrecConfig) else "text"]
+        encoder = self.own.encoder
+        if isinstance(encoder, VectorsConfig):
+            return vectors_of_items(encoder.item_columns, encoder.item_shape)
+        return FORMS["history" if isinstance(encoder, SasrecConfig) else "text"]
 
     @property
     def offers(self) -> Offers:
         kind = self.own.loss.kind
         return Offers(
             trained_by=kind,
-            training_logit=self.logit(),
+            training_logit=None if kind == "none" else self.logit(),
             distribution_of=ExpDistribution if kind == "exp_nce" else BetaDistribution,
             has_trained_temperature=kind in WITH_TEMPERATURE,
             has_bounded_scores=True,
             width=self.own.components.width,
         )
 
-    def with_items(self, item_ids: list[str] | list[int]) -> RunConfig:
+    def completed(self, read: DataSet) -> RunConfig:
+        """The config with what the data set or a frozen model decides: items, and the widths of vectors."""
+        config, encoder = self.with_items(read.item_ids), self.own.encoder
+        if isinstance(encoder, VectorsConfig):
+            return self._of_vectors(encoder, read)
+        if isinstance(encoder, FROZEN):
+            if isinstance(encoder, SentenceTransformerConfig):
+                encoder = replace(encoder, sha256=encoder.sha256 or frozen.digest_of(encoder.pretrained))
+            width = encoder.width or frozen.width_of(encoder)
+            return self._of_shapes(replace(encoder, width=width), width, (1, width))
+        return config
+
+    def _of_vectors(self, encoder: VectorsConfig, read: DataSet) -> RunConfig:
+        queries, items, folder = read.queries["train"].inputs, read.item_inputs, self.config.data.folder
+        if not (isinstance(queries, DenseRows) and isinstance(items, DenseRows)):
+            raise ValueError(f"queries of {folder} must be vectors for encoder.kind vectors, got features")
+        width, shape = queries.width, (1, *items.values.shape[1:])[-2:]
+        if encoder.query_width not in (0, width):
+            raise ValueError(
+                f"encoder.query_width must be the {width} of the queries of {folder}, or 0, got {encoder.query_width}"
+            )
+        return self._of_shapes(replace(encoder, query_width=width, item_shape=shape), width, shape)
+
+    def _of_shapes(self, encoder: Encoder, query_width: int, item_shape: tuple[int, int]) -> RunConfig:
+        """The config with vectors of these shapes.
+
+        Raises:
+            ValueError: if they cannot become the components that the config asks for.
+        """
+        (num_vectors, width), components = item_shape, self.own.components
+        _, num_item_components = self.similarity().num_components
+        if components.items == "projected" and num_vectors > 1:
+            raise ValueError(
+                f"components.items must be given for items of {num_vectors} vectors, got projected: an item's vectors "
+                "are its components"
+            )
+        if components.items == "given" and num_vectors != num_item_components:
+            raise ValueError(
+                f"similarity.num_item_components must be the {num_vectors} vectors of an item, got "
+                f"{num_item_components}"
+            )
+        if components.queries == "given" and query_width != width:
+            raise ValueError(f"vectors of items must be as wide as the {query_width} of queries, got {width}")
+        if components.items == "given":
+            components = replace(components, width=width)
+        return self.config.with_family(encoder=encoder, components=components)
+
+    @property
+    def has_a_row_for_each_item(self) -> bool:
+        return isinstance(self.own.encoder, SasrecConfig)
+
+    def with_items(self, item_ids: ItemIds) -> RunConfig:
         """The config, with the items filled in if the model has a row for each of them."""
         encoder, folder = self.own.encoder, self.config.data.folder
         if not isinstance(encoder, SasrecConfig):
@@ -105,7 +172,7 @@ class DualEncoderFamily(Family):
             raise ValueError(
                 f"encoder.num_items must be the {num_items} items of {folder}, or 0, got {encoder.num_items}"
             )
-        corpus = hashlib.sha256(json.dumps(item_ids).encode()).hexdigest()[:16]
+        corpus = item_ids.digest()[:16]
         if encoder.corpus not in ("", corpus):
             raise ValueError(
                 f"{folder} must hold the items that the run was trained on, in their order, got others: train a new run"
@@ -132,14 +199,23 @@ class DualEncoderFamily(Family):
             encoded_by = self.encoder(num_components)
             built = DualEncoder(
                 encoded_by,
-                QueryComponents(encoded_by.query_width, num_components, self.own.components, self.own.temperature),
-                ItemComponents(encoded_by.item_width, num_components, self.own.components),
+                self._query_components(encoded_by.query_width),
+                self._item_components(encoded_by),
                 compared_by,
             )
-        _start_aligned(built)
+            _start(built)
         # A loss that does not read tau_q leaves its head without a gradient, which data-parallel training refuses.
         built.query_components.temperature.requires_grad_(self.own.loss.kind in WITH_TEMPERATURE)
         return built
+
+    def _query_components(self, width: int) -> QueryComponents | GivenQueries:
+        if self.own.components.queries == "given":
+            return GivenQueries(self.own.temperature)
+        return QueryComponents(width, self.similarity().num_components, self.own.components, self.own.temperature)
+
+    def _item_components(self, encoded_by: EncoderModule) -> ItemComponents | GivenItems:
+        made = GivenItems if self.own.components.items == "given" else ItemComponents
+        return made(encoded_by.item_width, self.similarity().num_components, self.own.components)
 
     def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> DualEncoder:
         [(_, data)] = weights
@@ -147,7 +223,7 @@ class DualEncoderFamily(Family):
         state.load(stored, data)
         return stored
 
-    def encoder(self, num_components: tuple[int, int]) -> TwoTower | TextTransformer | Sasrec:
+    def encoder(self, num_components: tuple[int, int]) -> EncoderModule:
         """
         Args:
             num_components: (P_Q, P_X) of the similarity.
@@ -159,6 +235,10 @@ class DualEncoderFamily(Family):
                 return TwoTower(self.own.encoder)
             case SasrecConfig():
                 return Sasrec(self.own.encoder)
+            case VectorsConfig():
+                return Vectors(self.own.encoder)
+            case SentenceTransformerConfig() | FunctionConfig():
+                return FrozenText(self.own.encoder)
             case _:
                 assert_never(self.own.encoder)
 
@@ -216,6 +296,8 @@ class DualEncoderFamily(Family):
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(self.config.seed)
                     return MaximumLikelihood(num_query_components * self.own.components.width)
+            case NoneConfig():
+                raise AssertionError("a run without a loss takes no step")
             case _:
                 assert_never(self.own.loss)
 
@@ -228,6 +310,8 @@ class DualEncoderFamily(Family):
                 return exp_logit
             case "sampled_softmax" | "pointwise" | "maximum_likelihood":
                 return partial(scaled_logit, tau=self.own.similarity.temperature)
+            case "none":
+                raise AssertionError("a run without a loss has no logit")
             case _:
                 assert_never(self.own.loss.kind)
 
@@ -249,9 +333,9 @@ class DualEncoderFamily(Family):
             return
         if is_first:
             queries = read.queries["train"].inputs
-            assert isinstance(read.item_inputs, list)
-            assert isinstance(queries, list)
-            built.encoder.learn([*read.item_inputs, *queries])
+            assert isinstance(read.item_inputs, Texts)
+            assert isinstance(queries, Texts)
+            built.encoder.learn(read.item_inputs.and_then(queries))
         built.encoder.set_extra_state(from_first(built.encoder.get_extra_state()))
 
     def sampler(self, trained: DualEncoder, read: DataSet, rank: int = 0, num_workers: int = 1) -> Sampler:
@@ -290,16 +374,24 @@ class DualEncoderPiece:
     family: DualEncoderFamily
     name: str = ""
     after: tuple[str, ...] = ()
-    shares_gradient: bool = True
 
     @property
-    def training(self) -> TrainingConfig:
-        return self.family.config.training
+    def shares_gradient(self) -> bool:
+        return self.training is not None
+
+    @property
+    def training(self) -> TrainingConfig | None:
+        """None if the run has no loss: there is no step to take."""
+        return None if self.family.own.loss.kind == "none" else self.family.config.training
 
     def check_workers(self, num_workers: int) -> None:
         """Batches of pairs may be cut into unequal slices; batches with uniform negatives may not."""
-        batch_size = self.training.batch_size
-        if isinstance(self.family.own.negatives, UniformNegatives) and batch_size % num_workers:
+        batch_size = self.family.config.training.batch_size
+        if (
+            self.shares_gradient
+            and isinstance(self.family.own.negatives, UniformNegatives)
+            and batch_size % num_workers
+        ):
             raise ValueError(f"training.batch_size must be a multiple of the {num_workers} workers, got {batch_size}")
 
     def prepare(self, given: Given) -> Prepared:
@@ -309,12 +401,14 @@ class DualEncoderPiece:
             family.learn_tokens(model, read, is_first=given.is_first, from_first=from_first)
         else:
             state.load_model(model, given.checkpoint)
-        sampler = family.sampler(model, read, given.rank, given.num_workers)
         item_features, held_out = model.item_features(read.item_inputs), read.queries["valid"]
 
         def report(progress: Progress) -> dict[str, Any]:
             return family.report(model, item_features, held_out).to_dict()
 
+        if self.training is None:
+            return Prepared(module=model, report=report, steps=None)
+        sampler = family.sampler(model, read, given.rank, given.num_workers)
         return Prepared(
             module=model,
             report=report,
@@ -327,13 +421,25 @@ class DualEncoderPiece:
         )
 
 
-def _start_aligned(built: DualEncoder) -> None:
+def _start(built: DualEncoder) -> None:
+    """Let frozen vectors be compared as they are, as far as components are wide enough, before any training."""
+    query, item = built.query_components, built.item_components
+    if isinstance(query, GivenQueries):
+        return
+    if isinstance(item, GivenItems):
+        start_as_copies(query.project, query.num_query_components)
+        return
+    if isinstance(built.encoder, Vectors | FrozenText):
+        start_as_cosines(query.project)
+    _align(query.project, item.project)
+
+
+def _align(query: nn.Linear, item: nn.Linear) -> None:
     """Let query and item components begin as the same linear maps, as far as both sides have them.
 
     With towers that begin equal too, an item begins near the queries whose words it shares, and training improves on
     that instead of finding it (figures: jobs/benches/LOG.md).
     """
-    query, item = built.query_components.project, built.item_components.project
     if query.in_features == item.in_features:
         shared = min(query.out_features, item.out_features)
         with torch.no_grad():

@@ -18,6 +18,7 @@ from rails_ray.models import Model
 from rails_ray.retrieval.searchable import Searchable
 from rails_ray.similarities.states import AnyItems
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.manifest import Encoded
 from rails_ray.training.piece import Piece
 
@@ -59,7 +60,12 @@ class Family(ABC):
         """
         self.completed(read)
 
-    def with_items(self, item_ids: list[str] | list[int]) -> RunConfig:
+    @property
+    def has_a_row_for_each_item(self) -> bool:
+        """Whether the model can only encode the items that it was trained on."""
+        return False
+
+    def with_items(self, item_ids: ItemIds) -> RunConfig:
         """The config, completed from these items if the model has a row for each item.
 
         Raises:

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
-import pyarrow as pa
-
+from rails_ray.data.corpus import Corpus
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.models import Model
 from rails_ray.similarities.states import AnyItems
@@ -25,7 +24,7 @@ class Fitting:
 
     folder: the version's folder, where the artefact is stored.
     run: the run whose model encodes the items.
-    items: the whole corpus, as in `Corpus`.
+    corpus: the items to encode.
     new_codes: how items without a code get one.
     remotely: calls a function with arguments in a task on the cluster, and returns its result.
     """
@@ -33,7 +32,7 @@ class Fitting:
     storage: Storage
     folder: str
     run: Run
-    items: pa.Table
+    corpus: Corpus
     new_codes: NewCodes
     remotely: Callable[..., Any]
 

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
@@ -20,6 +19,7 @@ from rails_ray.data.buckets import BucketSampler, positives_of
 from rails_ray.data.dataset import SPLITS, DataSet, ItemLists, Queries, SparseRows, Texts
 from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.encoders.solar import USUAL_BUCKETS, Chunk, ChunksConfig, chunk_seed
+from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
 from rails_ray.models.solar import CodedItems, Predicted, Solar, predicted_buckets
 from rails_ray.quantizers import random_codes
@@ -29,6 +29,7 @@ from rails_ray.similarities.look_up import LookUp
 from rails_ray.similarities.states import AnyItems, Codes
 from rails_ray.storage import codes, runs, versions
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.manifest import Encoded, Manifest
 from rails_ray.storage.runs import Run
 from rails_ray.training import state
@@ -110,7 +111,7 @@ class SolarFamily(Family):
 
     def fit(self, asked: Fitting) -> Fit:
         """A version's codes are chosen when its encoding first begins."""
-        if pa.types.is_integer(asked.items["input"].type):
+        if not asked.corpus.has_texts:
             asked.need_least_loaded(self.config.name)
 
         def store() -> None:
@@ -125,10 +126,11 @@ class SolarFamily(Family):
         current = versions.current(asked.storage)
         if current is not None and _is_of(current, asked.run):
             known = known.or_else(codes.of_version(asked.storage, current))
-        own, is_new = self.codes_of(known, asked.items["item_id"].to_pylist())
+        items = asked.corpus.items.read()
+        own, is_new = self.codes_of(known, list(ItemIds(items["item_id"])))
         if asked.new_codes == "least_loaded" or not is_new.any():
             return own
-        texts = asked.items["input"].filter(pa.array(is_new)).to_pylist()
+        texts = list(Texts(items["input"]).take(np.flatnonzero(is_new)))
         predicted = asked.remotely(self.predicted, str(asked.storage), asked.run, texts)
         return self.with_predicted(own, np.flatnonzero(is_new)[predicted.is_known], predicted)
 
@@ -142,8 +144,9 @@ class SolarFamily(Family):
         return ByCode(codes.read(storage, folder))
 
     def run_items(self, storage: Storage, run: str, model: Model, data: DataSet) -> AnyItems:
-        own, _ = self.codes_of(codes.read(storage, f"runs/{run}"), data.item_ids)
-        return ByCode(own)(data.item_ids, None)
+        item_ids = list(data.item_ids)
+        own, _ = self.codes_of(codes.read(storage, f"runs/{run}"), item_ids)
+        return ByCode(own)(item_ids, None)
 
     def model_facts(self, described: Encoded) -> dict[str, int]:
         """How many chunks the model has and should have."""
@@ -154,7 +157,7 @@ class SolarFamily(Family):
 
     def begin(self, read: DataSet) -> Callable[[Storage, str], None]:
         """A run fixes the codes of its items."""
-        drawn = self.codes(read.item_ids)
+        drawn = self.codes(list(read.item_ids))
 
         def leave(storage: Storage, run: str) -> None:
             if not codes.exist(storage, f"runs/{run}"):
@@ -192,7 +195,7 @@ class SolarFamily(Family):
         """A sum of look-ups learns nothing."""
         return LookUp(self.own.encoder.num_buckets)
 
-    def codes(self, item_ids: list[str] | list[int]) -> ItemCodes:
+    def codes(self, item_ids: Sequence[ItemId]) -> ItemCodes:
         """The codes of a run's items.
 
         Raises:
@@ -206,7 +209,7 @@ class SolarFamily(Family):
             return ItemCodes(item_ids, random_codes.balanced(len(item_ids), *numbers))
         return ItemCodes(item_ids, random_codes.hashed(item_ids, *numbers))
 
-    def codes_of(self, known: ItemCodes, item_ids: list[str] | list[int]) -> tuple[ItemCodes, NDArray[np.bool_]]:
+    def codes_of(self, known: ItemCodes, item_ids: Sequence[ItemId]) -> tuple[ItemCodes, NDArray[np.bool_]]:
         """The codes of a corpus, and which of its items are new: known items keep their codes.
 
         Args:
@@ -240,7 +243,7 @@ class SolarFamily(Family):
         rows = np.arange(len(read.item_ids))
         starts = np.concatenate([queries.relevant.starts, queries.relevant.starts[-1] + rows + 1])
         relevant = ItemLists(starts, np.concatenate([queries.relevant.rows, rows]))
-        return Queries(Texts([*queries.inputs, *read.item_inputs]), relevant)
+        return Queries(queries.inputs.and_then(read.item_inputs), relevant)
 
     def chunk_training(self, trained: Chunk, read: DataSet, buckets: NDArray[np.integer]) -> ChunkTraining:
         """What trains a chunk, which learns its tokens here.

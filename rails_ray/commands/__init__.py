@@ -5,6 +5,7 @@
 | `stages`  | quickstart, train, encode, publish, evaluate, calibrate, pipeline |
 | `serving` | serve, query                                                      |
 | `index`   | index list, show, verify, rollback                                |
+| `plan`    | plan                                                              |
 """
 
 from typing import Any, Protocol

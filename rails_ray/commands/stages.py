@@ -132,11 +132,14 @@ class Encode(Stored):
         version: Name of the version. Give the name of an unfinished version to resume it. If left out: the run's name
             and the time.
         shards: Parts of the corpus that are searched in parallel.
+        shard_by: position: shards of consecutive items. hash: shards by a hash of the item's id, in which an item stays
+            when others come and go.
         workers: Encoders that run in parallel.
         use_gpu: Give each worker a GPU. If left out: yes, if the cluster has enough GPUs when encoding begins (an
             autoscaling cluster may not have them yet).
         part_items: Most items in a part; a crash loses at most one part of each worker.
         folder: Data whose items to encode, such as newer data. If left out: the run's data.
+        items: File, folder or pattern of the items alone, in place of --folder.
         new_codes: How SOLAR chooses buckets for items that it was not trained on. least_loaded: buckets with room;
             predicted: the buckets that the model predicts for the item's text.
         min_chunks: Fewest trained chunks of SOLAR to accept. If left out: all.
@@ -145,10 +148,12 @@ class Encode(Stored):
     run_name: Annotated[str, tyro.conf.arg(name="run")]
     version: str | None = None
     shards: int = 2
+    shard_by: Literal["position", "hash"] = "position"
     workers: int = 1
     use_gpu: bool | None = None
     part_items: int = 16_384
     folder: str | None = None
+    items: str | None = None
     new_codes: Literal["least_loaded", "predicted"] = "least_loaded"
     min_chunks: int | None = None
 
@@ -165,10 +170,11 @@ class Encode(Stored):
                 self.run_name,
                 version=version,
                 num_shards=self.shards,
+                shard_by=self.shard_by,
                 num_workers=self.workers,
                 use_gpu=self.use_gpu,
                 part_items=self.part_items,
-                data=_data(self.folder),
+                data=_data(self.folder, self.items),
                 new_codes=self.new_codes,
                 min_chunks=self.min_chunks,
                 on_progress=on_progress,
@@ -278,8 +284,8 @@ class Calibrate(Stored):
         return {"calibrated": version, **dataclasses.asdict(report)}
 
 
-def _data(folder: str | None) -> DataConfig | None:
-    return None if folder is None else DataConfig(folder=folder)
+def _data(folder: str | None, items: str | None = None) -> DataConfig | None:
+    return None if folder is None and items is None else DataConfig(folder=folder, items=items)
 
 
 @dataclass(frozen=True, kw_only=True)

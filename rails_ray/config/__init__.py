@@ -24,14 +24,22 @@ class DataConfig:
     """Where queries and items come from.
 
     Args:
-        folder: data folder, local or s3://bucket/prefix; by default the packaged emoji. `rails_ray.data.forms` has the
-            tables for each form of query.
+        folder: folder of the tables, local or s3://bucket/prefix; by default the packaged emoji. `rails_ray.data.forms`
+            has the tables for each form of query. Each is a file NAME.parquet, or a folder NAME of Parquet files.
+        items: file, folder or pattern (* and ?) of the items, if they are not in the folder.
+        queries: likewise of the queries.
+        relevance: likewise of the relevance.
+        interactions: likewise of the interactions.
         num_valid: emoji queries held out for validation; a folder's tables name their own.
         num_test: emoji queries held out for the test; a folder's tables name their own.
         split_seed: seeds the split of the emoji queries.
     """
 
     folder: str | None = None
+    items: str | None = None
+    queries: str | None = None
+    relevance: str | None = None
+    interactions: str | None = None
     num_valid: int = 2000
     num_test: int = 2000
     split_seed: int = 0
@@ -40,6 +48,15 @@ class DataConfig:
         for name in ("num_valid", "num_test"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    @property
+    def places(self) -> dict[str, str]:
+        """The tables that are not in the folder, by name."""
+        named = {name: getattr(self, name) for name in PLACED}
+        return {name: place for name, place in named.items() if place is not None}
+
+
+PLACED = ("items", "queries", "relevance", "interactions")  # tables that can have a place of their own
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,18 +7,20 @@ import tyro
 from pydantic import Field
 
 from rails_ray.encoders.components import ComponentsConfig
+from rails_ray.encoders.frozen import FunctionConfig, SentenceTransformerConfig
 from rails_ray.encoders.sasrec import SasrecConfig
 from rails_ray.encoders.temperature import TemperatureConfig
 from rails_ray.encoders.text import TransformerConfig
 from rails_ray.encoders.two_tower import TwoTowerConfig
+from rails_ray.encoders.vectors import VectorsConfig
 from rails_ray.similarities.dot_product import DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogitsConfig
-from rails_ray.training.objectives import ContrastiveConfig, MaximumLikelihoodConfig, PointwiseConfig
+from rails_ray.training.objectives import ContrastiveConfig, MaximumLikelihoodConfig, NoneConfig, PointwiseConfig
 from rails_ray.training.terms import TermsConfig
 
-Encoder = TwoTowerConfig | TransformerConfig | SasrecConfig
+Encoder = TwoTowerConfig | TransformerConfig | SasrecConfig | VectorsConfig | SentenceTransformerConfig | FunctionConfig
 Similarity = MixtureOfLogitsConfig | DotProductConfig
-Loss = ContrastiveConfig | PointwiseConfig | MaximumLikelihoodConfig
+Loss = ContrastiveConfig | PointwiseConfig | MaximumLikelihoodConfig | NoneConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +79,9 @@ class DualEncoderConfig:
 
     A field with a `kind` is a union; these are its kinds:
 
-        encoder      two_tower, transformer (texts); sasrec (histories)
+        encoder      two_tower, transformer, sentence_transformer, function (texts); sasrec (histories); vectors
         similarity   mixture_of_logits, dot_product
-        loss         beta_nce, exp_nce, sampled_softmax, pointwise, maximum_likelihood
+        loss         beta_nce, exp_nce, sampled_softmax, pointwise, maximum_likelihood; none trains nothing
         negatives    uniform, in_batch, cross_device
 
     Args:
@@ -104,12 +106,31 @@ class DualEncoderConfig:
             raise ValueError(f"encode_size must be at least 0, got {self.encode_size}")
         if self.encoder.kind == "sasrec":
             self._check_histories()
+        self._check_given()
         if self.terms.glas_weight:
             self._check_glas()
         if self.negatives.kind == "cross_device" and self.negatives.block_size and self.loss.kind in WHOLE_LOSSES:
             raise ValueError(
                 f"negatives.block_size must be 0 for loss.kind {self.loss.kind}, got {self.negatives.block_size}: "
                 "only beta_nce, exp_nce and sampled_softmax can be computed block by block"
+            )
+
+    def _check_given(self) -> None:
+        """Only frozen vectors are components as they are, and only these can do without training."""
+        is_frozen = self.encoder.kind in FROZEN
+        if self.components.items == "given" and not is_frozen:
+            raise ValueError(
+                f"components.items must be projected for encoder.kind {self.encoder.kind}, got given: only frozen "
+                "vectors are components as they are"
+            )
+        if self.components.queries == "given" and self.similarity.kind != "dot_product":
+            raise ValueError(
+                f"components.queries must be projected for similarity.kind {self.similarity.kind}, got given"
+            )
+        if (self.loss.kind == "none") != (self.components.queries == "given"):
+            raise ValueError(
+                "loss.kind must be none exactly where components.queries is given, as nothing is left to train, "
+                f"got {self.loss.kind} and {self.components.queries}"
             )
 
     def _check_histories(self) -> None:
@@ -131,4 +152,5 @@ class DualEncoderConfig:
             )
 
 
+FROZEN = ("vectors", "sentence_transformer", "function")  # encoders of which nothing is trained
 WHOLE_LOSSES = ("pointwise", "maximum_likelihood")  # they need the scores of all items at once

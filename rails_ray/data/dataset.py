@@ -1,19 +1,22 @@
 """What a run reads of any data set: a corpus, and the queries of each split with the items that answer them.
 
 Inputs of queries are texts, histories (lists of item rows), features or vectors. Each of them can take some of its
-queries, translate itself to another corpus and give its bytes, so that nobody has to ask which of these it is.
+queries, translate itself to another corpus and give its digest, so that nobody has to ask which of these it is.
 
 Axes: Q queries, M items of all lists together, D width of a vector.
 """
 
 import hashlib
-import json
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, SupportsIndex, overload, runtime_checkable
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
+
+from rails_ray.storage.ids import BLOCK, ColumnDigest, ItemIds
 
 SPLITS = ("train", "valid", "test")
 
@@ -32,21 +35,61 @@ class Inputs(Protocol):
     def in_corpus(self, rows: NDArray[np.int64]) -> "Inputs":
         """The same, asked of a corpus that has `rows[row]` in place of each item row, or -1 where it lacks the item."""
 
-    def tobytes(self) -> bytes:
-        """The bytes of all queries."""
+    def digest(self) -> str:
+        """The sha256 of all queries."""
 
 
-class Texts(list[str]):
-    """Texts, of queries or of items."""
+class Texts(Sequence[str]):
+    """Texts, of queries or of items, in Arrow's memory: no object for each.
+
+    Args:
+        values: Arrow's strings or any others.
+    """
+
+    def __init__(self, values: "pa.ChunkedArray | Iterable[str]" = ()) -> None:
+        is_column = isinstance(values, pa.ChunkedArray)
+        self.column: Any = values if is_column else pa.chunked_array([pa.array(list(values), pa.large_string())])
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    @overload
+    def __getitem__(self, number: SupportsIndex) -> str: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> "Texts": ...
+
+    def __getitem__(self, number: SupportsIndex | slice) -> "str | Texts":
+        if isinstance(number, slice):
+            first, end, step = number.indices(len(self))
+            if step == 1:
+                return Texts(self.column.slice(first, max(end - first, 0)))
+            return self.take(np.arange(first, end, step))
+        text: str = self.column[operator.index(number)].as_py()
+        return text
+
+    def __iter__(self) -> Iterator[str]:
+        for first in range(0, len(self), BLOCK):
+            yield from self.column.slice(first, BLOCK).to_pylist()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(operator.eq, self, other))
 
     def take(self, numbers: NDArray[np.integer] | slice) -> "Texts":
-        return Texts(self[numbers] if isinstance(numbers, slice) else [self[number] for number in numbers])
+        return self[numbers] if isinstance(numbers, slice) else Texts(self.column.take(pa.array(numbers)))
+
+    def and_then(self, others: "Texts") -> "Texts":
+        """These texts, then the others."""
+        chunks = [*self.column.chunks, *others.column.chunks]
+        return Texts(pa.chunked_array([chunk.cast(pa.large_string()) for chunk in chunks], pa.large_string()))
 
     def in_corpus(self, rows: NDArray[np.int64]) -> "Texts":
         return self
 
-    def tobytes(self) -> bytes:
-        return json.dumps(self).encode()
+    def digest(self) -> str:
+        digest = ColumnDigest()
+        digest.add(self.column)
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -96,8 +139,8 @@ class ItemLists:
         """Items that the other corpus lacks are left out."""
         return self.renamed(rows).without(-1)
 
-    def tobytes(self) -> bytes:
-        return self.starts.tobytes() + self.rows.tobytes()
+    def digest(self) -> str:
+        return _digest(self.starts, self.rows)
 
 
 @dataclass(frozen=True)
@@ -130,13 +173,13 @@ class SparseRows:
     def in_corpus(self, rows: NDArray[np.int64]) -> "SparseRows":
         return self
 
-    def tobytes(self) -> bytes:
-        return self.starts.tobytes() + self.indices.tobytes() + self.values.tobytes()
+    def digest(self) -> str:
+        return _digest(self.starts, self.indices, self.values)
 
 
 @dataclass(frozen=True)
 class DenseRows:
-    """Queries that are vectors [Q, D]."""
+    """Queries or items that are vectors [Q, D], or several vectors each [Q, P, D]."""
 
     values: NDArray[np.float32]
 
@@ -150,7 +193,7 @@ class DenseRows:
     @property
     def width(self) -> int:
         """D."""
-        width: int = self.values.shape[1]
+        width: int = self.values.shape[-1]
         return width
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.float32]:
@@ -163,8 +206,8 @@ class DenseRows:
     def in_corpus(self, rows: NDArray[np.int64]) -> "DenseRows":
         return self
 
-    def tobytes(self) -> bytes:
-        return self.values.tobytes()
+    def digest(self) -> str:
+        return _digest(self.values)
 
 
 @dataclass(frozen=True)
@@ -205,24 +248,30 @@ class Queries:
 class DataSet:
     """A corpus and the queries of each split.
 
-    item_inputs: what the item encoder reads, by item row: texts, or the rows themselves.
+    item_inputs: what the item encoder reads, by item row: texts, vectors, or the rows themselves.
     titles: titles for people to read, by item row; None if the data set has none.
     """
 
-    item_ids: list[str] | list[int]
-    item_inputs: Texts | NDArray[np.int64]
+    item_ids: ItemIds
+    item_inputs: Texts | DenseRows | NDArray[np.int64]
     queries: dict[str, Queries]
-    titles: list[str] | None = field(default=None, kw_only=True)
+    titles: Texts | None = field(default=None, kw_only=True)
 
     def digest(self) -> str:
         """The sha256 of everything that training reads."""
-        found = hashlib.sha256(json.dumps(self.item_ids).encode())
-        found.update(self.item_inputs.tobytes())
+        inputs = self.item_inputs
+        digests = [self.item_ids.digest(), _digest(inputs) if isinstance(inputs, np.ndarray) else inputs.digest()]
         for split in SPLITS:
             queries = self.queries[split]
-            for values in (queries.inputs, queries.relevant, queries.seen):
-                found.update(b"|" if values is None else values.tobytes())
-        return found.hexdigest()
+            digests += ["" if own is None else own.digest() for own in (queries.inputs, queries.relevant, queries.seen)]
+        return hashlib.sha256("|".join(digests).encode()).hexdigest()
+
+
+def _digest(*arrays: NDArray[Any]) -> str:
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(np.ascontiguousarray(array).data)
+    return found.hexdigest()
 
 
 def _taken(

@@ -1,7 +1,7 @@
 """Queries by split with the items that answer them, from tables: what data sets of any kind of query share.
 
-    queries.parquet     query_id (integer or string, distinct), split ("train", "valid" or "test"), and what is asked
-    relevance.parquet   query_id, item_id: this item answers this query
+    queries     query_id (integer or string, distinct), split ("train", "valid" or "test"), and what is asked
+    relevance   query_id, item_id: this item answers this query
 
 Queries that no item answers are left out. If no query is of split "valid", every tenth one of "train" is.
 """
@@ -9,20 +9,20 @@ Queries that no item answers are left out. If no query is of split "valid", ever
 from collections.abc import Callable
 
 import numpy as np
-import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rails_ray.data.dataset import SPLITS, Inputs, ItemLists, Queries
-from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.parquet import ID, check_distinct, read_table, rows_of
+from rails_ray.data.sources import Sources
+from rails_ray.storage.tables import ID, Rows, check_distinct, rows_of
 
 HELD_OUT = 10  # one training query in so many is for validation, if a data set has no such queries
 
 
 def by_split(
-    storage: Storage, queries: pa.Table, items: pa.Table, inputs_of: Callable[[NDArray[np.int64]], Inputs]
+    sources: Sources, queries: Rows, items: Rows, inputs_of: Callable[[NDArray[np.int64]], Inputs]
 ) -> dict[str, Queries]:
-    """The queries of each split, with the relevance that is read from the folder.
+    """The queries of each split, with the relevance that is read.
 
     Args:
         queries: query_id and split.
@@ -33,40 +33,38 @@ def by_split(
         NotFoundError: if there is no table of relevance.
         ValueError: if a table is not as the contract says; the message names file, column and row.
     """
-    split_of, relevant = _splits(storage, queries), _relevant(storage, queries, items)
+    split_of, relevant = _splits(queries), _relevant(sources, queries, items)
     found = {}
-    for split in SPLITS:
-        chosen = np.flatnonzero((split_of == split) & (relevant.lengths > 0))
+    for number, split in enumerate(SPLITS):
+        chosen = np.flatnonzero((split_of == number) & (relevant.lengths > 0))
         if not len(chosen):
-            raise ValueError(f"{storage} must hold a query with a relevant item in split {split!r}, got none")
+            raise ValueError(f"{sources} must hold a query with a relevant item in split {split!r}, got none")
         found[split] = Queries(inputs_of(chosen), relevant.take(chosen))
     return found
 
 
-def _splits(storage: Storage, queries: pa.Table) -> NDArray[np.object_]:
-    split_of = np.array(queries["split"].to_pylist(), dtype=object)
-    wrong = np.flatnonzero(~np.isin(split_of, SPLITS))
+def _splits(queries: Rows) -> NDArray[np.int64]:
+    """The number of each query's split."""
+    column = queries["split"]
+    split_of: NDArray[np.int64] = np.full(len(queries), -1)
+    for number, split in enumerate(SPLITS):
+        split_of[pc.equal(column, split).to_numpy()] = number
+    wrong = np.flatnonzero(split_of < 0)
     if len(wrong):
-        raise ValueError(
-            f"column 'split' of {storage}/queries.parquet must be one of {', '.join(SPLITS)}, "
-            f"got {split_of[wrong[0]]!r} in row {wrong[0]}"
-        )
-    if "valid" not in split_of:
-        split_of[np.flatnonzero(split_of == "train")[HELD_OUT - 1 :: HELD_OUT]] = "valid"
+        file, row = queries.where(int(wrong[0]))
+        came = column[int(wrong[0])].as_py()
+        raise ValueError(f"column 'split' of {file} must be one of {', '.join(SPLITS)}, got {came!r} in row {row}")
+    train, valid = SPLITS.index("train"), SPLITS.index("valid")
+    if not (split_of == valid).any():
+        split_of[np.flatnonzero(split_of == train)[HELD_OUT - 1 :: HELD_OUT]] = valid
     return split_of
 
 
-def _relevant(storage: Storage, queries: pa.Table, items: pa.Table) -> ItemLists:
+def _relevant(sources: Sources, queries: Rows, items: Rows) -> ItemLists:
     """The items that answer each query, each once and in their order."""
-    relevance = read_table(storage, "relevance.parquet", {"query_id": ID, "item_id": ID})
-    file, query_file, item_file = (f"{storage}/{name}.parquet" for name in ("relevance", "queries", "items"))
-    check_distinct(queries["query_id"], "query_id", query_file)
-    pairs = np.stack(
-        [
-            rows_of(relevance["query_id"], queries["query_id"], "query_id", file, query_file),
-            rows_of(relevance["item_id"], items["item_id"], "item_id", file, item_file),
-        ]
-    )
+    relevance = sources.table("relevance").read({"query_id": ID, "item_id": ID})
+    check_distinct(queries, "query_id")
+    pairs = np.stack([rows_of(relevance, queries, "query_id"), rows_of(relevance, items, "item_id")])
     pairs = np.unique(pairs, axis=1)  # by query, then by item
-    starts = np.concatenate([[0], np.cumsum(np.bincount(pairs[0], minlength=queries.num_rows))])
+    starts = np.concatenate([[0], np.cumsum(np.bincount(pairs[0], minlength=len(queries)))])
     return ItemLists(starts, pairs[1])

@@ -6,6 +6,8 @@
 | `text`             | a transformer; RAILS, Appendix A.2.2: aggregation tokens, parameterized pooling |
 | `tokenizer`        | text to tokens, the input of `text`                                             |
 | `transformer`      | the blocks of `text` and `sasrec`                                               |
+| `vectors`          | vectors that were made elsewhere, as they are                                   |
+| `frozen`           | texts through a model that was trained elsewhere                                |
 | `sasrec`           | RAILS, Section 5.1: a history of items asks for the next one                    |
 | `solar`            | SOLAR, Section 3: K models, each with a probability for every bucket of its own |
 | `bags`             | numbered tokens of each input, with weights or without: what `two_tower` reads, |
@@ -37,14 +39,18 @@ class Encoder(Protocol, Generic[Features]):
         """D of an item."""
 
     @property
-    def form(self) -> Literal["text", "history"]:
-        """What a query is: a text, or a history of item rows."""
+    def form(self) -> Literal["text", "history", "vector"]:
+        """What a query is: a text, a history of item rows, or a vector."""
+
+    @property
+    def takes_representations(self) -> bool:
+        """Whether a query may also be given by its representation; no vector is, as it is the query itself."""
 
     def query_features(self, inputs: Any) -> Features:
         """Queries as the tensors that `queries` reads."""
 
     def item_features(self, inputs: Any) -> Any:
-        """Items (texts, or item rows) as the tensors that `items` reads."""
+        """Items (texts, item rows or vectors) as the tensors that `items` reads."""
 
     def is_blank(self, query: Any) -> bool:
         """Whether nothing in a query tells it from another."""

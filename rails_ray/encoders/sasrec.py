@@ -87,6 +87,7 @@ class Sasrec(nn.Module):
     """Histories and items to representations; both read one table of item embeddings."""
 
     form: Literal["history"] = "history"
+    takes_representations = True
 
     def __init__(self, config: SasrecConfig) -> None:
         super().__init__()

@@ -101,6 +101,7 @@ class TextTransformer(nn.Module):
     """
 
     form: Literal["text"] = "text"
+    takes_representations = True
 
     def __init__(self, config: TransformerConfig, num_components: tuple[int, int]) -> None:
         super().__init__()

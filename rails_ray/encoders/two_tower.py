@@ -51,6 +51,7 @@ class TwoTower(nn.Module):
     """Texts to representations, queries and items each by a network of their own."""
 
     form: Literal["text"] = "text"
+    takes_representations = True
 
     def __init__(self, config: TwoTowerConfig) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rails_ray.encoders import Encoder
-from rails_ray.encoders.components import ItemComponents, QueryComponents
+from rails_ray.encoders.components import GivenItems, GivenQueries, ItemComponents, QueryComponents
 from rails_ray.similarities import Scored
 from rails_ray.similarities.states import ItemState, QueryState
 
@@ -19,8 +19,8 @@ class DualEncoder(nn.Module):
     def __init__(
         self,
         encoder: nn.Module,
-        query_components: QueryComponents,
-        item_components: ItemComponents,
+        query_components: QueryComponents | GivenQueries,
+        item_components: ItemComponents | GivenItems,
         similarity: nn.Module,
     ) -> None:
         super().__init__()
@@ -35,14 +35,14 @@ class DualEncoder(nn.Module):
         return form
 
     @property
-    def vector_width(self) -> None:
-        """It reads no vectors."""
-        return
+    def vector_width(self) -> int | None:
+        width: int = self.encoder.query_width
+        return None if self.encoder.takes_representations else width
 
     @property
-    def representation_width(self) -> int:
+    def representation_width(self) -> int | None:
         width: int = self.encoder.query_width
-        return width
+        return width if self.encoder.takes_representations else None
 
     def is_blank(self, query: Any) -> bool:
         blank: bool = self.encoder.is_blank(query)
@@ -52,12 +52,12 @@ class DualEncoder(nn.Module):
         return [None] * len(inputs)
 
     def query_features(self, inputs: Any) -> Any:
-        """What `encode_queries` reads, from texts or histories."""
+        """What `encode_queries` reads, from texts, histories or vectors."""
         encoder: Encoder[Any] = self.encoder
         return encoder.query_features(inputs)
 
     def item_features(self, inputs: Any) -> Any:
-        """What `encode_items` reads, from texts or item rows."""
+        """What `encode_items` reads, from texts, item rows or vectors."""
         encoder: Encoder[Any] = self.encoder
         return encoder.item_features(inputs)
 
@@ -66,10 +66,17 @@ class DualEncoder(nn.Module):
         Args:
             precision: dtype of the encoder's products; what follows is in the weights' dtype.
         """
-        return self.query_state(self._representations(self.encoder.queries, features, precision))
+        state: QueryState = self.query_components(self._representations(self.encoder.queries, features, precision))
+        return state
 
     def query_state(self, representation: Float[Tensor, "B D"]) -> QueryState:
-        """The state of queries whose representations were made elsewhere."""
+        """The state of queries whose representations were made elsewhere.
+
+        Raises:
+            ValueError: if a query is a vector itself.
+        """
+        if not self.encoder.takes_representations:
+            raise ValueError("queries of this model must be vectors, got a representation")
         state: QueryState = self.query_components(representation)
         return state
 

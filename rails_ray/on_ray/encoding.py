@@ -1,35 +1,65 @@
-"""Encode the items of a run with Ray Data into the parts of an index version."""
+"""Encode the items of a run with Ray Data into the parts of an index version.
+
+The items are scanned first, a task a file: what is wrong is told before anything is written, and the driver learns how
+many items each file has, never the items. Then tasks of consecutive items read row groups, encode and write, a part at
+a time, so that no process holds more than a part and a batch.
+"""
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
 import ray
 import ray.data
-from ray.data import Datasink
-from ray.data.block import Block, BlockAccessor
+from numpy.typing import NDArray
+from ray.data import ActorPoolStrategy, TaskPoolStrategy
 
 from rails_ray import config
 from rails_ray.build import family
 from rails_ray.build.data import read_corpus, with_data
 from rails_ray.build.items import Fitting, ItemEncoder, NewCodes
 from rails_ray.config import DataConfig
-from rails_ray.data.corpus import item_inputs
+from rails_ray.data.corpus import ItemFiles, ItemSource, ListedItems, Scan, check_distinct, digest_of, item_inputs
 from rails_ray.errors import DamagedError
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.failures import told_plainly
 from rails_ray.on_ray.progress import OnProgress, watch
 from rails_ray.storage import manifest, parquet, parts, runs
 from rails_ray.storage.filesystem import Storage, timed_name
+from rails_ray.storage.ids import keys_of
 from rails_ray.storage.manifest import Encoded
-from rails_ray.storage.parts import PartsByItem, PlannedPart
+from rails_ray.storage.parts import PlannedPart, Task, shards_of
+from rails_ray.storage.tables import FileRows
 
 PART_ITEMS = 16_384  # in a part: seconds of work for a CPU, tens of megabytes for a mixture
+TASK_PARTS = 8  # in a task, at least: it opens files and begins in the middle of a row group
+TASKS_PER_WORKER = 4  # at least, so that all end together
+
+ShardBy = Literal["position", "hash"]
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """
+    files: what each file holds.
+    digest: sha256 of all items.
+    num_in: items of each shard among every `part_items` items [tasks, shards]; None unless shards are by hash.
+    """
+
+    files: Sequence[FileRows]
+    digest: str
+    num_in: NDArray[np.int64] | None
+
+    @property
+    def num_items(self) -> int:
+        return sum(file.num_rows for file in self.files)
 
 
 def encode(
@@ -38,6 +68,7 @@ def encode(
     *,
     version: str | None = None,
     num_shards: int = 2,
+    shard_by: ShardBy = "position",
     num_workers: int = 1,
     part_items: int = PART_ITEMS,
     use_gpu: bool | None = None,
@@ -53,12 +84,14 @@ def encode(
     added and removed without training.
 
     Call it again for the same version to resume: it writes only the missing parts, and leaves a finished version as it
-    is. The same run, items and sizes give the same bytes.
+    is. The same run, items and sizes give the same bytes. Versions share the parts that are equal.
 
     Args:
         storage: root, a local folder or s3://bucket/prefix.
         version: name of the version; by default the recipe's name and the time.
-        num_shards: shards of consecutive items; their sizes differ by at most one item.
+        num_shards: shards of the corpus.
+        shard_by: `position` for shards of consecutive items, whose sizes differ by at most one item; `hash` for shards
+            by a hash of the item's id, in which an item stays when others come and go.
         num_workers: encoding tasks that run at the same time.
         part_items: most items in a part; each task loses at most one part if encoding is interrupted.
         use_gpu: one GPU per task; by default if the cluster has enough of them.
@@ -70,12 +103,16 @@ def encode(
 
     Raises:
         NotFoundError: if there is no such run.
-        ValueError: if there are fewer items than shards, too few chunks, or the version was begun with other arguments.
-        StorageError: if storage cannot be written to.
+        ValueError: if a row of the items is wrong, there are fewer items than shards, too few chunks, or the version
+            was begun with other arguments.
+        StorageError: if storage cannot be written to, or a file of the items changes.
     """
-    for name, number in (("num_workers", num_workers), ("part_items", part_items)):
+    for name, number in (("num_workers", num_workers), ("part_items", part_items), ("num_shards", num_shards)):
         if number < 1:
             raise ValueError(f"{name} must be at least 1, got {number}")
+    for name, value, allowed in (("new_codes", new_codes, NewCodes), ("shard_by", shard_by, ShardBy)):
+        if value not in get_args(allowed):
+            raise ValueError(f"{name} must be one of {', '.join(get_args(allowed))}, got {value!r}")
     if min_chunks is not None and min_chunks < 1:
         raise ValueError(f"min_chunks must be at least 1, got {min_chunks}")
     store = Storage(storage)
@@ -83,18 +120,16 @@ def encode(
     found = runs.read(store, run, min_chunks)
     run_config = config.from_json(found.config)
     run_config = with_data(run_config, data or run_config.data)
-    corpus = read_corpus(run_config, store)
-    items, own = corpus.items, family(run_config)
-    if not 1 <= num_shards <= items.num_rows:
-        raise ValueError(f"num_shards must be at least 1 and at most the {items.num_rows} items, got {num_shards}")
+    corpus, own = read_corpus(run_config, store), family(run_config)
+    scanned = scan(corpus.items, part_items, num_shards if shard_by == "hash" else None)
+    if num_shards > scanned.num_items:
+        raise ValueError(f"num_shards must be at most the {scanned.num_items} items, got {num_shards}")
     version = version or timed_name(run_config.name)
-    if new_codes not in get_args(NewCodes):
-        raise ValueError(f"new_codes must be one of {', '.join(get_args(NewCodes))}, got {new_codes!r}")
     fitting = Fitting(
         storage=store,
         folder=manifest.folder_of(version),
         run=found,
-        items=items,
+        corpus=corpus,
         new_codes=new_codes,
         remotely=_remotely,
     )
@@ -105,15 +140,15 @@ def encode(
         use_gpu = ray.cluster_resources().get("GPU", 0) >= num_workers
 
     weights_sha256 = _digest_of(found)
-    planned = parts.plan(parts.even_shards(items.num_rows, num_shards), part_items)
     parts.begin(
         store,
         version,
         {
             "run": run,
             "weights": weights_sha256,
-            "items": _digest(items),
+            "items": scanned.digest,
             "num_shards": num_shards,
+            "shard_by": shard_by,
             "part_items": part_items,
             **artefact.facts,
         },
@@ -122,19 +157,17 @@ def encode(
         return manifest.read_encoded(store, version)
     artefact.store()
     written = parts.rows_written(store, version)
-    missing = [part for part in planned if part.first_row not in written]
-
-    blocks = items if own.encodes_inputs else items.drop_columns(["input"])
+    planned, tasks = _plan(scanned, num_shards, part_items, num_workers, written)
     config_json = config.to_json(run_config)
-    sink = EncodingSink(str(store), version, run, weights_sha256, config_json, PartsByItem(missing, items["item_id"]))
-    write = partial(_write, blocks, missing, sink, num_workers, use_gpu)
+    work = Work(str(store), version, run, weights_sha256, config_json, corpus.items, scanned.files, num_shards, tasks)
+    write = partial(_write, work, num_workers, use_gpu)
 
     def parts_done() -> tuple[int, int, str]:
         return len(parts.rows_written(store, version)), len(planned), "parts"
 
-    if missing and on_progress is not None:
+    if tasks and on_progress is not None:
         watch(write, parts_done, on_progress)
-    elif missing:
+    elif tasks:
         write()
 
     return parts.finish(
@@ -148,54 +181,149 @@ def encode(
     )
 
 
-def _write(items: pa.Table, missing: list[PlannedPart], sink: "EncodingSink", num_workers: int, use_gpu: bool) -> None:
-    """Encode the missing parts, `num_workers` at a time."""
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    with told_plainly():
-        ray.data.from_arrow([items.slice(part.first_row, part.num_items) for part in missing]).write_datasink(
-            sink, concurrency=num_workers, ray_remote_args={"num_cpus": 1, "num_gpus": 1 if use_gpu else 0}
-        )
-
-
-def _digest(items: pa.Table) -> str:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, items.schema) as stream:
-        stream.write_table(items.combine_chunks())
-    return hashlib.sha256(sink.getvalue()).hexdigest()
-
-
-class EncodingSink(Datasink[None]):
-    """Encodes each block and writes it as a part in the same task, so no vector travels.
+def scan(source: ItemFiles | ListedItems, part_items: int, num_shards: int | None) -> Scanned:
+    """Check every item, in tasks on the cluster.
 
     Args:
-        config_json: config of the run, with the data to encode.
-        planned: the parts, one per block.
+        num_shards: shards to count items in, by hash; None to count none.
+
+    Raises:
+        NotFoundError, ValueError: as `ItemSource.scan`, and if an id occurs twice.
+    """
+    with told_plainly():
+        scans = [_scan.remote(source, number) for number in range(source.num_files)]
+        found: Scanned = ray.get(_together.remote(source, part_items, num_shards, *scans))
+    return found
+
+
+@ray.remote(num_cpus=1)
+def _scan(source: ItemSource, number: int) -> Scan:
+    return source.scan(number)
+
+
+@ray.remote(num_cpus=1)
+def _together(source: ItemSource, part_items: int, num_shards: int | None, *scans: Scan) -> Scanned:
+    check_distinct(source, scans)
+    num_in = None
+    if num_shards is not None:
+        shards = shards_of(np.concatenate([scan.keys for scan in scans]), num_shards)
+        tasks = np.arange(len(shards)) // part_items
+        counts = np.bincount(tasks * num_shards + shards, minlength=(int(tasks[-1]) + 1) * num_shards)
+        num_in = counts.reshape(-1, num_shards)
+    return Scanned([scan.rows for scan in scans], digest_of(scans), num_in)
+
+
+def _plan(
+    scanned: Scanned, num_shards: int, part_items: int, num_workers: int, written: set[int]
+) -> tuple[list[PlannedPart], list[Task]]:
+    """All parts by their first rows, and tasks for those that are not written.
+
+    Raises:
+        ValueError: if a shard by hash has no item.
+    """
+    if scanned.num_in is not None:
+        sizes = scanned.num_in.sum(axis=0)
+        if not sizes.all():
+            raise ValueError(
+                f"each of the {num_shards} shards by hash must have an item of the {scanned.num_items}, got none for "
+                f"shard {int(sizes.argmin())}: take fewer shards, or shard by position"
+            )
+        tasks = parts.tasks_by_hash(scanned.num_in, scanned.num_items, part_items)
+        planned = sorted((part for task in tasks for part in task.parts), key=lambda part: part.first_row)
+        return planned, [task for task in tasks if {part.first_row for part in task.parts} - written]
+    planned = parts.plan(parts.even_shards(scanned.num_items, num_shards), part_items)
+    largest = max(size for file in scanned.files for size in file.row_groups)
+    task_rows = min(max(TASK_PARTS * part_items, largest), scanned.num_items // (TASKS_PER_WORKER * num_workers))
+    missing = [part for part in planned if part.first_row not in written]
+    return planned, parts.tasks_by_position(missing, task_rows)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What tasks read, encode and write.
+
+    config_json: config of the run, with the data to encode.
     """
 
-    def __init__(
-        self, storage: str, version: str, run: str, weights_sha256: str, config_json: bytes, planned: PartsByItem
-    ) -> None:
-        self.storage = storage
-        self.version = version
-        self.run = run
-        self.weights_sha256 = weights_sha256
-        self.config_json = config_json
-        self.planned = planned
+    storage: str
+    version: str
+    run: str
+    weights_sha256: str
+    config_json: bytes
+    source: ItemSource
+    files: Sequence[FileRows]
+    num_shards: int
+    tasks: Sequence[Task]
 
-    def write(self, blocks: Iterable[Block], ctx: Any) -> None:
-        for block in blocks:
-            items = BlockAccessor.for_block(block).to_arrow()
-            if items.num_rows:
-                self._write(items)
-
-    def _write(self, items: pa.Table) -> None:
-        item_ids = items["item_id"].to_pylist()
-        planned = self.planned.of(item_ids)
+    def do(self, task: Task) -> None:
+        """Write the parts of a task that have no record yet. One part is written while the next is encoded."""
+        store = Storage(self.storage)
+        written = parts.rows_written(store, self.version)
         encode = _encoder(self.storage, self.version, self.run, self.weights_sha256, self.config_json)
-        state = encode(item_ids, item_inputs(items) if "input" in items.column_names else None)
-        rows = np.arange(planned.first_row, planned.first_row + planned.num_items)
-        part = parquet.item_part(items.append_column("item_row", pa.array(rows)), state)
-        parts.write_part(Storage(self.storage), self.version, planned, part)
+        with ThreadPoolExecutor(1) as pool:
+            pending: Future[None] | None = None
+            for planned, items in self._parts(task):
+                if planned.first_row in written:
+                    continue
+                part = parquet.item_part(items, encode(items["item_id"].to_pylist(), _inputs(items)))
+                if pending is not None:
+                    pending.result()
+                pending = pool.submit(parts.write_part, store, self.version, planned, part)
+            if pending is not None:
+                pending.result()
+
+    def _parts(self, task: Task) -> Iterator[tuple[PlannedPart, pa.Table]]:
+        blocks = self.source.blocks(self.files, task.first_row, task.num_rows)
+        if not task.is_by_hash:
+            return zip(task.parts, recut(blocks, [part.num_items for part in task.parts]), strict=True)
+        items = pa.concat_tables(blocks)
+        shards = shards_of(keys_of(items["item_id"]), self.num_shards)
+        return ((part, items.filter(pa.array(shards == part.shard))) for part in task.parts)
+
+
+def recut(blocks: Iterable[pa.Table], sizes: Sequence[int]) -> Iterator[pa.Table]:
+    """The rows of all blocks as tables of these sizes."""
+    held, ahead = list[pa.Table](), iter(blocks)
+    for size in sizes:
+        while sum(block.num_rows for block in held) < size:
+            held.append(next(ahead))
+        joined = pa.concat_tables(held)
+        yield joined.slice(0, size)
+        held = [joined.slice(size)]
+
+
+def _inputs(items: pa.Table) -> Any:
+    return item_inputs(items) if "input" in items.column_names else None
+
+
+class Worker:
+    """Does tasks by their numbers; what Ray Data calls."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    def __call__(self, batch: Any) -> Any:
+        for number in batch["id"].tolist():
+            self.work.do(self.work.tasks[number])
+        return batch
+
+
+def _write(work: Work, num_workers: int, use_gpu: bool) -> None:
+    """Do all tasks, `num_workers` at a time.
+
+    A GPU's workers are actors, as a process that has used one GPU cannot take another. On CPUs they are tasks, which
+    take processes that have loaded everything before.
+    """
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars, context.raise_original_map_exception = False, True
+    numbers = ray.data.range(len(work.tasks), override_num_blocks=len(work.tasks))
+    with told_plainly():
+        if use_gpu:
+            pool = ActorPoolStrategy(size=num_workers)
+            made = numbers.map_batches(Worker, fn_constructor_args=(work,), compute=pool, num_cpus=1, num_gpus=1)
+        else:
+            made = numbers.map_batches(Worker(work).__call__, compute=TaskPoolStrategy(size=num_workers), num_cpus=1)
+        made.materialize()
 
 
 @lru_cache(maxsize=1)

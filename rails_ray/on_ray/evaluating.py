@@ -82,8 +82,7 @@ class VersionQueries:
         stored = version_items(store, described)
         run_config = version_config(store, described)
         asked = read_data(replace(run_config, data=data or run_config.data), store)
-        row_of = {item_id: row for row, item_id in enumerate(stored.item_ids)}
-        rows = np.array([row_of.get(item_id, -1) for item_id in asked.item_ids])
+        rows = np.concatenate([stored.item_ids.rows(block) for block in asked.item_ids.blocks()])
         return VersionQueries(described.version, run_config, model, stored.state, described.cutoff_mass, rows, asked)
 
     def queries(self, split: str) -> Queries:

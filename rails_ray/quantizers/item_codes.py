@@ -3,6 +3,7 @@
 Axes: X items, K parts of a code.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.errors import DamagedError
+from rails_ray.item_ids import ItemId
 
 
 @dataclass(frozen=True)
@@ -22,14 +24,14 @@ class ItemCodes:
     codes: codes of the items, in order [X, K].
     """
 
-    item_ids: list[str] | list[int]
+    item_ids: Sequence[ItemId]
     codes: NDArray[np.int32]
 
     def or_else(self, others: "ItemCodes") -> "ItemCodes":
         """These codes, and the codes from `others` for items that these lack."""
         own = set(self.item_ids)
         rows = [row for row, item_id in enumerate(others.item_ids) if item_id not in own]
-        item_ids: Any = [*self.item_ids, *(others.item_ids[row] for row in rows)]
+        item_ids = [*self.item_ids, *(others.item_ids[row] for row in rows)]
         return ItemCodes(item_ids, np.concatenate([self.codes, others.codes[rows]]))
 
     @cached_property

@@ -11,6 +11,7 @@ from rails_ray.recipes.emoji import emoji_dot, emoji_mol
 from rails_ray.recipes.ml1m import ml1m_sasrec, ml1m_sasrec_mol
 from rails_ray.recipes.solar import features_solar, text_solar, vector_solar
 from rails_ray.recipes.text import text_dot, text_dot_glas, text_mol, text_transformer_dot, text_transformer_mol
+from rails_ray.recipes.vectors import vector_cosine, vector_dot, vector_mol
 
 RECIPES: tuple[Callable[[], RunConfig], ...] = (
     emoji_mol,
@@ -25,6 +26,9 @@ RECIPES: tuple[Callable[[], RunConfig], ...] = (
     text_solar,
     features_solar,
     vector_solar,
+    vector_mol,
+    vector_dot,
+    vector_cosine,
     baseline_bm25,
 )
 

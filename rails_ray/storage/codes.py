@@ -17,7 +17,7 @@ from rails_ray.storage.manifest import Encoded, read_file
 
 def write(storage: Storage, folder: str, item_codes: ItemCodes) -> None:
     """Write codes to the folder of a run or a version, where they stay unchanged."""
-    table = pa.table({"item_id": item_codes.item_ids, "codes": parquet.vectors(item_codes.codes)})
+    table = pa.table({"item_id": list(item_codes.item_ids), "codes": parquet.vectors(item_codes.codes)})
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="zstd", use_dictionary=False, write_page_checksum=True)
     storage.write(_path(folder), sink.getvalue())

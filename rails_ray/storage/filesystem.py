@@ -1,8 +1,11 @@
 """One object for all reading and writing: bytes under a root, each file written whole or not at all."""
 
 import builtins
+import io
 import re
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import NamedTuple, Protocol
@@ -25,6 +28,16 @@ class Tagged(NamedTuple):
     tag: str
 
 
+class Opened(NamedTuple):
+    """A file to read from at any place, and a tag of the state in which it was opened.
+
+    The tag is cheap: it tells a change of the file's length, or of the time at which it was written.
+    """
+
+    file: io.RawIOBase
+    tag: str
+
+
 class Files(Protocol):
     """What a kind of storage can do. Its paths are already checked. `Storage` turns its refusals into messages."""
 
@@ -35,6 +48,9 @@ class Files(Protocol):
 
     def read_tagged(self, path: str) -> tuple[bytes, str] | None:
         """Bytes and tag of the same state; None if there is no such file."""
+
+    def open(self, path: str) -> tuple[io.RawIOBase, str] | None:
+        """A file to read from at any place, and a tag of its state; None if there is no such file."""
 
     def write(self, path: str, data: bytes) -> None: ...
 
@@ -89,8 +105,24 @@ class Storage:
         """
         data = self.files.read(_to_file(path))
         if data is None:
-            raise NotFoundError(f"{self}/{path} must exist, got no such file")
+            raise self._missing(path)
         return data
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[Opened]:
+        """A file to read some of, inside the block.
+
+        Raises:
+        NotFoundError: if there is no such file.
+        """
+        found = self.files.open(_to_file(path))
+        if found is None:
+            raise self._missing(path)
+        with found[0]:
+            yield Opened(*found)
+
+    def _missing(self, path: str) -> NotFoundError:
+        return NotFoundError(f"{self}/{path} must exist, got no such file")
 
     def read_tagged(self, path: str) -> Tagged | None:
         """The bytes with the tag that `swap` takes; None if there is no such file."""

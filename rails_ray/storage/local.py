@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import hashlib
+import io
 import os
 import uuid
 from collections.abc import Iterator
@@ -48,6 +49,15 @@ class LocalFiles:
     def read_tagged(self, path: str) -> tuple[bytes, str] | None:
         data = self.read(path)
         return None if data is None else (data, hashlib.sha256(data).hexdigest())
+
+    def open(self, path: str) -> tuple[io.RawIOBase, str] | None:
+        with self._told("give the file", path):
+            try:
+                file = (self._root / path).open("rb", buffering=0)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                return None
+            state = os.fstat(file.fileno())
+            return file, f"{state.st_size}-{state.st_mtime_ns}"
 
     def write(self, path: str, data: bytes) -> None:
         with self._told("take the file", path), self._part(path, data) as part:

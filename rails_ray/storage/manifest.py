@@ -16,14 +16,15 @@ from rails_ray.errors import DamagedError, NotFoundError
 from rails_ray.storage.filesystem import NAME, Storage
 from rails_ray.storage.parquet import StateEntry
 
-FORMAT = 4
+FORMAT = 5
+OBJECTS = "objects"  # folder of the files that are named by their content, which versions share
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 ITEMS, HISTORIES = "items.parquet", "histories.parquet"  # beside these, if the query encoder reads histories
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileEntry:
-    """A file of a version. Its path is relative to the version's folder."""
+    """A file of a version. Its path is relative to the version's folder, or to the storage's root for `objects/...`."""
 
     path: str
     size_bytes: int
@@ -103,6 +104,19 @@ def folder_of(version: str) -> str:
     return f"versions/{version}"
 
 
+def location(version: str, entry: FileEntry) -> str:
+    """Where a file of a version lies in storage."""
+    return entry.path if entry.path.startswith(f"{OBJECTS}/") else f"{folder_of(version)}/{entry.path}"
+
+
+def write_object(storage: Storage, data: bytes) -> FileEntry:
+    """Write a file that is named by its content. If it exists, it is written again, in case it is damaged."""
+    digest = hashlib.sha256(data).hexdigest()
+    path = f"{OBJECTS}/{digest}"
+    storage.write(path, data)
+    return FileEntry(path=path, size_bytes=len(data), sha256=digest)
+
+
 def write_encoded(storage: Storage, encoded: Encoded) -> None:
     storage.write(f"{folder_of(encoded.version)}/encoded.json", to_json(encoded))
 
@@ -140,9 +154,8 @@ def read_file(storage: Storage, version: str, entry: FileEntry) -> bytes:
     Raises:
         DamagedError: if the file is missing or its bytes differ from the manifest.
     """
-    path = f"{folder_of(version)}/{entry.path}"
     try:
-        data = storage.read(path)
+        data = storage.read(location(version, entry))
     except NotFoundError:
         raise DamagedError(
             f"version {version} must hold {entry.path}, got no such file: encode and publish a new version"

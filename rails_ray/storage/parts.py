@@ -1,36 +1,61 @@
 """The parts of a version during encoding: planned, then written one by one, never twice.
 
-Each attempt writes a part under a unique name, then its record, versions/<version>/parts/<first row>.json, unless that
-exists. If two attempts write the same items, the record names one; nothing reads the other's file. Interrupted encoding
-resumes with the parts that have no record yet.
+Shards hold items by their position, in runs of consecutive items, or by a hash of their ids, so that an item stays in
+its shard when others come and go. A task reads consecutive items and makes them into parts: of one shard by position,
+of each shard by hash.
+
+A part is an object that is named by its content; then its record, versions/<version>/parts/<first row>.json, is written
+unless that exists. Interrupted encoding resumes with the parts that have no record yet.
 """
 
 import dataclasses
 import json
 import re
-import uuid
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from rails_ray.errors import ConflictError, DamagedError, NotFoundError
-from rails_ray.item_ids import ItemId
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import NAME, Storage
-from rails_ray.storage.manifest import Encoded, PartEntry, describe, folder_of, read_json, write_encoded
+from rails_ray.storage.manifest import (
+    Encoded,
+    PartEntry,
+    describe,
+    folder_of,
+    read_json,
+    write_encoded,
+    write_object,
+)
 
 RECORD = re.compile(r"(\d{12})\.json")
 
 
 @dataclass(frozen=True)
 class PlannedPart:
-    """Items first_row .. first_row + num_items - 1 of the corpus, all of one shard."""
+    """Items first_row .. first_row + num_items - 1 of the version, all of one shard."""
 
     shard: int
     first_row: int
     num_items: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """Parts that are made of consecutive items.
+
+    first_row, num_rows: the items, by their position in the data.
+    is_by_hash: whether the parts are the items of each shard, by hash; else they follow one another.
+    """
+
+    first_row: int
+    num_rows: int
+    parts: tuple[PlannedPart, ...]
+    is_by_hash: bool = False
 
 
 def even_shards(num_items: int, num_shards: int) -> list[int]:
@@ -49,30 +74,54 @@ def plan(shard_items: list[int], part_items: int) -> list[PlannedPart]:
     ]
 
 
-class PartsByItem:
-    """Planned parts by their first and last items, to find the part of a block of items.
+def tasks_by_position(planned: Sequence[PlannedPart], task_rows: int) -> list[Task]:
+    """Consecutive parts as tasks of about `task_rows` items, at least a part each."""
+    tasks, run = list[Task](), list[PlannedPart]()
+    for part in planned:
+        end = run[-1].first_row + run[-1].num_items if run else None
+        if run and (part.first_row != end or part.first_row + part.num_items - run[0].first_row > task_rows):
+            tasks.append(_task(run))
+            run = []
+        run.append(part)
+    return [*tasks, _task(run)] if run else tasks
+
+
+def _task(run: list[PlannedPart]) -> Task:
+    return Task(run[0].first_row, sum(part.num_items for part in run), tuple(run))
+
+
+def tasks_by_hash(num_in: NDArray[np.int64], num_items: int, task_rows: int) -> list[Task]:
+    """Every `task_rows` items as a task, with a part for each shard that some of them belong to.
 
     Args:
-        item_ids: ids of the whole corpus.
+        num_in: how many of the items of each task belong to each shard [tasks, shards].
     """
+    sizes = num_in.sum(axis=0)
+    first_rows = np.cumsum(sizes) - sizes + np.cumsum(num_in, axis=0) - num_in  # of each task's part of each shard
+    return [
+        Task(
+            number * task_rows,
+            min(task_rows, num_items - number * task_rows),
+            tuple(
+                PlannedPart(shard, int(first_rows[number, shard]), int(num_in[number, shard]))
+                for shard in np.flatnonzero(num_in[number]).tolist()
+            ),
+            is_by_hash=True,
+        )
+        for number in range(len(num_in))
+    ]
 
-    def __init__(self, planned: Iterable[PlannedPart], item_ids: pa.ChunkedArray) -> None:
-        self.parts = {
-            item_ids[part.first_row].as_py(): (part, item_ids[part.first_row + part.num_items - 1].as_py())
-            for part in planned
-        }
 
-    def of(self, item_ids: Sequence[ItemId]) -> PlannedPart:
-        """Raises:
-        RuntimeError: if the items are not exactly one part: Ray Data has split them differently.
-        """
-        part, last = self.parts.get(item_ids[0], (None, None))
-        if part is None or len(item_ids) != part.num_items or item_ids[-1] != last:
-            raise RuntimeError(
-                f"a block must hold the items of a planned part, {part}, got {len(item_ids)} items "
-                f"from {item_ids[0]!r} to {item_ids[-1]!r}"
-            )
-        return part
+def shards_of(keys: NDArray[np.integer], num_shards: int) -> NDArray[np.int64]:
+    """The shard of each item by hash.
+
+    Args:
+        keys: a number for each item (`ids.keys_of`); neighbours get shards that have nothing to do with each other.
+    """
+    mixed = keys.astype(np.uint64)  # the finaliser of SplitMix64
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return ((mixed ^ (mixed >> np.uint64(31))) % np.uint64(num_shards)).astype(np.int64)
 
 
 def begin(storage: Storage, version: str, made_from: dict[str, str | int]) -> None:
@@ -105,18 +154,14 @@ def is_finished(storage: Storage, version: str) -> bool:
 
 
 def write_part(storage: Storage, version: str, planned: PlannedPart, part: pa.Table) -> None:
-    """Write a part and its record. If another attempt was first, keep its part."""
-    name = f"shard-{planned.shard:03d}/part-{planned.first_row:012d}-{uuid.uuid4().hex[:8]}.parquet"
-    data = parquet.part_to_bytes(part)
-    storage.write(f"{folder_of(version)}/{name}", data)
-    entry = PartEntry(**dataclasses.asdict(describe(name, data)), **dataclasses.asdict(planned))
+    """Write a part and its record, unless another attempt was first."""
+    written = write_object(storage, parquet.part_to_bytes(part))
+    entry = PartEntry(**dataclasses.asdict(written), **dataclasses.asdict(planned))
     columns = {field.name: str(field.type) for field in part.schema}
     state = dataclasses.asdict(parquet.state_entry(part))
     record = {"part": dataclasses.asdict(entry), "columns": columns, "state": state}
-    try:
+    with suppress(ConflictError):
         storage.create(_record(version, planned), json.dumps(record, indent=1).encode())
-    except ConflictError:
-        storage.delete(f"{folder_of(version)}/{name}")
 
 
 def rows_written(storage: Storage, version: str) -> set[int]:
@@ -177,7 +222,7 @@ def finish(
                 f"all parts of version {version} must store their items alike, {states[0]}, got {state} for the part "
                 f"of item row {part.first_row}: encode a new version"
             )
-    shard_items = [0] * (planned[-1].shard + 1)
+    shard_items = [0] * (max(part.shard for part in planned) + 1)
     for part in planned:
         shard_items[part.shard] += part.num_items
     encoded = Encoded(

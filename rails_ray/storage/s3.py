@@ -5,6 +5,7 @@ or AWS_ENDPOINT_URL. Messages name error codes and types but not their texts, wh
 """
 
 import asyncio
+import io
 import os
 import uuid
 from collections.abc import Callable, Coroutine
@@ -88,6 +89,24 @@ class S3Files:
         found: tuple[bytes, str] | None = self._run(self._get, path)
         return found
 
+    def open(self, path: str) -> tuple[io.RawIOBase, str] | None:
+        found: tuple[int, str] | None = self._run(self._head, path)
+        if found is None:
+            return None
+        size, tag = found
+        return _Ranges(lambda first, end: self.read_range(path, first, end, tag), size), tag
+
+    def read_range(self, path: str, first: int, end: int, tag: str) -> bytes:
+        """The bytes first .. end - 1 of an object.
+
+        Raises:
+            StorageError: if the object is not in state `tag` any more.
+        """
+        data: bytes | None = self._run(self._get_range, path, first, end, tag)
+        if data is None:
+            raise StorageError(f"{self}/{path} must stay as it is while it is read, got a change: run it again")
+        return data
+
     def write(self, path: str, data: bytes) -> None:
         self._run(self._put, path, data)
 
@@ -168,6 +187,35 @@ class S3Files:
                     raise
         return None
 
+    async def _head(self, path: str) -> tuple[int, str] | None:
+        client = await self._client()
+        try:
+            answer = await client.head_object(Bucket=self._bucket, Key=self._key(path))
+        except ClientError as error:
+            if _status(error) == 404:
+                return None
+            raise
+        return answer["ContentLength"], answer["ETag"]
+
+    async def _get_range(self, path: str, first: int, end: int, tag: str) -> bytes | None:
+        client = await self._client()
+        asked = {"Bucket": self._bucket, "Key": self._key(path), "Range": f"bytes={first}-{end - 1}", "IfMatch": tag}
+        for left in reversed(range(DOWNLOADS)):
+            try:
+                answer = await client.get_object(**asked)
+            except ClientError as error:
+                if _is_missing(error) or _status(error) == 412:
+                    return None
+                raise
+            try:
+                async with answer["Body"] as body:
+                    data: bytes = await body.read()
+                    return data
+            except S3_RETRYABLE_ERRORS:
+                if not left:
+                    raise
+        return None
+
     async def _put(self, path: str, data: bytes, condition: dict[str, str] | None = None) -> bool:
         client = await self._client()
         for attempt in range(ATTEMPTS):
@@ -237,6 +285,42 @@ class S3Files:
             f"storage {where} must be set up, got {kind}: check ~/.aws, AWS_REGION and AWS_ENDPOINT_URL, "
             "a URL such as http://host:9000"
         )
+
+
+class _Ranges(io.RawIOBase):
+    """An object as a file that is read by ranges.
+
+    Args:
+        read_range: gives the bytes first .. end - 1.
+    """
+
+    def __init__(self, read_range: Callable[[int, int], bytes], size: int) -> None:
+        self._read_range = read_range
+        self._size = size
+        self._place = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
+        self._place = max(base + offset, 0)
+        return self._place
+
+    def readinto(self, buffer: Any) -> int:
+        first, end = self._place, min(self._place + len(buffer), self._size)
+        if first >= end:
+            return 0
+        data = self._read_range(first, end)
+        buffer[: len(data)] = data
+        self._place += len(data)
+        return len(data)
 
 
 def _status(error: ClientError) -> int:

@@ -1,6 +1,5 @@
 """Read the items of a version, every byte checked against the manifest."""
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,16 +10,18 @@ from rails_ray.errors import DamagedError
 from rails_ray.similarities.states import AnyItems
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Encoded, read_file
+from rails_ray.storage.ids import ItemIds
+from rails_ray.storage.manifest import Encoded, PartEntry, read_file
+from rails_ray.storage.parquet import StateReader
 
 
 @dataclass(frozen=True)
 class Items:
-    """Items first_row .. first_row + len(item_ids) - 1 of the corpus."""
+    """Items first_row .. first_row + len(item_ids) - 1 of the corpus, ids and titles as columns."""
 
     first_row: int
-    item_ids: list[str] | list[int]
-    titles: list[str] | None
+    item_ids: ItemIds
+    titles: pa.ChunkedArray | None
     state: AnyItems
 
 
@@ -47,14 +48,38 @@ def read_shards(
             raise ValueError(f"shard must be at least 0 and below {num_shards}, got {shard}")
     entries = [part for part in described.parts if part.shard in shards]
     entries.sort(key=lambda part: part.first_row)
-    part = pa.concat_tables(
-        pq.read_table(io.BytesIO(read_file(storage, described.version, entry))) for entry in entries
-    )
-    items = parquet.item_state(part, state)
+    reader, named = StateReader(described.state, state, sum(entry.num_items for entry in entries)), list[pa.Table]()
+    for entry in entries:
+        part = read_part(storage, described, entry)
+        reader.add(part)
+        named.append(part.select([name for name in ("item_id", "title") if name in part.column_names]))
+    items = reader.made()
     if num_components not in (None, items.num_components):
         raise DamagedError(
             f"items of version {described.version} must have {num_components} components, as their similarity has, "
             f"got {items.num_components}: encode a new version"
         )
-    titles = part["title"].to_pylist() if "title" in part.column_names else None
-    return Items(entries[0].first_row, part["item_id"].to_pylist(), titles, items)
+    names = pa.concat_tables(named)
+    titles = names["title"] if "title" in names.column_names else None
+    return Items(entries[0].first_row, ItemIds(names["item_id"]), titles, items)
+
+
+def read_part(storage: Storage, described: Encoded, entry: PartEntry) -> pa.Table:
+    """A part of a version.
+
+    Raises:
+        DamagedError: if it is missing or changed, stores its items otherwise than the version says, or holds another
+            number of them.
+    """
+    part = pq.read_table(pa.BufferReader(read_file(storage, described.version, entry)))
+    if parquet.state_entry(part) != described.state:
+        raise DamagedError(
+            f"{entry.path} must store its items as version {described.version} does, {described.state}, "
+            f"got {parquet.state_entry(part)}: encode a new version"
+        )
+    if part.num_rows != entry.num_items:
+        raise DamagedError(
+            f"{entry.path} of version {described.version} must hold {entry.num_items} items, got {part.num_rows}: "
+            "encode a new version"
+        )
+    return part

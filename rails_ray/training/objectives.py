@@ -64,6 +64,13 @@ class MaximumLikelihoodConfig:
     kind: Literal["maximum_likelihood"] = "maximum_likelihood"
 
 
+@dataclass(frozen=True, kw_only=True)
+class NoneConfig:
+    """No loss: nothing is trained."""
+
+    kind: Literal["none"] = "none"
+
+
 @runtime_checkable
 class Objective(Protocol):
     """Turns the scores of a batch into its loss."""

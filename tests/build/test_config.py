@@ -191,7 +191,7 @@ def test_data_of_the_user(texts: RunConfig, histories: RunConfig, storage: Stora
 
 
 def test_histories_need_a_folder(storage: Storage) -> None:
-    with pytest.raises(ValueError, match=r"recipe small needs --data\.folder, with items\.parquet and .*, got none"):
+    with pytest.raises(ValueError, match=r"recipe small needs --data\.folder, with items and interactions, got none"):
         read_data(small_history_config(), storage)
 
 
@@ -242,15 +242,16 @@ def test_batches_are_those_that_the_encoder_reads(texts: RunConfig, histories: R
 def test_the_corpus_of_texts(texts: RunConfig, storage: Storage) -> None:
     corpus = read_corpus(texts, storage)
     data = read_data(texts, storage)
-    assert corpus.items.column_names == ["item_id", "input"]
-    assert corpus.items["item_id"].to_pylist() == data.item_ids
-    assert item_inputs(corpus.items) == data.item_inputs
+    items = corpus.items.read().table
+    assert items.column_names == ["item_id", "input"]
+    assert items["item_id"].to_pylist() == data.item_ids
+    assert item_inputs(items) == data.item_inputs
     assert (corpus.query, corpus.files) == ({"text": "string"}, {})
 
     file = Path(str(texts.data.folder)) / "items.parquet"
     items = pq.read_table(file)
     pq.write_table(items.append_column("title", pa.array([f"T{row}" for row in range(60)])), file)
-    titled = read_corpus(texts, storage).items
+    titled = read_corpus(texts, storage).items.read().table
     assert titled["title"].to_pylist() == [f"T{row}" for row in range(60)]
     assert item_inputs(titled) == [f"T{row}\n{text}" for row, text in enumerate(data.item_inputs)]
 
@@ -258,9 +259,10 @@ def test_the_corpus_of_texts(texts: RunConfig, storage: Storage) -> None:
 def test_the_corpus_of_histories(histories: RunConfig, storage: Storage) -> None:
     corpus = read_corpus(histories, storage)
     data = read_data(histories, storage)
-    assert corpus.items["item_id"].to_pylist() == data.item_ids
-    assert corpus.items["title"].to_pylist() == data.titles
-    inputs = item_inputs(corpus.items.slice(3, 4))
+    items = corpus.items.read().table
+    assert items["item_id"].to_pylist() == data.item_ids
+    assert items["title"].to_pylist() == data.titles
+    inputs = item_inputs(items.slice(3, 4))
     assert isinstance(inputs, np.ndarray)
     assert inputs.tolist() == [3, 4, 5, 6]
     model = DualEncoderFamily.of(for_data(histories, data)).model()

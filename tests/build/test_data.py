@@ -11,6 +11,7 @@ from rails_ray.build.data import for_data, read_corpus, read_data
 from rails_ray.config import DataConfig
 from rails_ray.data.corpus import item_inputs
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.ids import ItemIds
 from support.examples import small_config, write_text_data
 from support.numbers_data import CONFIG, INPUTS, data_of, sparse, texts, vectors, with_encoder
 
@@ -31,7 +32,7 @@ def test_a_trained_model_can_be_asked_by_features_that_it_never_saw_but_not_by_o
 
 @pytest.mark.parametrize(("num_items", "num_buckets"), [(10, 10), (7000, 5000)])
 def test_buckets_by_default(num_items: int, num_buckets: int) -> None:
-    data = replace(data_of(texts), item_ids=[f"i{row}" for row in range(num_items)])
+    data = replace(data_of(texts), item_ids=ItemIds([f"i{row}" for row in range(num_items)]))
     made = for_data(with_encoder(num_buckets=0), data)
     assert made == with_encoder(num_buckets=num_buckets)
 
@@ -64,8 +65,9 @@ def test_a_text_data_set_is_read_as_for_other_models(tmp_path: Path) -> None:
     assert read.digest() == read_data(towers, storage).digest()
     assert for_data(solar, read) == solar
     corpus = read_corpus(solar, storage)
-    assert corpus.items["item_id"].to_pylist() == read.item_ids
-    assert item_inputs(corpus.items) == read.item_inputs
+    items = corpus.items.read().table
+    assert items["item_id"].to_pylist() == read.item_ids
+    assert item_inputs(items) == read.item_inputs
     assert (corpus.query, corpus.files) == ({"text": "string"}, {})
 
 
@@ -92,8 +94,9 @@ def test_a_data_set_of_numbers(kind: str, width: int, query: dict[str, str], tmp
     made = for_data(config, read)
     assert made.family.encoder.width == width
     corpus = read_corpus(made, Storage("unused"))
-    assert corpus.items["item_id"].to_pylist() == read.item_ids == tables["items"]["item_id"]
-    assert corpus.items["title"].to_pylist() == tables["items"]["title"]
+    items = corpus.items.read().table
+    assert items["item_id"].to_pylist() == read.item_ids == tables["items"]["item_id"]
+    assert items["title"].to_pylist() == tables["items"]["title"]
     assert (corpus.query, corpus.files) == (query, {})
     with pytest.raises(ValueError, match=rf"queries of {tmp_path} must be of encoder\.input "):
         for_data(
@@ -103,6 +106,6 @@ def test_a_data_set_of_numbers(kind: str, width: int, query: dict[str, str], tmp
 
 @pytest.mark.parametrize("kind", ["features", "vector"])
 def test_numbers_need_a_folder(kind: str) -> None:
-    message = r"recipe small-solar needs --data\.folder, with items\.parquet, queries\.parquet and .*, got none"
+    message = r"recipe small-solar needs --data\.folder, with items, queries and relevance, got none"
     with pytest.raises(ValueError, match=message):
         read_data(with_encoder(input=kind), Storage("unused"))

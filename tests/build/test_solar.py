@@ -14,6 +14,7 @@ from rails_ray.build.items import Fitting, ItemEncoder
 from rails_ray.build.solar import SolarFamily
 from rails_ray.build.version import version_config, version_model, version_similarity
 from rails_ray.config import DataConfig, RunConfig, to_json
+from rails_ray.data.corpus import Corpus, ListedItems
 from rails_ray.encoders.bags import Bags
 from rails_ray.encoders.solar import Chunk
 from rails_ray.errors import DamagedError, UnsupportedError
@@ -121,11 +122,12 @@ def called(function: Any, *arguments: Any) -> Any:
     return function(*arguments)
 
 
-def fitting(storage: Storage, items: dict[str, Any], **fields: Any) -> Fitting:
+def fitting(storage: Storage, items: dict[str, Any], *, has_texts: bool = True, **fields: Any) -> Fitting:
     """Of a version v of run r."""
+    corpus = Corpus(ListedItems(pa.table(items)), {}, has_texts=has_texts)
     weights = {"chunk-000/model.safetensors": "abc"}
     run = Run(name="r", config=to_json(CONFIG), weights_sha256=weights, validation={}, training={})
-    own = {"storage": storage, "folder": "versions/v", "run": run, "items": pa.table(items)}
+    own = {"storage": storage, "folder": "versions/v", "run": run, "corpus": corpus}
     return Fitting(**{**own, "new_codes": "least_loaded", "remotely": called, **fields})
 
 
@@ -164,7 +166,7 @@ def test_codes_are_predicted_only_for_texts(tmp_path: Path) -> None:
     for other, items in ((own, rows), (family(small_config()), texts)):
         message = f"new_codes predicted needs items with texts and codes, got run 'r' of {other.config.name}"
         with pytest.raises(ValueError, match=message):
-            other.fit(fitting(storage, items, new_codes="predicted"))
+            other.fit(fitting(storage, items, has_texts=items is texts, new_codes="predicted"))
 
 
 def test_codes_of_new_items_are_chosen_among_what_is_predicted() -> None:
@@ -238,7 +240,7 @@ def stored(tmp_path: Path) -> tuple[Storage, manifest.Encoded]:
     storage = Storage(str(tmp_path))
     made = SolarFamily.of(CONFIG).codes(ITEM_IDS)
     [planned] = parts.plan([60], 60)
-    items = pa.table({"item_row": np.arange(60), "item_id": ITEM_IDS})
+    items = pa.table({"item_id": ITEM_IDS})
     parts.write_part(storage, "v", planned, parquet.item_part(items, Codes(made.tensor)))
     files = [(manifest.CONFIG, to_json(CONFIG)), *weights_of([0, 2])]
     return storage, parts.finish(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -18,6 +19,7 @@ from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.corpus import Corpus, item_inputs
 from rails_ray.data.dataset import DataSet, Inputs
 from rails_ray.data.forms import FORMS, QueryForm, QueryReader
+from rails_ray.data.sources import Sources
 from rails_ray.errors import NotFoundError
 from rails_ray.models import Model
 from rails_ray.on_ray.serving.encoder import encode
@@ -27,9 +29,11 @@ from support.examples import (
     small_config,
     small_history_config,
     small_solar_config,
+    small_vector_config,
     write_number_data,
     write_sequence_data,
     write_text_data,
+    write_vector_data,
 )
 
 
@@ -40,7 +44,10 @@ def solar(form: str) -> RunConfig:
 
 CASES: dict[str, list[tuple[RunConfig, Callable[[Path], Path]]]] = {
     "text": [(small_config(), write_text_data), (solar("text"), write_text_data)],
-    "vector": [(solar("vector"), lambda folder: write_number_data(folder, "vector"))],
+    "vector": [
+        (solar("vector"), lambda folder: write_number_data(folder, "vector")),
+        (small_vector_config(), write_vector_data),
+    ],
     "features": [(solar("features"), lambda folder: write_number_data(folder, "features"))],
     "history": [(small_history_config(), lambda folder: write_sequence_data(folder, num_items=9))],
 }
@@ -92,18 +99,23 @@ def test_every_form_is_in_the_suite() -> None:
 
 
 def test_a_family_and_its_model_read_one_form(case: Case) -> None:
-    assert case.own.form is case.form
+    assert type(case.own.form) is type(case.form)
     assert case.model.form == case.name
     assert isinstance(case.reader, QueryReader)
 
 
 def test_the_corpus_is_that_of_the_data_set(case: Case) -> None:
     """In the same order, whatever part of it an encoding task has."""
-    assert case.corpus.items["item_id"].to_pylist() == case.data.item_ids
-    titles = case.corpus.items["title"].to_pylist() if "title" in case.corpus.items.column_names else None
-    assert titles == case.data.titles
-    assert list(item_inputs(case.corpus.items)) == list(case.data.item_inputs)
-    assert list(item_inputs(case.corpus.items.slice(2, 3))) == list(case.data.item_inputs[2:5])
+    source = case.corpus.items
+    items, files = source.read().table, [source.scan(0).rows]
+    assert items["item_id"].to_pylist() == case.data.item_ids
+    assert (items["title"].to_pylist() if "title" in items.column_names else None) == case.data.titles
+    [block] = source.blocks(files, 2, 3)
+    assert block.to_pylist() == items.slice(2, 3).to_pylist()
+    if case.own.encodes_inputs:
+        for some, rows in ((items, range(len(items))), (block, range(2, 5))):
+            expected = [case.data.item_inputs[row] for row in rows]
+            assert all(map(np.array_equal, item_inputs(some), expected))
 
 
 def test_what_a_version_says_of_its_queries_is_named_by_the_fields(case: Case) -> None:
@@ -114,7 +126,7 @@ def test_a_folder_without_tables(case: Case, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for read in (case.form.read, case.form.corpus):
         with pytest.raises(NotFoundError, match=r"\.parquet"):
-            read(Storage(str(tmp_path / "empty")))
+            read(Sources(str(tmp_path / "empty")))
 
 
 def test_inputs_are_taken_apart(case: Case) -> None:
@@ -190,7 +202,7 @@ def test_fields_are_pydantics_and_of_one_form_each() -> None:
 def test_users_are_asked_about_by_their_id(tmp_path: Path) -> None:
     folder = write_sequence_data(tmp_path, num_items=9)
     form = FORMS["history"]
-    corpus, data = form.corpus(Storage(str(folder))), form.read(Storage(str(folder)))
+    corpus, data = form.corpus(Sources(str(folder))), form.read(Sources(str(folder)))
     reader = form.reader(DualEncoderFamily.of(small_history_config()).model(), corpus.files.__getitem__)
     users = dict.fromkeys(pq.read_table(folder / "interactions.parquet")["user_id"].to_pylist())
     rows = reader.read({"user_id": next(iter(users))}, "query")

@@ -127,7 +127,7 @@ def test_inputs_are_taken_in_any_order(inputs: Inputs, numbers: list[int], rows:
     assert isinstance(taken, type(inputs))
     assert told(taken) == [told(inputs)[number] for number in numbers]
     assert told(inputs.take(rows)) == told(inputs)[rows]
-    assert (taken.tobytes() == inputs.tobytes()) == (numbers == [0, 1, 2])
+    assert (taken.digest() == inputs.digest()) == (numbers == [0, 1, 2])
 
 
 @pytest.mark.parametrize("inputs", ALL_INPUTS.values(), ids=ALL_INPUTS)

@@ -6,6 +6,7 @@ import pytest
 from rails_ray.data import emoji
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms.text import TextForm
+from rails_ray.data.sources import Sources
 from rails_ray.encoders.character_ngrams import normalise
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
@@ -17,7 +18,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
     storage = Storage(str(tmp_path_factory.mktemp("emoji")))
     for name in ("items", "queries", "relevance"):
         storage.write(f"{name}.parquet", parquet.to_bytes(getattr(tables, name)))
-    return TextForm().read(storage)
+    return TextForm().read(Sources(str(storage)))
 
 
 def test_size(data: DataSet) -> None:

@@ -107,7 +107,7 @@ def encode(storage: Storage, made: ItemCodes, shard_items: list[int]) -> manifes
     planned = parts.plan(shard_items, part_items=3)
     for part in planned:
         rows = slice(part.first_row, part.first_row + part.num_items)
-        items = pa.table({"item_row": np.arange(len(made.item_ids))[rows], "item_id": made.item_ids[rows]})
+        items = pa.table({"item_id": made.item_ids[rows]})
         parts.write_part(storage, "v", part, parquet.item_part(items, Codes(torch.from_numpy(made.codes[rows]))))
     return parts.finish(storage, "v", planned, run="r", query={"text": "string"}, files=[], cutoff_mass=None)
 
@@ -124,7 +124,7 @@ def test_the_codes_of_a_version_are_in_the_order_of_its_items(storage: Storage) 
 
 def test_every_byte_of_a_versions_codes_is_checked(storage: Storage) -> None:
     encoded = encode(storage, item_codes(list("abcd")), [4])
-    path = f"versions/v/{encoded.parts[1].path}"
+    path = encoded.parts[1].path
     storage.write(path, storage.read(path) + b"x")
     with pytest.raises(DamagedError, match=r"of version v must have the sha256 of its manifest, "):
         codes.of_version(storage, encoded)

@@ -59,7 +59,11 @@ def test_shards_hold_their_items(storage: Storage) -> None:
 def test_a_version_says_how_its_items_are_stored(storage: Storage) -> None:
     """So that whoever reads it knows before it has read a part."""
     made = written(storage, [3, 2])
-    assert made.state == StateEntry(kind="components", shapes={"components": [3, 4], "average": [4], "gate": [6]})
+    assert made.state == StateEntry(
+        kind="components",
+        shapes={"components": [3, 4], "average": [4], "gate": [6]},
+        dtypes=dict.fromkeys(("components", "average", "gate"), "float32"),
+    )
     assert shards.read_shards(storage, made, [0], ItemState, 3).state.num_components == 3
     with pytest.raises(DamagedError, match="must have 2 components, as their similarity has, got 3: encode a new"):
         shards.read_shards(storage, made, [0], ItemState, 2)
@@ -84,14 +88,14 @@ def test_unknown_versions(storage: Storage) -> None:
 def test_a_damaged_part_is_not_read(storage: Storage, change) -> None:
     made = written(storage, [3])
     path = made.parts[0].path
-    damage(storage, f"versions/v1/{path}", change)
+    damage(storage, path, change)
     with pytest.raises(DamagedError, match=f"{path} of version v1 must have the sha256 of its manifest, .*, got"):
         shards.read_shards(storage, made, [0], ItemState)
 
 
 def test_a_part_is_missing(storage: Storage) -> None:
     made = written(storage, [3])
-    storage.delete(f"versions/v1/{made.parts[0].path}")
+    storage.delete(made.parts[0].path)
     with pytest.raises(DamagedError, match=f"version v1 must hold {made.parts[0].path}, got no such file"):
         shards.read_shards(storage, made, [0], ItemState)
 
@@ -120,7 +124,7 @@ def test_every_item_row_must_be_there_once(parts: list[PartEntry], message: str)
         shard_items=[2, 2],
         query={},
         columns={},
-        state=StateEntry(kind="components", shapes={}),
+        state=StateEntry(kind="components", shapes={}, dtypes={}),
         parts=[part(1, 2, 2), part(0, 1, 1), part(0, 0, 1)],
         files=[],
         cutoff_mass=None,
@@ -135,17 +139,17 @@ def test_every_item_row_must_be_there_once(parts: list[PartEntry], message: str)
     [
         (
             lambda value: sealed(value | {"format": 1}),
-            r"manifest\.json must be of format 4, got 1: encode and publish it again",
+            r"manifest\.json must be of format 5, got 1: encode and publish it again",
         ),
         (
             lambda value: sealed({name: value[name] for name in value if name != "state"} | {"format": 3}),
-            r"manifest\.json must be of format 4, got 3: encode and publish it again",
+            r"manifest\.json must be of format 5, got 3: encode and publish it again",
         ),
         (
             lambda value: sealed(value | {"state": {"kind": "codes"}}),
             "must have the fields of Manifest, got: .*'shapes'",
         ),
-        (lambda value: sealed({"format": 4, "version": "v1"}), r"must have the fields of Manifest, got: 'parts'"),
+        (lambda value: sealed({"format": 5, "version": "v1"}), r"must have the fields of Manifest, got: 'parts'"),
         (lambda value: sealed({name: value[name] for name in value if name != "query"}), "got: .* argument: 'query'"),
         (lambda value: sealed(value | {"files": [{"path": "x"}]}), "got: .*'size_bytes'"),
         (

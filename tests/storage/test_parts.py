@@ -3,7 +3,7 @@ import io
 import json
 from pathlib import Path
 
-import pyarrow as pa
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -35,16 +35,46 @@ def test_a_plan_holds_every_row_once_within_its_shard(num_items: int, num_shards
     assert len(planned) == sum(-(-size // part_items) for size in shard_items)  # and no more parts than it takes
 
 
-def test_a_block_is_known_by_its_items() -> None:
-    item_ids = [f"i{row}" for row in range(10)]
-    planned = parts.plan([6, 4], 3)
-    by_item = parts.PartsByItem(planned[1:], pa.chunked_array([item_ids[:4], item_ids[4:]]))
-    for part in planned[1:]:
-        assert by_item.of(item_ids[part.first_row : part.first_row + part.num_items]) == part
-    for wrong in (item_ids[:3], item_ids[3:5], item_ids[3:7], item_ids[4:7], ["i3", "i5", "i4"], item_ids[3:9]):
-        message = rf"a block must hold the items of a planned part, .*, got {len(wrong)} items from '{wrong[0]}' to"
-        with pytest.raises(RuntimeError, match=message):
-            by_item.of(wrong)
+@given(st.integers(1, 60), st.integers(1, 4), st.integers(1, 9), st.integers(0, 30), st.data())
+def test_tasks_hold_the_missing_parts_in_runs(
+    num_items: int, num_shards: int, part_items: int, task_rows: int, data: st.DataObject
+) -> None:
+    planned = parts.plan(parts.even_shards(num_items, min(num_shards, num_items)), part_items)
+    missing = [part for part in planned if data.draw(st.booleans())]
+    tasks = parts.tasks_by_position(missing, task_rows)
+    assert [part for task in tasks for part in task.parts] == missing
+    for task in tasks:
+        assert task.num_rows <= max(task_rows, part_items)
+        row = task.first_row
+        for part in task.parts:
+            assert part.first_row == row
+            row += part.num_items
+        assert row == task.first_row + task.num_rows
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 9))
+def test_tasks_by_hash_equal_the_loops(shards: list[int], task_rows: int) -> None:
+    """Each shard's items stand in the order of the data; a shard may lack items of a task."""
+    blocks = [shards[first : first + task_rows] for first in range(0, len(shards), task_rows)]
+    num_in = np.array([[block.count(shard) for shard in range(4)] for block in blocks])
+    tasks = parts.tasks_by_hash(num_in, len(shards), task_rows)
+    order = [row for shard in range(4) for row, own in enumerate(shards) if own == shard]  # version row -> data row
+    for number, task in enumerate(tasks):
+        rows = range(number * task_rows, min((number + 1) * task_rows, len(shards)))
+        assert (task.first_row, task.num_rows) == (rows[0], len(rows))
+        for part in task.parts:
+            found = order[part.first_row : part.first_row + part.num_items]
+            assert found == [row for row in rows if shards[row] == part.shard]
+    assert sum(part.num_items for task in tasks for part in task.parts) == len(shards)
+
+
+@pytest.mark.parametrize("keys", [np.arange(10_000), np.arange(10_000) * 4096 - 2**62])
+@pytest.mark.parametrize("num_shards", [1, 3, 4, 7])
+def test_shards_by_hash_are_about_equal(keys: np.ndarray, num_shards: int) -> None:
+    """Even if ids are regular; six standard deviations."""
+    sizes = np.bincount(parts.shards_of(keys, num_shards), minlength=num_shards)
+    assert len(sizes) == num_shards
+    assert abs(sizes - len(keys) / num_shards).max() <= 6 * (len(keys) / num_shards) ** 0.5
 
 
 @given(st.integers(1, 60), st.integers(1, 7))
@@ -63,7 +93,7 @@ ENTRY = {"path": "x", "size_bytes": 1, "sha256": "", "shard": 1, "first_row": 4,
 
 
 def files(storage: Storage) -> list[str]:
-    return storage.list("versions/v1/shard-001")
+    return [f"objects/{name}" for name in storage.list("objects")]
 
 
 def test_a_part_comes_back_with_its_columns(storage: Storage) -> None:
@@ -71,20 +101,31 @@ def test_a_part_comes_back_with_its_columns(storage: Storage) -> None:
     parts.write_part(storage, "v1", PLANNED, table)
     entry, columns, state = parts.read_part(storage, "v1", PLANNED)
     assert (entry.shard, entry.first_row, entry.num_items) == (1, 4, 3)
-    assert [f"shard-001/{name}" for name in files(storage)] == [entry.path]
+    assert files(storage) == [entry.path] == [f"objects/{entry.sha256}"]
     assert pq.read_table(io.BytesIO(manifest.read_file(storage, "v1", entry))).equals(table)
     assert columns == {field.name: str(field.type) for field in table.schema}
     assert columns["item_id"] == "string"
     assert (state.kind, state.shapes) == ("components", {"components": [3, 4], "average": [4], "gate": [6]})
 
 
-def test_of_two_attempts_the_first_stands_and_the_other_leaves_nothing(storage: Storage) -> None:
+def test_of_two_attempts_the_first_stands(storage: Storage) -> None:
     parts.write_part(storage, "v1", PLANNED, part_of(ITEMS, 4))
     first = parts.read_part(storage, "v1", PLANNED)
     parts.write_part(storage, "v1", PLANNED, part_of(random_states(1, 3, seed=1)[1], 4))
     assert parts.read_part(storage, "v1", PLANNED) == first
-    assert [f"shard-001/{name}" for name in files(storage)] == [first[0].path]
     manifest.read_file(storage, "v1", first[0])
+
+
+def test_versions_share_equal_parts(storage: Storage) -> None:
+    for version in ("v1", "v2"):
+        parts.write_part(storage, version, PLANNED, part_of(ITEMS, 4))
+    first, second = (parts.read_part(storage, version, PLANNED) for version in ("v1", "v2"))
+    assert first == second
+    assert len(files(storage)) == 1
+
+    storage.write(first[0].path, b"damaged")
+    parts.write_part(storage, "v3", PLANNED, part_of(ITEMS, 4))
+    manifest.read_file(storage, "v1", first[0])  # encoding it again has repaired it
 
 
 def test_an_attempt_that_died_before_its_record_is_no_part(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,8 +140,7 @@ def test_an_attempt_that_died_before_its_record_is_no_part(storage: Storage, mon
     assert parts.rows_written(storage, "v1") == set()
     parts.write_part(storage, "v1", PLANNED, part_of(ITEMS, 4))
     entry, _, _ = parts.read_part(storage, "v1", PLANNED)
-    assert entry.path.removeprefix("shard-001/") in files(storage)
-    assert len(files(storage)) == 2  # an orphan, which no record names
+    assert files(storage) == [entry.path]  # the same bytes have the same name
 
 
 def test_rows_written_are_the_first_rows_of_recorded_parts(storage: Storage) -> None:

@@ -289,8 +289,9 @@ def test_a_publisher_that_loses_to_its_own_version_has_what_it_wanted(
 def test_a_damaged_file_is_not_published(storage: Storage, file: str) -> None:
     publish(storage, "v1")
     encoded = encode(storage, "v2", [2, 1])
-    path = encoded.parts[1].path if file == "a part" else file
-    damage(storage, f"versions/v2/{path}", lambda data: data + b" ")
+    entry = encoded.parts[1] if file == "a part" else encoded.file(file)
+    path = entry.path
+    damage(storage, manifest.location("v2", entry), lambda data: data + b" ")
     with pytest.raises(DamagedError, match=f"{path} of version v2 must have the sha256"):
         versions.publish(storage, encoded, "now")
     assert versions.current_version(storage) == "v1"
@@ -336,7 +337,7 @@ def test_each_version_is_listed_with_its_state(storage: Storage) -> None:
 def test_damages_are_told_file_by_file(storage: Storage) -> None:
     made = publish(storage, "v1", [2, 1])
     assert list(versions.damages(storage, made)) == [None] * 4
-    damage(storage, f"versions/v1/{made.parts[1].path}", lambda data: data[:-1])
+    damage(storage, made.parts[1].path, lambda data: data[:-1])
     storage.delete("versions/v1/config.json")
     part, config = made.parts[1].path, "version v1 must hold config.json, got no such file"
     found = list(versions.damages(storage, made))

@@ -26,10 +26,12 @@ from rails_ray.config.dual_encoder import DualEncoderConfig, UniformNegatives
 from rails_ray.config.solar import SolarConfig
 from rails_ray.data.batch import PairSampler, WindowSampler
 from rails_ray.data.dataset import ItemLists, Queries, Texts
+from rails_ray.data.vectors import as_column
 from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.encoders.sasrec import SasrecConfig
 from rails_ray.encoders.solar import ChunksConfig
 from rails_ray.encoders.two_tower import TwoTowerConfig
+from rails_ray.encoders.vectors import VectorsConfig
 from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.similarities.dot_product import DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
@@ -40,6 +42,7 @@ from rails_ray.storage.manifest import Encoded
 from rails_ray.storage.parquet import item_part
 from rails_ray.training import state
 from rails_ray.training.loop import TrainingConfig
+from rails_ray.training.objectives import NoneConfig
 
 
 def random_states(
@@ -65,7 +68,7 @@ def random_states(
 def part_of(items: ItemState, first_row: int = 0) -> pa.Table:
     """An index part of these items, with ids i0, i1 and so on."""
     rows = np.arange(first_row, first_row + len(items))
-    return item_part(pa.table({"item_row": rows, "item_id": [f"i{row}" for row in rows]}), items)
+    return item_part(pa.table({"item_id": [f"i{row}" for row in rows]}), items)
 
 
 def encode(storage: Storage, version: str, shard_items: list[int]) -> Encoded:
@@ -301,6 +304,43 @@ def mark(checkpoint: Path, seconds: float) -> None:
 def of_numbers(kind: str) -> tuple[RunConfig, Callable[[Path], Path]]:
     """A small SOLAR of such queries, and what writes them."""
     return small_solar_config(2, input=kind, ngram_sizes=()), partial(write_number_data, kind=kind)
+
+
+def write_vector_data(folder: Path, num_vectors: int = 1, *, num_items: int = 60, width: int = 7) -> Path:
+    """Items of one vector, or of several in a list of lists; each has a query for each split near the first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    generator = np.random.default_rng(0)
+    items = generator.standard_normal((num_items, num_vectors, width)).astype(np.float32)
+    queries = np.tile(items[:, 0], (3, 1)) + 0.3 * generator.standard_normal((3 * num_items, width))
+    rows = np.arange(3 * num_items)
+    vectors = items[:, 0].tolist() if num_vectors == 1 else items.tolist()
+    tables = {
+        "items": {"item_id": [f"item-{row}" for row in range(num_items)], "vector": vectors},
+        "queries": {
+            "query_id": rows,
+            "vector": as_column(queries.astype(np.float32)),
+            "split": np.repeat(["train", "valid", "test"], num_items),
+        },
+        "relevance": {"query_id": rows, "item_id": [f"item-{row % num_items}" for row in rows]},
+    }
+    for name, columns in tables.items():
+        pq.write_table(pa.table(columns), folder / f"{name}.parquet")
+    return folder
+
+
+def small_vector_config(kind: str = "mixture") -> RunConfig:
+    """A small run over frozen vectors: "mixture" or "dot product" of projections, "cosine" of the vectors as they are,
+    or a "mixture of given" vectors, three an item."""
+    config = small_config("dot product" if kind in ("dot product", "cosine") else "mixture")
+    config = config.with_family(encoder=VectorsConfig())
+    if kind == "cosine":
+        return config.with_family(components=ComponentsConfig(queries="given", items="given"), loss=NoneConfig())
+    if kind == "mixture of given":
+        return config.with_family(
+            components=replace(config.family.components, items="given"),
+            similarity=replace(config.family.similarity, num_item_components=3),
+        )
+    return config
 
 
 def write_number_data(folder: Path, kind: str, num_items: int = 24) -> Path:

@@ -8,6 +8,7 @@ import numpy as np
 
 from rails_ray.config import RunConfig
 from rails_ray.data.dataset import DataSet, DenseRows, ItemLists, Queries, SparseRows, Texts
+from rails_ray.storage.ids import ItemIds
 from support.examples import small_solar_config
 
 CONFIG = small_solar_config()
@@ -23,7 +24,7 @@ def data_of(inputs: Callable[[int, int], Any]) -> DataSet:
         split: Queries(inputs(3, seed), ItemLists.of([[seed], [seed, 4], [9]]))
         for seed, split in enumerate(("train", "valid", "test"))
     }
-    return DataSet([f"i{row}" for row in range(10)], np.arange(10), queries)
+    return DataSet(ItemIds([f"i{row}" for row in range(10)]), np.arange(10), queries)
 
 
 def vectors(count: int, seed: int) -> DenseRows:

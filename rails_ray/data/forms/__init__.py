@@ -24,9 +24,9 @@ from rails_ray.data.forms.history import HistoryForm
 from rails_ray.data.forms.text import TextForm
 from rails_ray.data.forms.vector import VectorForm
 from rails_ray.data.packaged import Packaged
+from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
-from rails_ray.storage.filesystem import Storage
 
 
 @runtime_checkable
@@ -62,22 +62,22 @@ class QueryForm(Protocol):
 
     @property
     def tables(self) -> str:
-        """The files of a data set's folder, in words."""
+        """The names of its tables, in words."""
 
     @property
     def packaged(self) -> Packaged | None:
         """The data set that comes with the package; None if there is none."""
 
-    def read(self, folder: Storage) -> DataSet:
-        """Read and check the tables of a folder.
+    def read(self, sources: Sources) -> DataSet:
+        """Read and check the tables of a data set.
 
         Raises:
             NotFoundError: if a table is not there.
             ValueError: if a table is not as the contract says; the message names file, column and row.
         """
 
-    def corpus(self, folder: Storage) -> Corpus:
-        """The items to encode, and what answers need beside them. Raises what `read` does."""
+    def corpus(self, sources: Sources) -> Corpus:
+        """The items to encode, and what answers need beside them. Raises what `read` does, as far as it reads."""
 
     def reader(self, model: Model, read_file: Callable[[str], bytes]) -> QueryReader:
         """What reads the requests of a version.
@@ -93,3 +93,13 @@ FORMS: dict[str, QueryForm] = {
     "features": FeaturesForm(),
     "history": HistoryForm(),
 }
+
+
+def vectors_of_items(columns: tuple[str, ...], shape: tuple[int, ...]) -> QueryForm:
+    """The form `vector` for a model that reads vectors of items too.
+
+    Args:
+        columns: the columns that have them.
+        shape: number and width of an item's vectors; empty for the data's.
+    """
+    return VectorForm(columns, shape)

@@ -16,9 +16,9 @@ from rails_ray.data.forms.fields import (
     FieldDefinition,
     Finite,
 )
+from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
-from rails_ray.storage.filesystem import Storage
 
 
 class FeaturesForm:
@@ -40,11 +40,11 @@ class FeaturesForm:
     tables = numbers.TABLES
     packaged = None
 
-    def read(self, folder: Storage) -> DataSet:
-        return numbers.read(folder)
+    def read(self, sources: Sources) -> DataSet:
+        return numbers.read(sources)
 
-    def corpus(self, folder: Storage) -> Corpus:
-        return numbers.corpus(folder, {"features": "map<int64, float>"})
+    def corpus(self, sources: Sources) -> Corpus:
+        return numbers.corpus(sources, {"features": "map<int64, float>"})
 
     def reader(self, model: Model, read_file: Callable[[str], bytes]) -> "FeaturesReader":
         return FeaturesReader()

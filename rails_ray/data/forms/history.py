@@ -1,10 +1,10 @@
-"""A query is a history: what somebody interacted with, in time order. The data set is Parquet tables in one folder.
+"""A query is a history: what somebody interacted with, in time order. The data set is Parquet tables.
 
-    interactions.parquet   user_id, item_id (integer or string), position (integer: orders the interactions of a user)
-    items.parquet          item_id (distinct), title (string; may be left out)
-    users.parquet          user_id (distinct); the table may be left out
+    interactions   user_id, item_id (integer or string), position (integer: orders the interactions of a user)
+    items          item_id (distinct), title (string; may be left out)
+    users          user_id (distinct); the table may be left out
 
-Further columns are ignored. The corpus is the items with an interaction, in the order of items.parquet. A user's
+Further columns are ignored. The corpus is the items with an interaction, in the order of their table. A user's
 interactions with equal positions stay in the order of the table.
 
 Leave-one-out: "test" asks for a user's last item after all the others, "valid" for the item before it after all earlier
@@ -15,7 +15,7 @@ that a run can stop early without a look at the test.
 """
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -25,14 +25,16 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rails_ray.data.corpus import Corpus
-from rails_ray.data.dataset import DataSet, ItemLists, Queries
+from rails_ray.data.corpus import Corpus, ListedItems
+from rails_ray.data.dataset import DataSet, ItemLists, Queries, Texts
 from rails_ray.data.forms.fields import FieldDefinition, IdField, shortened
+from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
-from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.manifest import HISTORIES, ITEMS
-from rails_ray.storage.parquet import ID, INTEGER, TEXT, check_distinct, read_table, rows_of, to_bytes
+from rails_ray.storage.parquet import to_bytes
+from rails_ray.storage.tables import ID, INTEGER, TEXT, Rows, check_distinct, rows_of
 
 HELD_OUT = {"train": 2, "valid": 1, "test": 0}  # last items of a user that a split must not see
 
@@ -44,7 +46,7 @@ class SequenceData(DataSet):
     histories: all that each of them interacted with, in time order.
     """
 
-    user_ids: list[str] | list[int]
+    user_ids: ItemIds
     histories: ItemLists
 
 
@@ -58,59 +60,62 @@ class HistoryForm:
         ),
         "user_id": (IdField | None, Field(None, description="A user whose history the index holds.")),
     }
-    tables = "items.parquet and interactions.parquet"
+    tables = "items and interactions"
     packaged = None
 
-    def read(self, folder: Storage) -> SequenceData:
-        file = f"{folder}/interactions.parquet"
-        interactions = read_table(folder, "interactions.parquet", {"user_id": ID, "item_id": ID, "position": INTEGER})
-        items = read_table(folder, "items.parquet", {"item_id": ID}, optional={"title": TEXT})
-        check_distinct(items["item_id"], "item_id", f"{folder}/items.parquet")
-        item_of = rows_of(interactions["item_id"], items["item_id"], "item_id", file, f"{folder}/items.parquet")
-        known_users = pa.chunked_array([interactions["user_id"].unique()])
-        if folder.exists("users.parquet"):
-            users = read_table(folder, "users.parquet", {"user_id": ID})
-            check_distinct(users["user_id"], "user_id", f"{folder}/users.parquet")
-            known_users = users["user_id"]
-        user_of = rows_of(interactions["user_id"], known_users, "user_id", file, f"{folder}/users.parquet")
+    def read(self, sources: Sources) -> SequenceData:
+        interactions = sources.table("interactions").read({"user_id": ID, "item_id": ID, "position": INTEGER})
+        items = sources.table("items").read({"item_id": ID}, optional={"title": TEXT})
+        check_distinct(items, "item_id")
+        item_of = rows_of(interactions, items, "item_id")
+        users = pa.chunked_array([interactions["user_id"].unique()])
+        known = Rows(pa.table({"user_id": users}), interactions.files[:1], (len(users),))
+        if sources.has("users"):
+            known = sources.table("users").read({"user_id": ID})
+            check_distinct(known, "user_id")
+        user_of = rows_of(interactions, known, "user_id")
 
-        is_corpus = np.bincount(item_of, minlength=items.num_rows) > 0
-        is_active = np.bincount(user_of, minlength=len(known_users)) > 0
+        is_corpus = np.bincount(item_of, minlength=len(items)) > 0
+        is_active = np.bincount(user_of, minlength=len(known)) > 0
         item_of, user_of = (np.cumsum(is_corpus) - 1)[item_of], (np.cumsum(is_active) - 1)[user_of]
         order = np.lexsort((interactions["position"].to_numpy(), user_of))  # stable
         starts = np.concatenate([[0], np.cumsum(np.bincount(user_of, minlength=int(is_active.sum())))])
         histories = ItemLists(starts, item_of[order])
-        corpus = items.filter(pa.array(is_corpus))
+        corpus = items.table.filter(pa.array(is_corpus))
+        splits = {split: leave_one_out(histories, held_out, interactions.name) for split, held_out in HELD_OUT.items()}
         return SequenceData(
-            corpus["item_id"].to_pylist(),
+            ItemIds(corpus["item_id"]),
             np.arange(corpus.num_rows),
-            {split: leave_one_out(histories, held_out, file) for split, held_out in HELD_OUT.items()},
-            np.array(known_users.to_pylist(), dtype=object)[is_active].tolist(),
+            splits,
+            ItemIds(known["user_id"].filter(pa.array(is_active))),
             histories,
-            titles=corpus["title"].to_pylist() if "title" in corpus.column_names else None,
+            titles=Texts(corpus["title"]) if "title" in corpus.column_names else None,
         )
 
-    def corpus(self, folder: Storage) -> Corpus:
+    def corpus(self, sources: Sources) -> Corpus:
         """The histories are stored beside the items, for queries that name a user."""
-        read = self.read(folder)
-        item_ids, histories = pa.array(read.item_ids), histories_table(read)
+        read = self.read(sources)
+        item_ids, histories = read.item_ids.column, histories_table(read)
         query = {"history": str(item_ids.type), "user_id": str(histories["user_id"].type)}
         files = {ITEMS: to_bytes(pa.table({"item_id": item_ids})), HISTORIES: to_bytes(histories)}
-        titles = None if read.titles is None else pa.array(read.titles)
-        return Corpus.of(item_ids, pa.array(read.item_inputs), titles, query, files)
+        items = pa.table({"item_id": item_ids, "input": pa.array(read.item_inputs)})
+        return Corpus(
+            ListedItems(items if read.titles is None else items.append_column("title", read.titles.column)),
+            query,
+            files,
+        )
 
     def reader(self, model: Model, read_file: Callable[[str], bytes]) -> "HistoryReader":
         items, histories = (pq.read_table(io.BytesIO(read_file(name))) for name in (ITEMS, HISTORIES))
-        return HistoryReader(items["item_id"].to_pylist(), *histories_of(histories))
+        return HistoryReader(ItemIds(items["item_id"]), *histories_of(histories))
 
 
 class HistoryReader:
     """The contract of `QueryReader`: item rows by item id, and the history of each user."""
 
-    def __init__(self, item_ids: Sequence[ItemId], user_ids: Sequence[ItemId], histories: ItemLists) -> None:
-        self.item_ids = item_ids
-        self.rows = {item_id: row for row, item_id in enumerate(item_ids)}
-        self.users = {user_id: number for number, user_id in enumerate(user_ids)}
+    def __init__(self, item_ids: ItemIds, user_ids: ItemIds, histories: ItemLists) -> None:
+        self.item_ids = item_ids.prepare()
+        self.user_ids = user_ids.prepare()
         self.histories = histories
 
     def read(self, query: dict[str, Any], where: str) -> list[int]:
@@ -121,24 +126,25 @@ class HistoryReader:
         """
         user_id = query.get("user_id")
         if user_id is not None:
-            if user_id not in self.users:
+            [number] = self.user_ids.rows([user_id])
+            if number < 0:
                 raise ValueError(f"{where}.user_id must be a user that the index knows, got {shortened(user_id)}")
-            rows: list[int] = self.histories[self.users[user_id]].tolist()
+            rows: list[int] = self.histories[int(number)].tolist()
             return rows
-        rows = [self.rows[item_id] for item_id in query["history"] if item_id in self.rows]
+        rows = [row for row in self.item_ids.rows(query["history"]).tolist() if row >= 0]
         if not rows:
             came = shortened(query["history"])
             raise ValueError(f"{where}.history must hold an item that the index knows, got {came}")
         return rows
 
     def seen(self, read: list[int]) -> list[ItemId]:
-        return [self.item_ids[row] for row in read]
+        return self.item_ids.take(read)
 
     def batch(self, read: list[list[int]]) -> ItemLists:
         return ItemLists.of(read)
 
     def example(self) -> dict[str, Any]:
-        return {"history": list(self.item_ids[:1])}
+        return {"history": [self.item_ids[0]]}
 
 
 def leave_one_out(histories: ItemLists, num_held_out: int, file: str) -> Queries:
@@ -176,11 +182,11 @@ def _between(histories: ItemLists, first: NDArray[np.int64], end: NDArray[np.int
 def histories_table(read: SequenceData) -> pa.Table:
     """The histories as a table of user_id and item_rows, for a query encoder that is asked by user id."""
     item_rows = pa.ListArray.from_arrays(pa.array(read.histories.starts, pa.int32()), pa.array(read.histories.rows))
-    return pa.table({"user_id": pa.array(read.user_ids), "item_rows": item_rows})
+    return pa.table({"user_id": read.user_ids.column, "item_rows": item_rows})
 
 
-def histories_of(table: pa.Table) -> tuple[list[str] | list[int], ItemLists]:
+def histories_of(table: pa.Table) -> tuple[ItemIds, ItemLists]:
     """User ids and histories of such a table."""
     item_rows = table["item_rows"].combine_chunks()
     starts = np.concatenate([[0], np.cumsum(item_rows.value_lengths().to_numpy())])
-    return table["user_id"].to_pylist(), ItemLists(starts, item_rows.flatten().to_numpy())
+    return ItemIds(table["user_id"]), ItemLists(starts, item_rows.flatten().to_numpy())

@@ -1,125 +1,186 @@
-"""A data set whose queries are numbers: three Parquet tables in one folder.
+"""A data set whose queries are numbers, and whose items may be.
 
-    items.parquet       item_id (integer or string, distinct), title or text (string; may be left out)
-    queries.parquet     query_id (integer or string, distinct), split ("train", "valid" or "test"), and for each query
-                        either feature_indices (list of integers) and feature_values (list of numbers, as many),
-                        or vector (list of numbers, of one length)
-    relevance.parquet   query_id, item_id: this item answers this query
+    items       item_id (integer or string, distinct), title or text (string; may be left out), and where a model reads
+                vectors of items, a column of vectors or several
+    queries     query_id (integer or string, distinct), split ("train", "valid" or "test"), and for each query
+                either feature_indices (list of integers) and feature_values (list of numbers, as many),
+                or vector (list of numbers, of one length)
+    relevance   query_id, item_id: this item answers this query
 
-Further columns are ignored. The position of an item in items.parquet is its item row, and all that a model reads of
-it; the title, or else the text, is for people. The indices of a query are distinct, from 0 on; a feature that it does
-not name is 0. Splits are as in `rails_ray.data.relevance`.
+Further columns are ignored. The position of an item in its table is its item row, and all that some models read of it;
+the title, or else the text, is for people. An item may have several vectors of one width: a list of lists, or several
+columns. The indices of a query are distinct, from 0 on; a feature that it does not name is 0. Splits are as in
+`rails_ray.data.relevance`.
 
-Axes: Q queries, D width of a vector, M features of all queries together.
+Axes: X items, Q queries, P vectors of an item, D width of a vector, M features of all queries together.
 """
+
+from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rails_ray.data.corpus import Corpus
-from rails_ray.data.dataset import DataSet, DenseRows, SparseRows
+from rails_ray.data.corpus import Corpus, ItemFiles
+from rails_ray.data.dataset import DataSet, DenseRows, SparseRows, Texts
 from rails_ray.data.relevance import by_split
-from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.parquet import ID, INTEGERS, NUMBERS, TEXT, check_distinct, read_table
+from rails_ray.data.sources import Sources
+from rails_ray.data.vectors import VECTOR, Shape, as_column, check_numbers, finite, mapped, row_of, vectors_of
+from rails_ray.storage.ids import ItemIds
+from rails_ray.storage.tables import ID, INTEGERS, NUMBERS, TEXT, Batch, Table, check_distinct
 
 MOST_FEATURES = 2**24  # each has a row of weights in every chunk, 2 KB for a hidden layer of 512
-TABLES = "items.parquet, queries.parquet and relevance.parquet"
-QUERY_COLUMNS = {"feature_indices": INTEGERS, "feature_values": NUMBERS, "vector": NUMBERS}
+TABLES = "items, queries and relevance"
+QUERY_COLUMNS = ("feature_indices", "feature_values", "vector")
 
 
-def read(storage: Storage) -> DataSet:
-    """Read and check the three tables in a folder.
+def read(sources: Sources, vector_columns: Sequence[str] = ()) -> DataSet:
+    """Read and check the three tables.
+
+    Args:
+        vector_columns: columns with the vectors of items, if the model reads any.
 
     Raises:
         NotFoundError: if a table is not there.
         ValueError: if a table is not as the contract says; the message names file, column and row.
     """
-    items, file = read_items(storage), f"{storage}/queries.parquet"
-    queries = read_table(storage, "queries.parquet", {"query_id": ID, "split": TEXT}, optional=QUERY_COLUMNS)
-    forms = [name for name in queries.column_names if name in QUERY_COLUMNS]
+    found = item_files(sources, ())
+    items = found.read()
+    check_distinct(items, "item_id")
+    table = sources.table("queries")
+    queries = table.read({"query_id": ID, "split": TEXT})
+    forms = [name for name in QUERY_COLUMNS if name in table.column_names()]
+    inputs: DenseRows | SparseRows
     if forms == ["vector"]:
-        vectors = _vectors(queries["vector"], file)
-        split = by_split(storage, queries, items, vectors.take)
+        inputs = DenseRows(mapped_vectors(table, ["vector"], NUMBERS))
     elif forms == ["feature_indices", "feature_values"]:
-        sparse = _sparse_rows(queries, file)
-        split = by_split(storage, queries, items, sparse.take)
+        inputs = _sparse_rows(table)
     else:
         raise ValueError(
-            f"{file} must have either columns 'feature_indices' and 'feature_values' or a column 'vector', "
+            f"{queries.name} must have either columns 'feature_indices' and 'feature_values' or a column 'vector', "
             f"got {' and '.join(map(repr, forms)) or 'none of them'}"
         )
     return DataSet(
-        items["item_id"].to_pylist(),
-        np.arange(items.num_rows),
-        split,
-        titles=items["title"].to_pylist() if "title" in items.column_names else None,
+        ItemIds(items["item_id"]),
+        DenseRows(mapped_vectors(found.table, vector_columns)) if vector_columns else np.arange(len(items)),
+        by_split(sources, queries, items, inputs.take),
+        titles=Texts(items["title"]) if "title" in items else None,
     )
 
 
-def read_items(storage: Storage) -> pa.Table:
-    """The table of items alone, checked: item_id, and title if there is something to show."""
-    items = read_table(storage, "items.parquet", {"item_id": ID}, optional={"title": TEXT, "text": TEXT})
-    check_distinct(items["item_id"], "item_id", f"{storage}/items.parquet")
-    if "title" in items.column_names:
-        return items.select(["item_id", "title"])
-    return items.rename_columns(["title" if name == "text" else name for name in items.column_names])
-
-
-def corpus(storage: Storage, query: dict[str, str]) -> Corpus:
+def corpus(
+    sources: Sources, query: dict[str, str], vector_columns: Sequence[str] = (), item_shape: Sequence[int] = ()
+) -> Corpus:
     """The items to encode.
 
     Args:
         query: as in `Corpus`.
+        vector_columns: as in `read`.
+        item_shape: number and width of the vectors that a trained model reads of an item; empty for any.
+
+    Raises:
+        NotFoundError: if there is no table of items.
+        ValueError: if vectors of items have another shape.
     """
-    items = read_items(storage)
-    titles = items["title"] if "title" in items.column_names else None
-    return Corpus.of(items["item_id"], np.arange(items.num_rows), titles, query)
+    items = item_files(sources, vector_columns)
+    if vector_columns and item_shape:
+        found = (1, *_together(_shapes(items.table, vector_columns)))[-2:]
+        if found != tuple(item_shape):
+            wanted, came = (" of ".join(map(str, shape)) for shape in (item_shape, found))
+            raise ValueError(
+                f"items of {sources} must have vectors as the model reads them, {wanted} numbers, got {came}: train a "
+                "new run"
+            )
+    return Corpus(items, query)
 
 
-def _vectors(column: pa.ChunkedArray, file: str) -> DenseRows:
-    starts, values = _parts(column)
-    lengths = np.diff(starts)
-    if not lengths[0]:
-        raise ValueError(f"column 'vector' of {file} must hold at least 1 number, got none in row 0")
-    wrong = np.flatnonzero(lengths != lengths[0])
-    if len(wrong):
-        raise ValueError(
-            f"column 'vector' of {file} must hold {lengths[0]} numbers in every row as in row 0, "
-            f"got {lengths[wrong[0]]} in row {wrong[0]}"
-        )
-    return DenseRows(_finite(starts, values, "vector", file).reshape(len(lengths), -1))
+def item_files(sources: Sources, vector_columns: Sequence[str]) -> ItemFiles:
+    """The items, with their vectors as inputs if columns are named."""
+    table = sources.table("items")
+    shapes = tuple(_shapes(table, vector_columns))
+    columns = {"item_id": ID, **dict.fromkeys(vector_columns, VECTOR)}
+    return ItemFiles(table, columns, {"title": TEXT, "text": TEXT}, partial(_item, shapes=shapes))
 
 
-def _sparse_rows(queries: pa.Table, file: str) -> SparseRows:
-    (starts, indices), (value_starts, values) = (
-        _parts(queries[name]) for name in ("feature_indices", "feature_values")
-    )
+def mapped_vectors(table: Table, columns: Sequence[str], kinds: Sequence[str] = VECTOR) -> NDArray[np.float32]:
+    """The vectors of one column, or of several side by side, mapped into memory."""
+    shapes = _shapes(table, columns, kinds)
+    batches = table.batches(dict.fromkeys(columns, kinds))
+    whole = Shape(_together(shapes), table.paths[0])
+    return mapped((_joined(batch, shapes) for batch in batches), whole)
+
+
+def _shapes(table: Table, columns: Sequence[str], kinds: Sequence[str] = VECTOR) -> list[tuple[str, Shape]]:
+    """The shape of the rows of each column.
+
+    Raises:
+        ValueError: if vectors of several columns differ in width, or a column of several has several vectors itself.
+    """
+    shapes = [(column, Shape.of(table, column, kinds)) for column in columns]
+    if len(shapes) > 1:
+        (first, like), *others = shapes
+        for column, shape in others:
+            if len(shape.sizes) > 1 or shape.sizes != like.sizes:
+                raise ValueError(
+                    f"column {column!r} of {shape.file} must hold one vector of {like.sizes[-1]} numbers in every row "
+                    f"as column {first!r}, got {' x '.join(map(str, shape.sizes))}"
+                )
+    return shapes
+
+
+def _together(shapes: Sequence[tuple[str, Shape]]) -> tuple[int, ...]:
+    [(_, first), *others] = shapes
+    return (len(shapes), *first.sizes) if others else first.sizes
+
+
+def _joined(batch: Batch, shapes: Sequence[tuple[str, Shape]]) -> NDArray[np.float32]:
+    found = [vectors_of(batch, column, shape) for column, shape in shapes]
+    return found[0] if len(found) == 1 else np.stack(found, axis=1)
+
+
+def _item(batch: Batch, shapes: Sequence[tuple[str, Shape]]) -> pa.Table:
+    items = batch.table.select(["item_id"])
+    if shapes:
+        items = items.append_column("input", as_column(_joined(batch, shapes)))
+    title = next((name for name in ("title", "text") if name in batch.table.column_names), None)
+    return items if title is None else items.append_column("title", batch[title])
+
+
+def _sparse_rows(table: Table) -> SparseRows:
+    parts = [_sparse(batch) for batch in table.batches({"feature_indices": INTEGERS, "feature_values": NUMBERS})]
+    lengths, indices, values = (np.concatenate(own) for own in zip(*parts, strict=True))
+    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    return SparseRows(starts, indices, values, int(indices.max(initial=-1)) + 1)
+
+
+def _sparse(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """How many features each query of a batch has, and all their indices and values."""
+    (starts, indices), (value_starts, values) = (_parts(batch[name]) for name in ("feature_indices", "feature_values"))
     lengths, value_lengths = np.diff(starts), np.diff(value_starts)
     wrong = np.flatnonzero(lengths != value_lengths)
     if len(wrong):
         raise ValueError(
-            f"column 'feature_values' of {file} must hold as many numbers as 'feature_indices' in every row, "
-            f"got {value_lengths[wrong[0]]} and {lengths[wrong[0]]} in row {wrong[0]}"
+            f"column 'feature_values' of {batch.file} must hold as many numbers as 'feature_indices' in every row, "
+            f"got {value_lengths[wrong[0]]} and {lengths[wrong[0]]} in row {batch.at(int(wrong[0]))}"
         )
-    numbers = _finite(starts, values, "feature_values", file)
-    _check_indices(starts, indices, file)
-    rows = indices.to_numpy().astype(np.int64)
-    return SparseRows(starts, rows, numbers, int(rows.max(initial=-1)) + 1)
+    numbers = finite(batch, "feature_values", values, starts)
+    _check_indices(batch, starts, indices)
+    return lengths, indices.to_numpy().astype(np.int64), numbers
 
 
-def _check_indices(starts: NDArray[np.int64], indices: pa.Array, file: str) -> None:
-    column = f"column 'feature_indices' of {file}"
-    _check_no_null(starts, indices, "feature_indices", file)
+def _check_indices(batch: Batch, starts: NDArray[np.int64], indices: pa.Array) -> None:
+    column = f"column 'feature_indices' of {batch.file}"
+    check_numbers(batch, "feature_indices", indices, starts)
     numbers = indices.to_numpy()
     negative = np.flatnonzero(numbers < 0)
     if len(negative):
-        row = _row_of(starts, negative[0])
+        row = batch.at(row_of(starts, negative[0]))
         raise ValueError(f"{column} must hold integers of at least 0, got {numbers[negative[0]]} in row {row}")
     too_large = np.flatnonzero(numbers >= MOST_FEATURES)
     if len(too_large):
-        row = _row_of(starts, too_large[0])
+        row = batch.at(row_of(starts, too_large[0]))
         raise ValueError(
             f"{column} must hold integers below {MOST_FEATURES}, got {numbers[too_large[0]]} in row {row}: "
             "number the features from 0"
@@ -129,37 +190,11 @@ def _check_indices(starts: NDArray[np.int64], indices: pa.Array, file: str) -> N
     is_repeated = (np.diff(queries[order]) == 0) & (np.diff(numbers[order]) == 0)
     if is_repeated.any():
         place = order[np.argmax(is_repeated)]
-        raise ValueError(
-            f"{column} must hold distinct integers in every row, got {numbers[place]} twice in row {queries[place]}"
-        )
-
-
-def _finite(starts: NDArray[np.int64], values: pa.Array, name: str, file: str) -> NDArray[np.float32]:
-    """The numbers of a column, in float32."""
-    _check_no_null(starts, values, name, file)
-    numbers = values.to_numpy()
-    with np.errstate(over="ignore"):
-        narrow: NDArray[np.float32] = numbers.astype(np.float32)
-    wrong = np.flatnonzero(~np.isfinite(narrow))
-    if len(wrong):
-        raise ValueError(
-            f"column {name!r} of {file} must hold numbers that are finite in float32, "
-            f"got {numbers[wrong[0]]} in row {_row_of(starts, wrong[0])}"
-        )
-    return narrow
-
-
-def _check_no_null(starts: NDArray[np.int64], numbers: pa.Array, name: str, file: str) -> None:
-    if numbers.null_count:
-        place = np.flatnonzero(numbers.is_null().to_numpy(zero_copy_only=False))[0]
-        raise ValueError(f"column {name!r} of {file} must hold numbers, got null in row {_row_of(starts, place)}")
+        row = batch.at(int(queries[place]))
+        raise ValueError(f"{column} must hold distinct integers in every row, got {numbers[place]} twice in row {row}")
 
 
 def _parts(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], pa.Array]:
     """Where the list of each row begins, and what all lists hold."""
     lengths = pc.list_value_length(column).to_numpy()
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), pc.list_flatten(column).combine_chunks()
-
-
-def _row_of(starts: NDArray[np.int64], place: np.int64) -> int:
-    return int(np.searchsorted(starts, place, side="right")) - 1

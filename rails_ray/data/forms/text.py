@@ -1,10 +1,10 @@
-"""A query is a text. The data set is three Parquet tables in one folder, or the packaged emoji if there is none.
+"""A query is a text. The data set is three Parquet tables, or the packaged emoji if there is none.
 
-    items.parquet       item_id (integer or string, distinct), text (string), title (string; may be left out)
-    queries.parquet     query_id (integer or string, distinct), text (string), split ("train", "valid" or "test")
-    relevance.parquet   query_id, item_id: this item answers this query
+    items       item_id (integer or string, distinct), text (string), title (string; may be left out)
+    queries     query_id (integer or string, distinct), text (string), split ("train", "valid" or "test")
+    relevance   query_id, item_id: this item answers this query
 
-Further columns are ignored. The position of an item in items.parquet is its item row. A title is read before the text.
+Further columns are ignored. The position of an item in its table is its item row. A title is read before the text.
 Queries that no item answers are left out. If no query is of split "valid", every tenth one of "train" is.
 """
 
@@ -17,15 +17,16 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from rails_ray.data import emoji
-from rails_ray.data.corpus import Corpus
+from rails_ray.data.corpus import Corpus, ItemFiles
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.forms.fields import FieldDefinition, shortened
 from rails_ray.data.packaged import Packaged
 from rails_ray.data.relevance import by_split
+from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
-from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.parquet import ID, TEXT, check_distinct, read_table
+from rails_ray.storage.ids import ItemIds
+from rails_ray.storage.tables import ID, TEXT, Batch, check_distinct
 
 
 class TextForm:
@@ -34,23 +35,22 @@ class TextForm:
     fields: Mapping[str, FieldDefinition] = {
         "text": (Annotated[str, Field(min_length=1, max_length=10_000)] | None, None)
     }
-    tables = "items.parquet, queries.parquet and relevance.parquet"
+    tables = "items, queries and relevance"
     packaged = Packaged("emoji", emoji.tables, ("items", "queries", "relevance"))
 
-    def read(self, folder: Storage) -> DataSet:
-        items = _read_items(folder)
-        queries = read_table(folder, "queries.parquet", {"query_id": ID, "text": TEXT, "split": TEXT})
+    def read(self, sources: Sources) -> DataSet:
+        items = _items(sources).read()
+        check_distinct(items, "item_id")
+        queries = sources.table("queries").read({"query_id": ID, "text": TEXT, "split": TEXT})
         return DataSet(
-            items["item_id"].to_pylist(),
-            Texts(_item_texts(items).to_pylist()),
-            by_split(folder, queries, items, Texts(queries["text"].to_pylist()).take),
-            titles=items["title"].to_pylist() if "title" in items.column_names else None,
+            ItemIds(items["item_id"]),
+            Texts(items["input"]),
+            by_split(sources, queries, items, Texts(queries["text"]).take),
+            titles=Texts(items["title"]) if "title" in items else None,
         )
 
-    def corpus(self, folder: Storage) -> Corpus:
-        items = _read_items(folder)
-        titles = items["title"] if "title" in items.column_names else None
-        return Corpus.of(items["item_id"], _item_texts(items), titles, {"text": "string"})
+    def corpus(self, sources: Sources) -> Corpus:
+        return Corpus(_items(sources), {"text": "string"}, has_texts=True)
 
     def reader(self, model: Model, read_file: Callable[[str], bytes]) -> "TextReader":
         return TextReader(model)
@@ -78,17 +78,15 @@ class TextReader:
         return {"text": "health"}
 
 
-def _read_items(storage: Storage) -> pa.Table:
-    """The table of items alone, checked."""
-    file = "items.parquet"
-    items = read_table(storage, file, {"item_id": ID, "text": TEXT}, optional={"title": TEXT})
-    check_distinct(items["item_id"], "item_id", f"{storage}/{file}")
-    return items
+def _items(sources: Sources) -> ItemFiles:
+    return ItemFiles(sources.table("items"), {"item_id": ID, "text": TEXT}, {"title": TEXT}, _with_input)
 
 
-def _item_texts(items: pa.Table) -> pa.ChunkedArray:
-    """What the item encoder reads of each item."""
-    if "title" not in items.column_names:
-        return items["text"]
+def _with_input(batch: Batch) -> pa.Table:
+    """The text of an item, after its title if there is one."""
+    items = batch.table.select(["item_id"])
+    if "title" not in batch.table.column_names:
+        return items.append_column("input", batch["text"])
     kind = pa.large_string()  # all three must be of one type
-    return pc.binary_join_element_wise(items["title"].cast(kind), items["text"].cast(kind), pa.scalar("\n", kind))
+    joined = pc.binary_join_element_wise(batch["title"].cast(kind), batch["text"].cast(kind), pa.scalar("\n", kind))
+    return items.append_column("input", joined).append_column("title", batch["title"])

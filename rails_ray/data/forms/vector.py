@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -11,15 +11,23 @@ from rails_ray.data.corpus import Corpus
 from rails_ray.data.dataset import DataSet, DenseRows
 from rails_ray.data.forms import numbers
 from rails_ray.data.forms.fields import FieldDefinition, Finite, check_embedding
+from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
-from rails_ray.storage.filesystem import Storage
 
 
+@dataclass(frozen=True)
 class VectorForm:
-    """The contract of `QueryForm`."""
+    """The contract of `QueryForm`.
 
-    fields: Mapping[str, FieldDefinition] = {
+    item_columns: columns with the vectors of items; none for a model that reads no vectors of items.
+    item_shape: number and width of an item's vectors, if the model already has them.
+    """
+
+    item_columns: tuple[str, ...] = ()
+    item_shape: tuple[int, ...] = ()
+
+    fields: ClassVar[Mapping[str, FieldDefinition]] = {
         "embedding": (
             Annotated[list[Finite], Field(min_length=1, max_length=65_536, fail_fast=True)] | None,
             Field(
@@ -29,31 +37,35 @@ class VectorForm:
             ),
         )
     }
-    tables = numbers.TABLES
-    packaged = None
+    tables: ClassVar[str] = numbers.TABLES
+    packaged: ClassVar[None] = None
 
-    def read(self, folder: Storage) -> DataSet:
-        return numbers.read(folder)
+    def read(self, sources: Sources) -> DataSet:
+        return numbers.read(sources, self.item_columns)
 
-    def corpus(self, folder: Storage) -> Corpus:
-        return numbers.corpus(folder, {"embedding": "list<float>"})
+    def corpus(self, sources: Sources) -> Corpus:
+        return numbers.corpus(sources, {"embedding": "list<float>"}, self.item_columns, self.item_shape)
 
     def reader(self, model: Model, read_file: Callable[[str], bytes]) -> "VectorReader":
-        return VectorReader(model.vector_width or 0)
+        return VectorReader(model)
 
 
 @dataclass(frozen=True)
 class VectorReader:
-    """The contract of `QueryReader`.
+    """The contract of `QueryReader`."""
 
-    width: width D of a query.
-    """
+    model: Model
 
-    width: int
+    @property
+    def width(self) -> int:
+        """D of a query."""
+        return self.model.vector_width or 0
 
     def read(self, query: dict[str, Any], where: str) -> list[float]:
         vector: list[float] = query["embedding"]
         check_embedding(vector, self.width, where)
+        if self.model.is_blank(vector):
+            raise ValueError(f"{where}.embedding must hold a number other than 0, got {len(vector)} zeros")
         return vector
 
     def seen(self, read: list[float]) -> list[ItemId]:
@@ -63,4 +75,4 @@ class VectorReader:
         return DenseRows(np.array(read, dtype=np.float32))
 
     def example(self) -> dict[str, Any]:
-        return {"embedding": [0.0] * self.width}
+        return {"embedding": [1.0] * self.width}

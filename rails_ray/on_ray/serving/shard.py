@@ -1,12 +1,14 @@
 """A shard's deployment: the items of one shard and the methods that search them."""
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from ray import serve as ray_serve
@@ -119,7 +121,7 @@ class Shard:
         family = version_family(store, manifest)
         self.offers = family.offers
         self.items = read_shards(store, manifest, [shard], family.item_state, similarity.num_components[1])
-        self.rows = {item_id: row for row, item_id in enumerate(self.items.item_ids)}
+        self.item_ids = self.items.item_ids.prepare()
         state = map_tensors(lambda tensor: tensor.to(device), self.items.state)
         self.searchable = family.searchable(similarity, state)
         self.device = device
@@ -135,15 +137,19 @@ class Shard:
     def answer(self, query: AnyQuery, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
         wanted = asked.wanted(self._mask_of(exclude), self.device)
         found = self.searchable.search(self._here(query), wanted, asked.method, asked.widths)
-        places = zip(found.item_rows.tolist(), found.num_found().tolist(), strict=True)
-        rows = [line[:num_found] for line, num_found in places]
-        ids, titles = self.items.item_ids, self.items.titles
+        is_there = found.scores > -torch.inf
+        rows, lengths = found.item_rows[is_there].numpy(force=True), found.num_found().tolist()
         return ShardAnswer(
             found=of_corpus(found, self.items.first_row),
-            item_ids=[[ids[row] for row in line] for line in rows],
-            titles=None if titles is None else [[titles[row] for row in line] for line in rows],
-            num_searched=wanted.num_left(len(query), len(self.rows)).numpy(),
+            item_ids=_lines(self.item_ids.take(rows), lengths),
+            titles=None if self.items.titles is None else _lines(self._titles(rows), lengths),
+            num_searched=wanted.num_left(len(query), len(self.item_ids)).numpy(),
         )
+
+    def _titles(self, rows: NDArray[np.int64]) -> list[str]:
+        assert self.items.titles is not None
+        titles: list[str] = self.items.titles.take(pa.array(rows)).to_pylist()
+        return titles
 
     @of_identity
     async def log_sum_exp(self, query: AnyQuery, exclude: Sequence[Sequence[ItemId]]) -> NDArray[np.float64]:
@@ -162,12 +168,12 @@ class Shard:
         return await asyncio.to_thread(self._explain, query, item_ids)
 
     def _explain(self, query: AnyQuery, item_ids: Sequence[ItemId]) -> ShardExplanation:
-        here = [item_id for item_id in item_ids if item_id in self.rows]
-        rows = [self.rows[item_id] for item_id in here]
-        explained = self.searchable.explain(self._here(query), rows)
+        found = self.item_ids.rows(item_ids)
+        rows = found[found >= 0]
+        explained = self.searchable.explain(self._here(query), rows.tolist())
         return ShardExplanation(
-            items=here,
-            titles=None if self.items.titles is None else [self.items.titles[row] for row in rows],
+            items=self.item_ids.take(rows),
+            titles=None if self.items.titles is None else self._titles(rows),
             scores=explained.scores[0].tolist(),
             cosines=explained.cosines[0].tolist(),
             gates=explained.gates[0].tolist(),
@@ -178,10 +184,17 @@ class Shard:
 
     def _mask_of(self, exclude: Sequence[Sequence[ItemId]]) -> Mask | None:
         """The mask of the excluded items that the shard holds, by its own rows; None if it holds none."""
-        rows = [[self.rows[item_id] for item_id in ids if item_id in self.rows] for ids in exclude]
+        found = [self.item_ids.rows(ids) for ids in exclude]
+        rows = [own[own >= 0].tolist() for own in found]
         return Exclusions.of(rows) if any(rows) else None
 
     @of_identity
     async def num_items(self) -> int:
         """Number of items that this replica searches. An answer shows that it is up."""
-        return len(self.rows)
+        return len(self.item_ids)
+
+
+def _lines(values: list[Value], lengths: Sequence[int]) -> list[list[Value]]:
+    """Values of all queries, one after the other, as a list for each."""
+    rest = iter(values)
+    return [list(itertools.islice(rest, length)) for length in lengths]

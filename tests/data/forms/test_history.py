@@ -12,9 +12,11 @@ import oracles
 from rails_ray.data.dataset import ItemLists
 from rails_ray.data.forms import history as history_form
 from rails_ray.data.forms.history import HistoryForm, SequenceData
+from rails_ray.data.sources import Sources
 from rails_ray.errors import NotFoundError
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.ids import ItemIds
 from support.examples import real_data, write_sequence_data
 
 
@@ -48,7 +50,7 @@ def test_reading_equals_the_loops(tmp_path_factory: pytest.TempPathFactory, data
         **({} if users is None else {"users": {"user_id": [named(user) for user in users], "age": [1] * 8}}),
     )
 
-    read = HistoryForm().read(storage)
+    read = HistoryForm().read(Sources(str(storage)))
     expected = oracles.histories(interactions)
     order = dict.fromkeys(user for user, _, _ in interactions) if users is None else map(named, users)
     assert read.user_ids == [user for user in order if user in expected]
@@ -86,13 +88,13 @@ def test_tables_may_lack_titles_and_hold_other_columns(tmp_path: Path) -> None:
         interactions={"user_id": [1] * 4, "item_id": [5] * 4, "position": [1, 2, 3, 4], "stars": [5.0] * 4},
         items={"item_id": [5]},
     )
-    assert HistoryForm().read(storage).titles is None
+    assert HistoryForm().read(Sources(str(storage))).titles is None
 
 
 @pytest.mark.parametrize("user_ids", [["a", "b", "c"], [7, 8, 9]])
 def test_histories_come_back_from_their_table(user_ids: list[Any], tmp_path: Path) -> None:
     histories = ItemLists.of([[0, 1, 1], [2], [0, 2]])
-    data = SequenceData([1, 2, 3], np.arange(3), {}, user_ids, histories)
+    data = SequenceData(ItemIds([1, 2, 3]), np.arange(3), {}, ItemIds(user_ids), histories)
     path = tmp_path / "histories.parquet"
     path.write_bytes(parquet.to_bytes(history_form.histories_table(data)))
     back_ids, back = history_form.histories_of(pq.read_table(path))
@@ -199,7 +201,7 @@ def test_a_table_that_breaks_the_contract(tmp_path: Path, table: str, change: di
     else:
         write(storage, **GOOD | {table: columns})
     with pytest.raises(ValueError, match=message):
-        HistoryForm().read(storage)
+        HistoryForm().read(Sources(str(storage)))
 
 
 @pytest.mark.parametrize("name", ["interactions", "items"])
@@ -207,7 +209,7 @@ def test_a_table_is_missing(tmp_path: Path, name: str) -> None:
     folder = write_sequence_data(tmp_path)
     (folder / f"{name}.parquet").unlink()
     with pytest.raises(NotFoundError, match=rf"{name}\.parquet must exist, got no such file"):
-        HistoryForm().read(Storage(str(folder)))
+        HistoryForm().read(Sources(str(folder)))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +217,7 @@ def test_a_table_is_missing(tmp_path: Path, name: str) -> None:
     [("ml-1m", 6_040, 3_706, 1_000_209), ("amazon-beauty", 22_363, 12_101, 198_502)],
 )
 def test_real_sequences(name: str, num_users: int, num_items: int, num_interactions: int) -> None:
-    data = HistoryForm().read(real_data(name))
+    data = HistoryForm().read(Sources(str(real_data(name))))
     assert (len(data.user_ids), len(data.item_ids)) == (num_users, num_items)
     assert data.histories.lengths.sum() == num_interactions
     assert [len(data.queries[split]) for split in ("train", "valid", "test")] == [num_users] * 3  # all are long enough

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rails_ray.data.dataset import SPLITS, DataSet, DenseRows, SparseRows
 from rails_ray.data.forms import numbers
+from rails_ray.data.sources import Sources
 from rails_ray.errors import NotFoundError
-from rails_ray.storage.filesystem import Storage
 from support.examples import real_data
 
 NUM_QUERIES, NUM_ITEMS = 40, 12
@@ -38,7 +38,7 @@ def write(folder: Path, inputs: dict[str, pa.Array]) -> Path:
 
 
 def read(folder: Path) -> DataSet:
-    return numbers.read(Storage(str(folder)))
+    return numbers.read(Sources(str(folder)))
 
 
 def rewrite(folder: Path, name: str, change) -> None:
@@ -311,7 +311,7 @@ def test_what_it_shares_with_texts_is_checked(sparse: Path) -> None:
     ],
 )
 def test_real_features(name: str, width: int, num_items: int, sizes: dict[str, int]) -> None:
-    data = numbers.read(real_data(name))
+    data = numbers.read(Sources(str(real_data(name))))
     assert len(data.item_ids) == num_items
     assert {split: len(data.queries[split]) for split in SPLITS} == sizes
     assert {data.queries[split].inputs.width for split in SPLITS} == {width}

@@ -7,8 +7,8 @@ import pytest
 
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms.text import TextForm
+from rails_ray.data.sources import Sources
 from rails_ray.errors import NotFoundError
-from rails_ray.storage.filesystem import Storage
 from support.examples import real_data, write_text_data
 
 
@@ -18,7 +18,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def read(folder: Path) -> DataSet:
-    return TextForm().read(Storage(str(folder)))
+    return TextForm().read(Sources(str(folder)))
 
 
 def rewrite(folder: Path, name: str, change) -> None:
@@ -161,7 +161,7 @@ def test_a_table_that_breaks_the_contract(folder: Path, table: str, change, mess
     ],
 )
 def test_real_texts(name: str, num_queries: int, num_items: int, num_pairs: int) -> None:
-    data = TextForm().read(real_data(name))
+    data = TextForm().read(Sources(str(real_data(name))))
     assert len(data.item_ids) == num_items
     assert sum(map(len, data.queries.values())) == num_queries
     assert sum(len(queries.relevant.rows) for queries in data.queries.values()) == num_pairs

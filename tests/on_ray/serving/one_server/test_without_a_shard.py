@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 def test_a_missing_shard_is_503_unless_the_request_can_do_with_less(served_version: Served) -> None:
     """A shard's part is damaged and its replica killed, so that no new one comes up."""
-    part = served_version.root / "versions" / "v1" / served_version.manifest.parts[-1].path
+    part = served_version.root / served_version.manifest.parts[-1].path
     whole = part.read_bytes()
     part.write_bytes(whole[:-1])
     (actor,) = [actor for actor in ray.util.list_named_actors(all_namespaces=True) if "Shard001#" in actor["name"]]

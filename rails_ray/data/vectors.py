@@ -1,0 +1,137 @@
+"""Columns of vectors: checked batch by batch, and mapped into memory from a file without a name.
+
+Axes: Q rows, P vectors of a row, D width of a vector.
+"""
+
+import math
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rails_ray.errors import StorageError
+from rails_ray.storage.tables import Batch, Table
+
+VECTOR = ("list of floats", "list of integers", "list of lists of floats")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The shape of a row, as the first row of a table has it.
+
+    sizes: (D,), or (P, D) if a row is several vectors.
+    file: where that row is.
+    """
+
+    sizes: tuple[int, ...]
+    file: str
+
+    @staticmethod
+    def of(table: Table, column: str, kinds: Sequence[str] = VECTOR) -> "Shape":
+        """The shape of a column's rows.
+
+        Args:
+            kinds: the kinds that the column may have.
+
+        Raises:
+            ValueError: if the first row is no vector.
+        """
+        first = next(table.batches({column: kinds}, numbers=[0]))
+        row = first[column][0].as_py()
+        is_several = bool(row) and isinstance(row[0], list)
+        sizes: tuple[int, ...] = (len(row), len(row[0])) if is_several else (len(row),)
+        if not all(sizes):
+            raise ValueError(f"column {column!r} of {first.file} must hold at least 1 number, got none in row 0")
+        return Shape(sizes, first.file)
+
+
+def vectors_of(batch: Batch, column: str, shape: Shape) -> NDArray[np.float32]:
+    """The vectors of a batch [Q, *shape].
+
+    Raises:
+        ValueError: if a row has another shape, a null, or a number that is not finite in float32.
+    """
+    values, num_rows = batch[column].combine_chunks(), len(batch[column])
+    for depth, size in enumerate(shape.sizes):
+        check_numbers(batch, column, values, np.arange(num_rows + 1) * math.prod(shape.sizes[:depth]))
+        lengths = pc.list_value_length(values).to_numpy()
+        wrong = np.flatnonzero(lengths != size)
+        if len(wrong):
+            row = int(wrong[0]) // math.prod(shape.sizes[:depth])
+            what = "numbers" if depth == len(shape.sizes) - 1 else "vectors"
+            like = "" if batch.file == shape.file else f" of {shape.file}"
+            raise ValueError(
+                f"column {column!r} of {batch.file} must hold {size} {what} in every row as in row 0{like}, "
+                f"got {lengths[wrong[0]]} in row {batch.at(row)}"
+            )
+        values = pc.list_flatten(values)
+    starts = np.arange(num_rows + 1) * math.prod(shape.sizes)
+    return finite(batch, column, values, starts).reshape(-1, *shape.sizes)
+
+
+def finite(batch: Batch, column: str, values: pa.Array, starts: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Numbers of a batch in float32.
+
+    Args:
+        starts: where the numbers of each row begin.
+
+    Raises:
+        ValueError: if a number is null or not finite.
+    """
+    check_numbers(batch, column, values, starts)
+    numbers = values.to_numpy()
+    with np.errstate(over="ignore"):
+        narrow: NDArray[np.float32] = numbers.astype(np.float32, copy=False)
+    wrong = np.flatnonzero(~np.isfinite(narrow))
+    if len(wrong):
+        raise ValueError(
+            f"column {column!r} of {batch.file} must hold numbers that are finite in float32, "
+            f"got {numbers[wrong[0]]} in row {batch.at(row_of(starts, wrong[0]))}"
+        )
+    return narrow
+
+
+def check_numbers(batch: Batch, column: str, values: pa.Array, starts: NDArray[np.int64]) -> None:
+    """Raises:
+    ValueError: if a number is null.
+    """
+    if values.null_count:
+        place = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0]
+        row = batch.at(row_of(starts, place))
+        raise ValueError(f"column {column!r} of {batch.file} must hold numbers, got null in row {row}")
+
+
+def row_of(starts: NDArray[np.int64], place: np.integer) -> int:
+    """The row of a number."""
+    return int(np.searchsorted(starts, place, side="right")) - 1
+
+
+def mapped(blocks: Iterable[NDArray[np.float32]], shape: Shape) -> NDArray[np.float32]:
+    """Blocks of vectors, one after the other, mapped into memory [Q, *shape].
+
+    Raises:
+        StorageError: if the folder for temporary files has no room.
+    """
+    with tempfile.TemporaryFile(prefix="rails-ray-") as file:
+        try:
+            for block in blocks:
+                file.write(np.ascontiguousarray(block).data)
+            file.flush()
+        except OSError as error:
+            raise StorageError(
+                f"{tempfile.gettempdir()} must have room for the vectors that are read, got: "
+                f"{error.strerror or error}: free some space, or set TMPDIR to another folder"
+            ) from None
+        return np.memmap(file, dtype=np.float32, mode="r").reshape(-1, *shape.sizes)
+
+
+def as_column(vectors: NDArray[np.float32]) -> pa.FixedSizeListArray:
+    """Vectors [Q, D], or several vectors each [Q, P, D], as a column."""
+    values = pa.array(np.ascontiguousarray(vectors).reshape(-1))
+    for size in reversed(vectors.shape[1:]):
+        values = pa.FixedSizeListArray.from_arrays(values, size)
+    return values

@@ -1,0 +1,213 @@
+"""Texts through a model that was trained elsewhere, as it is: one of sentence-transformers, or any function.
+
+    sentence_transformer   --encoder.pretrained FOLDER     a model that sentence-transformers has saved
+    function               --encoder.function MODULE:NAME  takes a list of texts and returns their vectors [B, D]
+
+Both must be at the same place on every machine of a cluster. The folder's digest lies in the run's config, so that no
+other model answers for it.
+
+Axes: B texts, D width of a vector.
+"""
+
+import hashlib
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rails_ray.encoders.character_ngrams import words
+from rails_ray.encoders.vectors import VectorRows, scaled
+from rails_ray.errors import DamagedError, UnsupportedError
+
+BATCH_TEXTS = 256  # texts that the model gets at once
+
+Encode = Callable[[Sequence[str]], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceTransformerConfig:
+    """A model of sentence-transformers.
+
+    Args:
+        pretrained: its folder.
+        width: D; 0 for the model's.
+        sha256: digest of the folder; empty for the folder's.
+    """
+
+    kind: Literal["sentence_transformer"] = "sentence_transformer"
+    pretrained: str = ""
+    width: int = 0
+    sha256: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionConfig:
+    """A function from texts to vectors.
+
+    Args:
+        function: its import path, MODULE:NAME.
+        width: D; 0 for what it returns.
+    """
+
+    kind: Literal["function"] = "function"
+    function: str = ""
+    width: int = 0
+
+
+FrozenConfig = SentenceTransformerConfig | FunctionConfig
+
+
+class FrozenText(nn.Module):
+    """Texts to representations by a model of which nothing is trained. It is loaded when the first text comes."""
+
+    form: Literal["text"] = "text"
+    takes_representations = True
+
+    def __init__(self, config: FrozenConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    @property
+    def query_width(self) -> int:
+        return self.config.width
+
+    @property
+    def item_width(self) -> int:
+        return self.config.width
+
+    @cached_property
+    def _encode(self) -> Encode:
+        return load(self.config)
+
+    def query_features(self, inputs: Sequence[str]) -> VectorRows:
+        """
+        Raises:
+            ValueError: if the function returns something else than a finite vector of the width for each text.
+        """
+        found = np.empty((len(inputs), self.config.width), dtype=np.float32)
+        for first in range(0, len(inputs), BATCH_TEXTS):
+            texts = list(inputs[first : first + BATCH_TEXTS])
+            found[first : first + len(texts)] = vectors_of(self._encode, texts, self.config.width)
+        return VectorRows(found)
+
+    def item_features(self, inputs: Sequence[str]) -> VectorRows:
+        return self.query_features(inputs)
+
+    def is_blank(self, query: str) -> bool:
+        return not words(query)
+
+    def queries(self, features: VectorRows) -> Float[Tensor, "B D"]:
+        return scaled(features.tensor)
+
+    def items(self, features: VectorRows) -> Float[Tensor, "B D"]:
+        return scaled(features.tensor)
+
+    def __getstate__(self) -> dict[str, Any]:  # the loaded model stays where it is
+        return {name: value for name, value in self.__dict__.items() if name != "_encode"}
+
+
+def load(config: FrozenConfig) -> Encode:
+    """The model.
+
+    Raises:
+        DamagedError: if the folder holds another model than before.
+        UnsupportedError: if sentence-transformers is not installed.
+        ValueError: if there is no such model or function.
+    """
+    if isinstance(config, FunctionConfig):
+        return function_of(config.function)
+    if config.sha256 and digest_of(config.pretrained) != config.sha256:
+        raise DamagedError(
+            f"encoder.pretrained {config.pretrained} must hold the model that the run was made with, got another: "
+            "restore it or train a new run"
+        )
+    return sentence_transformer(config.pretrained)
+
+
+def sentence_transformer(folder: str) -> Encode:
+    """Raises what `load` does."""
+    digest_of(folder)  # raises if there is no such folder
+    try:
+        module = importlib.import_module("sentence_transformers")
+    except ImportError:
+        raise UnsupportedError(
+            "encoder.kind sentence_transformer needs the package sentence-transformers, got none: "
+            "pip install 'rails-ray[sentence-transformers]'"
+        ) from None
+    try:
+        model = module.SentenceTransformer(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"encoder.pretrained {folder} must hold a model of sentence-transformers, got: {reason}"
+        ) from None
+    model.eval()
+    return lambda texts: model.encode(list(texts), convert_to_numpy=True, show_progress_bar=False)
+
+
+def function_of(path: str) -> Encode:
+    """The function at an import path.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    module_name, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"encoder.function must be the import path of a function, MODULE:NAME, got {path!r}: {error}"
+        ) from None
+    if not callable(found):
+        raise ValueError(f"encoder.function must be the import path of a function, got {path!r}, which is none")
+    encode: Encode = found
+    return encode
+
+
+def width_of(config: FrozenConfig) -> int:
+    """D of the vectors. Raises what `load` does."""
+    return int(vectors_of(load(config), ["a"]).shape[1])
+
+
+def vectors_of(encode: Encode, texts: Sequence[str], width: int = 0) -> NDArray[np.float32]:
+    """The vectors of some texts [B, D].
+
+    Args:
+        width: D; 0 if it is not known.
+
+    Raises:
+        ValueError: if it does not return a finite vector of this width for each text.
+    """
+    found = np.asarray(encode(texts), dtype=np.float32)
+    wanted = f"{len(texts)} x {width or 'D'}"
+    if found.ndim != 2 or len(found) != len(texts) or (width and found.shape[1] != width) or not found.shape[1]:
+        came = " x ".join(map(str, found.shape))
+        raise ValueError(f"the text encoder must return {wanted} numbers for {len(texts)} texts, got {came}")
+    if not np.isfinite(found).all():
+        wrong = texts[int(np.flatnonzero(~np.isfinite(found).all(axis=1))[0])]
+        raise ValueError(f"the text encoder must return finite numbers, got NaN or infinity for {wrong[:60]!r}")
+    return found
+
+
+def digest_of(folder: str) -> str:
+    """The sha256 of all files of a model.
+
+    Raises:
+        ValueError: if there is no such folder.
+    """
+    root = Path(folder).expanduser()
+    if not folder or not root.is_dir():
+        raise ValueError(f"encoder.pretrained must be the folder of a model, got {folder!r}")
+    digest = hashlib.sha256()
+    for path in sorted(path for path in root.rglob("*") if path.is_file()):
+        digest.update(f"{path.relative_to(root)}|{path.stat().st_size}|".encode())
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()

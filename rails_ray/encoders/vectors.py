@@ -1,0 +1,113 @@
+"""Vectors that were made elsewhere, as they are: frozen, scaled to length sqrt(D).
+
+    h(x) = sqrt(D) x / |x|
+
+so that a number of a representation is about 1, as layers expect. An item may have several vectors of one width; its
+representation then is all of them, one after the other.
+
+Axes: B queries or items, P vectors of an item, D width of a vector.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorsConfig:
+    """Vectors of a data set.
+
+    Args:
+        item_columns: the column with the vectors of items, or several with one vector each.
+        query_width: D of a query; 0 for the data's.
+        item_shape: (P, D) of an item; empty for the data's.
+    """
+
+    kind: Literal["vectors"] = "vectors"
+    item_columns: tuple[str, ...] = ("vector",)
+    query_width: int = 0
+    item_shape: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.item_columns:
+            raise ValueError("item_columns must name at least 1 column, got none")
+        if self.query_width < 0:
+            raise ValueError(f"query_width must be at least 0, got {self.query_width}")
+        if self.item_shape and (len(self.item_shape) != 2 or min(self.item_shape) < 1):
+            raise ValueError(
+                f"item_shape must be the number of an item's vectors and their width, got {self.item_shape}"
+            )
+
+
+class VectorRows:
+    """Vectors of many inputs, from which some can be taken: of a file that is mapped into memory, say."""
+
+    def __init__(self, values: "NDArray[np.float32] | Tensor") -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, rows: Int[Tensor, " M"]) -> "VectorRows":
+        """The vectors of some inputs, in memory."""
+        if isinstance(self.values, Tensor):
+            return VectorRows(self.values[rows])
+        return VectorRows(torch.from_numpy(np.array(self.values[rows.numpy()])))
+
+    def to(self, device: torch.device | str) -> "VectorRows":
+        return VectorRows(self.tensor.to(device))
+
+    @property
+    def device(self) -> torch.device:
+        return self.tensor.device
+
+    @property
+    def tensor(self) -> Tensor:
+        """All vectors [B, D] or [B, P, D]."""
+        return self.values if isinstance(self.values, Tensor) else torch.from_numpy(np.array(self.values))
+
+
+class Vectors(nn.Module):
+    """Vectors to representations; nothing in it is trained."""
+
+    form: Literal["vector"] = "vector"
+    takes_representations = False
+
+    def __init__(self, config: VectorsConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    @property
+    def query_width(self) -> int:
+        return self.config.query_width
+
+    @property
+    def item_width(self) -> int:
+        return math.prod(self.config.item_shape)
+
+    def query_features(self, inputs: Any) -> VectorRows:
+        return VectorRows(inputs.values)
+
+    def item_features(self, inputs: Any) -> VectorRows:
+        return VectorRows(inputs.values)
+
+    def is_blank(self, query: Any) -> bool:
+        return not np.any(query)
+
+    def queries(self, features: VectorRows) -> Float[Tensor, "B D"]:
+        return scaled(features.tensor)
+
+    def items(self, features: VectorRows) -> Float[Tensor, "B E"]:
+        return scaled(features.tensor).flatten(start_dim=1)
+
+
+def scaled(vectors: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+    """The same directions, with the length sqrt(D)."""
+    return F.normalize(vectors, dim=-1) * math.sqrt(vectors.shape[-1])

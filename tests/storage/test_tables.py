@@ -1,0 +1,255 @@
+"""Users' tables, in one file or in many: what is read, and what is told of what is wrong."""
+
+import gc
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rails_ray.errors import NotFoundError, StorageError
+from rails_ray.storage import tables
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.local import LocalFiles
+from rails_ray.storage.tables import ID, INTEGER, TEXT, Rows, Table, check_distinct, find, mapped, rows_of
+
+COLUMNS = {"item_id": ID, "text": TEXT}
+
+
+def write(storage: Storage, path: str, table: pa.Table, row_group: int = 4) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, row_group_size=row_group)
+    storage.write(path, sink.getvalue().to_pybytes())
+
+
+def items(first: int, num: int) -> pa.Table:
+    rows = range(first, first + num)
+    texts = pa.array([f"text {row}" for row in rows], pa.string())
+    return pa.table({"item_id": pa.array(rows, pa.int64()), "text": texts})
+
+
+def of(name: str, column: str, values: pa.ChunkedArray) -> Rows:
+    return Rows(pa.table({column: values}), (name,), (len(values),))
+
+
+@pytest.fixture(params=["local", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param == "local":
+        return Storage(str(tmp_path))
+    return Storage(f"{request.getfixturevalue('s3')}/{tmp_path.name}")
+
+
+@pytest.fixture
+def many(storage: Storage) -> Storage:
+    """Three files of 10, 1 and 7 rows in row groups of 4."""
+    for number, (first, num) in enumerate(((0, 10), (10, 1), (11, 7))):
+        write(storage, f"items/p{number}.parquet", items(first, num))
+    storage.write("items/_SUCCESS", b"")
+    return storage
+
+
+@pytest.mark.parametrize("place", ["items", "items/", "items/p*.parquet", "i*/*.parquet"])
+def test_a_folder_and_a_pattern_name_files_in_order(many: Storage, place: str) -> None:
+    table = find(f"{many}/{place}")
+    names = [f"{table.root}/{path}".rpartition("/")[2] for path in table.paths]
+    assert names == ["p0.parquet", "p1.parquet", "p2.parquet"]
+    assert table.read(COLUMNS).table.equals(items(0, 18))
+
+
+def test_a_file_is_a_table(storage: Storage) -> None:
+    write(storage, "mine.parquet", items(0, 5))
+    assert find(f"{storage}/mine.parquet").read(COLUMNS).table.equals(items(0, 5))
+
+
+@pytest.mark.parametrize("place", ["nowhere", "nowhere.parquet", "no*/x.parquet"])
+def test_no_such_table(many: Storage, place: str) -> None:
+    with pytest.raises(NotFoundError, match=r"/no.* must (exist|fit a file), got no"):
+        find(f"{many}/{place}")
+
+
+@given(first=st.integers(0, 17), data=st.data())
+def test_any_rows_can_be_read_alone(first: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    root = tmp_path_factory.mktemp("some")
+    for number, (start, num) in enumerate(((0, 10), (10, 1), (11, 7))):
+        write(Storage(str(root)), f"p{number}.parquet", items(start, num))
+    table = find(str(root))
+    num = data.draw(st.integers(1, 18 - first))
+    found = list(table.part([table.rows(number) for number in range(3)], first, num, ["text", "item_id"]))
+    assert pa.concat_tables(batch.table for batch in found).equals(items(first, num).select(["text", "item_id"]))
+    for batch in found:
+        starts = {"p0.parquet": 0, "p1.parquet": 10, "p2.parquet": 11}
+        assert batch["item_id"][0].as_py() == starts[Path(batch.file).name] + batch.first_row
+
+
+def test_a_file_that_changes_is_told(many: Storage) -> None:
+    table = find(f"{many}/items")
+    files = [table.rows(number) for number in range(3)]
+    write(many, "items/p1.parquet", items(90, 3))
+    list(table.part(files, 0, 10, ["text"]))
+    with pytest.raises(StorageError, match=r"p1\.parquet must stay as it is while it is read, got a change"):
+        list(table.part(files, 9, 2, ["text"]))
+
+
+def test_a_file_that_changes_while_it_is_read_is_told(many: Storage) -> None:
+    table = find(f"{many}/items")
+    reading = table.part([table.rows(number) for number in range(3)], 11, 7, ["text"])
+    next(reading)
+    write(many, "items/p2.parquet", items(0, 9))
+    with pytest.raises(StorageError, match=r"p2\.parquet must stay as it is while it is read, got a change"):
+        list(reading)
+
+
+WRONG: list[tuple[pa.Table, str]] = [
+    (items(0, 3).drop_columns("text"), r"p1\.parquet must have a column 'text', got item_id"),
+    (
+        pa.table({"item_id": ["a"], "text": ["b"]}),
+        r"column 'item_id' of .*p1\.parquet must be of type int64 as in .*p0\.parquet, got string",
+    ),
+    (pa.table({"item_id": [1], "text": [2.5]}), r"column 'text' of .*p1\.parquet must be of type string, got double"),
+    (items(0, 0), r"p1\.parquet must hold at least 1 row, got an empty table"),
+    (
+        pa.table({"item_id": range(9), "text": ["a"] * 5 + [None] + ["b"] * 3}),
+        r"column 'text' of .*p1\.parquet must have a value in every row, got null in row 5",
+    ),
+    (
+        items(0, 2).append_column("title", pa.array(["x", "y"])),
+        r"p0\.parquet must have a column 'title' as .*p1\.parquet has, got item_id, text",
+    ),
+    (
+        pa.table({"item_id": pa.array([2**63 + 1], pa.uint64()), "text": ["a"]}),
+        r"all files of a table must have columns of one type, got: .*not in range",
+    ),
+]
+
+
+@pytest.mark.parametrize(("table", "message"), WRONG)
+def test_one_file_among_many_is_wrong(many: Storage, table: pa.Table, message: str) -> None:
+    write(many, "items/p1.parquet", table)
+    with pytest.raises(ValueError, match=message):
+        find(f"{many}/items").read(COLUMNS, {"title": TEXT})
+
+
+def test_one_file_among_many_is_no_parquet(many: Storage) -> None:
+    many.write("items/p1.parquet", b"item_id,text\n")
+    with pytest.raises(ValueError, match=r"p1\.parquet must be a Parquet file, got: "):
+        find(f"{many}/items").read(COLUMNS)
+
+
+def test_a_file_of_narrower_numbers_fits(many: Storage) -> None:
+    narrow = items(10, 1).set_column(0, "item_id", pa.array([10], pa.int16()))
+    write(many, "items/p1.parquet", narrow)
+    assert find(f"{many}/items").read(COLUMNS).table.equals(items(0, 18))
+
+
+def test_a_row_is_named_by_its_file(many: Storage) -> None:
+    rows = find(f"{many}/items").read(COLUMNS)
+    assert [Path(rows.where(row)[0]).name for row in (0, 9, 10, 11, 17)] == [
+        f"p{number}.parquet" for number in (0, 0, 1, 2, 2)
+    ]
+    assert [rows.where(row)[1] for row in (0, 9, 10, 11, 17)] == [0, 9, 0, 0, 6]
+
+
+def test_an_id_of_two_files_is_told(many: Storage) -> None:
+    write(many, "items/p2.parquet", items(8, 5))
+    with pytest.raises(ValueError, match=r"p2\.parquet must hold distinct ids, got (8|9|10) again in row [012]"):
+        check_distinct(find(f"{many}/items").read(COLUMNS), "item_id")
+
+
+def test_only_the_columns_that_are_asked_for_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = items(0, 1000).append_column("rest", pa.array([os.urandom(1000) for _ in range(1000)]))
+    write(Storage(str(tmp_path)), "wide.parquet", wide, row_group=1000)
+    read = list[int]()
+
+    class Counted(io.FileIO):
+        def read(self, size: int | None = -1) -> bytes:
+            data = super().read(size)
+            read.append(len(data))
+            return data
+
+    monkeypatch.setattr(LocalFiles, "open", lambda files, path: (Counted(tmp_path / path), "tag"))
+    assert find(f"{tmp_path}/wide.parquet").read({"item_id": ID}).table.column_names == ["item_id"]
+    assert 0 < sum(read) < 200_000 < (tmp_path / "wide.parquet").stat().st_size
+
+
+def test_a_mapped_table_takes_no_memory_until_it_is_used() -> None:
+    values = np.zeros(2**21)
+    before = psutil.Process().memory_info().rss
+    table = mapped(pa.table({"a": values}) for _ in range(16))  # 256 MB
+    gc.collect()
+    assert table.num_rows == 16 * len(values)
+    assert psutil.Process().memory_info().rss - before < 100 * 2**20
+
+
+def test_no_room_for_a_mapped_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tables, "_write_all", full)
+    with pytest.raises(
+        StorageError, match="must have room for the columns that are read, got: No space left on device"
+    ):
+        mapped([pa.table({"a": [1]})])
+
+
+INTEGERS = st.sampled_from([pa.int8(), pa.uint8(), pa.int32(), pa.int64()])
+STRINGS = st.sampled_from([pa.string(), pa.large_string()])
+
+
+@given(st.data())
+def test_rows_of_equals_the_loop(data: st.DataObject) -> None:
+    """Whatever the widths of the two columns; a number too large for one of them is no other number."""
+    is_integer = data.draw(st.booleans())
+    kinds = INTEGERS if is_integer else STRINGS
+    known = data.draw(st.lists(st.integers(0, 9), min_size=1, unique=True))
+    ids = data.draw(st.lists(st.sampled_from([*known, 100]), max_size=9))
+    stranger = 2**32 + 3
+    asked, there = (
+        of(
+            name,
+            "c",
+            pa.chunked_array([pa.array(values if is_integer else [f"{v}" for v in values], data.draw(kinds))]),
+        )
+        for name, values in (("f", ids), ("g", known))
+    )
+    if 100 in ids:
+        with pytest.raises(ValueError, match=f"column 'c' of f must be in g, got '?100'? in row {ids.index(100)}"):
+            rows_of(asked, there, "c")
+    else:
+        assert rows_of(asked, there, "c").tolist() == [known.index(value) for value in ids]
+    with pytest.raises(ValueError, match=f"column 'c' of f must be .*, got ({stranger} in row 0|int64)"):
+        rows_of(of("f", "c", pa.chunked_array([[stranger]])), there, "c")
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (["a", "b", "c", "b", "a"], r"column 'c' of f must hold distinct ids, got '[ab]' again in row [34]"),
+        ([3, 1, 3], "column 'c' of f must hold distinct ids, got 3 again in row 2"),
+    ],
+)
+def test_ids_must_be_distinct(ids: list[str] | list[int], message: str) -> None:
+    check_distinct(of("f", "c", pa.chunked_array([ids[:2]])), "c")
+    with pytest.raises(ValueError, match=message):
+        check_distinct(of("f", "c", pa.chunked_array([ids[:1], ids[1:]])), "c")
+
+
+def test_optional_columns_are_read_and_checked_where_they_are(tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    write(storage, "plain", pa.table({"a": [1]}))
+    write(storage, "both", pa.table({"b": ["x"], "z": [0], "a": [1]}))
+    write(storage, "wrong", pa.table({"a": [1], "b": [2]}))
+    columns, optional = {"a": INTEGER}, {"b": TEXT}
+
+    def read(name: str) -> pa.Table:
+        return Table(str(tmp_path), (name,)).read(columns, optional).table
+
+    assert read("plain").column_names == ["a"]
+    assert read("both").to_pydict() == {"a": [1], "b": ["x"]}
+    with pytest.raises(ValueError, match=r"column 'b' of .*/wrong must be of type string, got int64"):
+        read("wrong")
