@@ -278,7 +278,8 @@ def _write_all(tables: Iterable[pa.Table], path: str) -> None:
                 writer.write_table(table if table.schema == schema else table.cast(schema))
             except pa.ArrowInvalid as error:
                 raise ValueError(f"all files of a table must have columns of one type, got: {error}") from None
-        assert writer is not None
+        if writer is None:
+            raise ValueError("a table must hold at least 1 row, got none that can be read")
         writer.close()
 
 
@@ -295,7 +296,7 @@ def _opened(storage: Storage, path: str, tag: str | None = None) -> Iterator[tup
         if tag is not None:
             _check_tag(storage, path, tag, found)
         try:
-            file = pq.ParquetFile(pa.PythonFile(raw, mode="r"), pre_buffer=True)
+            file = pq.ParquetFile(pa.PythonFile(raw, mode="r"))  # pre-buffered, it would keep all that it has read
         except (pa.ArrowInvalid, OSError) as error:
             raise ValueError(f"{storage}/{path} must be a Parquet file, got: {error}") from None
         yield file, found

@@ -1,0 +1,203 @@
+"""A data folder from files of vectors, and a file from a data folder.
+
+    items/part-000000000000.parquet ...   item_id, vector (FixedSizeList of float32): consecutive items; the name has
+                                          the row of the first
+    queries.parquet                       query_id, vector, split
+    relevance.parquet                     query_id, item_id, rank: the neighbors of each query, the nearest first
+
+These are tables of `rails_ray.data.forms.numbers`; queries and relevance are there if the files have them. While a
+folder is filled, a file among its items says so. As this file is no Parquet, nobody takes some of the items for all of
+them if the import is cut off.
+"""
+
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from rails_ray.data.dataset import SPLITS
+from rails_ray.data.sources import Sources
+from rails_ray.data.vector_files.formats import open_lists, open_vectors, write_vectors
+from rails_ray.data.vector_files.parquet import VECTOR, open_table
+from rails_ray.data.vector_files.rows import ListFile, VectorFile, rows_within
+from rails_ray.data.vector_files.truth import Lengths, check_cosine, distance_of, is_cosine, relevance
+from rails_ray.data.vectors import as_column
+from rails_ray.errors import ConflictError, DamagedError
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.parquet import part_to_bytes, to_bytes
+
+ITEMS, QUERIES, RELEVANCE = "items", "queries.parquet", "relevance.parquet"
+UNFINISHED = f"{ITEMS}/import-not-finished.parquet"
+PART = re.compile(r"part-\d{12}\.parquet")
+PART_BYTES = 2**26  # of vectors: what a reader holds at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported:
+    """What a data folder was given.
+
+    num_pairs: number of neighbors, of all queries together.
+    distance: what the files say of their distance; None if nothing.
+    """
+
+    num_items: int
+    width: int
+    num_queries: int
+    num_pairs: int
+    distance: str | None
+    lengths: Lengths
+
+    def __str__(self) -> str:
+        told = f"{self.num_items} items of width {self.width} and {self.lengths}, {self.num_queries} queries, "
+        told += f"{self.num_pairs} neighbors"
+        if self.distance is None:
+            return told
+        order = "as" if is_cosine(self.distance, self.lengths) else "otherwise than"
+        return f"{told}; search by cosine orders these items {order} the file's distance, {self.distance}"
+
+
+def import_folder(
+    source: str,
+    folder: Storage,
+    *,
+    queries: str | None = None,
+    truth: str | None = None,
+    split: str = "test",
+    format: str | None = None,
+    distance: str | None = None,
+    use_truth: bool = True,
+) -> Imported:
+    """Make a data folder of vectors. Memory holds one part of the items; all queries, neighbors and ids.
+
+    Args:
+        source: file of the items; a file of HDF5 may also hold queries and their neighbors.
+        queries: file of queries, instead of those.
+        truth: file of each query's nearest items by their rows, instead of those.
+        split: of all queries.
+        format: of `source`; None for what its ending says.
+        distance: of `truth`, if its file does not say it.
+        use_truth: False to leave out the neighbors of a file of HDF5.
+
+    Raises:
+        NotFoundError: if there is no such file.
+        ConflictError: if someone else fills the folder at the same time.
+        ValueError: if a file is not of its format, the files do not fit each other, the neighbors are not those by
+            cosine, or the folder holds a data set.
+    """
+    items = open_vectors(source, format=format)
+    asked, lists = items.queries, items.truth if use_truth else None
+    if queries is not None:
+        asked = open_vectors(queries)
+        asked, lists = asked.queries or asked, None
+    if truth is not None:
+        lists = open_lists(truth)
+    if lists is None and distance is not None:
+        raise ValueError(f"distance must come with the neighbors whose distance it is, got {distance!r} and none")
+    named = items.distance if lists is None else distance_of(lists, distance)
+    _check_fit(items, asked, lists, split)
+    with _filled(folder):
+        lengths = _write_items(folder, items)
+        if asked is not None:
+            table = _queries(asked, split)
+            folder.write(QUERIES, to_bytes(table))
+            if lists is not None:
+                check_cosine(lists, named, lengths)
+                pairs = relevance(lists, table["query_id"], items.ids, items.num_rows)
+                folder.write(RELEVANCE, to_bytes(pairs))
+    return Imported(
+        num_items=items.num_rows,
+        width=items.width,
+        num_queries=0 if asked is None else asked.num_rows,
+        num_pairs=0 if lists is None else lists.num_rows * lists.width,
+        distance=named,
+        lengths=lengths,
+    )
+
+
+def open_items(folder: Storage) -> VectorFile:
+    """The items of a data folder, whoever made it, with their column `vector`.
+
+    Raises:
+        NotFoundError: if there are none.
+        DamagedError: if their import was cut off.
+        ValueError: if a file is not Parquet, has no such column, or has ids that are not distinct.
+    """
+    if folder.exists(UNFINISHED):
+        raise DamagedError(f"{folder} must hold all items of an import, got one that was cut off: import them again")
+    return open_table(Sources(str(folder)).table(ITEMS), f"{folder}/{ITEMS}", VECTOR)
+
+
+def export_folder(folder: Storage, path: str, *, format: str | None = None, use_ids: bool = True) -> None:
+    """Write the items of a data folder as one file. Raises what `open_items` and `write_vectors` do.
+
+    Args:
+        use_ids: False to write the vectors alone, in the order of the folder's items.
+    """
+    items = open_items(folder)
+    write_vectors(path, items.width, items.blocks(), items.ids if use_ids else None, format=format)
+
+
+@contextmanager
+def _filled(folder: Storage) -> Iterator[None]:
+    """Fills a folder. If something is raised inside, it is empty afterwards.
+
+    Raises:
+        ConflictError: if someone else has filled it meanwhile.
+        ValueError: if it holds a data set.
+    """
+    if folder.exists(UNFINISHED):
+        _empty(folder)
+    for name in ("items", "queries", "relevance"):
+        if Sources(str(folder)).has(name):
+            raise ValueError(f"{folder} must hold no data set yet, got a table of {name}: choose another folder")
+    mine = f"an import writes the items beside this file, or was cut off: {uuid.uuid4().hex}\n".encode()
+    folder.create(UNFINISHED, mine)
+    try:
+        yield
+    except Exception:
+        _empty(folder)
+        raise
+    if not folder.exists(UNFINISHED) or folder.read(UNFINISHED) != mine:
+        raise ConflictError(f"{folder} must be filled by one import at a time, got another one: import again")
+    folder.delete(UNFINISHED)
+
+
+def _empty(folder: Storage) -> None:
+    """Delete what an import has written so far."""
+    parts = [f"{ITEMS}/{name}" for name in folder.list(ITEMS) if PART.fullmatch(name)]
+    for path in (*parts, QUERIES, RELEVANCE, UNFINISHED):
+        folder.delete(path)
+
+
+def _write_items(folder: Storage, items: VectorFile) -> Lengths:
+    lengths, first = Lengths(), 0
+    for block in items.blocks(rows_within(PART_BYTES, items.width)):
+        ids = np.arange(first, first + len(block)) if items.ids is None else items.ids.slice(first, len(block))
+        part = pa.table({"item_id": ids, VECTOR: as_column(block)})
+        folder.write(f"{ITEMS}/part-{first:012d}.parquet", part_to_bytes(part))
+        lengths.add(block)
+        first += len(block)
+    return lengths
+
+
+def _queries(asked: VectorFile, split: str) -> pa.Table:
+    blocks = [as_column(block) for block in asked.blocks()]
+    ids = pa.chunked_array([np.arange(asked.num_rows)]) if asked.ids is None else asked.ids
+    return pa.table({"query_id": ids, VECTOR: pa.chunked_array(blocks), "split": pa.repeat(split, asked.num_rows)})
+
+
+def _check_fit(items: VectorFile, asked: VectorFile | None, lists: ListFile | None, split: str) -> None:
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+    if asked is not None and asked.width != items.width:
+        raise ValueError(f"{asked.file} must hold rows of {items.width} numbers as {items.file}, got {asked.width}")
+    if lists is not None and asked is None:
+        raise ValueError(f"{lists.file} must come with the queries whose neighbors it holds, got none: give them too")
+    if lists is not None and asked is not None and lists.num_rows != asked.num_rows:
+        raise ValueError(
+            f"{lists.file} must hold a list for each of the {asked.num_rows} rows of {asked.file}, got {lists.num_rows}"
+        )
