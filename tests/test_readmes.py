@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from rails_ray import cli, recipes
-from rails_ray.on_ray.serving.schemas import ExplainRequest, SearchRequest
+from rails_ray.answering.schemas import ExplainRequest, SearchRequest
 from support.command_line import ROOT, code_blocks, readme_commands, shell_lines
 
 LONGEST_README = 140  # lines: README.md sells and starts, all else stands beside what it is about

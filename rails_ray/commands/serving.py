@@ -5,14 +5,16 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from rails_ray.commands.base import EXIT_FAILED, Stored, fail, load, out
+from rails_ray.commands.base import EXIT_FAILED, STORAGE, Stored, fail, load, out
 
 CutoffName = Literal["mass", "coverage", "nucleus", "probability", "score", "top_k"]
+Search = Callable[..., dict[str, Any]]
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
@@ -139,7 +141,8 @@ def _telling(keys_file: str | None) -> Callable[[], None]:
 
 @dataclass(frozen=True)
 class Query:
-    """Query a running server with what its index takes: texts, users or a history, features, or a vector.
+    """Query a running server, or a version in this process, with what its index takes: texts, users or a history,
+    features, or a vector.
 
     Args:
         texts: Text queries.
@@ -154,6 +157,9 @@ class Query:
             approximate and say how far off an answer can be.
         num_probes: Buckets that inverted looks up in each chunk.
         url: Address of the server. If it needs an API key, set RAILS_RAY_API_KEY.
+        local: Load the version into this process instead of asking a server.
+        storage: With --local: folder or s3://bucket/prefix that holds the version.
+        version: With --local: a published version. If left out: the current one.
     """
 
     texts: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[TEXT ...]")] = ()
@@ -167,18 +173,22 @@ class Query:
     method: str = "brute_force"
     num_probes: int | None = None
     url: str = DEFAULT_URL
+    local: bool = False
+    storage: str = STORAGE
+    version: str | None = None
 
     def run(self) -> None:
-        from rails_ray import client, rendering
+        from rails_ray import rendering
 
         if not (self.texts or self.user_id or self.history or self.features or self.embedding):
             raise ValueError("give at least 1 query, got none")
-        names, queries = zip(*self.asked(client.index(self.url)["query"]), strict=True)
+        kinds, search = self._here() if self.local else self._at_url()
+        names, queries = zip(*self.asked(kinds), strict=True)
         cutoff = None if self.cutoff is None else named_cutoff(self.cutoff)
         how: dict[str, Any] = {"method": self.method, "num_probes": self.num_probes}
-        best = client.search(self.url, queries, self.show, **how, cutoff={"top_k": self.show})
+        best = search(queries, self.show, **how, cutoff={"top_k": self.show})
         k = min(self.k, *(result["num_searched"] for result in best["results"]))
-        cut = client.search(self.url, queries, k, **how, cutoff=cutoff)
+        cut = search(queries, k, **how, cutoff=cutoff)
         certified = _certified([result["certificate"] for result in best["results"]])
         out.print(rendering.answers(names, cut, best, f"version {cut['version']}, {self.method}: {certified}"))
         coverage = cut["coverage"]
@@ -189,6 +199,20 @@ class Query:
                 out.print(f"{name!r}: the buckets looked up hold no more items; raise --num-probes to look up more")
             if result["is_known"] is False:
                 out.print(f"training saw no part of {name!r}: this is the answer to an empty query")
+
+    def _at_url(self) -> tuple[dict[str, str], Search]:
+        """The fields that the server's index takes, and what searches there."""
+        from rails_ray import client
+
+        return client.index(self.url)["query"], partial(client.search, self.url)
+
+    def _here(self) -> tuple[dict[str, str], Search]:
+        """The fields that a version takes, and what searches it in this process."""
+        from rails_ray import local
+
+        with out.status("loading the version"):
+            version = local.open(self.storage, self.version)
+        return version.facts["query"], lambda *asked, **how: version.search(*asked, **how).model_dump()
 
     def asked(self, kinds: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
         """The queries, each with the name to show for it.
@@ -218,7 +242,7 @@ def cutoff_of(given: tuple[str, float] | None) -> Any:
     """
     from pydantic import ValidationError
 
-    from rails_ray.on_ray.serving.schemas import CutoffInput, sentence
+    from rails_ray.answering.schemas import CutoffInput, sentence
 
     if given is None:
         return None

@@ -15,6 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from rails_ray.answering.cutoffs import Cutoffs
+from rails_ray.answering.encoder import encode
+from rails_ray.answering.schemas import CutoffInput
 from rails_ray.build import family
 from rails_ray.build.data import for_data, read_corpus, read_data
 from rails_ray.build.family import Family
@@ -28,9 +31,6 @@ from rails_ray.encoders.frozen import FunctionConfig
 from rails_ray.errors import UnsupportedError
 from rails_ray.masks import Exclusions
 from rails_ray.models import Model
-from rails_ray.on_ray.serving.cutoffs import Cutoffs
-from rails_ray.on_ray.serving.encoder import encode
-from rails_ray.on_ray.serving.schemas import CutoffInput
 from rails_ray.retrieval.searchable import Searchable
 from rails_ray.similarities.states import AnyItems, AnyQuery, concatenate, take, tensors_of
 from rails_ray.storage import runs

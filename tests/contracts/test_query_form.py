@@ -11,6 +11,8 @@ import pytest
 import torch
 from pydantic import create_model
 
+from rails_ray.answering.encoder import encode
+from rails_ray.answering.schemas import ASKED_BY, QueryInput
 from rails_ray.build import Family, family
 from rails_ray.build.data import for_data, read_corpus, read_data
 from rails_ray.build.dual_encoder import DualEncoderFamily
@@ -22,8 +24,6 @@ from rails_ray.data.forms import FORMS, QueryForm, QueryReader
 from rails_ray.data.sources import Sources
 from rails_ray.errors import NotFoundError
 from rails_ray.models import Model
-from rails_ray.on_ray.serving.encoder import encode
-from rails_ray.on_ray.serving.schemas import ASKED_BY, QueryInput
 from rails_ray.storage.filesystem import Storage
 from support.examples import (
     small_config,

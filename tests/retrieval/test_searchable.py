@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.on_ray.serving.schemas import SearchRequest
+from rails_ray.answering.schemas import SearchRequest
 from rails_ray.quantizers import random_codes
 from rails_ray.retrieval.searchable import ByCodes, ByComponents, Widths
 from rails_ray.similarities.look_up import LookUp

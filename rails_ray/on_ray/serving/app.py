@@ -19,8 +19,8 @@ from ray.serve import Application
 from ray.serve.config import HTTPOptions
 from ray.serve.schema import ApplicationStatusOverview, LoggingConfig
 
+from rails_ray.answering.cutoffs import NO_CALIBRATION, Cutoffs
 from rails_ray.errors import UnavailableError
-from rails_ray.on_ray.serving.cutoffs import NO_CALIBRATION, Cutoffs
 from rails_ray.on_ray.serving.keys import KeysFile
 from rails_ray.on_ray.serving.plan import NAME, Placement, ServeArgs, deployments, http_options, shard_name
 from rails_ray.on_ray.serving.router import Router
@@ -51,7 +51,8 @@ def application(args: ServeArgs, placement: Placement) -> Application:
     calibration = calibrations.current(store, manifest.version) or NO_CALIBRATION
     pinned = {"storage": str(store), "version": manifest.version, "calibration": args.calibration or calibration}
     args = args.model_copy(update=pinned)  # so that later replicas serve the same
-    Cutoffs.read(store, manifest, args)  # raises if the default cut-off cannot work, before anything starts
+    # Raises if the default cut-off cannot work, before anything starts.
+    Cutoffs.read(store, manifest, default=args.cutoff, calibration=args.calibration)
     options = deployments(placement, len(manifest.shard_items))
     classes: tuple[Any, Any] = Shard, Router  # the decorator's result has no usable type
     shard_search, router = classes

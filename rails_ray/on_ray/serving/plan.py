@@ -6,8 +6,8 @@ from typing import Any, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from rails_ray.answering.schemas import CutoffInput
 from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT, Profile
-from rails_ray.on_ray.serving.schemas import CutoffInput
 
 NAME = "rails-ray"
 REQUEST_TIMEOUT_S = 30  # for a whole request: a body as slow as `access` allows, or shards as slow as `timeout_s`

@@ -18,8 +18,8 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rails_ray.answering.schemas import ErrorResponse, sentence
 from rails_ray.data.forms.fields import shortened
-from rails_ray.on_ray.serving.schemas import ErrorResponse, sentence
 
 LONGEST_SENTENCE = 1000  # characters; our own messages quote less, but others may not
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # an escaped half of a character, or a backslash before such letters

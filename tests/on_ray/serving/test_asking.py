@@ -147,7 +147,10 @@ def test_those_who_ask_for_health_at_once_ask_the_shards_once() -> None:
         return [3, 4]
 
     router = SimpleNamespace(
-        shards=SimpleNamespace(ask=ask), asking_health=None, keys_problem=None, index_facts={"version": "v1"}
+        shards=SimpleNamespace(ask=ask),
+        asking_health=None,
+        keys_problem=None,
+        engine=SimpleNamespace(facts={"version": "v1"}),
     )
     health = Router.func_or_class.health
 

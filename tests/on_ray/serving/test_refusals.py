@@ -11,9 +11,9 @@ from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rails_ray.answering.schemas import ErrorResponse, ExplainRequest, QueryInput, SearchRequest
 from rails_ray.on_ray.serving import refusals
 from rails_ray.on_ray.serving.refusals import read_json
-from rails_ray.on_ray.serving.schemas import ErrorResponse, ExplainRequest, QueryInput, SearchRequest
 
 TEXT = b'{"queries": [{"text": "red"}]}'
 

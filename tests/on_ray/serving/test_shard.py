@@ -15,18 +15,18 @@ import pytest
 import torch
 
 from rails_ray import client
+from rails_ray.answering.encoder import EncodedQueries
+from rails_ray.answering.engine import Engine
+from rails_ray.answering.schemas import SearchRequest, SearchResponse
+from rails_ray.answering.shards import Asked
 from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.config import to_json
 from rails_ray.errors import DamagedError, UnavailableError, UnsupportedError
 from rails_ray.on_ray.serving import shard as shard_module
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.asking import Shards
-from rails_ray.on_ray.serving.cutoffs import Cutoffs
-from rails_ray.on_ray.serving.encoder import EncodedQueries
 from rails_ray.on_ray.serving.plan import ServeArgs
-from rails_ray.on_ray.serving.router import Router
-from rails_ray.on_ray.serving.schemas import SearchRequest, SearchResponse
-from rails_ray.on_ray.serving.shard import Asked, Shard
+from rails_ray.on_ray.serving.shard import Shard
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.retrieval.searchable import ByComponents, Widths
 from rails_ray.similarities.states import take
@@ -64,13 +64,15 @@ def shard_without(folder: Path, column: str, p_x: int = 2) -> Shard:
 
 
 def asked(shard: Shard, method: str) -> list[list[str]]:
-    return shard.answer(QUERY, Asked(method, Widths(num_candidates=10, num_per_embedding=10), 5), [[], []]).item_ids
+    return shard.shard.search(
+        QUERY, Asked(method, Widths(num_candidates=10, num_per_embedding=10), 5), [[], []]
+    ).item_ids
 
 
 def test_without_the_average_other_methods_answer_as_ever(tmp_path: Path) -> None:
     shard = shard_without(tmp_path, "average")
-    assert shard.searchable.items.average is None
-    assert torch.equal(shard.searchable.items.components, ITEMS.components)
+    assert shard.shard.searchable.items.average is None
+    assert torch.equal(shard.shard.searchable.items.components, ITEMS.components)
     assert asked(shard, "two_pass") == asked(shard, "brute_force")
     for method in ("average", "combined"):
         with pytest.raises(
@@ -102,22 +104,16 @@ class Handle:
         return SimpleNamespace(remote=remote)
 
 
-def router_of(folder: Path, failing: str | None) -> SimpleNamespace:
+def router_of(folder: Path, failing: str | None) -> tuple[Engine, Shards]:
     """What a router consists of, over two shards of which the first fails in a method."""
-    store, args = Storage(str(folder)), ServeArgs(storage=str(folder), allow_anonymous=True)
+    store = Storage(str(folder))
     published = versions.read_manifest(store)
     handles = [
         Handle(Shard.func_or_class(str(folder), "v1", number), failing if number == 0 else None) for number in range(2)
     ]
-    return SimpleNamespace(
-        shards=Shards(handles, "v1", published.contents_sha256, timeout_s=5),
-        shard_items=published.shard_items,
-        cutoffs=Cutoffs.read(store, published, args),
-        index_facts=manifest.summary(published),
-        encoder=lambda queries: EncodedQueries(QUERY, [[] for _ in queries], [True] * len(queries)),
-        model_facts={},
-        args=args,
-    )
+    engine = Engine(store, published)
+    engine.encoder = lambda queries: EncodedQueries(QUERY, [[] for _ in queries], [True] * len(queries))
+    return engine, Shards(handles, "v1", published.contents_sha256, timeout_s=5)
 
 
 @pytest.mark.parametrize("failing", ["log_sum_exp", "search"])
@@ -128,7 +124,8 @@ def test_a_shard_that_fails_in_one_round_of_a_nucleus_is_in_neither(tmp_path: Pa
 
     def answer(failing: str | None, **fields: Any) -> SearchResponse:
         request = SearchRequest(queries=queries, cutoff={"nucleus": 0.9}, **fields)
-        head, results = asyncio.run(Router.func_or_class.head_and_results(router_of(tmp_path, failing), request))
+        engine, shards = router_of(tmp_path, failing)
+        head, results = asyncio.run(shards.carry_out(engine.search(request)))
         return head.model_copy(update={"results": list(results)})
 
     whole = answer(None)
@@ -209,11 +206,11 @@ def test_work_of_a_shard_is_not_done_where_it_answers_others(tmp_path: Path, mon
     threads = list[int]()
 
     def noted(name: str) -> Any:
-        work = getattr(shard.searchable, name)
+        work = getattr(shard.shard.searchable, name)
         return lambda *arguments: (threads.append(threading.get_ident()), work(*arguments))[1]
 
     for name in ("search", "log_sum_exp", "explain"):
-        monkeypatch.setattr(shard.searchable, name, noted(name))
+        monkeypatch.setattr(shard.shard.searchable, name, noted(name))
     one = take(QUERY, slice(1))
     for ask in (
         shard.search(shard.identity, QUERY, Asked("brute_force", Widths(), 5), [[], []]),
@@ -230,7 +227,7 @@ def test_work_of_a_shard_is_not_done_where_it_answers_others(tmp_path: Path, mon
 def test_an_answer_travels_as_arrays(tmp_path: Path) -> None:
     shard = shard_without(tmp_path, "none")
     wanted = Asked("brute_force", Widths(), 5, np.zeros(2, dtype=np.float32), 1)
-    sent = pickle.dumps(shard.answer(QUERY, wanted, [["i0", "elsewhere"], []]))
+    sent = pickle.dumps(shard.shard.search(QUERY, wanted, [["i0", "elsewhere"], []]))
     assert b"torch._utils" not in sent
     there = pickle.loads(sent)
     assert there.num_searched.tolist() == [29, 30]

@@ -6,8 +6,8 @@ import json
 import pytest
 from fastapi.responses import StreamingResponse
 
+from rails_ray.answering.schemas import CertificateResult, Coverage, QueryResult, SearchResponse
 from rails_ray.on_ray.serving import streaming
-from rails_ray.on_ray.serving.schemas import CertificateResult, Coverage, QueryResult, SearchResponse
 from rails_ray.on_ray.serving.streaming import in_large_pieces, json_response, pieces
 
 

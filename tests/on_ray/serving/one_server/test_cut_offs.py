@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rails_ray.answering.cutoffs import Cutoffs
+from rails_ray.answering.schemas import CutoffInput
 from rails_ray.cutoffs.policies import cut
-from rails_ray.on_ray.serving.cutoffs import Cutoffs
-from rails_ray.on_ray.serving.plan import ServeArgs
-from rails_ray.on_ray.serving.schemas import CutoffInput
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.storage.filesystem import Storage
 from support.served_version import ASKED, TEXTS, Served
@@ -43,7 +42,7 @@ def test_each_cut_off_keeps_what_its_policy_keeps_of_all_scores(
     query = served_version.model.encode_queries(served_version.model.query_features(TEXTS))
     scores = BruteForce(served_version.model.similarity, served_version.items).scores(query)
     store = Storage(str(served_version.root))
-    offline = Cutoffs.read(store, served_version.manifest, ServeArgs(storage=str(store), allow_anonymous=True))
+    offline = Cutoffs.read(store, served_version.manifest)
     asked = CutoffInput(**cutoff)
     logits = offline.offers.logit(scores, query.temperature).double()
     policy = offline.policy(asked, offline.limit(asked, k), logits.logsumexp(1).numpy(force=True))

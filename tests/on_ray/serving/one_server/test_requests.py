@@ -8,7 +8,7 @@ import pytest
 import ray
 import torch
 
-from rails_ray import client
+from rails_ray import client, local
 from rails_ray.errors import DamagedError, NotFoundError, UnavailableError
 from rails_ray.on_ray.serving.app import check_port, served
 from rails_ray.on_ray.serving.plan import Placement, ServeArgs, serve_config
@@ -212,3 +212,16 @@ def test_a_large_answer_is_streamed_and_is_the_same(served_version: Served) -> N
     assert len(response.content) > 4 * PIECE_BYTES
     expected = dict(zip(TEXTS, served_version.offline(TEXTS, 60), strict=True))
     assert [result["items"] for result in response.json()["results"]] == [expected[text] for text in texts]
+
+
+@pytest.mark.parametrize("method", ["brute_force", "two_pass", "combined"])
+@pytest.mark.parametrize("cutoff", [{"top_k": 9}, {"coverage": 0.8}, {"nucleus": 0.5}, {"mass": 0.9, "min_items": 3}])
+def test_a_version_in_this_process_answers_as_the_server(
+    served_version: Served, method: str, cutoff: dict[str, float]
+) -> None:
+    here = local.open(str(served_version.root))
+    options = {"k": 20, "method": method, "cutoff": cutoff}
+    there = served_version.search(queries=ASKED, **options).raise_for_status().json()
+    assert here.search(TEXTS, **options).model_dump() == there
+    items = there["results"][0]["items"][:3]
+    assert here.explain(TEXTS[0], items).model_dump() == served_version.explain(query=ASKED[0], items=items).json()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rails_ray.answering.schemas import CutoffInput
 from rails_ray.build.version import version_calibration, version_family
 from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.calibration import Calibration
@@ -19,8 +20,6 @@ from rails_ray.cutoffs.policies import (
     TopKCutoff,
 )
 from rails_ray.errors import UnsupportedError
-from rails_ray.on_ray.serving.plan import ServeArgs
-from rails_ray.on_ray.serving.schemas import CutoffInput
 from rails_ray.storage import calibrations
 from rails_ray.storage.calibrations import StoredCalibration
 from rails_ray.storage.filesystem import Storage
@@ -51,8 +50,14 @@ class Cutoffs:
     default: CutoffInput | None = None
 
     @staticmethod
-    def read(store: Storage, manifest: Manifest, args: ServeArgs) -> "Cutoffs":
+    def read(
+        store: Storage, manifest: Manifest, *, default: CutoffInput | None = None, calibration: str | None = None
+    ) -> "Cutoffs":
         """The cut-offs of a stored version.
+
+        Args:
+            default: as in `Cutoffs`.
+            calibration: file of the calibration; by default the version's current one.
 
         Raises:
             DamagedError: if the config or the calibration differs from what was written.
@@ -60,10 +65,10 @@ class Cutoffs:
             ValueError: if the default is out of range.
         """
         offers = version_family(store, manifest).offers
-        name = args.calibration or calibrations.current(store, manifest.version) or NO_CALIBRATION
+        name = calibration or calibrations.current(store, manifest.version) or NO_CALIBRATION
         stored = None if name == NO_CALIBRATION else calibrations.read(store, manifest.version, name)
-        calibration = None if stored is None else version_calibration(offers, stored)
-        found = Cutoffs(offers, manifest.num_items, manifest.cutoff_mass, stored, calibration, args.cutoff)
+        ready = None if stored is None else version_calibration(offers, stored)
+        found = Cutoffs(offers, manifest.num_items, manifest.cutoff_mass, stored, ready, default)
         asked = found.resolve(None, None)
         found.policy(asked, found.limit(asked, None), np.zeros(1))
         return found

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from rails_ray.answering.answers import coverage_of, explained, results_of
+from rails_ray.answering.schemas import CertificateResult, Coverage
+from rails_ray.answering.shards import Asked, ShardAnswer, ShardExplanation
 from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.policies import ScoreCutoff, TopKCutoff
 from rails_ray.errors import DamagedError, UnavailableError
 from rails_ray.on_ray.failures import own_cause, told_plainly
-from rails_ray.on_ray.serving.answers import coverage_of, explained, results_of
-from rails_ray.on_ray.serving.schemas import CertificateResult, Coverage
-from rails_ray.on_ray.serving.shard import Asked, ShardAnswer, ShardExplanation
 from rails_ray.retrieval.searchable import Widths
 from rails_ray.wanted import Found
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from rails_ray.answering.encoder import EncodedQueries, encode
 from rails_ray.data.dataset import DenseRows, SparseRows, Texts
 from rails_ray.data.forms import FORMS
 from rails_ray.encoders.solar import Chunk, ChunksConfig
 from rails_ray.models.solar import Solar
-from rails_ray.on_ray.serving.encoder import EncodedQueries, encode
 from rails_ray.similarities.look_up import LookUpConfig
 
 SPARSE = SparseRows(np.array([0, 2, 3]), np.array([0, 4, 2]), np.array([1.0, 0.5, 2.0], dtype=np.float32), 6)

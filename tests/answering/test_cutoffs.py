@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from starlette.exceptions import HTTPException
 
+from rails_ray.answering.cutoffs import Cutoffs
+from rails_ray.answering.schemas import CutoffInput
 from rails_ray.build import family
 from rails_ray.cutoffs.calibration import Calibration
 from rails_ray.cutoffs.distributions import UNIFORM, Background, BetaDistribution, ExpDistribution, sphere
 from rails_ray.cutoffs.policies import CoverageCutoff, MassCutoff, NucleusCutoff, ScoreCutoff, TopKCutoff
 from rails_ray.errors import UnsupportedError
 from rails_ray.losses.exp_nce import exp_logit
-from rails_ray.on_ray.serving.cutoffs import Cutoffs
 from rails_ray.on_ray.serving.router import told_over_http
-from rails_ray.on_ray.serving.schemas import CutoffInput
 from rails_ray.recipes.baselines import baseline_bm25
 from rails_ray.training.objectives import ContrastiveConfig
 from support.calibrations import BETA, STORED, drawn

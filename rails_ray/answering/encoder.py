@@ -1,4 +1,4 @@
-"""The query side of a version's model: a request's queries as tensors. Part of the router, to save a hop."""
+"""The query side of a version's model: a request's queries as tensors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,13 +6,12 @@ from typing import Any
 
 import torch
 
+from rails_ray.answering.schemas import ASKED_BY
 from rails_ray.build.version import version_model
 from rails_ray.data.forms import FORMS, QueryReader
 from rails_ray.data.forms.fields import check_embedding
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
-from rails_ray.on_ray.cluster import reserved_device
-from rails_ray.on_ray.serving.schemas import ASKED_BY
 from rails_ray.similarities.states import AnyQuery, concatenate, take, to
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Manifest, read_file
@@ -36,13 +35,13 @@ class EncodedQueries:
 class QueryEncoder:
     """Encodes queries with the model of one index version."""
 
-    def __init__(self, store: Storage, manifest: Manifest) -> None:
+    def __init__(self, store: Storage, manifest: Manifest, device: str = "cpu") -> None:
         def stored(name: str) -> bytes:
             return read_file(store, manifest.version, manifest.file(name))
 
         self.model = version_model(store, manifest)
         self.reader = FORMS[self.model.form].reader(self.model, stored)
-        self.device = reserved_device()
+        self.device = device
         self.model.to(self.device)
 
     def __call__(self, queries: Sequence[dict[str, Any]]) -> EncodedQueries:

@@ -1,4 +1,4 @@
-"""The router's decisions: whether enough was searched, and what the answer is."""
+"""Whether enough was searched, and what the answer is."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rails_ray.cutoffs import Cutoff
-from rails_ray.cutoffs.policies import Cut, cut
-from rails_ray.data.forms.fields import shortened
-from rails_ray.errors import UnavailableError
-from rails_ray.item_ids import ItemId
-from rails_ray.on_ray.serving.schemas import (
+from rails_ray.answering.schemas import (
     CertificateResult,
     Coverage,
     ExplainedItem,
     ExplainResponse,
     QueryResult,
 )
-from rails_ray.on_ray.serving.shard import Asked, ShardAnswer, ShardExplanation
+from rails_ray.answering.shards import Asked, ShardAnswer, ShardExplanation
+from rails_ray.cutoffs import Cutoff
+from rails_ray.cutoffs.policies import Cut, cut
+from rails_ray.data.forms.fields import shortened
+from rails_ray.errors import UnavailableError
+from rails_ray.item_ids import ItemId
 from rails_ray.retrieval.sharded import merge
 from rails_ray.wanted import Found, gap_to, needed
 

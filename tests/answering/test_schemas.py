@@ -6,8 +6,8 @@ import jsonschema
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from rails_ray.answering.schemas import CutoffInput, ExplainRequest, SearchRequest, sentence
 from rails_ray.data.forms.fields import shortened
-from rails_ray.on_ray.serving.schemas import CutoffInput, ExplainRequest, SearchRequest, sentence
 
 
 def told(body: dict[str, Any], request: type[BaseModel] = SearchRequest) -> str:

@@ -1,0 +1,117 @@
+"""Search a version in this process: the same steps and the same answers as a server's, without Ray.
+
+from rails_ray import local
+
+emoji = local.open("rails-ray-data")
+emoji.search(["pizza", "flag"], k=10, cutoff={"coverage": 0.9}).results[0].items
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from rails_ray.answering.engine import Engine, Limits
+from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchRequest, SearchResponse, sentence
+from rails_ray.answering.shards import ShardSearch
+from rails_ray.retrieval.rounds import AskShards, Rounds
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.versions import read_manifest
+
+Value = TypeVar("Value")
+Request = TypeVar("Request", bound=BaseModel)
+Query = str | Sequence[float] | Mapping[str, Any]
+"""A text, a vector, or the fields of a request's query: {"user_id": 5}, say."""
+
+
+class Version:
+    """A version, all of its shards loaded into this process. Threads may share it."""
+
+    def __init__(self, engine: Engine, shards: Sequence[ShardSearch]) -> None:
+        self.engine = engine
+        self.shards = shards
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the version is: items, shards, the fields that give a query, its cut-off."""
+        return self.engine.facts
+
+    def search(
+        self,
+        queries: Sequence[Query],
+        k: int | None = None,
+        *,
+        method: str = "brute_force",
+        cutoff: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> SearchResponse:
+        """The best items for each query, cut to those worth returning.
+
+        Args:
+            cutoff: one of mass, coverage, nucleus, probability, score and top_k with its value; by default the
+                version's.
+            options: further fields of a request, such as num_candidates.
+
+        Raises:
+            ValueError: if a field is wrong.
+            UnsupportedError: if the version lacks what the cut-off needs.
+        """
+        fields = {"k": k, "method": method, "cutoff": cutoff, **options}
+        request = _read(SearchRequest, {"queries": [_fields(query) for query in queries], **fields})
+        head, results = self._carried_out(self.engine.search(request))
+        return head.model_copy(update={"results": list(results)})
+
+    def explain(self, query: Query, items: Sequence[str | int]) -> ExplainResponse:
+        """The component cosines and the gates of a query and some items.
+
+        Raises:
+            ValueError: if the query is wrong, or an item is not in the index.
+        """
+        request = _read(ExplainRequest, {"query": _fields(query), "items": list(items)})
+        return self._carried_out(self.engine.explain(request))
+
+    def _carried_out(self, rounds: Rounds[Value]) -> Value:
+        """The result of rounds, all shards asked one after the other."""
+        answers: list[Any] | None = None
+        while True:
+            try:
+                step: AskShards = next(rounds) if answers is None else rounds.send(answers)
+            except StopIteration as end:
+                value: Value = end.value
+                return value
+            answers = [getattr(shard, step.method)(*step.arguments) for shard in self.shards]
+
+
+def open(storage: str, version: str | None = None, *, device: str = "cpu") -> Version:
+    """Load a version.
+
+    Args:
+        storage: folder or s3://bucket/prefix that holds index versions.
+        version: a published version; by default the current one.
+        device: where the model and the items go, such as cuda.
+
+    Raises:
+        NotFoundError: if there is no such version.
+        DamagedError: if a file of it differs from its manifest.
+    """
+    store = Storage(storage)
+    manifest = read_manifest(store, version)
+    shards = [ShardSearch(store, manifest, shard, device) for shard in range(len(manifest.shard_items))]
+    most = 10 * Limits().max_answered_items  # nobody else waits
+    limits = Limits(max_queries=most, max_answered_items=most)
+    return Version(Engine(store, manifest, limits=limits, device=device), shards)
+
+
+def _fields(query: Query) -> dict[str, Any]:
+    if isinstance(query, str):
+        return {"text": query}
+    if isinstance(query, Mapping):
+        return dict(query)
+    return {"embedding": [float(number) for number in query]}
+
+
+def _read(kind: type[Request], fields: dict[str, Any]) -> Request:
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        raise ValueError(sentence(dict(error.errors(include_url=False)[0]))) from None

@@ -1,0 +1,135 @@
+"""A version in this process: a server's answers, without Ray."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from rails_ray import cli, local
+from rails_ray.errors import NotFoundError, UnsupportedError
+from rails_ray.local import Version
+from rails_ray.storage import calibrations
+from rails_ray.storage.filesystem import Storage
+from support.calibrations import STORED
+from support.examples import publish_untrained, write_text_data
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("local")
+    publish_untrained(folder, write_text_data(folder / "data"), num_shards=3)
+    calibrations.write(Storage(str(folder)), "v1", STORED)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def version(root: Path) -> Version:
+    return local.open(str(root))
+
+
+def test_it_says_what_it_is(version: Version) -> None:
+    assert (version.facts["version"], version.facts["num_items"], version.facts["num_shards"]) == ("v1", 60, 3)
+    assert version.facts["query"] == {"text": "string"}
+
+
+@pytest.mark.parametrize("method", ["brute_force", "two_pass", "per_embedding", "average", "combined"])
+def test_lists_are_those_of_the_whole_corpus(root: Path, version: Version, method: str) -> None:
+    answer = version.search(["red", "blue hat"], k=7, cutoff={"top_k": 7}, method=method, num_candidates=60)
+    assert answer.method == method
+    assert [len(result.items) for result in answer.results] == [7, 7]
+    for result in answer.results:
+        assert result.scores == sorted(result.scores, reverse=True)
+        explained = version.explain("red", result.items)
+        if result is answer.results[0]:
+            assert torch.allclose(torch.tensor([own.score for own in explained.items]), torch.tensor(result.scores))
+
+
+@pytest.mark.parametrize("cutoff", [{"coverage": 0.9}, {"mass": 0.9}, {"score": 0.1}, {"nucleus": 0.5}, None])
+def test_every_cut_off(version: Version, cutoff: dict[str, float] | None) -> None:
+    answer = version.search(["red"], cutoff=cutoff)
+    assert answer.results[0].num_kept == len(answer.results[0].items)
+    assert answer.cutoff == (cutoff or {"mass": version.engine.cutoffs.version_mass})
+
+
+def test_a_query_by_its_fields(version: Version) -> None:
+    best = version.search(["red"], k=1, cutoff={"top_k": 1}).results[0].items
+    others = version.search([{"text": "red", "exclude": best}], k=59, cutoff={"top_k": 59}).results[0].items
+    assert set(others) | set(best) == set(version.search(["red"], k=60, cutoff={"top_k": 60}).results[0].items)
+    width = version.engine.encoder.model.representation_width
+    assert len(version.search([[0.1] * width], k=2, cutoff={"top_k": 2}).results[0].items) == 2
+
+
+def test_threads_share_it(version: Version) -> None:
+    expected = [version.search([text], k=5).results for text in ("red", "blue", "car", "hat")]
+    found = dict[int, object]()
+
+    def ask(number: int) -> None:
+        for _ in range(5):
+            found[number] = version.search([("red", "blue", "car", "hat")[number]], k=5).results
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[number] for number in range(4)] == expected
+
+
+@pytest.mark.parametrize(
+    ("queries", "options", "message"),
+    [
+        ([], {}, "queries must have a length of at least 1, got"),
+        (["red"], {"k": 61}, "k must be at most the 60 indexed items, got 61"),
+        (["red"], {"method": "magic"}, "method must be 'brute_force', .*, got 'magic'"),
+        (["red"], {"cutoff": {"mass": 2}}, r"cutoff\.mass must be less than 1, got 2"),
+        (["red"], {"wrong": 1}, "wrong must not be given, no such field exists, got 1"),
+        (["?!"], {}, r"queries\[0\]\.text must hold a letter or a digit, got '\?!'"),
+        ([[1.0, 2.0]], {}, r"queries\[0\]\.embedding must have 8 numbers, got 2"),
+        ([{"text": "red", "user_id": 3}], {}, r"queries\[0\] must have exactly one of"),
+    ],
+)
+def test_requests_that_cannot_be(version: Version, queries: list, options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        version.search(queries, **options)
+
+
+def test_items_that_are_not_there(version: Version) -> None:
+    with pytest.raises(ValueError, match=r"items\[1\] must be an item of the index, got 'nowhere'"):
+        version.explain("red", ["item-1", "nowhere"])
+
+
+def test_versions_that_are_not_there(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="version must be one of v1, got 'v9'"):
+        local.open(str(root), "v9")
+    with pytest.raises(NotFoundError):
+        local.open(str(tmp_path))
+
+
+def test_what_a_version_lacks(tmp_path: Path) -> None:
+    publish_untrained(tmp_path, write_text_data(tmp_path / "data"))
+    with pytest.raises(UnsupportedError, match="cutoff coverage needs a version that is calibrated"):
+        local.open(str(tmp_path)).search(["red"], cutoff={"coverage": 0.9})
+
+
+def test_ray_is_not_imported(root: Path) -> None:
+    """By the snippet of the module's docstring, as it were."""
+    code = f"""
+import sys
+from rails_ray import local
+found = local.open({str(root)!r}).search(["red", "hat"], k=3).results
+assert [len(own.items) <= 3 for own in found] == [True, True]
+assert not [name for name in sys.modules if name.split(".")[0] in ("ray", "fastapi")]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_the_command(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["query", "red", "--local", "--storage", str(root), "--show", "2"]) == 0
+    told = capsys.readouterr().out
+    assert "version v1, brute_force: exact" in told
+    assert "item-" in told
+    assert cli.main(["query", "red", "--local", "--storage", str(root), "--version", "v9"]) == 1
+    assert "version must be one of v1, got 'v9'" in capsys.readouterr().err
