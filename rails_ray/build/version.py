@@ -1,7 +1,11 @@
 """What a stored version is made of: its config, its model, and what scores its items."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from rails_ray.build import family
 from rails_ray.build.family import Family
@@ -12,7 +16,8 @@ from rails_ray.models import Model
 from rails_ray.storage.calibrations import StoredCalibration
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import CONFIG, Encoded, read_file
-from rails_ray.storage.shards import Items, read_shards
+from rails_ray.storage.parquet import item_state
+from rails_ray.storage.shards import Items, read_part, read_shards
 
 
 def version_config(storage: Storage, described: Encoded) -> RunConfig:
@@ -48,6 +53,47 @@ def version_items(storage: Storage, described: Encoded) -> Items:
     """
     state = version_family(storage, described).item_state
     return read_shards(storage, described, range(len(described.shard_items)), state)
+
+
+class Vectors(NamedTuple):
+    """Vectors of items, a block at a time.
+
+    blocks: ids and vectors [n, width] of consecutive items.
+    """
+
+    width: int
+    blocks: Iterator[tuple[pa.ChunkedArray, NDArray[np.float32]]]
+
+
+def version_vectors(storage: Storage, described: Encoded, component: int | None = None) -> Vectors:
+    """The vectors that a version stores of its items.
+
+    Args:
+        component: number of the component; by default the mean component, or the only one.
+
+    Raises:
+        ValueError: if the items have no such vectors.
+    """
+    shape = described.state.shapes.get("components")
+    if shape is None:
+        raise ValueError(
+            f"version {described.version} must store vectors of its items, got {described.state.kind}: export another"
+        )
+    if component is not None and not 0 <= component < shape[0]:
+        raise ValueError(f"component must be at least 0 and below the {shape[0]} of an item, got {component}")
+    if component is None and shape[0] > 1 and "average" not in described.state.shapes:
+        raise ValueError(f"version {described.version} must store the mean component, got none: name a component")
+    state = version_family(storage, described).item_state
+
+    def blocks() -> Iterator[tuple[pa.ChunkedArray, NDArray[np.float32]]]:
+        for entry in sorted(described.parts, key=lambda entry: entry.first_row):
+            part = read_part(storage, described, entry)
+            columns = item_state(part, state).columns()
+            found = columns.get("average", columns["components"][:, 0])
+            vectors = found if component is None else columns["components"][:, component]
+            yield part["item_id"], vectors.float().numpy()
+
+    return Vectors(shape[1], blocks())
 
 
 def version_calibration(offers: Offers, stored: StoredCalibration) -> Calibration:

@@ -4,7 +4,7 @@
 |-----------|-------------------------------------------------------------------|
 | `stages`  | quickstart, train, encode, publish, evaluate, calibrate, pipeline |
 | `serving` | serve, query                                                      |
-| `index`   | index list, show, verify, rollback                                |
+| `index`   | index list, show, verify, rollback, import, export                |
 | `plan`    | plan                                                              |
 """
 

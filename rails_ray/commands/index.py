@@ -1,4 +1,4 @@
-"""List, show, verify and roll back index versions."""
+"""List, show, verify and roll back index versions; vectors from files and into files."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -84,15 +84,98 @@ class Rollback(Stored):
         out.print(f"version {manifest.version} is current: {manifest.num_items} items, {len(manifest.parts)} parts")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Import:
+    """Make a data folder of a file of vectors: .npy, .fvecs, .fbin, .parquet, .hdf5 or .faiss.
+
+    Args:
+        source: The file of the items' vectors. HDF5 of ann-benchmarks has queries and their neighbors too.
+        folder: The data folder to make, local or s3://bucket/prefix.
+        queries: File of the queries' vectors.
+        truth: File of each query's neighbors, .ivecs or .ibin: they become its relevant items.
+        split: Split that all queries get: train, valid or test.
+        distance: What the neighbors are nearest by, if the file does not say it: angular, euclidean or dot.
+        format: Format of the source. If left out: by the ending of its name.
+        use_truth: Take the neighbors. Without them queries have no relevant items.
+    """
+
+    source: tyro.conf.Positional[str]
+    folder: str
+    queries: str | None = None
+    truth: str | None = None
+    split: str = "test"
+    distance: str | None = None
+    format: str | None = None
+    use_truth: bool = True
+
+    def run(self) -> None:
+        from rails_ray.data.vector_files.folder import import_folder
+        from rails_ray.storage.filesystem import Storage
+
+        with out.status(f"importing {self.source}"):
+            imported = import_folder(
+                self.source,
+                Storage(self.folder),
+                queries=self.queries,
+                truth=self.truth,
+                split=self.split,
+                format=self.format,
+                distance=self.distance,
+                use_truth=self.use_truth,
+            )
+        out.print(f"{self.folder}: {imported}", highlight=False, soft_wrap=True, markup=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export(Stored):
+    """Write vectors to a file: the items' vectors of a data folder, or what a version stores of its items.
+
+    Args:
+        target: The file to write: .npy, .fvecs, .fbin, .parquet, .hdf5 or .faiss.
+        folder: A data folder. If left out: a version.
+        version: A version, published or not. If left out: the current one.
+        component: Number of the component to write, from 0, of a version whose items have several. If left out: the
+            mean component.
+        format: Format of the target. If left out: by the ending of its name.
+        use_ids: Write the items' ids; .parquet holds any, .faiss integers.
+    """
+
+    target: tyro.conf.Positional[str]
+    folder: str | None = None
+    version: str | None = None
+    component: int | None = None
+    format: str | None = None
+    use_ids: bool = True
+
+    def run(self) -> None:
+        from rails_ray.build.version import version_vectors
+        from rails_ray.data.vector_files.folder import export_folder
+        from rails_ray.data.vector_files.formats import export_vectors
+        from rails_ray.storage.filesystem import Storage
+        from rails_ray.storage.versions import read_described
+
+        with out.status(f"exporting to {self.target}"):
+            if self.folder is not None:
+                export_folder(Storage(self.folder), self.target, format=self.format, use_ids=self.use_ids)
+            else:
+                store = Storage(self.storage)
+                found = version_vectors(store, read_described(store, self.version), self.component)
+                blocks = ((ids if self.use_ids else None, block) for ids, block in found.blocks)
+                export_vectors(self.target, found.width, blocks, format=self.format)
+        out.print(f"written to {self.target}", highlight=False, soft_wrap=True, markup=False)
+
+
 @dataclass(frozen=True)
 class Index:
-    """List, show, verify and roll back index versions."""
+    """List, show, verify and roll back index versions; vectors from files and into files."""
 
     action: tyro.conf.OmitSubcommandPrefixes[
         Annotated[ListVersions, tyro.conf.subcommand("list")]
         | Annotated[ShowVersion, tyro.conf.subcommand("show")]
         | Annotated[VerifyVersion, tyro.conf.subcommand("verify")]
         | Annotated[Rollback, tyro.conf.subcommand("rollback")]
+        | Annotated[Import, tyro.conf.subcommand("import")]
+        | Annotated[Export, tyro.conf.subcommand("export")]
     ]
 
     def run(self) -> None:
