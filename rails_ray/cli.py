@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import tyro
 
 from rails_ray import __version__
-from rails_ray.commands import Command, index, plan, serving, stages
+from rails_ray.commands import Command, index, inspect, plan, serving, stages
 from rails_ray.commands.base import EXIT_BAD_ARGUMENT, EXIT_FAILED, EXIT_INTERRUPTED, errors, fail, out
 from rails_ray.errors import RailsRayError
 from rails_ray.recipes import by_name, names
@@ -32,6 +32,7 @@ Commands = (
     | Annotated[serving.Query, tyro.conf.subcommand("query")]
     | Annotated[index.Index, tyro.conf.subcommand("index")]
     | Annotated[plan.PlanDeployment, tyro.conf.subcommand("plan")]
+    | Annotated[inspect.InspectData, tyro.conf.subcommand("inspect")]
 )
 WITH_RECIPE = {"train": stages.Train, "pipeline": stages.Pipeline}
 

@@ -16,6 +16,7 @@ from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchR
 from rails_ray.answering.shards import ShardSearch
 from rails_ray.retrieval.rounds import AskShards, Rounds
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.versions import read_manifest
 
 Value = TypeVar("Value")
@@ -27,7 +28,8 @@ Query = str | Sequence[float] | Mapping[str, Any]
 class Version:
     """A version, all of its shards loaded into this process. Threads may share it."""
 
-    def __init__(self, engine: Engine, shards: Sequence[ShardSearch]) -> None:
+    def __init__(self, manifest: Manifest, engine: Engine, shards: Sequence[ShardSearch]) -> None:
+        self.manifest = manifest
         self.engine = engine
         self.shards = shards
 
@@ -99,7 +101,7 @@ def open(storage: str, version: str | None = None, *, device: str = "cpu") -> Ve
     shards = [ShardSearch(store, manifest, shard, device) for shard in range(len(manifest.shard_items))]
     most = 10 * Limits().max_answered_items  # nobody else waits
     limits = Limits(max_queries=most, max_answered_items=most)
-    return Version(Engine(store, manifest, limits=limits, device=device), shards)
+    return Version(manifest, Engine(store, manifest, limits=limits, device=device), shards)
 
 
 def _fields(query: Query) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from rich.text import Text
 from rails_ray.cutoffs.measuring import Measured, segment_name
 from rails_ray.evaluation.calibrating import CalibrationReport
 from rails_ray.evaluation.report import Report
-from rails_ray.storage.manifest import Manifest, PartEntry, summary
+from rails_ray.storage.manifest import IndexEntry, Manifest, PartEntry, summary
 from rails_ray.storage.versions import Listed
 
 SHOWN_ITEMS = 4  # items of an answer in a line of a table
@@ -193,7 +193,7 @@ def versions(rows: Sequence[Listed], title: str) -> Table:
             table.add_row(row.version, row.state, style=style)
             continue
         created_at = described.created_at if isinstance(described, Manifest) else ""
-        size_bytes = sum(entry.size_bytes for entry in (*described.parts, *described.files))
+        size_bytes = sum(entry.size_bytes for entry in (*described.parts, *described.indexes, *described.files))
         counts = f"{described.num_items:,}", str(len(described.shard_items)), decimal(size_bytes)
         table.add_row(row.version, row.state, created_at, described.run, *counts, style=style)
     return table
@@ -207,9 +207,11 @@ def version(manifest: Manifest) -> tuple[Table, Table]:
             is_table = isinstance(value, dict)
             facts.add_row(name, ", ".join(f"{key}: {kind}" for key, kind in value.items()) if is_table else str(value))
     files = Table("file", "items", "size", "sha256")
-    for entry in (*manifest.parts, *manifest.files):
+    for entry in (*manifest.parts, *manifest.indexes, *manifest.files):
         name, num_items = entry.path, ""
         if isinstance(entry, PartEntry):
             name, num_items = f"shard {entry.shard} from item {entry.first_row}", f"{entry.num_items:,}"
+        elif isinstance(entry, IndexEntry):
+            name = f"shard {entry.shard}, index of {entry.name}"
         files.add_row(name, num_items, decimal(entry.size_bytes), entry.sha256[:12])
     return facts, files

@@ -14,7 +14,19 @@ from rails_ray.storage.filesystem import Storage
 from support.calibrations import STORED
 from support.examples import encode
 
-COMMANDS = ("quickstart", "train", "encode", "publish", "evaluate", "calibrate", "pipeline", "serve", "query", "index")
+COMMANDS = (
+    "quickstart",
+    "train",
+    "encode",
+    "publish",
+    "evaluate",
+    "calibrate",
+    "pipeline",
+    "serve",
+    "query",
+    "index",
+    "inspect",
+)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -93,13 +93,16 @@ def test_the_readmes_stage_commands(s3: str, tmp_path: Path, capfd: pytest.Captu
                 assert (tmp_path / "calibration.png").read_bytes().startswith(b"\x89PNG")
             if command[0] == "query":
                 assert all(text in done.stdout for text in cli.parse(command).texts)
-        [code] = code_blocks("README.md", "python")
-        assert DEFAULT_URL in code
+        of_server, of_process = code_blocks("README.md", "python")
+        assert DEFAULT_URL in of_server
+        assert "rails-ray-data" in of_process
         capfd.readouterr()
-        exec(compile(code.replace(DEFAULT_URL, url), "README.md", "exec"), {})
-        pizza, flag = capfd.readouterr().out.splitlines()
+        for code in (of_server.replace(DEFAULT_URL, url), of_process.replace("rails-ray-data", storage)):
+            exec(compile(code, "README.md", "exec"), {})
+        pizza, flag, *again = capfd.readouterr().out.splitlines()
         assert pizza.endswith(" True")
         assert flag.endswith(" True")
+        assert again == [pizza, flag]
     finally:
         if server is not None:
             server.send_signal(signal.SIGINT)

@@ -77,7 +77,7 @@ def test_every_line_of_shell_code_is_a_command_of_ours(file: str) -> None:
 def test_the_readmes_show_every_command_but_the_pipeline() -> None:
     commands = [line for file in ("README.md", "jobs/README.md", "serve/README.md") for line in readme_commands(file)]
     assert {line.split()[1] for line in commands} == {
-        "quickstart", "train", "encode", "calibrate", "publish", "evaluate", "index", "serve", "query"
+        "quickstart", "train", "encode", "calibrate", "publish", "evaluate", "index", "serve", "query", "plan"
     }  # fmt: skip
     assert len(commands) >= 25
 
@@ -122,9 +122,16 @@ def test_python_code_calls_functions_as_they_are(file: str) -> None:
                 words = ast.literal_eval(node)
                 if words[:2] == JOB:
                     check_module(words)
-            if isinstance(node, ast.Call):
+            if isinstance(node, ast.Call) and root_of(node.func) in names:
                 given = {option.arg: option.value for option in node.keywords if option.arg is not None}
                 inspect.signature(eval(ast.unparse(node.func), names)).bind(*node.args, **given)
+
+
+def root_of(node: ast.expr) -> str | None:
+    """The name that a dotted name begins with; None if it begins with something else."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
 
 
 def test_the_first_readme_is_short() -> None:

@@ -139,15 +139,15 @@ class SearchRequest(_Strict):
         description="Most items per query; by default the cut-off's number, or else 10 for top_k and 1000 for cut-offs "
         "by score.",
     )
-    method: Literal["brute_force", "two_pass", "per_embedding", "average", "combined", "inverted"] = Field(
+    method: Literal["brute_force", "two_pass", "per_embedding", "average", "combined", "ann", "inverted"] = Field(
         "brute_force",
         description="The first two are exact; the others say how far off an answer can be. An index whose items have "
-        "codes takes brute_force and inverted; any other takes all but inverted.",
+        "codes takes brute_force and inverted. Any other takes all but inverted, and ann only for a dot product.",
     )
     num_candidates: Count | None = Field(
         None,
-        description="Items that `average` and `combined` take in each shard by the average component, and `inverted` "
-        "by buckets. At least k for `average` and `inverted`; by default 1000, or k if that is more.",
+        description="Items that `average`, `combined` and `ann` take in each shard by the average component, and "
+        "`inverted` by buckets. At least k for `average`, `ann` and `inverted`; by default 1000, or k if that is more.",
     )
     num_per_embedding: Count | None = Field(
         None,
@@ -156,6 +156,12 @@ class SearchRequest(_Strict):
     )
     num_probes: Count | None = Field(
         None, description="Buckets that `inverted` looks up in each chunk; by default 100, or all if there are fewer."
+    )
+    nprobe: Count | None = Field(
+        None, description="Lists that an index of kind ivf scans; by default the square root of their number."
+    )
+    ef_search: Count | None = Field(
+        None, description="Items in the beam of an index of kind hnsw; by default 64, and at least as many as it finds."
     )
     cutoff: CutoffInput | None = Field(
         None,

@@ -21,7 +21,7 @@ from rails_ray.retrieval.sharded import of_corpus
 from rails_ray.similarities.states import AnyQuery, map_tensors
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded
-from rails_ray.storage.shards import read_shards
+from rails_ray.storage.shards import read_indexes, read_shards
 from rails_ray.wanted import Found, Wanted
 
 Value = TypeVar("Value")
@@ -95,7 +95,7 @@ class ShardSearch:
         self.items = read_shards(store, described, [shard], family.item_state, similarity.num_components[1])
         self.item_ids = self.items.item_ids.prepare()
         state = map_tensors(lambda tensor: tensor.to(device), self.items.state)
-        self.searchable = family.searchable(similarity, state)
+        self.searchable = family.searchable(similarity, state, read_indexes(store, described, shard, device))
         self.device = device
 
     def __len__(self) -> int:

@@ -1,10 +1,10 @@
 """Config -> objects of BM25, the baseline for texts; a part of `build`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rails_ray.build.family import Family
+from rails_ray.build.family import NO_INDEXES, Family
 from rails_ray.config import RunConfig
 from rails_ray.config.bm25 import Bm25Config
 from rails_ray.cutoffs.distributions import BetaDistribution
@@ -12,6 +12,7 @@ from rails_ray.cutoffs.offers import Offers
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.evaluation.report import validate
+from rails_ray.indexes import VectorIndex
 from rails_ray.models.bm25 import Bm25Model
 from rails_ray.retrieval.bm25 import ByTerms
 from rails_ray.similarities.bm25 import Bm25, TermWeights
@@ -63,7 +64,7 @@ class Bm25Family(Family):
         """A sum over shared terms learns nothing."""
         return Bm25()
 
-    def searchable(self, similarity: Bm25, items: Any) -> ByTerms:
+    def searchable(self, similarity: Bm25, items: Any, indexes: Mapping[str, VectorIndex] = NO_INDEXES) -> ByTerms:
         return ByTerms(similarity, items)
 
 

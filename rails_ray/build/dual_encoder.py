@@ -1,6 +1,6 @@
 """Config -> objects of a dual encoder: models, what trains them and what their scores offer; a part of `build`."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, assert_never
@@ -8,7 +8,8 @@ from typing import Any, assert_never
 import torch
 from torch import Tensor, nn
 
-from rails_ray.build.family import Family
+from rails_ray.build.family import NO_INDEXES, Family
+from rails_ray.build.items import ItemEncoder
 from rails_ray.collectives.first import from_first
 from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.config import RunConfig
@@ -41,6 +42,9 @@ from rails_ray.encoders.two_tower import TwoTower, TwoTowerConfig
 from rails_ray.encoders.vectors import Vectors, VectorsConfig
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.evaluation.report import Report, validate, validation_mrr
+from rails_ray.indexes import VectorIndex
+from rails_ray.indexes.faiss_index import IndexConfig
+from rails_ray.indexes.flat import FlatConfig
 from rails_ray.losses import ScoreLogit
 from rails_ray.losses.beta_nce import beta_logit
 from rails_ray.losses.exp_nce import exp_logit
@@ -48,10 +52,12 @@ from rails_ray.losses.glas import CoOccurrence
 from rails_ray.losses.sampled_softmax import scaled_logit
 from rails_ray.models import Model
 from rails_ray.models.dual_encoder import DualEncoder
+from rails_ray.retrieval.candidates import AVERAGE, component_name, vectors_of
 from rails_ray.retrieval.searchable import ByComponents
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
-from rails_ray.similarities.states import ItemState
+from rails_ray.similarities.states import AnyItems, ItemState
+from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
 from rails_ray.training import state
 from rails_ray.training.contrast import Contrast, Gathered, Streamed, WithinBatch
@@ -70,6 +76,7 @@ from rails_ray.training.piece import Given, Prepared, Steps
 from rails_ray.training.step import TrainingStep
 from rails_ray.training.terms import Glas, MutualInformation, Term
 
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 EncoderModule = TwoTower | TextTransformer | Sasrec | Vectors | FrozenText
 FROZEN = (SentenceTransformerConfig, FunctionConfig)  # models of texts of which nothing is trained
 WITH_TEMPERATURE = ("beta_nce", "exp_nce")  # losses that train tau_q
@@ -187,8 +194,42 @@ class DualEncoderFamily(Family):
         distribution = self.offers.distribution() if self.offers.has_trained_temperature else None
         return validate(model, encode_items(model, item_features), held_out, distribution)
 
-    def searchable(self, similarity: MixtureOfLogits | DotProduct, items: Any) -> ByComponents:
-        return ByComponents(similarity, items)
+    def item_encoder(
+        self, storage: Storage, folder: str, weights: Iterable[tuple[str, bytes]], device: str
+    ) -> ItemEncoder:
+        return Narrowed(super().item_encoder(storage, folder, weights, device), DTYPES[self.own.items.dtype])
+
+    def stored_as(self, **fields: Any) -> RunConfig:
+        dtype = fields.pop("dtype", None)
+        items = self.own.items if dtype is None else replace(self.own.items, dtype=dtype)
+        return self.config.with_family(items=items, **fields)
+
+    @property
+    def storing(self) -> str:
+        return f"{self.own.items}, {self.own.index} of {self.own.index_of}"
+
+    @property
+    def index_config(self) -> IndexConfig | None:
+        """None for a flat index of the items as they are stored: a scan needs no other."""
+        return None if self.own.index == FlatConfig() else self.own.index
+
+    @property
+    def index_names(self) -> list[str]:
+        if self.index_config is None:
+            return []
+        _, num_item_components = self.similarity().num_components
+        of_components = [component_name(number) for number in range(num_item_components)]
+        if num_item_components == 1 or self.own.index_of == "average":
+            return [AVERAGE]
+        return of_components if self.own.index_of == "components" else [AVERAGE, *of_components]
+
+    def indexed(self, items: ItemState, name: str) -> Tensor:
+        return vectors_of(items, name)
+
+    def searchable(
+        self, similarity: MixtureOfLogits | DotProduct, items: Any, indexes: Mapping[str, VectorIndex] = NO_INDEXES
+    ) -> ByComponents:
+        return ByComponents(similarity, items, indexes)
 
     def model(self) -> DualEncoder:
         """An untrained model on the CPU; its initial weights depend on the seed alone."""
@@ -365,6 +406,20 @@ class DualEncoderFamily(Family):
         if self.own.terms.glas_weight:
             co_occurrence = CoOccurrence(relevance_of(queries.relevant), len(read.item_ids))
         return PairSampler(queries, *features, num_items=negatives.num_items, co_occurrence=co_occurrence, **shared)
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """The contract of `ItemEncoder`: states with their vectors in another dtype."""
+
+    encode: ItemEncoder
+    dtype: torch.dtype
+
+    def __call__(self, item_ids: Sequence[Any], inputs: Any) -> AnyItems:
+        state = self.encode(item_ids, inputs)
+        assert isinstance(state, ItemState)
+        average = None if state.average is None else state.average.to(self.dtype)
+        return replace(state, components=state.components.to(self.dtype), average=average)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,11 @@ other families override them.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
+
+from torch import Tensor
 
 from rails_ray.build.items import ByModel, Fit, Fitting, ItemEncoder
 from rails_ray.config import RunConfig
@@ -14,6 +17,8 @@ from rails_ray.cutoffs.offers import Offers
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import QueryForm
 from rails_ray.evaluation.report import Report, validate
+from rails_ray.indexes import VectorIndex
+from rails_ray.indexes.faiss_index import IndexConfig
 from rails_ray.models import Model
 from rails_ray.retrieval.searchable import Searchable
 from rails_ray.similarities.states import AnyItems
@@ -21,6 +26,8 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.manifest import Encoded
 from rails_ray.training.piece import Piece
+
+NO_INDEXES: Mapping[str, VectorIndex] = MappingProxyType({})
 
 
 class Family(ABC):
@@ -144,9 +151,43 @@ class Family(ABC):
         """All items of a data set as the model of a run has them."""
         return ByModel(model)(data.item_ids, data.item_inputs)
 
+    def stored_as(self, **fields: Any) -> RunConfig:
+        """The config of a version that stores its items otherwise than the run says: by `dtype`, `index`, `index_of`.
+
+        Raises:
+            ValueError: if its items cannot be stored so.
+        """
+        if fields:
+            raise ValueError(f"{next(iter(fields))} must be left out for run {self.config.name}, got one")
+        return self.config
+
+    @property
+    def storing(self) -> str:
+        """How a version stores its items, as far as the config decides it: other bytes for another text."""
+        return ""
+
+    @property
+    def index_config(self) -> IndexConfig | None:
+        """What finds candidates, if it is built when items are encoded."""
+        return None
+
+    @property
+    def index_names(self) -> Sequence[str]:
+        """The names of the indexes of a shard."""
+        return ()
+
+    def indexed(self, items: Any, name: str) -> Tensor:
+        """The vectors of items that an index of this name holds [X, d]."""
+        raise KeyError(name)
+
     @abstractmethod
-    def searchable(self, similarity: Any, items: Any) -> Searchable[Any]:
+    def searchable(
+        self, similarity: Any, items: Any, indexes: Mapping[str, VectorIndex] = NO_INDEXES
+    ) -> Searchable[Any]:
         """Loaded items, ready to be searched.
+
+        Args:
+            indexes: the shard's indexes by name, if any were built.
 
         Raises:
             ValueError: if the similarity cannot compare such items.

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rails_ray.build.family import Family
+from rails_ray.build.family import NO_INDEXES, Family
 from rails_ray.build.items import Fit, Fitting, ItemEncoder
 from rails_ray.config import RunConfig
 from rails_ray.config.solar import SolarConfig
@@ -19,6 +19,7 @@ from rails_ray.data.buckets import BucketSampler, positives_of
 from rails_ray.data.dataset import SPLITS, DataSet, ItemLists, Queries, SparseRows, Texts
 from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.encoders.solar import USUAL_BUCKETS, Chunk, ChunksConfig, chunk_seed
+from rails_ray.indexes import VectorIndex
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
 from rails_ray.models.solar import CodedItems, Predicted, Solar, predicted_buckets
@@ -165,7 +166,7 @@ class SolarFamily(Family):
 
         return leave
 
-    def searchable(self, similarity: LookUp, items: Any) -> ByCodes:
+    def searchable(self, similarity: LookUp, items: Any, indexes: Mapping[str, VectorIndex] = NO_INDEXES) -> ByCodes:
         return ByCodes(similarity, items)
 
     def chunk(self, number: int, expected_buckets: float = 1.0) -> Chunk:

@@ -6,6 +6,7 @@
 | `serving` | serve, query                                                      |
 | `index`   | index list, show, verify, rollback, import, export                |
 | `plan`    | plan                                                              |
+| `inspect` | inspect                                                           |
 """
 
 from typing import Any, Protocol

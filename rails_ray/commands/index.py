@@ -50,7 +50,7 @@ class VerifyVersion(Stored):
 
         store = Storage(self.storage)
         manifest = versions.read_manifest(store, self.version)
-        num_files = len(manifest.parts) + len(manifest.files)
+        num_files = len(manifest.parts) + len(manifest.indexes) + len(manifest.files)
         damages = []
         with rendering.bar(out, f"verify {manifest.version}") as on_progress:
             for done, damage in enumerate(versions.damages(store, manifest), start=1):

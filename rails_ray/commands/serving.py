@@ -153,9 +153,11 @@ class Query:
         k: Most items per query to count as kept.
         show: Items per query to show.
         cutoff: Name and value of the cut-off. If left out: the server's own.
-        method: brute_force and two_pass are exact. per_embedding, average, combined and inverted (SOLAR only) are
-            approximate and say how far off an answer can be.
+        method: brute_force and two_pass are exact. per_embedding, average, combined, ann (dot products only) and
+            inverted (SOLAR only) are approximate and say how far off an answer can be.
         num_probes: Buckets that inverted looks up in each chunk.
+        nprobe: Lists that an ivf index scans.
+        ef_search: Items in the beam of an hnsw index.
         url: Address of the server. If it needs an API key, set RAILS_RAY_API_KEY.
         local: Load the version into this process instead of asking a server.
         storage: With --local: folder or s3://bucket/prefix that holds the version.
@@ -172,6 +174,8 @@ class Query:
     cutoff: tuple[CutoffName, float] | None = None
     method: str = "brute_force"
     num_probes: int | None = None
+    nprobe: int | None = None
+    ef_search: int | None = None
     url: str = DEFAULT_URL
     local: bool = False
     storage: str = STORAGE
@@ -185,7 +189,12 @@ class Query:
         kinds, search = self._here() if self.local else self._at_url()
         names, queries = zip(*self.asked(kinds), strict=True)
         cutoff = None if self.cutoff is None else named_cutoff(self.cutoff)
-        how: dict[str, Any] = {"method": self.method, "num_probes": self.num_probes}
+        how: dict[str, Any] = {
+            "method": self.method,
+            "num_probes": self.num_probes,
+            "nprobe": self.nprobe,
+            "ef_search": self.ef_search,
+        }
         best = search(queries, self.show, **how, cutoff={"top_k": self.show})
         k = min(self.k, *(result["num_searched"] for result in best["results"]))
         cut = search(queries, k, **how, cutoff=cutoff)

@@ -10,6 +10,7 @@ import tyro
 
 from rails_ray.commands.base import Stored, errors, load, out, say_next
 from rails_ray.config import DataConfig, RunConfig
+from rails_ray.config.dual_encoder import Dtype, IndexOf
 from rails_ray.evaluation.gates import Gates
 from rails_ray.on_ray.placing import Placing
 from rails_ray.recipes import by_name, names
@@ -138,6 +139,14 @@ class Encode(Stored):
         use_gpu: Give each worker a GPU. If left out: yes, if the cluster has enough GPUs when encoding begins (an
             autoscaling cluster may not have them yet).
         part_items: Most items in a part; a crash loses at most one part of each worker.
+        dtype: Type of the numbers of items' vectors. If left out: the run's.
+        index: What finds candidates: flat (a scan), ivf (lists) or hnsw (a graph), built by FAISS. If left out: the
+            run's.
+        index_storage: What the index keeps of a number: fp32, fp16, or sq8 for 8 bits.
+        index_of: Which vectors of an item the index holds: the mean of its components, each component, or both.
+        nlist: Lists of an ivf index; 0 for 4 times the square root of a shard's items.
+        hnsw_m: Links of an item in an hnsw index.
+        ef_construction: Items in the beam that finds these links.
         folder: Data whose items to encode, such as newer data. If left out: the run's data.
         items: File, folder or pattern of the items alone, in place of --folder.
         new_codes: How SOLAR chooses buckets for items that it was not trained on. least_loaded: buckets with room;
@@ -152,6 +161,13 @@ class Encode(Stored):
     workers: int = 1
     use_gpu: bool | None = None
     part_items: int = 16_384
+    dtype: Dtype | None = None
+    index: Literal["flat", "ivf", "hnsw"] | None = None
+    index_storage: Literal["fp32", "fp16", "sq8"] = "fp32"
+    index_of: IndexOf | None = None
+    nlist: int = 0
+    hnsw_m: int = 32
+    ef_construction: int = 80
     folder: str | None = None
     items: str | None = None
     new_codes: Literal["least_loaded", "predicted"] = "least_loaded"
@@ -175,13 +191,32 @@ class Encode(Stored):
                 use_gpu=self.use_gpu,
                 part_items=self.part_items,
                 data=_data(self.folder, self.items),
+                stored=self.stored(),
                 new_codes=self.new_codes,
                 min_chunks=self.min_chunks,
                 on_progress=on_progress,
             )
-        out.print(f"version {encoded.version}: {encoded.num_items} items in {len(encoded.shard_items)} shards")
+        made = f", {len(encoded.indexes)} indexes" if encoded.indexes else ""
+        out.print(f"version {encoded.version}: {encoded.num_items} items in {len(encoded.shard_items)} shards{made}")
         say_next(f"rails-ray publish --version {encoded.version}", self.storage)
         return {"version": encoded.version, "num_items": encoded.num_items, "shard_items": encoded.shard_items}
+
+    def stored(self) -> dict[str, Any]:
+        """How to store items, where it differs from the run's config."""
+        from rails_ray.indexes.flat import FlatConfig
+        from rails_ray.indexes.hnsw import HnswConfig
+        from rails_ray.indexes.ivf import IvfConfig
+
+        if self.index is None and self.index_storage != "fp32":
+            raise ValueError(f"--index-storage must stand beside --index, got {self.index_storage} alone")
+        made: dict[str, Any] = {
+            "flat": lambda: FlatConfig(storage=self.index_storage),
+            "ivf": lambda: IvfConfig(nlist=self.nlist, storage=self.index_storage),
+            "hnsw": lambda: HnswConfig(M=self.hnsw_m, ef_construction=self.ef_construction, storage=self.index_storage),
+        }
+        index = None if self.index is None else made[self.index]()
+        named = {"dtype": self.dtype, "index": index, "index_of": self.index_of}
+        return {name: value for name, value in named.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

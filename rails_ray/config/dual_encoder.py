@@ -13,6 +13,8 @@ from rails_ray.encoders.temperature import TemperatureConfig
 from rails_ray.encoders.text import TransformerConfig
 from rails_ray.encoders.two_tower import TwoTowerConfig
 from rails_ray.encoders.vectors import VectorsConfig
+from rails_ray.indexes.faiss_index import IndexConfig
+from rails_ray.indexes.flat import FlatConfig
 from rails_ray.similarities.dot_product import DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogitsConfig
 from rails_ray.training.objectives import ContrastiveConfig, MaximumLikelihoodConfig, NoneConfig, PointwiseConfig
@@ -20,6 +22,8 @@ from rails_ray.training.terms import TermsConfig
 
 Encoder = TwoTowerConfig | TransformerConfig | SasrecConfig | VectorsConfig | SentenceTransformerConfig | FunctionConfig
 Similarity = MixtureOfLogitsConfig | DotProductConfig
+Dtype = Literal["float32", "float16", "bfloat16"]
+IndexOf = Literal["average", "components", "both"]
 Loss = ContrastiveConfig | PointwiseConfig | MaximumLikelihoodConfig | NoneConfig
 
 
@@ -68,9 +72,14 @@ Negatives = UniformNegatives | InBatchNegatives | CrossDeviceNegatives
 
 @dataclass(frozen=True, kw_only=True)
 class FullItems:
-    """Every item keeps its components in float32."""
+    """Every item keeps its components.
+
+    Args:
+        dtype: type of a component's numbers; a gate is in float32.
+    """
 
     kind: Literal["full"] = "full"
+    dtype: Dtype = "float32"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +92,12 @@ class DualEncoderConfig:
         similarity   mixture_of_logits, dot_product
         loss         beta_nce, exp_nce, sampled_softmax, pointwise, maximum_likelihood; none trains nothing
         negatives    uniform, in_batch, cross_device
+        index        flat, ivf, hnsw
 
     Args:
         items: how an index stores its items.
+        index: what finds candidates.
+        index_of: which vectors of an item it holds: its mean component, or each of its components.
         negatives: the items that a query is trained against.
         encode_size: queries or items that a worker encodes at once in training (gradient caching); 0 for all.
     """
@@ -96,6 +108,8 @@ class DualEncoderConfig:
     temperature: TemperatureConfig = field(default_factory=TemperatureConfig)
     similarity: Annotated[Similarity, Field(discriminator="kind")] = field(default_factory=MixtureOfLogitsConfig)
     items: FullItems = field(default_factory=FullItems)
+    index: Annotated[IndexConfig, Field(discriminator="kind")] = field(default_factory=FlatConfig)
+    index_of: IndexOf = "average"
     loss: Annotated[Loss, Field(discriminator="kind")] = field(default_factory=ContrastiveConfig)
     terms: TermsConfig = field(default_factory=TermsConfig)
     negatives: Annotated[Negatives, Field(discriminator="kind")] = field(default_factory=UniformNegatives)

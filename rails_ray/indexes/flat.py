@@ -1,33 +1,68 @@
 """All vectors, scanned in blocks: exact inner-product search.
 
 Plain torch rather than `faiss.IndexFlatIP`, which it equals: faiss excludes the same items for all queries of a call,
-and the mathematics must also run where only torch is installed.
+and the mathematics must also run where only torch is installed. FAISS's own is for vectors in fewer bits
+(`indexes.faiss_index`).
 
 Axes: B queries, X items, d width of a vector.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rails_ray.indexes.probing import Probing, faiss_library
 from rails_ray.scan import scan
 from rails_ray.wanted import Found, Wanted
 
+Storage = Literal["fp32", "fp16", "sq8"]
 BLOCK_SCORES = 2**23  # scores of a block, 32 MB: wide lines, in which selection costs least per score
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlatConfig:
+    """Every vector, scanned.
+
+    Args:
+        storage: what a vector is kept as: fp32; fp16; sq8, a byte a number, which divides the range of the numbers that
+            a sample of vectors has in that place into 255 parts.
+    """
+
+    kind: Literal["flat"] = "flat"
+    storage: Storage = "fp32"
+
+
+def untrained(config: FlatConfig, width: int) -> Any:
+    """FAISS's index, of which only a storage in 8 bits is to be trained."""
+    faiss = faiss_library()
+
+    if config.storage == "fp32":
+        return faiss.IndexFlatIP(width)
+    return faiss.IndexScalarQuantizer(width, scalar_quantizer(config.storage), faiss.METRIC_INNER_PRODUCT)
+
+
+def scalar_quantizer(storage: Storage) -> Any:
+    """FAISS's name of a storage other than fp32."""
+    faiss = faiss_library()
+
+    return {"fp16": faiss.ScalarQuantizer.QT_fp16, "sq8": faiss.ScalarQuantizer.QT_8bit}[storage]
 
 
 class FlatIndex:
     """Exact inner-product search over `vectors` [X, d], which may be of a narrower dtype than queries."""
 
     is_exact = True
+    error = 0.0
 
     def __init__(self, vectors: Float[Tensor, "X d"]) -> None:
         self.vectors = vectors
 
-    def search(self, queries: Float[Tensor, "B d"], wanted: Wanted) -> Found:
-        """The contract of `Index`."""
+    def search(self, queries: Float[Tensor, "B d"], wanted: Wanted, probing: Probing | None = None) -> Found:
+        """The contract of `VectorIndex`; every vector is looked at."""
         wanted.check_queries(len(queries))
         return scan(self._blocks(queries), wanted, len(queries), len(self.vectors), queries.device)
 

@@ -7,7 +7,7 @@ a time, so that no process holds more than a part and a batch.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -28,6 +28,7 @@ from rails_ray.build.items import Fitting, ItemEncoder, NewCodes
 from rails_ray.config import DataConfig
 from rails_ray.data.corpus import ItemFiles, ItemSource, ListedItems, Scan, check_distinct, digest_of, item_inputs
 from rails_ray.errors import DamagedError
+from rails_ray.on_ray import indexing
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.failures import told_plainly
 from rails_ray.on_ray.progress import OnProgress, watch
@@ -73,6 +74,7 @@ def encode(
     part_items: int = PART_ITEMS,
     use_gpu: bool | None = None,
     data: DataConfig | None = None,
+    stored: Mapping[str, Any] = {},
     new_codes: NewCodes = "least_loaded",
     min_chunks: int | None = None,
     on_progress: OnProgress | None = None,
@@ -96,6 +98,8 @@ def encode(
         part_items: most items in a part; each task loses at most one part if encoding is interrupted.
         use_gpu: one GPU per task; by default if the cluster has enough of them.
         data: data whose items to encode, such as newer data; by default the data in the run's config.
+        stored: how to store items, where it differs from the run's config: `dtype` of vectors, `index` and `index_of`,
+            as in `DualEncoderConfig`.
         new_codes: how to choose buckets for items without SOLAR codes: the least loaded of a few hashed buckets, or the
             buckets `predicted` for the item's text, so that queries find it before the next training.
         min_chunks: fewest trained chunks of SOLAR to accept; by default all.
@@ -119,8 +123,9 @@ def encode(
     store.check_writable()
     found = runs.read(store, run, min_chunks)
     run_config = config.from_json(found.config)
-    run_config = with_data(run_config, data or run_config.data)
+    run_config = family(with_data(run_config, data or run_config.data)).stored_as(**stored)
     corpus, own = read_corpus(run_config, store), family(run_config)
+    indexing.check_installed(own.index_names)
     scanned = scan(corpus.items, part_items, num_shards if shard_by == "hash" else None)
     if num_shards > scanned.num_items:
         raise ValueError(f"num_shards must be at most the {scanned.num_items} items, got {num_shards}")
@@ -150,6 +155,7 @@ def encode(
             "num_shards": num_shards,
             "shard_by": shard_by,
             "part_items": part_items,
+            "stored": own.storing,
             **artefact.facts,
         },
     )
@@ -178,6 +184,7 @@ def encode(
         query=corpus.query,
         files=chain([(manifest.CONFIG, config_json)], runs.weights(store, found), corpus.files.items()),
         cutoff_mass=found.cutoff_mass,
+        indexes_of=lambda encoded: indexing.build(store, encoded, config_json),
     )
 
 

@@ -3,6 +3,7 @@
     per_embedding   the first items of every pair of components
     average         the first items by the mean component
     combined        both
+    ann             the first items by the only component, of a dot product: a rescored list of an index
 
 Source: RAILS, Section 3.2 and Algorithm 2 (top-k per embedding, top-k average, combined top-k).
 Differs from the source: lists are widened, doubling, until every query has k distinct candidates.
@@ -17,9 +18,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from rails_ray.indexes.probing import Probing
 from rails_ray.masks import Mask
 from rails_ray.retrieval.brute_force import BruteForce
-from rails_ray.retrieval.candidates import Candidates, FirstStage, union
+from rails_ray.retrieval.candidates import NO_CERTIFICATE, Candidates, FirstStage, union
 from rails_ray.retrieval.certificate import rounding_slack
 from rails_ray.retrieval.checks import check_items, check_query, check_width
 from rails_ray.retrieval.rescore import candidate_scores
@@ -27,8 +29,6 @@ from rails_ray.scan import Scan
 from rails_ray.similarities import Scorer
 from rails_ray.similarities.states import ItemState, QueryState
 from rails_ray.wanted import Found, Wanted
-
-NO_CERTIFICATE = "candidates by the average component alone: what it leaves out may have any cosine"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,16 +63,23 @@ class Approximate:
 
     Args:
         first_stage: the indexes of the items, if they are made already.
+        probing: how much of its indexes a search looks at.
     """
 
     def __init__(
-        self, similarity: Scorer, items: ItemState, lists: Lists, first_stage: FirstStage | None = None
+        self,
+        similarity: Scorer,
+        items: ItemState,
+        lists: Lists,
+        first_stage: FirstStage | None = None,
+        probing: Probing | None = None,
     ) -> None:
         check_items(similarity, items)
         first_stage = first_stage or FirstStage(items)
         self.similarity = similarity
         self.items = items
         self.lists = lists
+        self.probing = probing
         self.per_embedding = first_stage.per_embedding if lists.num_per_embedding else None
         self.by_average = first_stage.by_average if lists.num_by_average else None
         self.num_pairs = math.prod(similarity.num_components)
@@ -80,8 +87,10 @@ class Approximate:
 
     @property
     def is_exact(self) -> bool:
-        """Whether both sides have one component: its cosine, and the average's, is the score itself."""
-        return self.num_pairs == 1
+        """Whether both sides have one component, whose cosine, and the average's, is the score itself, and no index
+        that is asked can pass over an item."""
+        asked = [stage for stage in (self.per_embedding, self.by_average) if stage is not None]
+        return self.num_pairs == 1 and all(stage.is_exact for stage in asked)
 
     def search(self, query: QueryState, wanted: Wanted) -> Found:
         """The contract of `Retriever`. The k best come from at least k candidates; for a threshold the lists keep their
@@ -98,7 +107,10 @@ class Approximate:
         num_left = wanted.num_left(len(query), len(self.items), query.components.device)
         if wanted.threshold is None and len(query):
             self._check_lists(min(wanted.k, int(num_left.max())))
-        found = self._at_least(query, num_left.clamp(max=wanted.least), wanted.mask)
+        if self.num_pairs == 1 and self.by_average is not None and wanted.threshold is not None:
+            found = self.by_average.wanted(query, self._rounded(wanted), self.probing)
+        else:
+            found = self._at_least(query, num_left.clamp(max=wanted.least), wanted.mask)
         running = Scan(replace(wanted, mask=None))
         floor = None if running.floor is None else running.floor - self.slack
         scores = candidate_scores(self.similarity, self.items, query, found, floor)
@@ -107,6 +119,13 @@ class Approximate:
         running.add(0, scores.gather(1, order))
         bound, reason = self._bound(found)
         return running.found(num_scored, num_left, bound=bound, reason=reason, item_rows=item_rows)
+
+    def _rounded(self, wanted: Wanted) -> Wanted:
+        """The same of an index whose scores may be off by the rounding of what it stores."""
+        assert wanted.threshold is not None
+        assert self.by_average is not None
+        error = self.by_average.error + self.slack
+        return replace(wanted, threshold=wanted.threshold - error)
 
     def _at_least(self, query: QueryState, least: Int[Tensor, " B"], mask: Mask | None) -> Candidates:
         """Candidates from lists of the given widths, which are doubled while a query has too few candidates and there
@@ -128,7 +147,7 @@ class Approximate:
 
     def _candidates(self, query: QueryState, lists: Lists, mask: Mask | None) -> Candidates:
         found = [
-            search(query, width, mask)
+            search(query, width, mask, self.probing)
             for search, width in (
                 (self.per_embedding, lists.num_per_embedding),
                 (self.by_average, lists.num_by_average),
@@ -141,5 +160,5 @@ class Approximate:
         """A score that no item outside the candidates exceeds, and why, if so, it is not known."""
         if self.is_exact:
             return torch.full_like(found.last_cosine, -torch.inf), None
-        is_unknown = self.per_embedding is None and bool(found.last_cosine.isposinf().any())
-        return found.last_cosine + self.slack, NO_CERTIFICATE if is_unknown else None
+        is_unknown = bool(found.last_cosine.isposinf().any())
+        return found.last_cosine + self.slack, (found.reason or NO_CERTIFICATE) if is_unknown else None

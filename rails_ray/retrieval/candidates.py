@@ -6,20 +6,49 @@
 Source: RAILS, Section 3.2 and Algorithm 2.
 Differs from the source: means where the paper sums, so that first-stage scores lie in [-1, 1] too; the order is equal.
 
-Axes: B queries, X items, C candidates, n candidates of one list, P_Q / P_X components, P = P_Q * P_X.
+An index that is not exact may pass over any item; the candidates then say so.
+
+Axes: B queries, X items, C candidates, n candidates of one list, d width, P_Q / P_X components, P = P_Q * P_X.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from rails_ray.indexes import VectorIndex
 from rails_ray.indexes.flat import FlatIndex
+from rails_ray.indexes.probing import Probing
 from rails_ray.masks import Mask
 from rails_ray.similarities.states import ItemState, QueryState
 from rails_ray.top_k import distinct
-from rails_ray.wanted import Wanted
+from rails_ray.wanted import Found, Wanted
+
+AVERAGE = "average"  # name of the index over mean components
+NO_CERTIFICATE = "candidates by the average component alone: what it leaves out may have any cosine"
+
+
+def component_name(number: int) -> str:
+    """Name of the index over a component of items."""
+    return f"component-{number}"
+
+
+def vectors_of(items: ItemState, name: str) -> Float[Tensor, "X d"]:
+    """The vectors of items that the index of a name holds.
+
+    Raises:
+        ValueError: if the items have no average.
+    """
+    if name != AVERAGE:
+        return items.components[:, int(name.rpartition("-")[2])]
+    if items.average is None:
+        raise ValueError(
+            "methods average and combined need the column 'average' of the index, got one without it: "
+            "encode a new version, or take another method"
+        )
+    return items.average
 
 
 @dataclass(frozen=True)
@@ -28,72 +57,112 @@ class Candidates:
     item_rows, is_there: the candidates of each query, each once.
     last_cosine: max_p t_p, the largest cosine that an item outside all lists can have; -inf if the lists hold all
         items, inf if nothing is known.
+    reason: why nothing is known, where it is not.
     """
 
     item_rows: Int[Tensor, "B C"]
     is_there: Bool[Tensor, "B C"]
     last_cosine: Float[Tensor, " B"]
+    reason: str | None = None
 
 
 class PerEmbedding:
     """The first items of each pair of components."""
 
-    def __init__(self, items: ItemState) -> None:
-        self.indexes = [FlatIndex(items.components[:, number]) for number in range(items.components.shape[1])]
+    def __init__(self, items: ItemState, indexes: Mapping[str, VectorIndex]) -> None:
+        names = [component_name(number) for number in range(items.components.shape[1])]
+        if len(names) == 1 and AVERAGE in indexes:  # the only component is its own average
+            names = [AVERAGE]
+        self.indexes = [indexes.get(name) or FlatIndex(vectors_of(items, name)) for name in names]
+        self.num_items = len(items)
 
-    def __call__(self, query: QueryState, width: int, mask: Mask | None = None) -> Candidates:
+    @property
+    def is_exact(self) -> bool:
+        return all(index.is_exact for index in self.indexes)
+
+    def __call__(
+        self, query: QueryState, width: int, mask: Mask | None = None, probing: Probing | None = None
+    ) -> Candidates:
         """The union of `width` items (or all) per pair of components."""
         num_queries, num_components, _ = query.components.shape
         vectors = query.components.flatten(end_dim=1)  # [B * P_Q, d]
         wanted = Wanted(width, mask=None if mask is None else mask.repeat_each(num_components))
-        found = [index.search(vectors, wanted) for index in self.indexes]
-        width, num_items = found[0].k, len(self.indexes[0].vectors)
-        each = (num_queries, num_components, width)
-        cosines = torch.cat([one.scores.view(each) for one in found], dim=1)  # [B, P, n]
-        rows = torch.cat([one.item_rows.view(each) for one in found], dim=1)
-        last = torch.full((num_queries,), -torch.inf, device=cosines.device)
-        if width < num_items:
-            last = cosines[:, :, -1].amax(dim=1)
-        return Candidates(*distinct(rows.flatten(start_dim=1), cosines.flatten(start_dim=1) > -torch.inf), last)
+        found = [index.search(vectors, wanted, probing) for index in self.indexes]
+        lasts = torch.stack([_last(one, index, self.num_items) for one, index in zip(found, self.indexes, strict=True)])
+        rows = torch.cat([one.item_rows.view(num_queries, num_components * one.k) for one in found], dim=1)
+        cosines = torch.cat([one.scores.view(num_queries, num_components * one.k) for one in found], dim=1)
+        reason = next((one.reason for one in found if one.reason is not None), None)
+        last = lasts.view(len(found), num_queries, num_components).amax(dim=(0, 2))
+        return Candidates(*distinct(rows, cosines > -torch.inf), last, reason)
 
 
 class ByAverage:
     """The first items by the mean component."""
 
-    def __init__(self, items: ItemState) -> None:
-        if items.average is None:
-            raise ValueError(
-                "methods average and combined need the column 'average' of the index, got one without it: "
-                "encode a new version, or take another method"
-            )
-        self.index = FlatIndex(items.average)
+    def __init__(self, items: ItemState, indexes: Mapping[str, VectorIndex]) -> None:
+        self.index = indexes.get(AVERAGE) or FlatIndex(vectors_of(items, AVERAGE))
+        self.num_items = len(items)
+        self.is_only_component = items.components.shape[1] == 1
 
-    def __call__(self, query: QueryState, width: int, mask: Mask | None = None) -> Candidates:
-        """`width` items (or all); nothing is known about the other items' cosines."""
-        num_items = len(self.index.vectors)
-        found = self.index.search(query.average, Wanted(width, mask=mask))
-        last = torch.full((len(query),), torch.inf if width < num_items else -torch.inf, device=found.scores.device)
-        return Candidates(found.item_rows, found.scores > -torch.inf, last)
+    @property
+    def is_exact(self) -> bool:
+        return self.index.is_exact
+
+    @property
+    def error(self) -> float:
+        """How far a score of the index may be from the mean cosine."""
+        return self.index.error
+
+    def __call__(
+        self, query: QueryState, width: int, mask: Mask | None = None, probing: Probing | None = None
+    ) -> Candidates:
+        """`width` items (or all); nothing is known about the other items' cosines, unless there is one component."""
+        return self.wanted(query, Wanted(width, mask=mask), probing)
+
+    def wanted(self, query: QueryState, wanted: Wanted, probing: Probing | None = None) -> Candidates:
+        """What the index finds of what is wanted, scored by the mean cosine."""
+        found = self.index.search(query.average, wanted, probing)
+        is_there, last = found.scores > -torch.inf, _last(found, self.index, self.num_items)
+        if self.is_only_component and query.components.shape[1] == 1:
+            return Candidates(found.item_rows, is_there, last, found.reason)
+        last = torch.where(last == -torch.inf, last, torch.inf)
+        return Candidates(found.item_rows, is_there, last, found.reason or NO_CERTIFICATE)
 
 
 class FirstStage:
-    """The indexes of the first stages, made once for all searches of some items. They share the memory of the items."""
+    """The indexes of the first stages, made once for all searches of some items.
 
-    def __init__(self, items: ItemState) -> None:
-        self.per_embedding = PerEmbedding(items)
+    Args:
+        indexes: indexes that were built before, by name; a flat one that shares the items' memory stands for each of
+            the others.
+    """
+
+    def __init__(self, items: ItemState, indexes: Mapping[str, VectorIndex] | None = None) -> None:
+        self.indexes = indexes or {}
+        self.per_embedding = PerEmbedding(items, self.indexes)
         self.items = items
-        self._by_average = None if items.average is None else ByAverage(items)
+        has_average = items.average is not None or AVERAGE in self.indexes
+        self._by_average = ByAverage(items, self.indexes) if has_average else None
 
     @property
     def by_average(self) -> ByAverage:
         """Raises:
         ValueError: if the items have no average.
         """
-        return self._by_average or ByAverage(self.items)
+        return self._by_average or ByAverage(self.items, self.indexes)
 
 
 def union(first: Candidates, second: Candidates) -> Candidates:
     """The candidates of either; an item outside the union is outside both."""
     rows = torch.cat([first.item_rows, second.item_rows], dim=1)
     is_there = torch.cat([first.is_there, second.is_there], dim=1)
-    return Candidates(*distinct(rows, is_there), torch.minimum(first.last_cosine, second.last_cosine))
+    last = torch.minimum(first.last_cosine, second.last_cosine)
+    return Candidates(*distinct(rows, is_there), last, first.reason)
+
+
+def _last(found: Found, index: VectorIndex, num_items: int) -> Float[Tensor, " B"]:
+    """The largest score that an item outside a list can have."""
+    if not index.is_exact:
+        return found.bound
+    is_all = found.k == num_items or not found.k
+    return torch.full_like(found.bound, -torch.inf) if is_all else found.scores[:, -1]

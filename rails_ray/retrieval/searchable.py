@@ -3,13 +3,14 @@ reads, made once, so that a request makes none.
 
 | member         | its items                     | its methods                                                       |
 |----------------|-------------------------------|-------------------------------------------------------------------|
-| `ByComponents` | vectors, one per component    | `brute_force` `two_pass` `per_embedding` `average` `combined`     |
+| `ByComponents` | vectors, one per component    | `brute_force` `two_pass` `per_embedding` `average` `combined`,    |
+|                |                               | `ann` of a dot product                                            |
 | `ByCodes`      | codes, read by looking up     | `brute_force` `inverted`                                          |
 
 Axes: B queries, X items.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, runtime_checkable
 
@@ -17,8 +18,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rails_ray.indexes import VectorIndex
 from rails_ray.indexes.inverted import NUM_PROBES, InvertedIndex
 from rails_ray.indexes.lookup import LookupIndex
+from rails_ray.indexes.probing import Probing
 from rails_ray.losses import ScoreLogit
 from rails_ray.masks import Mask
 from rails_ray.retrieval import Query, Retriever
@@ -42,16 +45,25 @@ class Widths:
         num_candidates: items that `average` and `combined` take by the average component, `inverted` by posted buckets.
         num_per_embedding: items that `per_embedding`, `combined` and `two_pass` take by each pair of components.
         num_probes: buckets of each chunk that `inverted` looks up; None for NUM_PROBES, or all if there are fewer.
+        nprobe: lists that an `ivf` index scans; None for the square root of their number.
+        ef_search: items in the beam of an `hnsw` index; None for 64.
     """
 
     num_candidates: int = 1000
     num_per_embedding: int = 50
     num_probes: int | None = None
+    nprobe: int | None = None
+    ef_search: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("num_candidates", "num_per_embedding"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    @property
+    def probing(self) -> Probing:
+        """How much of its indexes a search looks at."""
+        return Probing(nprobe=self.nprobe, ef_search=self.ef_search)
 
 
 DEFAULT_WIDTHS = Widths()
@@ -92,21 +104,32 @@ class Searchable(Protocol, Generic[Query]):
         """The parts of the scores of these items."""
 
 
+METHODS = ("brute_force", "two_pass", "per_embedding", "average", "combined")  # of items with components
+
+
 class ByComponents:
     """Items with components, under any similarity of components.
+
+    Args:
+        indexes: indexes that were built before, by name (`retrieval.candidates`).
 
     Raises:
         ValueError: if the similarity cannot score such items.
     """
 
-    methods = ("brute_force", "two_pass", "per_embedding", "average", "combined")
-
-    def __init__(self, similarity: Similarity, items: ItemState) -> None:
+    def __init__(
+        self, similarity: Similarity, items: ItemState, indexes: Mapping[str, VectorIndex] | None = None
+    ) -> None:
         self.similarity = similarity
         self.items = items
         self.scorer = similarity.prepared()
         self.brute_force = BruteForce(self.scorer, items)
-        self.first_stage = FirstStage(items)
+        self.first_stage = FirstStage(items, indexes)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The contract of `Searchable`; `ann` needs a dot product."""
+        return METHODS if self.scorer.num_components != (1, 1) else (*METHODS, "ann")
 
     def __len__(self) -> int:
         return len(self.items)
@@ -122,11 +145,13 @@ class ByComponents:
                 lists = Lists(num_per_embedding=widths.num_per_embedding)
             case "average":
                 lists = Lists(num_by_average=widths.num_candidates)
+            case "ann" if method in self.methods:
+                lists = Lists(num_by_average=widths.num_candidates)
             case "combined":
                 lists = Lists(num_per_embedding=widths.num_per_embedding, num_by_average=widths.num_candidates)
             case _:
                 raise _unknown(method, self.methods, "items that have components")
-        return Approximate(self.scorer, self.items, lists, self.first_stage)
+        return Approximate(self.scorer, self.items, lists, self.first_stage, widths.probing)
 
     def search(
         self, query: QueryState, wanted: Wanted, method: str = "brute_force", widths: Widths = DEFAULT_WIDTHS

@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
@@ -41,6 +41,19 @@ class PartEntry(FileEntry):
 
 
 @dataclass(frozen=True, kw_only=True)
+class IndexEntry(FileEntry):
+    """The index of a shard, which `faiss.read_index` opens.
+
+    name: what it indexes: `average`, or `component-0` and so on.
+    error: how far a score of a query of length 1 may be from that of the stored vector.
+    """
+
+    shard: int
+    name: str
+    error: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Encoded:
     """What encoding has written, before publishing. A shard holds consecutive item rows.
 
@@ -50,6 +63,7 @@ class Encoded:
     state: how the parts store the state of items.
     files: the files beside the parts.
     cutoff_mass: default mass of the per-query cut-off; None if the model has no trained tau_q.
+    indexes: the indexes of all shards, if items have other than flat ones.
     """
 
     version: str
@@ -62,6 +76,7 @@ class Encoded:
     parts: list[PartEntry]
     files: list[FileEntry]
     cutoff_mass: float | None
+    indexes: list[IndexEntry] = field(default_factory=list)
 
     def file(self, name: str) -> FileEntry:
         """The entry of a file beside the parts."""
@@ -247,6 +262,7 @@ def _parse(storage: Storage, path: str, kind: type[Described], version: str, rem
         value["parts"] = [PartEntry(**part) for part in value["parts"]]
         value["state"] = StateEntry(**value["state"])
         value["files"] = [FileEntry(**entry) for entry in value["files"]]
+        value["indexes"] = [IndexEntry(**entry) for entry in value["indexes"]]
         return kind(**value)
     except (KeyError, TypeError) as error:
         raise DamagedError(f"{storage}/{path} must have the fields of {kind.__name__}, got: {error}") from None

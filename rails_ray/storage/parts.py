@@ -11,7 +11,7 @@ unless that exists. Interrupted encoding resumes with the parts that have no rec
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -24,6 +24,7 @@ from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import NAME, Storage
 from rails_ray.storage.manifest import (
     Encoded,
+    IndexEntry,
     PartEntry,
     describe,
     folder_of,
@@ -201,12 +202,14 @@ def finish(
     query: dict[str, str],
     files: Iterable[tuple[str, bytes]],
     cutoff_mass: float | None,
+    indexes_of: Callable[[Encoded], list[IndexEntry]] = lambda encoded: [],
 ) -> Encoded:
     """Write the files beside the parts, and the record of the version, which can then be published.
 
     Args:
         query, cutoff_mass: as in `Encoded`.
         files: names and contents; memory holds one at a time.
+        indexes_of: gives the indexes of all shards, from all the rest.
 
     Raises:
         DamagedError: if a part has no record, or stores its items differently from the others.
@@ -237,6 +240,7 @@ def finish(
         files=beside,
         cutoff_mass=cutoff_mass,
     )
+    encoded = dataclasses.replace(encoded, indexes=indexes_of(encoded))
     write_encoded(storage, encoded)
     return encoded
 

@@ -7,6 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rails_ray.errors import DamagedError
+from rails_ray.indexes import VectorIndex
+from rails_ray.indexes.faiss_index import FaissIndex, on_gpu
 from rails_ray.similarities.states import AnyItems
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
@@ -62,6 +64,21 @@ def read_shards(
     names = pa.concat_tables(named)
     titles = names["title"] if "title" in names.column_names else None
     return Items(entries[0].first_row, ItemIds(names["item_id"]), titles, items)
+
+
+def read_indexes(storage: Storage, described: Encoded, shard: int, device: str = "cpu") -> dict[str, VectorIndex]:
+    """The indexes of a shard by name, with a copy on the GPU if that is the device.
+
+    Raises:
+        DamagedError: if one is missing or changed.
+        UnsupportedError: if there is one, but FAISS is not installed.
+    """
+    found: dict[str, VectorIndex] = {}
+    for entry in described.indexes:
+        if entry.shard == shard:
+            index = FaissIndex.read(read_file(storage, described.version, entry), entry.error)
+            found[entry.name] = index if device == "cpu" else on_gpu(index)
+    return found
 
 
 def read_part(storage: Storage, described: Encoded, entry: PartEntry) -> pa.Table:

@@ -63,7 +63,7 @@ def publish(
     storage.check_conditional()
     before = storage.read_tagged(CURRENT)
     manifest.check_rows(encoded)
-    files = [*encoded.parts, *encoded.files]
+    files = [*encoded.parts, *encoded.indexes, *encoded.files]
     for done, entry in enumerate(files, start=1):
         check_file(storage, encoded.version, entry)
         on_file(done, len(files))
@@ -251,7 +251,7 @@ def _listed(storage: Storage, version: str, pointed: Pointer | None) -> Listed:
 
 def damages(storage: Storage, described: Encoded) -> Iterator[str | None]:
     """For each file of a version one sentence on its damage, or None."""
-    for entry in (*described.parts, *described.files):
+    for entry in (*described.parts, *described.indexes, *described.files):
         try:
             check_file(storage, described.version, entry)
             yield None

@@ -1,7 +1,7 @@
 """What every index must hold: it finds what an oracle finds in its scores, however the corpus is cut into blocks.
 
-A new index is one line in `MEMBERS`. One that is not exact is held to its own list: what it finds is scored as it
-should be, and comes in order.
+A new index is one line in `EXACT` or, if it may miss a better item, in `INEXACT`. One that is not exact is held to its
+own list: what it finds is scored as it should be and comes in order, and its bound is true.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,10 @@ from torch import Tensor
 
 import oracles
 from rails_ray.indexes import Index, flat, lookup
-from rails_ray.indexes.flat import FlatIndex
+from rails_ray.indexes.faiss_index import FaissIndex, IndexConfig, build, fit
+from rails_ray.indexes.flat import FlatConfig, FlatIndex
+from rails_ray.indexes.hnsw import HnswConfig
+from rails_ray.indexes.ivf import IvfConfig
 from rails_ray.indexes.lookup import LookupIndex
 from rails_ray.masks import Exclusions
 from rails_ray.wanted import Wanted
@@ -28,14 +31,14 @@ class Member(NamedTuple):
     items: so many random items, of which some are equal.
     queries: likewise.
     score: of a query and an item, as lists.
-    block: module whose BLOCK_SCORES says how many scores a block has.
+    module: whose BLOCK_SCORES says how many scores a block has; None for an index without blocks.
     """
 
     make: Callable[[Tensor], Index]
     items: Callable[[int, torch.Generator], Tensor]
     queries: Callable[[int, torch.Generator], Tensor]
     score: Callable[[list, list], float]
-    module: object
+    module: object = None
 
 
 def halves(*shape: int, generator: torch.Generator) -> Tensor:
@@ -43,14 +46,20 @@ def halves(*shape: int, generator: torch.Generator) -> Tensor:
     return torch.randint(-4, 5, shape, generator=generator) / 2
 
 
-MEMBERS = {
-    "flat": Member(
-        FlatIndex,
-        lambda num, generator: halves(num, WIDTH, generator=generator),
-        lambda num, generator: halves(num, WIDTH, generator=generator),
-        lambda query, item: sum(a * b for a, b in zip(query, item, strict=True)),
-        flat,
-    ),
+def some_vectors(num: int, generator: torch.Generator) -> Tensor:
+    return halves(num, WIDTH, generator=generator)
+
+
+def faiss_index(config: IndexConfig) -> Callable[[Tensor], Index]:
+    def make(items: Tensor) -> Index:
+        sample = items if len(items) else torch.zeros(5, WIDTH)
+        return FaissIndex.read(*build(fit(config, sample, len(items), seed=0), [items]))
+
+    return make
+
+
+EXACT = {
+    "flat": Member(FlatIndex, some_vectors, some_vectors, oracles.dot, flat),
     "look-up": Member(
         LookupIndex,
         lambda num, generator: torch.randint(NUM_ENTRIES, (num, WIDTH), generator=generator),
@@ -58,7 +67,16 @@ MEMBERS = {
         oracles.look_up,
         lookup,
     ),
+    "FAISS's flat": Member(faiss_index(FlatConfig()), some_vectors, some_vectors, oracles.dot),
 }
+INEXACT = {
+    "FAISS's flat, 16 bits": Member(faiss_index(FlatConfig(storage="fp16")), some_vectors, some_vectors, oracles.dot),
+    "ivf": Member(faiss_index(IvfConfig(nlist=5)), some_vectors, some_vectors, oracles.dot),
+    "hnsw": Member(faiss_index(HnswConfig(M=4)), some_vectors, some_vectors, oracles.dot),
+}
+MEMBERS = {**EXACT, **INEXACT}
+exact_members = pytest.mark.parametrize("member", EXACT.values(), ids=EXACT)
+inexact_members = pytest.mark.parametrize("member", INEXACT.values(), ids=INEXACT)
 members = pytest.mark.parametrize("member", MEMBERS.values(), ids=MEMBERS)
 
 
@@ -73,7 +91,7 @@ def drawn(member: Member, num_queries: int, num_items: int, seed: int) -> tuple[
     )
 
 
-@members
+@exact_members
 @given(st.integers(0, 3), st.integers(1, 30), st.integers(0, 99), st.sampled_from([1, 21, 2**20]), st.data())
 def test_it_finds_what_the_oracle_finds(
     member: Member, num_queries: int, num_items: int, seed: int, block: int, data: st.DataObject
@@ -87,7 +105,8 @@ def test_it_finds_what_the_oracle_finds(
     threshold = [data.draw(st.sampled_from([-torch.inf, torch.inf, *own])) for own in scores]
     mask = Exclusions.of(excluded)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(member.module, "BLOCK_SCORES", block)
+        if member.module is not None:
+            patched.setattr(member.module, "BLOCK_SCORES", block)
         best = index.search(queries, Wanted(k, mask=mask))
         above = index.search(queries, Wanted(k, torch.tensor(threshold), at_least, mask))
     for line, (own, out) in enumerate(zip(scores, excluded, strict=True)):
@@ -104,9 +123,45 @@ def test_it_finds_what_the_oracle_finds(
         assert found.num_scored.tolist() == [num_items] * num_queries
 
 
+@inexact_members
+@given(st.integers(0, 3), st.integers(5, 60), st.integers(0, 99), st.data())
+def test_what_it_finds_is_in_order_and_its_bound_is_true(
+    member: Member, num_queries: int, num_items: int, seed: int, data: st.DataObject
+) -> None:
+    index, queries, scores = drawn(member, num_queries, num_items, seed)
+    excluded = [data.draw(st.lists(st.integers(0, num_items - 1), max_size=4, unique=True)) for _ in scores]
+    k = data.draw(st.integers(1, num_items + 2))
+    at_least = data.draw(st.integers(0, k))
+    threshold = [data.draw(st.sampled_from([-torch.inf, torch.inf, *own])) for own in scores]
+    mask = Exclusions.of(excluded)
+    best = index.search(queries, Wanted(k, mask=mask))
+    above = index.search(queries, Wanted(k, torch.tensor(threshold), at_least, mask))
+    assert not index.is_exact
+    for line, (own, out) in enumerate(zip(scores, excluded, strict=True)):
+        for found, reach, least in ((best, torch.inf, k), (above, threshold[line], at_least)):
+            num = int(found.num_found()[line])
+            rows = found.item_rows[line].tolist()
+            own_rows = rows[:num]
+            assert found.scores[line, :num].tolist() == [own[row] for row in own_rows]
+            assert own_rows == oracles.top_k([own[row] if row in own_rows else -1e9 for row in range(num_items)], num)
+            assert not {*own_rows} & {*out}
+            assert not any(rows[num:])
+            assert num <= k
+            assert all(own[row] >= reach for row in own_rows[least:])
+            missing = {*range(num_items)} - {*out, *own_rows}
+            if found.bound[line] > -torch.inf:
+                assert all(own[row] <= found.bound[line] for row in missing)
+            else:
+                assert own_rows == oracles.items_above(own, reach, k, least, out)[0]
+        assert best.is_truncated[line] == (best.num_found()[line] == k < num_items - len(out))
+        if above.is_truncated[line]:
+            assert above.num_found()[line] == k
+            assert above.scores[line, k - 1] >= threshold[line]
+
+
 @members
 def test_it_is_an_index(member: Member) -> None:
-    assert isinstance(drawn(member, 1, 3, 0)[0], Index)
+    assert isinstance(drawn(member, 1, 7, 0)[0], Index)
 
 
 @members
@@ -118,7 +173,7 @@ def test_an_empty_index_has_nothing(member: Member, wanted: Wanted) -> None:
 
 @members
 def test_a_threshold_for_each_query(member: Member) -> None:
-    index, queries, _ = drawn(member, 1, 3, 0)
+    index, queries, _ = drawn(member, 1, 7, 0)
     with pytest.raises(ValueError, match="threshold must be one number for each of 1 queries, got 2"):
         index.search(queries, Wanted(4, torch.zeros(2)))
 

@@ -5,10 +5,10 @@ from typing import get_args
 import pytest
 import torch
 
-from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.answering.schemas import SearchRequest
+from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.quantizers import random_codes
-from rails_ray.retrieval.searchable import ByCodes, ByComponents, Widths
+from rails_ray.retrieval.searchable import METHODS, ByCodes, ByComponents, Widths
 from rails_ray.similarities.look_up import LookUp
 from rails_ray.similarities.states import Codes, Tables
 from rails_ray.wanted import Found, Wanted
@@ -32,7 +32,7 @@ def test_items_are_searched_by_what_they_have() -> None:
 
 def test_a_request_may_name_every_method_and_no_other() -> None:
     named = get_args(SearchRequest.model_fields["method"].annotation)
-    assert set(named) == {*ByComponents.methods, *ByCodes.methods}
+    assert set(named) == {*METHODS, *ByCodes.methods}
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_other_ways_to_search_are_not_for_codes(method: str) -> None:
 def test_inverted_is_for_codes_alone() -> None:
     model = DualEncoderFamily.of(small_config("dot product")).model().eval()
     items = model.encode_items(model.item_features(TEXTS))
-    message = "method must be one of brute_force, .*, combined for items that have components, got 'inverted'"
+    message = "method must be one of brute_force, .*, combined, ann for items that have components, got 'inverted'"
     with pytest.raises(ValueError, match=message):
         make_searchable(model.similarity, items).retriever("inverted")
 

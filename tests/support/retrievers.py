@@ -11,7 +11,7 @@ import oracles
 from rails_ray.masks import Exclusions, Mask
 from rails_ray.retrieval import Retriever
 from rails_ray.retrieval.bm25 import ByTerms
-from rails_ray.retrieval.searchable import ByCodes, ByComponents, Searchable, Widths
+from rails_ray.retrieval.searchable import METHODS, ByCodes, Searchable, Widths
 from rails_ray.similarities.bm25 import Bm25, TermWeights
 from rails_ray.similarities.look_up import LookUp
 from rails_ray.similarities.mol import MixtureOfLogits
@@ -24,7 +24,7 @@ from support.searchables import make_searchable
 
 INFINITY = float("inf")
 NUM_QUERIES, NUM_ITEMS = 3, 40
-OF_COMPONENTS = [("components", method) for method in ByComponents.methods]
+OF_COMPONENTS = [("components", method) for method in METHODS]
 OF_CODES = [("codes", method) for method in ByCodes.methods]
 OF_TERMS = [("terms", method) for method in ByTerms.methods]
 EXACT = [("components", "brute_force"), ("components", "two_pass"), ("codes", "brute_force"), *OF_TERMS]

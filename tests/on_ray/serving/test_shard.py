@@ -28,7 +28,7 @@ from rails_ray.on_ray.serving.asking import Shards
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.shard import Shard
 from rails_ray.retrieval.brute_force import BruteForce
-from rails_ray.retrieval.searchable import ByComponents, Widths
+from rails_ray.retrieval.searchable import METHODS, Widths
 from rails_ray.similarities.states import take
 from rails_ray.storage import manifest, parts, versions
 from rails_ray.storage.filesystem import Storage
@@ -152,8 +152,7 @@ def test_over_http_what_a_version_lacks_is_told_and_the_rest_answers(tmp_path: P
     body = {"queries": [{"text": "red"}], "k": 5, "cutoff": {"top_k": 5}}
     with served(ServeArgs(storage=str(tmp_path), allow_anonymous=True), port=free_port()) as url:
         answers = {
-            method: httpx.post(f"{url}/v1/search", json=body | {"method": method}, timeout=30)
-            for method in ByComponents.methods
+            method: httpx.post(f"{url}/v1/search", json=body | {"method": method}, timeout=30) for method in METHODS
         }
         for cutoff, message in LACKING.items():
             response = httpx.post(f"{url}/v1/search", json=body | {"cutoff": {cutoff: 0.9}}, timeout=30)
@@ -179,7 +178,7 @@ def test_over_http_what_a_version_lacks_is_told_and_the_rest_answers(tmp_path: P
     assert two_pass == exact
 
 
-@pytest.mark.parametrize("method", ByComponents.methods)
+@pytest.mark.parametrize("method", METHODS)
 def test_without_gates_a_mixture_cannot_be_searched(tmp_path: Path, method: str) -> None:
     with pytest.raises(ValueError, match="must have the column 'gate' of its items, got an index without it"):
         asked(shard_without(tmp_path, "gate"), method)

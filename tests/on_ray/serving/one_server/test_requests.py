@@ -13,7 +13,7 @@ from rails_ray.errors import DamagedError, NotFoundError, UnavailableError
 from rails_ray.on_ray.serving.app import check_port, served
 from rails_ray.on_ray.serving.plan import Placement, ServeArgs, serve_config
 from rails_ray.on_ray.serving.streaming import PIECE_BYTES
-from rails_ray.retrieval.searchable import ByComponents
+from rails_ray.retrieval.searchable import METHODS
 from rails_ray.storage import calibrations, manifest
 from rails_ray.storage.filesystem import Storage
 from support.ports import free_port
@@ -36,7 +36,7 @@ def test_served_answers_equal_offline_brute_force(served_version: Served) -> Non
         assert result["num_kept"] == 10
 
 
-@pytest.mark.parametrize("method", ByComponents.methods)
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_answers_with_its_certificate(served_version: Served, method: str) -> None:
     """With wide lists nothing is left out, which is certified; with narrow ones what is said of the gap is true."""
     wide = client.search(served_version.url, ASKED, k=10, method=method, cutoff={"top_k": 10})

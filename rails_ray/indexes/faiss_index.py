@@ -1,0 +1,335 @@
+"""Inner-product search by FAISS: flat, ivf and hnsw, with vectors in 32, 16 or 8 bits.
+
+An index is fitted once, to a sample, and then built for each shard. Both results are FAISS's own bytes.
+
+FAISS knows neither a threshold for each query, nor hidden items of each query, nor which of equal scores comes first.
+So it is asked for the n best items, and for more until they hold what is wanted (`indexes.grown_lists`).
+
+What is rounded in storage (x' for x) moves a score by at most |q| |x - x'|, so that no item that was passed over scores
+above its rounded score, at most the last of the list, plus |q| error, error = max_x |x - x'| and what float32 adds.
+
+Differs from FAISS: no `range_search`. It has one threshold a call, returns every item above it, takes 80 times as long
+as a list of 500 among 1,000,000 x 64 vectors in 8 bits, and in a graph it finds no more than the beam leads to.
+
+Axes: B queries, X items, N items of a sample, d width of a vector, n places of a list.
+"""
+
+import io
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rails_ray.errors import DamagedError
+from rails_ray.indexes import flat, hnsw, ivf
+from rails_ray.indexes.flat import FlatConfig
+from rails_ray.indexes.grown_lists import GrownLists
+from rails_ray.indexes.hnsw import Graph, HnswConfig
+from rails_ray.indexes.ivf import IvfConfig, Lists
+from rails_ray.indexes.probing import Asked, Floats, Only, Probing, Rows, faiss_library
+from rails_ray.wanted import Found, Wanted, needed
+
+IndexConfig = FlatConfig | IvfConfig | HnswConfig
+
+MOST_ON_GPU = 2048  # n; FAISS's limit
+UNIT = 2.0**-24  # relative error of one rounded operation in float32
+
+
+class Built(NamedTuple):
+    """A shard's index.
+
+    data: what `faiss.deserialize_index` opens.
+    error: how far a score of a query of length 1 may be from that of the vector that was given; 0 for fp32.
+    """
+
+    data: bytes
+    error: float
+
+
+def fit(config: IndexConfig, sample: Float[Tensor, "N d"], num_items: int, seed: int) -> bytes:
+    """FAISS's index, trained and still empty. The same sample and seed give the same bytes.
+
+    Args:
+        num_items: items that an index built from it will hold, about.
+        seed: of k-means; read by ivf alone.
+
+    Raises:
+        ValueError: if the sample is empty, not finite, or smaller than nlist.
+        UnsupportedError: without FAISS.
+    """
+    faiss = faiss_library()
+    if not len(sample):
+        raise ValueError("sample must hold at least 1 item, got 0")
+    points = _finite(sample, "sample")
+    width = points.shape[1]
+    index: Any
+    match config:
+        case FlatConfig():
+            index = flat.untrained(config, width)
+        case IvfConfig():
+            index = ivf.untrained(config, width, ivf.num_lists(config.nlist, num_items, len(points)), seed)
+        case HnswConfig():
+            index = hnsw.untrained(config, width)
+    with _one_thread(faiss):
+        index.train(points)
+    return _written(faiss, index)
+
+
+def build(fitted: bytes, blocks: Iterable[Float[Tensor, "_ d"]]) -> Built:
+    """The index of a shard, whose rows are the places of the vectors in `blocks`. The same blocks give the same bytes;
+    hnsw links depend on how the vectors are cut into blocks.
+
+    Raises:
+        ValueError: if vectors are not as wide as the sample was, or cannot be stored, or if items were added before.
+        DamagedError: if FAISS cannot read what was fitted.
+        UnsupportedError: without FAISS.
+    """
+    faiss = faiss_library()
+    try:
+        index = faiss.deserialize_index(np.frombuffer(fitted, np.uint8))
+    except (RuntimeError, MemoryError) as damage:
+        raise _unreadable(len(fitted)) from damage
+    if index.ntotal:
+        raise ValueError(f"fitted must be an index without items, got {index.ntotal}")
+    codec = index.storage if isinstance(index, faiss.IndexHNSW) else index
+    is_rounded = isinstance(codec, faiss.IndexScalarQuantizer | faiss.IndexIVFScalarQuantizer)
+    distance = longest = 0.0
+    if isinstance(index, faiss.IndexIVF):
+        longest = _longest(index.quantizer.reconstruct_n(0, index.nlist))
+    for block in blocks:
+        _check_width(block, index.d, "vectors")
+        vectors = _finite(block, "vectors")
+        with _one_thread(faiss):  # which orders the links of hnsw
+            index.add(vectors)
+            if is_rounded and len(vectors):
+                stored = codec.sa_decode(codec.sa_encode(vectors))
+                distance = float(np.maximum(distance, _longest(vectors - stored)))  # NaN, if it is
+                longest = max(longest, _longest(vectors), _longest(stored))
+    if not np.isfinite(distance):
+        raise ValueError("vectors must fit the storage of the index, got one that is read back as infinite")
+    # Four sums of d products each, of a query with a vector, its storage or a centroid, and a few operations more.
+    error = distance + 4 * (index.d + 8) * UNIT * longest if is_rounded else 0.0
+    return Built(_written(faiss, index), error)
+
+
+class FaissIndex:
+    """The contract of `Index`, by an index of FAISS with inner products as scores, of kind flat, ivf or hnsw.
+
+    `search` may be called by many threads at once. FAISS uses its own OpenMP threads for a batch: as many as
+    OMP_NUM_THREADS says, or the machine has cores, whatever torch.set_num_threads was told.
+
+    Args:
+        error: as `Built` has it.
+
+    Raises:
+        ValueError: if the index is of another kind or metric.
+    """
+
+    def __init__(self, index: Any, error: float) -> None:
+        faiss = faiss_library()
+        self.index = index
+        self.error = error
+        self.is_rounded = isinstance(index, faiss.IndexScalarQuantizer | faiss.IndexIVFScalarQuantizer)
+        self.kind = _kind(faiss, index)
+        if index.metric_type != faiss.METRIC_INNER_PRODUCT:
+            raise ValueError(f"metric_type must be METRIC_INNER_PRODUCT, 0, got {index.metric_type}")
+        self.data: Any = None
+        self.clone: Any = None
+        self.gpu_lock = threading.Lock()  # FAISS's indexes on a GPU are for one thread at a time
+
+    @classmethod
+    def read(cls, data: bytes | memoryview, error: float) -> "FaissIndex":
+        """The index that `build` made, or FAISS wrote. It lies in the memory of `data`, which is not copied and must
+        stay as it is. FAISS finds out that bytes are missing, but hardly that they are others: compare checksums first.
+
+        Raises:
+            DamagedError: if FAISS cannot read it.
+            ValueError: if the index is of another kind or metric.
+            UnsupportedError: without FAISS.
+        """
+        faiss = faiss_library()
+        array = np.frombuffer(data, np.uint8)
+        reader = faiss.ZeroCopyIOReader(faiss.swig_ptr(array), array.size)
+        try:
+            index = faiss.read_index(reader)
+        except (RuntimeError, MemoryError) as damage:
+            raise _unreadable(array.size) from damage
+        if reader.rp_ != array.size:  # FAISS takes a last number for whole if one of its bytes is there
+            raise _unreadable(array.size)
+        opened = cls(index, error)
+        opened.data = array
+        return opened
+
+    @property
+    def num_items(self) -> int:
+        return int(self.index.ntotal)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether no better item can have been missed: by flat in fp32."""
+        return self.kind.name == "flat" and not self.is_rounded
+
+    def search(self, queries: Float[Tensor, "B d"], wanted: Wanted, probing: Probing | None = None) -> Found:
+        """The contract of `Index`. Among equal scores at the end of a list, hnsw may leave out a lower row.
+
+        Raises:
+            ValueError: unless there is a threshold for each query, or none; if queries are not as wide as the vectors,
+                or `probing` asks for more lists than there are.
+        """
+        wanted.check_queries(len(queries))
+        _check_width(queries, self.index.d, "queries")
+        asked = self.kind.ask(_as_float32(queries), probing or Probing())
+        lists = GrownLists(wanted, len(queries), self.num_items, is_loose=self.kind.name == "hnsw")
+        for lines, passed_over in lists.calls():
+            only = None if passed_over is None else self._all_but(passed_over)
+            n = lists.first
+            while len(lines):
+                found = self._best(asked, lines, n, only)
+                lines = lines[~lists.add(lines, *found, may_be_hidden=only is None)]
+                n = lists.longer(n)
+        return self._found(asked, lists, wanted, queries)
+
+    def _best(self, asked: Asked, lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:
+        if self.clone is None or only is not None or n > MOST_ON_GPU:
+            return asked.best(lines, n, only)
+        with self.gpu_lock:
+            found: tuple[Floats, Rows] = self.clone.search(asked.queries[lines], n, params=asked.parameters)
+        return found
+
+    def _all_but(self, rows: Rows) -> Only:
+        is_there = np.ones(self.num_items, np.bool_)
+        is_there[rows] = False
+        selector = faiss_library().IDSelectorBitmap(np.packbits(is_there, bitorder="little"))
+        return Only(selector, self.num_items - len(rows))
+
+    def _found(self, asked: Asked, lists: GrownLists, wanted: Wanted, queries: Float[Tensor, "B d"]) -> Found:
+        scores, item_rows = (torch.from_numpy(array) for array in lists.found())
+        num_found, num_above = torch.from_numpy(lists.num_found), torch.from_numpy(lists.num_above)
+        num_left = wanted.num_left(len(queries), self.num_items, num_found.device)
+        is_truncated = num_above > wanted.k
+        if wanted.threshold is None:
+            is_truncated = (num_left > wanted.k) & (num_found == wanted.k)
+        bound, reason = torch.full((len(queries),), -torch.inf), None
+        if not asked.is_exhaustive:
+            bound[num_found < num_left] = torch.inf
+            reason = f"candidates by an {self.kind.name} index, which may pass over any item"
+        elif self.is_rounded:
+            bound = torch.where(num_found < num_left, self._bound(asked, scores, wanted, is_truncated), bound)
+        num_scored = torch.from_numpy(lists.num_seen if asked.num_scored is None else asked.num_scored)
+        device = queries.device
+        return Found(
+            scores=scores.to(device),
+            item_rows=item_rows.to(device),
+            bound=bound.to(device),
+            is_truncated=is_truncated.to(device),
+            num_scored=num_scored.to(device),
+            reason=reason,
+        )
+
+    def _bound(
+        self, asked: Asked, scores: Float[Tensor, "B k"], wanted: Wanted, is_truncated: Bool[Tensor, " B"]
+    ) -> Float[Tensor, " B"]:
+        """What the score of an item that was passed over is at most."""
+        last = scores.masked_fill(scores == -torch.inf, torch.inf)
+        last = torch.cat([last, last.new_full((len(last), 1), torch.inf)], dim=1).amin(dim=1)
+        if wanted.threshold is not None:
+            last = needed(last, wanted.threshold.float().cpu(), is_truncated)
+        return last + torch.from_numpy(np.linalg.norm(asked.queries, axis=1)) * self.error
+
+
+class Flat:
+    """An index of this kind, as it is searched."""
+
+    name = "flat"
+
+    def __init__(self, index: Any) -> None:
+        self.index = index
+
+    def ask(self, queries: Floats, probing: Probing) -> Asked:
+        """All items are looked at."""
+        faiss = faiss_library()
+
+        index = self.index
+
+        def best(lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:
+            parameters = None if only is None else faiss.SearchParameters(sel=only.selector)
+            found: tuple[Floats, Rows] = index.search(queries[lines], n, params=parameters)
+            return found
+
+        return Asked(queries, best, None, np.full(len(queries), index.ntotal, np.int64), True)
+
+
+def on_gpu(index: FaissIndex) -> FaissIndex:
+    """`index` with a copy on the first GPU, which answers up to 2,048 items a query unless many are hidden. The index
+    itself where FAISS sees no GPU, for hnsw and for a flat one of rounded vectors, which FAISS has on the CPU alone."""
+    faiss = faiss_library()
+    if not faiss.get_num_gpus() or index.kind.name == "hnsw" or (index.kind.name == "flat" and index.is_rounded):
+        return index
+    other = FaissIndex(index.index, index.error)
+    other.data = index.data
+    other.clone = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index.index)
+    return other
+
+
+def _kind(faiss: Any, index: Any) -> Flat | Lists | Graph:
+    if isinstance(index, faiss.IndexFlat | faiss.IndexScalarQuantizer):
+        return Flat(index)
+    if isinstance(index, faiss.IndexIVFFlat | faiss.IndexIVFScalarQuantizer):
+        return Lists(index)
+    if isinstance(index, faiss.IndexHNSW):
+        return Graph(index)
+    raise ValueError(f"an index must be flat, ivf or hnsw in fp32, fp16 or sq8, got an {type(index).__name__}")
+
+
+@contextmanager
+def _one_thread(faiss: Any) -> Iterator[None]:
+    """One OpenMP thread of FAISS for what this thread does: sums and links then come in one order."""
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
+def _written(faiss: Any, index: Any) -> bytes:
+    """What `faiss.serialize_index` gives, without its second and third copy."""
+    memory = io.BytesIO()
+    faiss.write_index(index, faiss.PyCallbackIOWriter(memory.write))
+    return memory.getvalue()
+
+
+def _unreadable(num_bytes: int) -> DamagedError:
+    return DamagedError(f"an index must be what FAISS wrote, got {num_bytes} bytes that it cannot read")
+
+
+def _as_float32(vectors: Float[Tensor, "N d"]) -> Floats:
+    return vectors.detach().to("cpu", torch.float32).contiguous().numpy()
+
+
+def _finite(vectors: Float[Tensor, "N d"], what: str) -> Floats:
+    """
+    Raises:
+        ValueError: if a number is NaN or infinite.
+    """
+    values = _as_float32(vectors)
+    is_bad = ~np.isfinite(values).all(axis=1)
+    if is_bad.any():
+        raise ValueError(f"{what} must be finite, got NaN or infinity in row {int(is_bad.argmax())}")
+    return values
+
+
+def _check_width(vectors: Float[Tensor, "N _"], width: int, what: str) -> None:
+    if vectors.shape[1] != width:
+        raise ValueError(f"{what} must have the {width} numbers of an indexed vector, got {vectors.shape[1]}")
+
+
+def _longest(vectors: NDArray[np.float32]) -> float:
+    """The largest length."""
+    return float(np.linalg.norm(vectors.astype(np.float64), axis=1).max(initial=0.0))

@@ -1,0 +1,73 @@
+"""How an index of FAISS is asked: the library, how much of an index a search looks at, a batch of queries.
+
+Axes: B queries, n places of a list, d width of a vector.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rails_ray.errors import UnsupportedError
+
+Floats = NDArray[np.float32]
+Rows = NDArray[np.int64]
+
+
+def faiss_library() -> Any:
+    """The package, whose own types leave out half of it.
+
+    Raises:
+        UnsupportedError: if it is not installed.
+    """
+    try:
+        import faiss
+    except ImportError as error:
+        raise UnsupportedError(
+            "an index of FAISS needs the package faiss, which is not installed: install faiss-cpu or faiss-gpu"
+        ) from error
+    return faiss
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probing:
+    """Search-time parameters. A kind of index reads the field that names it.
+
+    Args:
+        nprobe: lists that `ivf` scans for a query; None for the square root of their number.
+        ef_search: items in the beam of `hnsw`, at least the k that is asked for; None for 64.
+    """
+
+    nprobe: int | None = None
+    ef_search: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, number in (("nprobe", self.nprobe), ("ef_search", self.ef_search)):
+            if number is not None and number < 1:
+                raise ValueError(f"{name} must be at least 1, got {number}")
+
+
+class Only(NamedTuple):
+    """The rows that one call of FAISS may answer with: its selector, and how many they are."""
+
+    selector: Any
+    num_rows: int
+
+
+class Asked(NamedTuple):
+    """A batch of queries [B, d], ready to be asked for its best items.
+
+    best: from some of its lines, n >= 1 and the rows that may be found (None for all), the scores and rows of the n
+        best items that are looked at, as FAISS gives them: scores descending, row -1 at places that hold none.
+    parameters: FAISS's search parameters, for a copy of the index elsewhere.
+    num_scored: items that are looked at, of each query; None for those that `best` returns.
+    is_exhaustive: whether every item is looked at.
+    """
+
+    queries: Floats
+    best: Callable[[Rows, int, Only | None], tuple[Floats, Rows]]
+    parameters: Any
+    num_scored: Rows | None
+    is_exhaustive: bool

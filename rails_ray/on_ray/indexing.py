@@ -1,0 +1,84 @@
+"""Build the indexes of a version on the cluster: fitted once to a sample of its items, then built for each shard.
+
+Both read the parts that encoding has written, a part at a time.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import ray
+import torch
+
+from rails_ray import config
+from rails_ray.build import family
+from rails_ray.build.family import Family
+from rails_ray.indexes import faiss_index
+from rails_ray.indexes.probing import faiss_library
+from rails_ray.on_ray.failures import told_plainly
+from rails_ray.storage import indexes, manifest
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import Encoded, IndexEntry, PartEntry
+from rails_ray.storage.parquet import item_state
+from rails_ray.storage.shards import read_part
+
+SAMPLE_ITEMS = 200_000  # more than k-means needs for the lists of two million items, 39 each; 51 MB of 64 numbers
+SAMPLE_PARTS = 64  # the sample comes from so many parts, as neighbours may be alike
+
+
+def build(storage: Storage, described: Encoded, config_json: bytes) -> list[IndexEntry]:
+    """The indexes of all shards. Those that are stored already are left as they are.
+
+    Raises:
+        ValueError: if an index cannot be made of these items.
+        UnsupportedError: without FAISS.
+    """
+    own, root, version = family(config.from_json(config_json)), str(storage), described.version
+    names, num_shards = own.index_names, len(described.shard_items)
+    stored = {(entry.shard, entry.name) for entry in indexes.read_built(storage, version, num_shards, names)}
+    missing = [(shard, name) for name in names for shard in range(num_shards) if (shard, name) not in stored]
+    with told_plainly():
+        fitted = {name: _fitted.remote(root, described, config_json, name) for name in {name for _, name in missing}}
+        ray.get([_built.remote(root, described, config_json, *asked, fitted[asked[1]]) for asked in missing])
+    return indexes.read_built(storage, version, num_shards, names)
+
+
+@ray.remote(num_cpus=1)
+def _fitted(root: str, described: Encoded, config_json: bytes, name: str) -> manifest.FileEntry:
+    storage, own = Storage(root), family(config.from_json(config_json))
+    found = indexes.read_fitted(storage, described.version, name)
+    if found is not None:
+        return found
+    parts = sorted(described.parts, key=lambda entry: entry.first_row)
+    generator = np.random.default_rng(own.config.seed)
+    chosen = [parts[number] for number in sorted(generator.permutation(len(parts))[:SAMPLE_PARTS])]
+    share = min(SAMPLE_ITEMS / sum(entry.num_items for entry in chosen), 1.0)
+    vectors = [_vectors(storage, described, own, entry, name) for entry in chosen]
+    rows = [np.sort(generator.permutation(len(block))[: max(int(share * len(block)), 1)]) for block in vectors]
+    sample = torch.cat([block[torch.from_numpy(some)] for block, some in zip(vectors, rows, strict=True)])
+    assert own.index_config is not None
+    shard_items = max(described.shard_items)
+    data = faiss_index.fit(own.index_config, sample, shard_items, own.config.seed)
+    return indexes.write_fitted(storage, described.version, name, data)
+
+
+@ray.remote(num_cpus=1)
+def _built(
+    root: str, described: Encoded, config_json: bytes, shard: int, name: str, fitted: manifest.FileEntry
+) -> None:
+    storage, own = Storage(root), family(config.from_json(config_json))
+    parts = sorted((part for part in described.parts if part.shard == shard), key=lambda entry: entry.first_row)
+    data = manifest.read_file(storage, described.version, fitted)
+    made = faiss_index.build(data, (_vectors(storage, described, own, entry, name) for entry in parts))
+    indexes.write_built(storage, described.version, shard, name, *made)
+
+
+def _vectors(storage: Storage, described: Encoded, own: Family, entry: PartEntry, name: str) -> torch.Tensor:
+    return own.indexed(item_state(read_part(storage, described, entry), own.item_state), name)
+
+
+def check_installed(names: Sequence[str]) -> None:
+    """Raises:
+    UnsupportedError: if indexes are asked for, but FAISS is not installed.
+    """
+    if names:
+        faiss_library()

@@ -1,0 +1,212 @@
+"""Indexes that the job builds: fitted once, built for each shard, opened without training, and told of in answers."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pytest
+
+from rails_ray import local, on_ray
+from rails_ray.build.version import version_vectors
+from rails_ray.config import DataConfig, RunConfig
+from rails_ray.errors import DamagedError, UnsupportedError
+from rails_ray.indexes import probing
+from rails_ray.indexes.flat import FlatConfig
+from rails_ray.indexes.hnsw import HnswConfig
+from rails_ray.indexes.ivf import IvfConfig
+from rails_ray.local import Version
+from rails_ray.on_ray import indexing
+from rails_ray.storage.filesystem import Storage
+from support.examples import small_config, small_vector_config, write_text_data, write_untrained_run, write_vector_data
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
+
+KINDS = {
+    "ivf": IvfConfig(nlist=4),
+    "ivf sq8": IvfConfig(nlist=4, storage="sq8"),
+    "hnsw": HnswConfig(M=8),
+    "hnsw fp16": HnswConfig(M=8, storage="fp16"),
+    "flat fp16": FlatConfig(storage="fp16"),
+    "flat sq8": FlatConfig(storage="sq8"),
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Path:
+    """Storage with untrained runs: a mixture over texts, and a dot product over vectors."""
+    folder = tmp_path_factory.mktemp("indexing")
+    texts, vectors = write_text_data(folder / "texts"), write_vector_data(folder / "vectors", num_items=400)
+    store = Storage(str(folder))
+    write_untrained_run(store, "mixture", of(small_config(), texts))
+    frozen = small_vector_config("dot product")
+    frozen = frozen.with_family(encoder=replace(frozen.family.encoder, query_width=7, item_shape=(1, 7)))
+    write_untrained_run(store, "dot", of(frozen, vectors))
+    return folder
+
+
+def of(config: RunConfig, folder: Path) -> RunConfig:
+    return replace(config, data=DataConfig(folder=str(folder)))
+
+
+def published(root: Path, run: str, name: str, **stored: Any) -> Version:
+    on_ray.encode(str(root), run, version=name, num_shards=2, part_items=64, stored=stored)
+    on_ray.publish(str(root), name)
+    return local.open(str(root), name)
+
+
+QUERIES = np.random.default_rng(5).standard_normal((20, 7)).tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dot_product_is_searched_through_every_kind(root: Path, kind: str) -> None:
+    """Its scores are those of brute force; more effort finds more; threshold search holds what it should."""
+    version = published(root, "dot", f"dot-{kind.replace(' ', '-')}", index=KINDS[kind])
+    best = version.search(QUERIES, 10, cutoff={"top_k": 10})
+    most = {"nprobe": 4} if "ivf" in kind else {"ef_search": 400} if "hnsw" in kind else {}
+    found = version.search(QUERIES, 10, method="ann", cutoff={"top_k": 10}, **most)
+    shares = [len(set(a.items) & set(b.items)) / 10 for a, b in zip(found.results, best.results, strict=True)]
+    assert np.mean(shares) >= 0.97
+    for own, exact in zip(found.results, best.results, strict=True):
+        known = dict(zip(exact.items, exact.scores, strict=True))
+        assert all(
+            abs(known.get(item, score) - score) < 1e-6 for item, score in zip(own.items, own.scores, strict=True)
+        )
+
+    score = best.results[0].scores[5]
+    above = version.search(QUERIES, cutoff={"score": score}, method="ann", **most).results
+    expected = version.search(QUERIES, cutoff={"score": score}).results
+    assert sum(len(own.items) for own in above) >= 0.97 * sum(len(own.items) for own in expected)
+    assert all(set(own.items) <= set(all_of.items) for own, all_of in zip(above, expected, strict=True))
+    capped = version.search(QUERIES[:1], 3, cutoff={"score": score}, method="ann", **most).results[0]
+    assert (len(capped.items), capped.is_truncated) == (3, True)
+
+    some = version.search(QUERIES[:1], 3, method="ann", cutoff={"top_k": 3}, num_candidates=20, nprobe=1, ef_search=20)
+    certificate = some.results[0].certificate
+    if kind.startswith("flat"):
+        assert certificate.gap is not None, "a scan of rounded vectors knows what it can have missed"
+    else:
+        assert not certificate.is_exact
+        assert certificate.reason == f"candidates by an {kind.split()[0]} index, which may pass over any item"
+
+
+@pytest.mark.parametrize("index_of", ["average", "components", "both"])
+def test_a_mixture_takes_its_candidates_from_them(root: Path, index_of: str) -> None:
+    version = published(root, "mixture", f"mixture-{index_of}", index=IvfConfig(nlist=3), index_of=index_of)
+    entries = version.manifest.indexes
+    names = {"average": ["average"], "components": ["component-0", "component-1"]}
+    expected = names.get(index_of, [*names["average"], *names["components"]])
+    assert sorted((entry.shard, entry.name) for entry in entries) == sorted(
+        (shard, name) for shard in range(2) for name in expected
+    )
+    best = version.search(["red car", "hat"], 5, cutoff={"top_k": 5}).results
+    for method in ("average", "per_embedding", "combined"):
+        found = version.search(
+            ["red car", "hat"], 5, method=method, nprobe=3, num_candidates=60, cutoff={"top_k": 5}
+        ).results
+        assert [own.items for own in found] == [own.items for own in best]
+        widths = {"num_candidates": 6, "num_per_embedding": 5, "nprobe": 1}
+        some = version.search(["red car"], 5, method=method, cutoff={"top_k": 5}, **widths).results[0]
+        is_asked = "average" in expected if method == "average" else "component-0" in expected
+        if method == "combined":
+            is_asked = index_of != "average"  # the scan of components still knows what it passed over
+        assert ("ivf index" in str(some.certificate.reason)) == is_asked or method == "average"
+    with pytest.raises(ValueError, match=r"method must be one of .* got 'ann'"):
+        version.search(["red"], method="ann")
+
+
+def test_the_same_items_give_the_same_indexes_and_what_is_missing_is_made(root: Path) -> None:
+    made = [
+        on_ray.encode(str(root), "dot", version=name, part_items=64, stored={"index": KINDS["hnsw"]})
+        for name in ("again-1", "again-2")
+    ]
+    assert made[0].indexes == made[1].indexes
+    folder = root / "versions" / "again-2"
+    (folder / "encoded.json").unlink()
+    (folder / "indexes" / "shard-001-average.json").unlink()
+    assert (
+        on_ray.encode(str(root), "dot", version="again-2", part_items=64, stored={"index": KINDS["hnsw"]}).indexes
+        == made[0].indexes
+    )
+
+
+def test_plain_faiss_opens_an_index(root: Path) -> None:
+    version = published(root, "dot", "plain", index=IvfConfig(nlist=4))
+    entry = version.manifest.indexes[0]
+    index = faiss.read_index(str(root / entry.path))
+    store = Storage(str(root))
+    vectors = np.concatenate([block for _, block in version_vectors(store, version.manifest).blocks])
+    assert index.ntotal == version.manifest.shard_items[0]
+    index.nprobe = 4
+    _, rows = index.search(vectors[:50], 1)
+    assert (rows[:, 0] == np.arange(50)).all()
+
+
+def test_a_version_of_another_shape(root: Path) -> None:
+    """An index that is not of these items is told when it is asked."""
+    version = published(root, "dot", "wrong", index=IvfConfig(nlist=4))
+    other = faiss.IndexFlatIP(3)
+    path = root / version.manifest.indexes[0].path
+    whole = path.read_bytes()
+    path.write_bytes(faiss.serialize_index(other).tobytes())
+    with pytest.raises(DamagedError, match="must have the sha256 of its manifest"):
+        local.open(str(root), "wrong")
+    path.write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    ("run", "stored", "message"),
+    [
+        ("dot", {"index": IvfConfig(nlist=1000)}, "nlist must be at most the 400 items of the sample, got 1000"),
+        ("dot", {"index": "ivf"}, "index"),
+        ("mixture", {"dtype": "int3"}, "dtype"),
+    ],
+)
+def test_indexes_that_cannot_be(root: Path, run: str, stored: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        on_ray.encode(str(root), run, stored=stored)
+
+
+def test_without_faiss(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version without an index needs none; one with an index says so."""
+    plain = published(root, "dot", "no-index")
+    published(root, "dot", "with-index", index=IvfConfig(nlist=4))
+
+    def missing() -> None:
+        raise UnsupportedError("an index of FAISS needs the package faiss, which is not installed")
+
+    monkeypatch.setattr("rails_ray.indexes.faiss_index.faiss_library", missing)
+    monkeypatch.setattr(indexing, "faiss_library", missing)
+    assert plain.search(QUERIES[:1], 3).results
+    assert local.open(str(root), "no-index").search(QUERIES[:1], 3).results
+    with pytest.raises(UnsupportedError, match="needs the package faiss"):
+        local.open(str(root), "with-index")
+    with pytest.raises(UnsupportedError, match="needs the package faiss"):
+        on_ray.encode(str(root), "dot", stored={"index": IvfConfig()})
+    assert probing.faiss_library is not None
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_items_work_in_every_method(root: Path, dtype: str) -> None:
+    """And are half as large."""
+    for run, queries in (("dot", QUERIES[:3]), ("mixture", ["red car", "hat"])):
+        wide, narrow = published(root, run, f"{run}-wide"), published(root, run, f"{run}-{dtype}", dtype=dtype)
+        assert narrow.manifest.state.dtypes["components"] == dtype
+        assert json.loads((root / "versions" / f"{run}-{dtype}" / "config.json").read_bytes())["family"]["items"] == {
+            "kind": "full",
+            "dtype": dtype,
+        }
+        expected = wide.search(queries, 60, cutoff={"top_k": 60}).results
+        for method in narrow.shards[0].searchable.methods:
+            found = narrow.search(queries, 60, method=method, num_candidates=400, cutoff={"top_k": 60}).results
+            for own, exact in zip(found, expected, strict=True):
+                known = dict(zip(exact.items, exact.scores, strict=True))
+                both = [
+                    (score, known[item]) for item, score in zip(own.items, own.scores, strict=True) if item in known
+                ]
+                assert len(both) >= 55
+                assert np.allclose(*zip(*both, strict=True), atol=0.02)
+        explained = narrow.explain(queries[0], expected[0].items[:2])
+        assert abs(explained.items[0].score - expected[0].scores[0]) < 0.02
