@@ -280,7 +280,7 @@ def test_each_room_is_there_and_has_a_member_at_home() -> None:
         ("on_ray/serving/router.py", "from rails_ray.models.solar import Solar", "Solar"),
         ("on_ray/serving/shard.py", "from rails_ray.similarities.states import Codes", "Codes"),
         ("on_ray/serving/shard.py", "import rails_ray.similarities as s; s.states.Codes", "Codes"),
-        ("on_ray/serving/encoder.py", "def f(query: 'Tables'): ...", "Tables"),
+        ("answering/encoder.py", "def f(query: 'Tables'): ...", "Tables"),
         ("storage/parquet.py", "from rails_ray.similarities.bm25 import TermWeights", "TermWeights"),
         ("evaluation/report.py", "from rails_ray.similarities.states import ItemState", "ItemState"),
         ("collectives/gather.py", "from rails_ray.similarities.states import QueryState", "QueryState"),

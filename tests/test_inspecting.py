@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from rails_ray import cli
 from rails_ray.build import family
+from rails_ray.commands.inspect import remarks
 from rails_ray.config import RunConfig
 from rails_ray.data.dataset import DataSet, DenseRows, ItemLists, Queries, Texts
 from rails_ray.data.forms import FORMS
@@ -162,9 +163,9 @@ def test_popularity_equals_sorting(train: list[list[int]], test: list[list[int]]
 
 
 def test_popularity_counts_what_training_sees_of_histories(tmp_path: Path) -> None:
-    read = FORMS["history"].read(Sources(str(write_sequence_data(tmp_path / "data"))))
+    read: Any = FORMS["history"].read(Sources(str(write_sequence_data(tmp_path / "data"))))
     counts = np.zeros(len(read.item_ids), dtype=np.int64)
-    for own in read.histories:  # type: ignore[attr-defined]
+    for own in read.histories:
         for row in own[:-2] if len(own) >= 3 else own:
             counts[row] += 1
     assert facts.training_queries_of_items(read).tolist() == counts.tolist()
@@ -175,12 +176,10 @@ def test_popularity_counts_what_training_sees_of_histories(tmp_path: Path) -> No
 
 def test_a_part_has_what_answers_its_queries(tmp_path: Path) -> None:
     read = FORMS["text"].read(Sources(str(write_text_data(tmp_path / "data"))))
-    found = sampling.part(read, 40, 3)
-    part = found.data
-    assert not found.is_whole_corpus
+    part = sampling.part(read, 40, 3)
     assert all(len(part.queries[split]) == 3 for split in SPLITS)
     kept = list(part.item_ids)
-    assert len(kept) == len(set(kept)) >= 40 or len(kept) == 40
+    assert 40 <= len(kept) == len(set(kept)) < len(read.item_ids)
     row_of = {item: row for row, item in enumerate(read.item_ids)}
     assert list(part.item_inputs) == [read.item_inputs[row_of[item]] for item in kept]
     relevant = {
@@ -192,8 +191,8 @@ def test_a_part_has_what_answers_its_queries(tmp_path: Path) -> None:
         for text, own in zip(part.queries[split].inputs, part.queries[split].relevant, strict=True):
             assert (str(text), frozenset(part.item_ids.take(own))) in relevant
     whole = sampling.part(read, 1000, 1000)
-    assert whole.is_whole_corpus
-    assert whole.data.queries["test"] is read.queries["test"]
+    assert whole.item_ids is read.item_ids
+    assert whole.queries["test"] is read.queries["test"]
 
 
 # readings
@@ -524,8 +523,6 @@ def test_a_corpus_that_is_too_large_is_ranked_in_part(tmp_path: Path, monkeypatc
     [one] = found["baselines"]
     assert (one["num_queries"], one["num_corpus_items"]) == (2, 60)
     assert 50 <= one["num_items"] < 60
-    from rails_ray.commands.inspect import remarks
-
     assert f"baseline-bm25 ranked {one['num_items']} of 60 items: on the whole corpus it finds less" in remarks(found)
 
 
@@ -566,8 +563,8 @@ def test_a_part_is_timed_for_the_whole(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(timing, "NUM_ENCODED", 6)
     own = family(small_config())
     read = own.form.read(Sources(str(write_text_data(tmp_path / "data"))))
-    part = sampling.part(read, 10, 10).data
-    few = sampling.part(part, 6, 1).data
+    part = sampling.part(read, 10, 10)
+    few = sampling.part(part, 6, 1)
     found = timing.timed(own, read, Ticking())
     rows = (len(read.item_ids) + len(read.queries["train"])) / (len(part.item_ids) + len(part.queries["train"]))
     assert found.train_s == pytest.approx(rows + 60)
@@ -669,6 +666,26 @@ def test_what_training_does_not_refuse_is_remarked(tmp_path: Path, capsys: pytes
     text = capsys.readouterr().out
     assert "no query has split valid: every tenth training query is held out" in text
     assert "1 of 77 queries have no relevant item and are left out" in text
+
+
+def test_vectors_that_are_zero_are_remarked(tmp_path: Path) -> None:
+    folder = write_vector_data(tmp_path / "data")
+    change(folder, "items", setting("vector", 3, [0.0] * 7))
+    assert "1.67% of the vectors of items are zero, which no cosine tells apart" in remarks(looked(folder))
+
+
+def test_users_that_test_nothing_and_items_that_answer_nothing_are_remarked(tmp_path: Path) -> None:
+    folder = write_sequence_data(tmp_path / "data")
+    users = pq.read_table(folder / "interactions.parquet")["user_id"].to_pylist()
+    is_kept = [user != "user-0" or number < 2 for number, user in enumerate(users)]
+    change(folder, "interactions", lambda found: found.filter(pa.array(is_kept)))
+    assert "1 users have fewer than 3 interactions: they train, and test nothing" in remarks(looked(folder))
+    texts = write_text_data(tmp_path / "texts")
+    change(texts, "relevance", lambda found: found.filter(pa.compute.not_equal(found["item_id"], "item-7")))
+    change(texts, "queries", lambda found: found.set_column(1, "text", pa.array(["same"] * len(found))))
+    found = remarks(looked(texts))
+    assert "1 of 60 items answer no query of any split" in found
+    assert "100.0% of the test queries have the text of a training query" in found
 
 
 def test_a_data_set_on_s3(s3: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

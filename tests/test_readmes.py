@@ -77,7 +77,8 @@ def test_every_line_of_shell_code_is_a_command_of_ours(file: str) -> None:
 def test_the_readmes_show_every_command_but_the_pipeline() -> None:
     commands = [line for file in ("README.md", "jobs/README.md", "serve/README.md") for line in readme_commands(file)]
     assert {line.split()[1] for line in commands} == {
-        "quickstart", "train", "encode", "calibrate", "publish", "evaluate", "index", "serve", "query", "plan"
+        "quickstart", "inspect", "plan", "train", "encode", "calibrate", "publish", "evaluate", "index", "serve",
+        "query",
     }  # fmt: skip
     assert len(commands) >= 25
 

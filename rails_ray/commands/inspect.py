@@ -264,7 +264,7 @@ def _of_facts(facts: Mapping[str, Any]) -> list[str]:
     for what in ("items", "queries"):
         zeros = facts[what].get("vectors", {}).get("zero_fraction", 0)
         if zeros:
-            found.append(f"{zeros:.2%} of the vectors of {what} are zero: no query finds them, and they find nothing")
+            found.append(f"{zeros:.2%} of the vectors of {what} are zero, which no cosine tells apart")
     if "histories" in facts and facts["histories"]["num_short_users"]:
         short = facts["histories"]["num_short_users"]
         found.append(f"{short:,} users have fewer than 3 interactions: they train, and test nothing")

@@ -10,7 +10,7 @@ import tyro
 
 from rails_ray.commands.base import Stored, errors, load, out, say_next
 from rails_ray.config import DataConfig, RunConfig
-from rails_ray.config.dual_encoder import Dtype, IndexOf
+from rails_ray.config.storing import Dtype, IndexOf
 from rails_ray.evaluation.gates import Gates
 from rails_ray.on_ray.placing import Placing
 from rails_ray.recipes import by_name, names

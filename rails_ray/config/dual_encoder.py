@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import tyro
 from pydantic import Field
 
+from rails_ray.config.storing import Dtype, IndexOf
 from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.encoders.frozen import FunctionConfig, SentenceTransformerConfig
 from rails_ray.encoders.sasrec import SasrecConfig
@@ -22,8 +23,6 @@ from rails_ray.training.terms import TermsConfig
 
 Encoder = TwoTowerConfig | TransformerConfig | SasrecConfig | VectorsConfig | SentenceTransformerConfig | FunctionConfig
 Similarity = MixtureOfLogitsConfig | DotProductConfig
-Dtype = Literal["float32", "float16", "bfloat16"]
-IndexOf = Literal["average", "components", "both"]
 Loss = ContrastiveConfig | PointwiseConfig | MaximumLikelihoodConfig | NoneConfig
 
 

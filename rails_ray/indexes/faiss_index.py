@@ -171,6 +171,11 @@ class FaissIndex:
         return int(self.index.ntotal)
 
     @property
+    def width(self) -> int:
+        """d."""
+        return int(self.index.d)
+
+    @property
     def is_exact(self) -> bool:
         """Whether no better item can have been missed: by flat in fp32."""
         return self.kind.name == "flat" and not self.is_rounded

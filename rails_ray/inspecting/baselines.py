@@ -63,7 +63,7 @@ def most_queries(num_items: int) -> int:
 
 def untrained(own: Family, read: DataSet) -> Baseline:
     """What a recipe finds that trains nothing. It ranks a part of a corpus beyond `MOST_ITEMS`, where it finds more."""
-    part = sampling.part(read, MOST_ITEMS, most_queries(min(len(read.item_ids), MOST_ITEMS))).data
+    part = sampling.part(read, MOST_ITEMS, most_queries(min(len(read.item_ids), MOST_ITEMS)))
     own = family(own.completed(part))
     [piece] = own.pieces()
     with tempfile.TemporaryDirectory(prefix="rails-ray-") as folder:

@@ -56,9 +56,14 @@ def _inputs(inputs: Any, num_sampled: int) -> Facts:
     return {}
 
 
-def num_words(texts: Texts, num_sampled: int) -> NDArray[np.int64]:
-    """The words of each text of a sample, as encoders of words count them [S]."""
-    return np.array([len(words(text)) for text in texts.take(sampling.rows(len(texts), num_sampled))])
+def sample_of(texts: Texts, num_sampled: int) -> list[str]:
+    """Some texts, or all."""
+    return list(texts.take(sampling.rows(len(texts), num_sampled)))
+
+
+def num_words(sample: list[str]) -> NDArray[np.int64]:
+    """The words of each text, as encoders of words count them [S]."""
+    return np.array([len(words(text)) for text in sample])
 
 
 def of_texts(texts: Texts, num_sampled: int) -> Facts:
@@ -67,8 +72,8 @@ def of_texts(texts: Texts, num_sampled: int) -> Facts:
     blank_fraction: share of texts without a letter or digit, of the sample.
     num_duplicates: texts that are an earlier one again, of all texts (by 64-bit hashes).
     """
-    sample = list(texts.take(sampling.rows(len(texts), num_sampled)))
-    counts = num_words(texts, num_sampled)
+    sample = sample_of(texts, num_sampled)
+    counts = num_words(sample)
     return {
         "num_sampled": len(sample),
         "characters": quantiles(np.array([len(text) for text in sample])),

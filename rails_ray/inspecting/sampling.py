@@ -3,7 +3,6 @@
 Axes: X items, Q queries.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,17 +12,6 @@ from rails_ray.data.dataset import SPLITS, DataSet, Queries
 from rails_ray.storage.ids import ItemIds
 
 SEED = 0  # the same data are looked at in the same rows
-
-
-@dataclass(frozen=True)
-class Part:
-    """Some items and queries of a data set; all that answers these queries is among the items.
-
-    is_whole_corpus: whether it has all items.
-    """
-
-    data: DataSet
-    is_whole_corpus: bool
 
 
 def rows(num_rows: int, most: int, seed: int = SEED) -> NDArray[np.int64]:
@@ -41,15 +29,15 @@ def taken(queries: Queries, most: int) -> Queries:
     return Queries(queries.inputs.take(own), queries.relevant.take(own), queries.seen and queries.seen.take(own))
 
 
-def part(read: DataSet, num_items: int, num_queries: int) -> Part:
+def part(read: DataSet, num_items: int, num_queries: int) -> DataSet:
     """At most so many queries of each split, and the whole corpus if it has at most `num_items` items; otherwise what
     answers these queries, filled up with other items to that number.
 
-    For data whose queries are no items: a history would lose some.
+    Not for histories: they hold items themselves, and would lose some.
     """
     queries = {split: taken(read.queries[split], num_queries) for split in SPLITS}
     if len(read.item_ids) <= num_items:
-        return Part(DataSet(read.item_ids, read.item_inputs, queries), True)
+        return DataSet(read.item_ids, read.item_inputs, queries)
     is_kept = np.zeros(len(read.item_ids), dtype=bool)
     for own in queries.values():
         is_kept[own.relevant.rows] = True
@@ -57,7 +45,7 @@ def part(read: DataSet, num_items: int, num_queries: int) -> Part:
     is_kept[others[rows(len(others), max(num_items - int(is_kept.sum()), 0))]] = True
     kept, row_of = np.flatnonzero(is_kept), np.cumsum(is_kept) - 1
     smaller = {split: Queries(own.inputs, own.relevant.renamed(row_of)) for split, own in queries.items()}
-    return Part(DataSet(ItemIds(read.item_ids.take(kept)), _inputs(read.item_inputs, kept), smaller), False)
+    return DataSet(ItemIds(read.item_ids.take(kept)), _inputs(read.item_inputs, kept), smaller)
 
 
 def _inputs(inputs: Any, kept: NDArray[np.int64]) -> Any:

@@ -75,7 +75,7 @@ def one_thread() -> Iterator[None]:
 def timed(own: Family, read: DataSet, clock: Callable[[], float] = time.monotonic) -> Timed:
     """What a recipe that trains would take on a data set."""
     own = family(own.completed(read))
-    part = read if own.has_a_row_for_each_item else sampling.part(read, NUM_ROWS, NUM_ROWS).data
+    part = read if own.has_a_row_for_each_item else sampling.part(read, NUM_ROWS, NUM_ROWS)
     pieces = [(piece, piece.training) for piece in own.pieces() if piece.training is not None]
     first, training = pieces[0]
     with tempfile.TemporaryDirectory(prefix="rails-ray-") as folder, one_thread():
@@ -110,7 +110,7 @@ def timed(own: Family, read: DataSet, clock: Callable[[], float] = time.monotoni
 
 def _item_s(own: Family, model: Any, storage: Storage, part: DataSet, clock: Callable[[], float]) -> float:
     """Seconds to encode an item."""
-    few = part if own.has_a_row_for_each_item else sampling.part(part, NUM_ENCODED, 1).data
+    few = part if own.has_a_row_for_each_item else sampling.part(part, NUM_ENCODED, 1)
     started = clock()
     own.run_items(storage, RUN, model.eval(), few)
     return (clock() - started) / len(few.item_ids)

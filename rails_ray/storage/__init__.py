@@ -8,11 +8,12 @@
     runs/<run>/<piece>/                     a run for each piece, if there are several (SOLAR: chunk-000, ...)
     versions/<version>/begun.json           what the version is encoded from; reserves its name
     versions/<version>/codes.parquet        SOLAR: the codes chosen when encoding began
-    versions/<version>/shard-000/*.parquet  items of one shard
     versions/<version>/parts/*.json         a record of each written part, so that encoding can resume
+    versions/<version>/indexes/*.json       likewise of each index
     versions/<version>/config.json, model.safetensors (SOLAR: one per chunk, in its folder)
     versions/<version>/encoded.json         all parts: encoding has finished
     versions/<version>/manifest.json        written by publishing: the version exists from here on
+    objects/<sha256>                        parts and indexes, named by their content, which versions share
     CURRENT                                 names the current version, and the checksum of its manifest
 
 | member       | what it does                                                                 |
@@ -20,11 +21,14 @@
 | `filesystem` | read, write atomically or conditionally, list: a local folder or S3          |
 | `local`      | files in a folder                                                            |
 | `s3`         | files in a bucket                                                            |
-| `parquet`    | tables with checked columns; parts of an index                               |
+| `tables`     | users' tables in Parquet: one file or many, read and checked batch by batch  |
+| `ids`        | ids of items as a column: found by id, digested                              |
+| `parquet`    | parts of an index                                                            |
 | `runs`       | trained models, and runs that have not finished                              |
 | `codes`      | the codes of items                                                           |
 | `manifest`   | what a version consists of; detects damage                                   |
 | `parts`      | the parts of a version during encoding: none twice, none lost                |
+| `indexes`    | the indexes of a version                                                     |
 | `versions`   | publish, list, verify, roll back: which versions exist, which is current     |
 | `shards`     | the items of a version, every byte checked                                   |
 """

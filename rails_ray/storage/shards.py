@@ -70,13 +70,19 @@ def read_indexes(storage: Storage, described: Encoded, shard: int, device: str =
     """The indexes of a shard by name, with a copy on the GPU if that is the device.
 
     Raises:
-        DamagedError: if one is missing or changed.
+        DamagedError: if one is missing or changed, or holds other items.
         UnsupportedError: if there is one, but FAISS is not installed.
     """
     found: dict[str, VectorIndex] = {}
     for entry in described.indexes:
         if entry.shard == shard:
             index = FaissIndex.read(read_file(storage, described.version, entry), entry.error)
+            expected = described.shard_items[shard], described.state.shapes["components"][-1]
+            if (index.num_items, index.width) != expected:
+                raise DamagedError(
+                    f"index {entry.name} of shard {shard} must hold {expected[0]} items of {expected[1]} numbers, got "
+                    f"{index.num_items} of {index.width}: encode a new version"
+                )
             found[entry.name] = index if device == "cpu" else on_gpu(index)
     return found
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rails_ray import local, on_ray
+from rails_ray.answering.shards import ShardSearch
 from rails_ray.build.version import version_vectors
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.errors import DamagedError, UnsupportedError
@@ -19,6 +20,7 @@ from rails_ray.indexes.hnsw import HnswConfig
 from rails_ray.indexes.ivf import IvfConfig
 from rails_ray.local import Version
 from rails_ray.on_ray import indexing
+from rails_ray.storage import manifest
 from rails_ray.storage.filesystem import Storage
 from support.examples import small_config, small_vector_config, write_text_data, write_untrained_run, write_vector_data
 
@@ -145,12 +147,16 @@ def test_plain_faiss_opens_an_index(root: Path) -> None:
 
 
 def test_a_version_of_another_shape(root: Path) -> None:
-    """An index that is not of these items is told when it is asked."""
+    """An index that is not of these items is told when it is loaded, even if the manifest names it."""
     version = published(root, "dot", "wrong", index=IvfConfig(nlist=4))
-    other = faiss.IndexFlatIP(3)
-    path = root / version.manifest.indexes[0].path
+    store, entry = Storage(str(root)), version.manifest.indexes[0]
+    other = manifest.write_object(store, faiss.serialize_index(faiss.IndexFlatIP(3)).tobytes())
+    named = replace(version.manifest, indexes=[replace(entry, path=other.path, sha256=other.sha256)])
+    with pytest.raises(DamagedError, match="index average of shard 0 must hold 200 items of 6 numbers, got 0 of 3"):
+        ShardSearch(store, named, 0)
+    path = root / entry.path
     whole = path.read_bytes()
-    path.write_bytes(faiss.serialize_index(other).tobytes())
+    path.write_bytes(whole[:-1])
     with pytest.raises(DamagedError, match="must have the sha256 of its manifest"):
         local.open(str(root), "wrong")
     path.write_bytes(whole)
