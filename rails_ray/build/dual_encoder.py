@@ -264,6 +264,14 @@ class DualEncoderFamily(Family):
         state.load(stored, data)
         return stored
 
+    def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> MixtureOfLogits | DotProduct:
+        """Without the encoder, which may be large; a dot product has no weights at all."""
+        made = self.similarity().eval()
+        if isinstance(made, MixtureOfLogits):
+            [(_, data)] = weights
+            state.load_below(made, data, "similarity.")
+        return made
+
     def encoder(self, num_components: tuple[int, int]) -> EncoderModule:
         """
         Args:

@@ -3,6 +3,8 @@
 Axes: B inputs, W tokens of all inputs together, V tokens that training saw.
 """
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -63,6 +65,16 @@ class Bags:
 
     def _of(self, which: Tensor, starts: Int[Tensor, " M"]) -> "Bags":
         return Bags(self.tokens[which], starts, None if self.weights is None else self.weights[which])
+
+
+def joined(parts: Sequence[Bags]) -> Bags:
+    """The bags of all parts, one after the other; parts have no weights."""
+    if len(parts) == 1:
+        return parts[0]
+    tokens = [part.tokens for part in parts] or [torch.empty(0, dtype=torch.int64)]
+    before = itertools.accumulate((len(part.tokens) for part in parts), initial=0)
+    starts = [part.starts + first for part, first in zip(parts, before, strict=False)]
+    return Bags(torch.cat(tokens), torch.cat(starts or [torch.empty(0, dtype=torch.int64)]))
 
 
 def of_length_one(bags: Bags) -> Bags:

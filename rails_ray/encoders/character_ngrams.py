@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rails_ray.encoders.bags import Bags
+from rails_ray.encoders.bags import Bags, joined
 from rails_ray.encoders.hashing import BASE, mixed
 
 HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -38,6 +38,9 @@ def words(text: str) -> list[str]:
     return WORD.findall(normalise(text))
 
 
+BLOCK_TEXTS = 2**14  # hashed at once: a pass over all pieces of so many short texts holds tens of megabytes
+
+
 def hash_texts(texts: Sequence[str], sizes: Sequence[int], num_buckets: int) -> Bags:
     """The buckets of each text's words and n-grams.
 
@@ -45,6 +48,12 @@ def hash_texts(texts: Sequence[str], sizes: Sequence[int], num_buckets: int) -> 
         sizes: lengths n of the n-grams in characters, framing spaces included.
         num_buckets: R, how many buckets there are.
     """
+    blocks = range(0, len(texts), BLOCK_TEXTS)
+    return joined([_hashed(list(texts[first : first + BLOCK_TEXTS]), sizes, num_buckets) for first in blocks])
+
+
+def _hashed(texts: list[str], sizes: Sequence[int], num_buckets: int) -> Bags:
+    """The same of few texts."""
     framed = [f" {' '.join(parts)} " if parts else "" for parts in map(words, texts)]
     lengths = np.array([len(text) for text in framed], dtype=np.int64)
     text_of = np.repeat(np.arange(len(texts)), lengths)

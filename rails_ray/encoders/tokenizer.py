@@ -9,12 +9,14 @@ Axes: B texts, T tokens of the longest.
 from collections.abc import Iterable, Sequence
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Int
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 
 from rails_ray.encoders.text import BLANK, PADDING
 
+BLOCK_TEXTS = 2**14  # whose tokens are Python objects at once
 SPECIAL = {PADDING: "[PADDING]", BLANK: "[BLANK]"}
 
 
@@ -48,6 +50,14 @@ def read(json: bytes) -> Tokenizer:
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> Int[Tensor, "B T"]:
     """The first tokens of each text, filled up with `PADDING`; a text without any is one `BLANK`."""
+    blocks = range(0, max(len(texts), 1), BLOCK_TEXTS)
+    parts = [_encoded(tokenizer, list(texts[first : first + BLOCK_TEXTS]), max_length) for first in blocks]
+    longest = max(part.shape[1] for part in parts)
+    return torch.cat([F.pad(part, (0, longest - part.shape[1]), value=PADDING) for part in parts])
+
+
+def _encoded(tokenizer: Tokenizer, texts: list[str], max_length: int) -> Int[Tensor, "B T"]:
+    """The same of few texts."""
     lines = [encoding.ids[:max_length] or [BLANK] for encoding in tokenizer.encode_batch_fast(texts)]
     ids = torch.full((len(lines), max(map(len, lines), default=1)), PADDING)
     for number, line in enumerate(lines):

@@ -32,6 +32,15 @@ def load(module: nn.Module, weights: bytes) -> None:
     _set(module, _tensors(weights))
 
 
+def load_below(module: nn.Module, weights: bytes, prefix: str) -> None:
+    """Set the tensors of a part of a model to the stored ones, whose names begin with `prefix`.
+
+    Raises:
+        ValueError: if the weights do not fit the module.
+    """
+    _set(module, _below(prefix, _tensors(weights)))
+
+
 def load_model(model: nn.Module, checkpoint: bytes) -> None:
     """Set a model's tensors to the ones that a checkpoint of its training step holds.
 

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
+from rails_ray.encoders import character_ngrams
 from rails_ray.encoders.character_ngrams import hash_texts, words
 from rails_ray.encoders.hashing import BASE
 
@@ -64,3 +65,13 @@ def test_buckets_spread_evenly() -> None:
     counts = np.bincount(hash_texts([f"word{i}" for i in range(10_000)], (), 100).tokens.numpy(), minlength=100)
     assert counts.min() > 50
     assert counts.max() < 150
+
+
+@given(st.lists(st.text(max_size=8), max_size=9), st.integers(1, 4))
+def test_blocks_make_no_difference(texts: list[str], size: int) -> None:
+    whole = hash_texts(texts, (3, 4), 99)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(character_ngrams, "BLOCK_TEXTS", size)
+        cut = hash_texts(texts, (3, 4), 99)
+    assert torch.equal(cut.tokens, whole.tokens)
+    assert torch.equal(cut.starts, whole.starts)

@@ -82,6 +82,15 @@ def test_text_is_lower_cased_cut_and_never_empty() -> None:
     assert (made.is_blank("?!"), made.is_blank("球")) == (True, False)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_blocks_make_no_difference(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["red car", "", "a blue hat, and another", "car"]
+    learnt = tokenizer.read(tokenizer.learn(texts, 300))
+    whole = tokenizer.encode(learnt, texts, 8)
+    monkeypatch.setattr(tokenizer, "BLOCK_TEXTS", size)
+    assert torch.equal(tokenizer.encode(learnt, texts, 8), whole)
+
+
 def test_a_text_that_names_a_special_token_is_a_text() -> None:
     made = encoder()
     ids = made.query_features(["[PADDING]", "a [BLANK] b"]).ids

@@ -53,7 +53,7 @@ pytestmark = pytest.mark.cluster
         ),
         (
             {"queries": [{"text": "a"}], "method": "magic"},
-            "method must be 'brute_force', 'two_pass', 'per_embedding', 'average', 'combined' or 'inverted', "
+            "method must be 'brute_force', 'two_pass', 'per_embedding', 'average', 'combined', 'ann' or 'inverted', "
             "got 'magic'",
         ),
         (
