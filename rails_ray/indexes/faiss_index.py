@@ -3,12 +3,13 @@
 An index is fitted once, to a sample, and then built for each shard. Both results are FAISS's own bytes.
 
 FAISS knows neither a threshold for each query, nor hidden items of each query, nor which of equal scores comes first.
-So it is asked for the n best items, and for more until they hold what is wanted (`indexes.grown_lists`).
+So it is asked for the n best items, and for more until they hold what is wanted (`indexes.grown_lists`). What no short
+list of flat holds, as where very many scores are equal, is found by our own scan of its vectors.
 
 What is rounded in storage (x' for x) moves a score by at most |q| |x - x'|, so that no item that was passed over scores
 above its rounded score, at most the last of the list, plus |q| error, error = max_x |x - x'| and what float32 adds.
 
-Differs from FAISS: no `range_search`. It has one threshold a call, returns every item above it, takes 80 times as long
+Differs from FAISS: no `range_search`. It has one threshold a call, returns every item above it, takes 100 times as long
 as a list of 500 among 1,000,000 x 64 vectors in 8 bits, and in a graph it finds no more than the beam leads to.
 
 Axes: B queries, X items, N items of a sample, d width of a vector, n places of a list.
@@ -22,21 +23,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.errors import DamagedError
 from rails_ray.indexes import flat, hnsw, ivf
 from rails_ray.indexes.flat import FlatConfig
-from rails_ray.indexes.grown_lists import GrownLists
+from rails_ray.indexes.grown_lists import SCAN, GrownLists
 from rails_ray.indexes.hnsw import Graph, HnswConfig
 from rails_ray.indexes.ivf import IvfConfig, Lists
 from rails_ray.indexes.probing import Asked, Floats, Only, Probing, Rows, faiss_library
+from rails_ray.scan import scan
 from rails_ray.wanted import Found, Wanted, needed
 
 IndexConfig = FlatConfig | IvfConfig | HnswConfig
 
+LONGEST_LIST = 2**13  # of flat, whose scan takes about as long as a list of 30,000
+MOST_PLACES = 2**23  # of the lists of one call, 100 MB
+ROWS_OF_BLOCK = 2**16  # of a scan: 16 MB of vectors with 64 numbers
 MOST_ON_GPU = 2048  # n; FAISS's limit
 UNIT = 2.0**-24  # relative error of one rounded operation in float32
 
@@ -113,7 +118,7 @@ def build(fitted: bytes, blocks: Iterable[Float[Tensor, "_ d"]]) -> Built:
                 longest = max(longest, _longest(vectors), _longest(stored))
     if not np.isfinite(distance):
         raise ValueError("vectors must fit the storage of the index, got one that is read back as infinite")
-    # Four sums of d products each, of a query with a vector, its storage or a centroid, and a few operations more.
+    # Four sums of d products of float32: of a query with a vector, what is stored of it, and twice with a centroid.
     error = distance + 4 * (index.d + 8) * UNIT * longest if is_rounded else 0.0
     return Built(_written(faiss, index), error)
 
@@ -168,6 +173,7 @@ class FaissIndex:
 
     @property
     def num_items(self) -> int:
+        """X."""
         return int(self.index.ntotal)
 
     @property
@@ -190,15 +196,29 @@ class FaissIndex:
         wanted.check_queries(len(queries))
         _check_width(queries, self.index.d, "queries")
         asked = self.kind.ask(_as_float32(queries), probing or Probing())
-        lists = GrownLists(wanted, len(queries), self.num_items, is_loose=self.kind.name == "hnsw")
+        lists = GrownLists(wanted, len(queries), self.num_items, self.kind.growth)
         for lines, passed_over in lists.calls():
             only = None if passed_over is None else self._all_but(passed_over)
             n = lists.first
             while len(lines):
-                found = self._best(asked, lines, n, only)
-                lines = lines[~lists.add(lines, *found, may_be_hidden=only is None)]
+                lines = self._ask(asked, lists, lines, n, only)
                 n = lists.longer(n)
+                if asked.scan is not None and n > LONGEST_LIST and len(lines):
+                    first, end = int(lines[0]), int(lines[-1]) + 1
+                    lists.replace(lines, asked.scan(first, end, wanted.of_queries(first, end)), first)
+                    break
         return self._found(asked, lists, wanted, queries)
+
+    def _ask(self, asked: Asked, lists: GrownLists, lines: Rows, n: int, only: Only | None) -> Rows:
+        """The lines whose lists of n items do not hold the answer."""
+        if len(lines) * n > MOST_PLACES and len(lines) > 1:
+            half = len(lines) // 2
+            parts = (self._ask(asked, lists, part, n, only) for part in (lines[:half], lines[half:]))
+            return np.concatenate([*parts])
+        is_complete: NDArray[np.bool_] = lists.add(
+            lines, *self._best(asked, lines, n, only), may_be_hidden=only is None
+        )
+        return lines[~is_complete]
 
     def _best(self, asked: Asked, lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:
         if self.clone is None or only is not None or n > MOST_ON_GPU:
@@ -214,60 +234,64 @@ class FaissIndex:
         return Only(selector, self.num_items - len(rows))
 
     def _found(self, asked: Asked, lists: GrownLists, wanted: Wanted, queries: Float[Tensor, "B d"]) -> Found:
-        scores, item_rows = (torch.from_numpy(array) for array in lists.found())
-        num_found, num_above = torch.from_numpy(lists.num_found), torch.from_numpy(lists.num_above)
-        num_left = wanted.num_left(len(queries), self.num_items, num_found.device)
-        is_truncated = num_above > wanted.k
+        """In numpy, of which little is needed: after a scan, code that is not in the cache takes longest."""
+        scores, item_rows = lists.found()
+        num_left: Any = self.num_items
+        if wanted.mask is not None:
+            num_left = wanted.num_left(len(queries), self.num_items).numpy(force=True)
+        is_truncated = lists.num_above > wanted.k
         if wanted.threshold is None:
-            is_truncated = (num_left > wanted.k) & (num_found == wanted.k)
-        bound, reason = torch.full((len(queries),), -torch.inf), None
+            is_truncated = (lists.num_found == wanted.k) & (num_left > wanted.k)
+        bound, reason = np.full(len(queries), -np.inf, np.float32), None
         if not asked.is_exhaustive:
-            bound[num_found < num_left] = torch.inf
+            bound[lists.num_found < num_left] = np.inf
             reason = f"candidates by an {self.kind.name} index, which may pass over any item"
         elif self.is_rounded:
-            bound = torch.where(num_found < num_left, self._bound(asked, scores, wanted, is_truncated), bound)
-        num_scored = torch.from_numpy(lists.num_seen if asked.num_scored is None else asked.num_scored)
-        device = queries.device
-        return Found(
-            scores=scores.to(device),
-            item_rows=item_rows.to(device),
-            bound=bound.to(device),
-            is_truncated=is_truncated.to(device),
-            num_scored=num_scored.to(device),
-            reason=reason,
-        )
+            highest = self._highest(asked, scores, wanted, is_truncated)
+            bound = np.where(lists.num_found < num_left, highest, bound)
+        num_scored = lists.num_seen if asked.num_scored is None else asked.num_scored
 
-    def _bound(
-        self, asked: Asked, scores: Float[Tensor, "B k"], wanted: Wanted, is_truncated: Bool[Tensor, " B"]
-    ) -> Float[Tensor, " B"]:
-        """What the score of an item that was passed over is at most."""
-        last = scores.masked_fill(scores == -torch.inf, torch.inf)
-        last = torch.cat([last, last.new_full((len(last), 1), torch.inf)], dim=1).amin(dim=1)
+        def tensor(array: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(array) if queries.is_cpu else torch.from_numpy(array).to(queries.device)
+
+        return Found(tensor(scores), tensor(item_rows), tensor(bound), tensor(is_truncated), tensor(num_scored), reason)
+
+    def _highest(self, asked: Asked, scores: Floats, wanted: Wanted, is_truncated: NDArray[np.bool_]) -> Floats:
+        """What an item that was passed over scores at most."""
+        last = np.where(scores > -np.inf, scores, np.inf).min(axis=1, initial=np.inf)
         if wanted.threshold is not None:
-            last = needed(last, wanted.threshold.float().cpu(), is_truncated)
-        return last + torch.from_numpy(np.linalg.norm(asked.queries, axis=1)) * self.error
+            tensors = torch.from_numpy(last), wanted.threshold.float().cpu(), torch.from_numpy(is_truncated)
+            last = needed(*tensors).numpy()
+        lengths = np.linalg.norm(asked.queries, axis=1)
+        highest: Floats = (last + lengths * self.error).astype(np.float32)
+        return highest
 
 
 class Flat:
     """An index of this kind, as it is searched."""
 
-    name = "flat"
+    name, growth = "flat", SCAN
 
     def __init__(self, index: Any) -> None:
         self.index = index
 
     def ask(self, queries: Floats, probing: Probing) -> Asked:
         """All items are looked at."""
-        faiss = faiss_library()
-
-        index = self.index
+        faiss, index = faiss_library(), self.index
 
         def best(lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:
             parameters = None if only is None else faiss.SearchParameters(sel=only.selector)
             found: tuple[Floats, Rows] = index.search(queries[lines], n, params=parameters)
             return found
 
-        return Asked(queries, best, None, np.full(len(queries), index.ntotal, np.int64), True)
+        def scanned(first: int, end: int, wanted: Wanted) -> Found:
+            own = torch.from_numpy(queries[first:end])
+            starts = range(0, index.ntotal, ROWS_OF_BLOCK)
+            stored = ((row, index.reconstruct_n(row, min(ROWS_OF_BLOCK, index.ntotal - row))) for row in starts)
+            blocks = ((row, own @ torch.from_numpy(vectors).T) for row, vectors in stored)
+            return scan(blocks, wanted, end - first, index.ntotal)
+
+        return Asked(queries, best, None, np.full(len(queries), index.ntotal, np.int64), True, scanned)
 
 
 def on_gpu(index: FaissIndex) -> FaissIndex:

@@ -10,30 +10,42 @@ Axes: B queries, X items, b lines (queries whose lists come in), n places of a l
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float32, Int64
 from numpy.typing import NDArray
 
-from rails_ray.wanted import Wanted
+from rails_ray.wanted import Found, Wanted
 
-FIRST_WITH_THRESHOLD = 256  # n of the first list; FAISS takes no longer for one of 500 than of 10 in flat and ivf
 SPARE = 64  # places more of the first list if items are hidden
-GROWTH = 8  # of n, from one list to the next
 MOST_DROPPED = 1024  # hidden items of a query that are dropped from its list; a search must pass over more of them
 
 
-class GrownLists:
-    """Takes lists in and keeps what is wanted.
+class Growth(NamedTuple):
+    """How a search goes from list to list.
 
-    Args:
-        is_loose: whether a list that ends with a score equal to the last wanted one counts as complete.
+    first: n of the first list with a threshold.
+    factor: of n, from one list to the next.
+    is_loose: whether a list that ends with a score equal to the last wanted one counts as complete.
     """
 
-    def __init__(self, wanted: Wanted, num_queries: int, num_items: int, *, is_loose: bool = False) -> None:
+    first: int
+    factor: int
+    is_loose: bool
+
+
+SCAN = Growth(512, 8, False)  # of vectors, which takes about as long for 500 items as for 10
+WALK = Growth(128, 2, True)  # of a graph, which takes as long as its list is
+
+
+class GrownLists:
+    """Takes lists in and keeps what is wanted."""
+
+    def __init__(self, wanted: Wanted, num_queries: int, num_items: int, growth: Growth) -> None:
         self.num_items = num_items
-        self.is_loose = is_loose
+        self.growth = growth
         self.k = min(wanted.k, num_items)
         self.least = min(wanted.least, num_items)
         self.reach: NDArray[np.float32] | None = None
@@ -60,12 +72,12 @@ class GrownLists:
     @property
     def first(self) -> int:
         """n of the first lists."""
-        num = self.k if self.reach is None else max(self.least, min(self.k, FIRST_WITH_THRESHOLD))
+        num = self.k if self.reach is None else max(self.least, min(self.k, self.growth.first))
         return min(num + 1 + (0 if self.hidden is None else SPARE), self.num_items)
 
     def longer(self, n: int) -> int:
         """n of the lists that follow."""
-        return min(n * GROWTH, self.num_items)
+        return min(n * self.growth.factor, self.num_items)
 
     def add(
         self,
@@ -77,8 +89,14 @@ class GrownLists:
     ) -> Bool[np.ndarray, " b"]:
         """Take in the n best items of some lines, scores descending, row -1 at places that hold none (changed in
         place). Whether each list is complete."""
-        scores[item_rows < 0] = -np.inf
         width = scores.shape[1]
+        descends = bool((scores[:, 1:] < scores[:, :-1]).all())
+        is_plain = self.reach is None and self.hidden is None and width > self.k
+        if is_plain and descends and (item_rows[:, self.k] >= 0).all():  # k items and a worse one: as a rule
+            self._keep(lines, scores, item_rows)
+            self.num_found[lines], self.num_seen[lines] = self.k, width
+            return np.ones(len(lines), np.bool_)
+        scores[item_rows < 0] = -np.inf
         last = scores[:, -1].copy()
         if width == self.num_items:
             last[:] = -np.inf
@@ -86,14 +104,26 @@ class GrownLists:
         has_hidden = may_be_hidden and self.hidden is not None
         if has_hidden:
             scores[self._is_hidden(lines, item_rows)] = -np.inf
-        if has_hidden or (scores[:, 1:] >= scores[:, :-1]).any():
+        if has_hidden or not descends:
             order = np.lexsort((item_rows, -scores))
             scores, item_rows = np.take_along_axis(scores, order, 1), np.take_along_axis(item_rows, order, 1)
-        self.lists.append((lines, scores[:, : self.k], item_rows[:, : self.k]))
+        self._keep(lines, scores, item_rows)
         is_complete: NDArray[np.bool_] = (last == -np.inf) | self._passes(last, self._end(lines, scores))
         if self.reach is not None and width > self.k:
             is_complete |= (self.num_above[lines] > self.k) & self._passes(last, scores[:, self.k - 1])
         return is_complete
+
+    def replace(self, lines: Int64[np.ndarray, " b"], found: Found, first: int) -> None:
+        """Take in the answer to some lines, from the answer to all lines from `first` on."""
+        scores = found.scores.numpy(force=True)[lines - first]
+        self.lists.append((lines, scores, found.item_rows.numpy(force=True)[lines - first]))
+        self.num_found[lines] = (scores > -np.inf).sum(axis=1)
+        is_truncated = found.is_truncated.numpy(force=True)[lines - first]
+        self.num_above[lines] = np.where(is_truncated, self.k + 1, self.num_found[lines])
+
+    def _keep(self, lines: NDArray[np.int64], scores: NDArray[np.float32], item_rows: NDArray[np.int64]) -> None:
+        """A copy, which does not hold a long list in memory."""
+        self.lists.append((lines, scores[:, : self.k].copy(), item_rows[:, : self.k].copy()))
 
     def _end(self, lines: NDArray[np.int64], scores: NDArray[np.float32]) -> NDArray[np.float32]:
         """The last score that belongs in each answer; -inf if it has not come."""
@@ -114,7 +144,7 @@ class GrownLists:
         return np.where(num_above >= self.least, reach, least)
 
     def _passes(self, last: NDArray[np.float32], end: NDArray[np.float32]) -> NDArray[np.bool_]:
-        return last <= end if self.is_loose else last < end
+        return last <= end if self.growth.is_loose else last < end
 
     def _is_hidden(self, lines: NDArray[np.int64], item_rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of the lists' items are hidden, by one search in all (line, row) as ascending numbers."""
@@ -133,6 +163,9 @@ class GrownLists:
         the longest list needs, else k."""
         num = len(self.num_found)
         width = self.k if self.reach is None else int(self.num_found.max(initial=0))
+        if len(self.lists) == 1 and (self.num_found == width).all():
+            _, scores, item_rows = self.lists[0]
+            return np.ascontiguousarray(scores[:, :width]), np.ascontiguousarray(item_rows[:, :width])
         scores, item_rows = np.full((num, width), -np.inf, np.float32), np.zeros((num, width), np.int64)
         for lines, own_scores, own_rows in self.lists:  # a longer list comes after the shorter ones of its lines
             end = min(width, own_scores.shape[1])

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rails_ray.indexes.flat import Storage, scalar_quantizer
+from rails_ray.indexes.grown_lists import SCAN
 from rails_ray.indexes.probing import Asked, Floats, Only, Probing, Rows, faiss_library
 
 LISTS_PER_ROOT = 4  # nlist is 4 to 16 sqrt(X): FAISS's wiki, "Guidelines to choose an index"
@@ -72,7 +73,7 @@ def untrained(config: IvfConfig, width: int, nlist: int, seed: int) -> Any:
 class Lists:
     """A trained index of this kind, as it is searched."""
 
-    name = "ivf"
+    name, growth = "ivf", SCAN
 
     def __init__(self, index: Any) -> None:
         self.index = index
@@ -90,6 +91,7 @@ class Lists:
         nprobe = probing.nprobe or max(round(math.sqrt(nlist)), 1)  # pgvector's README: "a good place to start"
         if nprobe > nlist:
             raise ValueError(f"nprobe must be at most the {nlist} lists of the index, got {nprobe}")
+        parameters = faiss.SearchParametersIVF(nprobe=nprobe)
         nearness, lists = index.quantizer.search(queries, nprobe)
 
         def best(lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:
@@ -98,9 +100,9 @@ class Lists:
             arrays = queries[lines], lists[lines], nearness[lines]
             asked, chosen, near = (faiss.swig_ptr(array) for array in arrays)
             out = faiss.swig_ptr(scores), faiss.swig_ptr(rows)
-            parameters = faiss.SearchParametersIVF(nprobe=nprobe, sel=None if only is None else only.selector)
-            index.search_preassigned_c(len(lines), asked, n, chosen, near, *out, False, parameters)
+            own = parameters if only is None else faiss.SearchParametersIVF(nprobe=nprobe, sel=only.selector)
+            index.search_preassigned_c(len(lines), asked, n, chosen, near, *out, False, own)
             return scores, rows
 
         num_scored = np.where(lists < 0, 0, self.sizes[lists]).sum(axis=1)  # no list is near a query that is NaN
-        return Asked(queries, best, faiss.SearchParametersIVF(nprobe=nprobe), num_scored, nprobe == nlist)
+        return Asked(queries, best, parameters, num_scored, nprobe == nlist)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rails_ray.errors import UnsupportedError
+from rails_ray.wanted import Found, Wanted
 
 Floats = NDArray[np.float32]
 Rows = NDArray[np.int64]
@@ -37,7 +38,8 @@ class Probing:
 
     Args:
         nprobe: lists that `ivf` scans for a query; None for the square root of their number.
-        ef_search: items in the beam of `hnsw`, at least the k that is asked for; None for 64.
+        ef_search: items in the beam of `hnsw`, at least as many as are asked for (with a threshold, as reach it); None
+            for 64.
     """
 
     nprobe: int | None = None
@@ -64,6 +66,8 @@ class Asked(NamedTuple):
     parameters: FAISS's search parameters, for a copy of the index elsewhere.
     num_scored: items that are looked at, of each query; None for those that `best` returns.
     is_exhaustive: whether every item is looked at.
+    scan: from the first line, the last + 1 and what is wanted of these, the answer by scoring every item, in place of
+        very long lists; None for a kind without it.
     """
 
     queries: Floats
@@ -71,3 +75,4 @@ class Asked(NamedTuple):
     parameters: Any
     num_scored: Rows | None
     is_exhaustive: bool
+    scan: Callable[[int, int, Wanted], Found] | None = None
