@@ -21,7 +21,8 @@ from rails_ray.data import emoji
 from rails_ray.data.dataset import DataSet, ItemLists, Queries, Texts
 from rails_ray.data.forms.history import HistoryForm, SequenceData
 from rails_ray.data.forms.text import TextForm
-from rails_ray.storage.filesystem import Storage
+from rails_ray.data.sources import Sources
+from rails_ray.storage.ids import ItemIds
 
 EMOJI_HELD_OUT = 4000
 WORDNET_HELD_OUT = 4000  # queries to calibrate on, and as many to measure on
@@ -34,10 +35,10 @@ def read(name: str, folder: Path, seed: int) -> DataSet:
         with TemporaryDirectory() as written:
             for table in ("items", "queries", "relevance"):
                 pq.write_table(getattr(tables, table), f"{written}/{table}.parquet")
-            return TextForm().read(Storage(written))
+            return TextForm().read(Sources(written))
     if name == "wordnet":
         return wordnet_hyponyms(folder / name, seed)
-    return sequence_futures(HistoryForm().read(Storage(str(folder / name))), seed)
+    return sequence_futures(HistoryForm().read(Sources(str(folder / name))), seed)
 
 
 def wordnet_hyponyms(folder: Path, seed: int) -> DataSet:
@@ -53,7 +54,7 @@ def wordnet_hyponyms(folder: Path, seed: int) -> DataSet:
         split: Queries(texts.take(rows), relevant.take(rows), seen=ItemLists.of([[row] for row in rows]))
         for split, rows in parts.items()
     }
-    return DataSet(list(range(len(texts))), texts, queries)
+    return DataSet(ItemIds(list(range(len(texts)))), texts, queries)
 
 
 def _synsets(folder: Path) -> tuple[Texts, ItemLists]:

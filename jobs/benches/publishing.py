@@ -157,7 +157,7 @@ def encode(store: Storage, version: str, seed: int) -> Encoded:
         rows = np.arange(part.first_row, part.first_row + part.num_items)
         vectors = torch.randn(part.num_items, 1, 8, generator=generator)
         state = ItemState(vectors, None, vectors[:, 0])
-        parts.write_part(store, version, part, parquet.item_part(pa.table({"item_row": rows, "item_id": rows}), state))
+        parts.write_part(store, version, part, parquet.item_part(pa.table({"item_id": rows}), state))
     return parts.finish(
         store,
         version,

@@ -39,7 +39,7 @@ from rails_ray.wanted import Found, Wanted, needed
 
 IndexConfig = FlatConfig | IvfConfig | HnswConfig
 
-LONGEST_LIST = 2**13  # of flat, whose scan takes about as long as a list of 30,000
+LONGEST_LIST = 2**13  # of flat: where more items tie or reach a threshold, it is scanned
 MOST_PLACES = 2**23  # of the lists of one call, 100 MB
 ROWS_OF_BLOCK = 2**16  # of a scan: 16 MB of vectors with 64 numbers
 MOST_ON_GPU = 2048  # n; FAISS's limit

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import oracles
 from rails_ray.errors import DamagedError, UnsupportedError
-from rails_ray.indexes import grown_lists, ivf
+from rails_ray.indexes import faiss_index, grown_lists, ivf
 from rails_ray.indexes.faiss_index import Built, FaissIndex, IndexConfig, build, fit, on_gpu
 from rails_ray.indexes.flat import FlatConfig
 from rails_ray.indexes.grown_lists import Growth
@@ -121,6 +121,8 @@ def test_all_that_is_looked_at_equals_the_oracle(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(grown_lists, "MOST_DROPPED", data.draw(st.sampled_from([0, 3, 1000])))
         patched.setattr(index.kind, "growth", Growth(data.draw(st.sampled_from([1, 256])), 2, is_loose=False))
+        patched.setattr(faiss_index, "LONGEST_LIST", data.draw(st.sampled_from([1, 4, 1000])))
+        patched.setattr(faiss_index, "MOST_PLACES", data.draw(st.sampled_from([1, 60, 10**6])))
         patched.setattr(grown_lists, "SPARE", data.draw(st.sampled_from([0, 2])))
         for wanted in (Wanted(k, mask=mask), Wanted(k, threshold, data.draw(st.integers(0, k)), mask)):
             found = index.search(queries, wanted, ALL_LISTS)
@@ -155,7 +157,8 @@ def test_hidden_items_that_are_shared_or_ones_own_are_as_one_by_one(config: Inde
 
 
 @pytest.mark.parametrize("config", [FlatConfig(), IvfConfig(nlist=6)], ids=["flat", "ivf"])
-def test_equal_scores_by_the_lower_row(config: IndexConfig) -> None:
+@pytest.mark.parametrize("longest", [1, 100, 10_000], ids="longest list {}".format)
+def test_equal_scores_by_the_lower_row(config: IndexConfig, longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Far more items tie with the last place than it has room for."""
     items = torch.cat([vectors(700), torch.ones(900, WIDTH), vectors(30, 2), torch.ones(5, WIDTH)])
     index = opened(config, items)
@@ -167,8 +170,14 @@ def test_equal_scores_by_the_lower_row(config: IndexConfig) -> None:
     every = index.search(query, Wanted(2000, torch.full((2,), 8.0)), ALL_LISTS)
     assert every.item_rows[1].tolist() == [*range(700, 1600), *range(1630, 1635)]
     assert not every.is_truncated.any()
-    nothing = index.search(torch.zeros(1, WIDTH), Wanted(3), ALL_LISTS)  # all items score 0
-    assert nothing.item_rows.tolist() == [[0, 1, 2]]
+    monkeypatch.setattr(faiss_index, "LONGEST_LIST", longest)
+    queries = torch.stack([query[0], torch.zeros(WIDTH), query[0], torch.zeros(WIDTH)])  # to which all items are equal
+    for wanted in (Wanted(3), Wanted(3, torch.tensor([9.0, 0.0, 8.0, -torch.inf]), at_least=1)):
+        found = index.search(queries, wanted, ALL_LISTS)
+        assert found.item_rows[[1, 3]].tolist() == [[0, 1, 2]] * 2
+        assert found.item_rows[2].tolist() == [700, 701, 702]
+        assert found.item_rows[0, : int(found.num_found()[0])].tolist() in ([700, 701, 702], [700])
+        assert found.is_truncated.tolist() == [wanted.threshold is None, True, True, True]
 
 
 def test_more_lists_never_find_worse_items() -> None:
