@@ -156,7 +156,7 @@ class DualEncoderFamily(Family):
             )
         if components.items == "given" and num_vectors != num_item_components:
             raise ValueError(
-                f"similarity.num_item_components must be the {num_vectors} vectors of an item, got "
+                f"similarity.num_item_components must be the number of an item's vectors, {num_vectors}, got "
                 f"{num_item_components}"
             )
         if components.queries == "given" and query_width != width:

@@ -57,6 +57,21 @@ class Built(NamedTuple):
     error: float
 
 
+def check(config: IndexConfig, num_items: int, num_points: int) -> None:
+    """Check before any work that an index can be fitted.
+
+    Args:
+        num_items, num_points: as many items as an index is to hold, and as its sample will have.
+
+    Raises:
+        ValueError: if it is to have more lists than the sample has items.
+        UnsupportedError: without FAISS.
+    """
+    faiss_library()
+    if isinstance(config, IvfConfig):
+        ivf.num_lists(config.nlist, num_items, num_points)
+
+
 def fit(config: IndexConfig, sample: Float[Tensor, "N d"], num_items: int, seed: int) -> bytes:
     """FAISS's index, trained and still empty. The same sample and seed give the same bytes.
 

@@ -125,10 +125,10 @@ def encode(
     run_config = config.from_json(found.config)
     run_config = family(with_data(run_config, data or run_config.data)).stored_as(**stored)
     corpus, own = read_corpus(run_config, store), family(run_config)
-    indexing.check_installed(own.index_names)
     scanned = scan(corpus.items, part_items, num_shards if shard_by == "hash" else None)
     if num_shards > scanned.num_items:
         raise ValueError(f"num_shards must be at most the {scanned.num_items} items, got {num_shards}")
+    indexing.check(own, scanned.num_items)
     version = version or timed_name(run_config.name)
     fitting = Fitting(
         storage=store,
@@ -327,7 +327,8 @@ def _write(work: Work, num_workers: int, use_gpu: bool) -> None:
     with told_plainly():
         if use_gpu:
             pool = ActorPoolStrategy(size=num_workers)
-            made = numbers.map_batches(Worker, fn_constructor_args=(work,), compute=pool, num_cpus=1, num_gpus=1)
+            how: dict[str, Any] = {"batch_size": 1, "compute": pool, "num_cpus": 1, "num_gpus": 1}
+            made = numbers.map_batches(Worker, fn_constructor_args=(work,), **how)
         else:
             made = numbers.map_batches(Worker(work).__call__, compute=TaskPoolStrategy(size=num_workers), num_cpus=1)
         made.materialize()

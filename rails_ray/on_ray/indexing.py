@@ -3,8 +3,6 @@
 Both read the parts that encoding has written, a part at a time.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import ray
 import torch
@@ -13,7 +11,6 @@ from rails_ray import config
 from rails_ray.build import family
 from rails_ray.build.family import Family
 from rails_ray.indexes import faiss_index
-from rails_ray.indexes.probing import faiss_library
 from rails_ray.on_ray.failures import told_plainly
 from rails_ray.storage import indexes, manifest
 from rails_ray.storage.filesystem import Storage
@@ -76,9 +73,12 @@ def _vectors(storage: Storage, described: Encoded, own: Family, entry: PartEntry
     return own.indexed(item_state(read_part(storage, described, entry), own.item_state), name)
 
 
-def check_installed(names: Sequence[str]) -> None:
-    """Raises:
-    UnsupportedError: if indexes are asked for, but FAISS is not installed.
+def check(own: Family, num_items: int) -> None:
+    """Check before any work that the indexes of a version can be built.
+
+    Raises:
+        ValueError: if they cannot be made of so many items.
+        UnsupportedError: without FAISS.
     """
-    if names:
-        faiss_library()
+    if own.index_config is not None:
+        faiss_index.check(own.index_config, num_items, min(num_items, SAMPLE_ITEMS))

@@ -90,6 +90,7 @@ def test_a_worker_that_alone_reads_other_data_ends_the_run(tmp_path: Path, run_c
         import ray.train
 
         from rails_ray.on_ray import training
+        from rails_ray.storage.ids import ItemIds
 
         (starts / uuid.uuid4().hex).touch()
         if ray.train.get_context().get_world_rank() == rank:
@@ -97,7 +98,7 @@ def test_a_worker_that_alone_reads_other_data_ends_the_run(tmp_path: Path, run_c
 
             def changed(*arguments: Any) -> Any:
                 data = read(*arguments)
-                return dataclasses.replace(data, item_ids=[*data.item_ids[:-1], "another"])
+                return dataclasses.replace(data, item_ids=ItemIds([*data.item_ids[:-1], "another"]))
 
             training.read_data = changed
         training.work(assignment)

@@ -19,7 +19,6 @@ from rails_ray.indexes.flat import FlatConfig
 from rails_ray.indexes.hnsw import HnswConfig
 from rails_ray.indexes.ivf import IvfConfig
 from rails_ray.local import Version
-from rails_ray.on_ray import indexing
 from rails_ray.storage import manifest
 from rails_ray.storage.filesystem import Storage
 from support.examples import small_config, small_vector_config, write_text_data, write_untrained_run, write_vector_data
@@ -172,7 +171,8 @@ def test_a_version_of_another_shape(root: Path) -> None:
 )
 def test_indexes_that_cannot_be(root: Path, run: str, stored: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
-        on_ray.encode(str(root), run, stored=stored)
+        on_ray.encode(str(root), run, version="cannot-be", stored=stored)
+    assert not (root / "versions" / "cannot-be").exists(), "it must be told before anything is encoded"
 
 
 def test_without_faiss(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,6 @@ def test_without_faiss(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise UnsupportedError("an index of FAISS needs the package faiss, which is not installed")
 
     monkeypatch.setattr("rails_ray.indexes.faiss_index.faiss_library", missing)
-    monkeypatch.setattr(indexing, "faiss_library", missing)
     assert plain.search(QUERIES[:1], 3).results
     assert local.open(str(root), "no-index").search(QUERIES[:1], 3).results
     with pytest.raises(UnsupportedError, match="needs the package faiss"):
