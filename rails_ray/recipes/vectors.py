@@ -1,7 +1,8 @@
 """Recipes for vectors that you have already, given by --data.folder: of sentence-transformers, of an API, of a model of
 your own.
 
-An item takes as many bytes under `vector-mol` as under `vector-dot`, but for the 64 of its gate.
+An item's components take as many bytes under `vector-mol` as under `vector-dot`; its mean component takes 256 more, and
+its gate 64. On TLDR both find as much (jobs/benches/LOG.md): begin with `vector-dot`.
 """
 
 from dataclasses import replace

@@ -111,7 +111,7 @@ def test_a_killed_worker_of_encoding(run_config: RunConfig, tmp_path: Path) -> N
     kills: list[int] = []
 
     def kill_once(done: int, total: int, note: str) -> None:
-        if not kills and 0 < done < total and kill_one("ray::Write", os.environ["RAY_AUTH_TOKEN"]):
+        if not kills and 0 < done < total and kill_one("ray::MapBatches", os.environ["RAY_AUTH_TOKEN"]):
             kills.append(done)
 
     encoded = on_ray.encode(str(tmp_path), "r", version="v", part_items=1, on_progress=kill_once)
