@@ -19,8 +19,9 @@ from rails_ray import cli
 from rails_ray.build import family
 from rails_ray.commands.inspect import remarks
 from rails_ray.config import RunConfig
-from rails_ray.data.dataset import DataSet, DenseRows, ItemLists, Queries, Texts
+from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.forms import FORMS
+from rails_ray.data.queries import DenseRows, ItemLists, Queries
 from rails_ray.data.sources import Sources
 from rails_ray.encoders.character_ngrams import words
 from rails_ray.evaluation.report import evaluate

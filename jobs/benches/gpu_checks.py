@@ -23,8 +23,8 @@ from torch import Tensor
 from jobs.benches.gpu_measuring import Bench, Case, products_in
 from jobs.benches.gpu_scan import K, Shape, corpora, methods, search
 from jobs.benches.gpu_step import CASES, SMALL, Training, built, made_small, mixture_step
-from rails_ray.data.dataset import ItemLists, Queries
 from rails_ray.data.in_batch import InBatchSampler
+from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.encoders.text import TextTransformer, Tokens, TransformerConfig
 from rails_ray.kernels import lookup_scan, postings
 from rails_ray.similarities.states import map_tensors

@@ -25,8 +25,8 @@ from jobs.benches.gpu_measuring import DTYPES, Bench, Case, median_ms, peak_mb, 
 from rails_ray.collectives.group import num_workers
 from rails_ray.data.batch import PairSampler, WindowSampler
 from rails_ray.data.buckets import BucketSampler
-from rails_ray.data.dataset import ItemLists, Queries
 from rails_ray.data.in_batch import InBatchSampler
+from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.encoders.bags import Bags, of_length_one
 from rails_ray.encoders.components import ComponentsConfig, ItemComponents, QueryComponents
 from rails_ray.encoders.sasrec import Sasrec, SasrecConfig

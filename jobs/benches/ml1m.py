@@ -22,7 +22,8 @@ from rails_ray import rendering
 from rails_ray.build.data import for_data, read_data
 from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.config import DataConfig, RunConfig
-from rails_ray.data.dataset import DataSet, Queries
+from rails_ray.data.dataset import DataSet
+from rails_ray.data.queries import Queries
 from rails_ray.evaluation.ranking import encode_items, rank_all
 from rails_ray.evaluation.report import HIT_RATES
 from rails_ray.models.dual_encoder import DualEncoder

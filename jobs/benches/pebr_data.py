@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rails_ray.data import emoji
-from rails_ray.data.dataset import DataSet, ItemLists, Queries, Texts
+from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.forms.history import HistoryForm, SequenceData
 from rails_ray.data.forms.text import TextForm
+from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.data.sources import Sources
 from rails_ray.storage.ids import ItemIds
 

@@ -16,7 +16,8 @@ from rails_ray.build.data import for_data, read_data
 from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.build.solar import SolarFamily
 from rails_ray.config import DataConfig, RunConfig
-from rails_ray.data.dataset import DataSet, Queries
+from rails_ray.data.dataset import DataSet
+from rails_ray.data.queries import Queries
 from rails_ray.evaluation.metrics import attainable_precision, precision, recall_of_relevant
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.indexes.inverted import InvertedIndex, top_buckets

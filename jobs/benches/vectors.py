@@ -3,7 +3,8 @@
 Texts of TLDR and SciFact become vectors of `wordllama` (256 numbers, its weights are in its wheel). On these, nothing
 is trained (`vector-cosine`), or linear maps under a dot product (`vector-dot`), or a Mixture of Logits (`vector-mol`),
 for equal steps, batches and negatives, in three seeds. The last two store 256 numbers an item; the mixture 80 more, for
-its mean component and its gate. What is compared is the hit rate among the first ten of the test split, over the whole corpus.
+its mean component and its gate. What is compared is the hit rate among the first ten of the test split, over the whole
+corpus.
 
     python -m jobs.benches.vectors [--data FOLDER] [--steps 1000] [--seeds 0 1 2]
 

@@ -23,9 +23,10 @@ from rails_ray.config.dual_encoder import (
 from rails_ray.cutoffs.distributions import BetaDistribution, ExpDistribution
 from rails_ray.cutoffs.offers import Offers
 from rails_ray.data.batch import PairSampler, Sampler, WindowSampler, relevance_of
-from rails_ray.data.dataset import DataSet, DenseRows, ItemLists, Queries, Texts
+from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.forms import FORMS, QueryForm, vectors_of_items
 from rails_ray.data.in_batch import InBatchSampler
+from rails_ray.data.queries import DenseRows, ItemLists, Queries
 from rails_ray.encoders import frozen
 from rails_ray.encoders.components import (
     GivenItems,

@@ -16,8 +16,9 @@ from rails_ray.config.solar import SolarConfig
 from rails_ray.cutoffs.distributions import BetaDistribution
 from rails_ray.cutoffs.offers import Offers
 from rails_ray.data.buckets import BucketSampler, positives_of
-from rails_ray.data.dataset import SPLITS, DataSet, ItemLists, Queries, SparseRows, Texts
+from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.forms import FORMS, QueryForm
+from rails_ray.data.queries import SPLITS, ItemLists, Queries, SparseRows
 from rails_ray.encoders.solar import USUAL_BUCKETS, Chunk, ChunksConfig, chunk_seed
 from rails_ray.indexes import VectorIndex
 from rails_ray.item_ids import ItemId

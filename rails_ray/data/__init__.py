@@ -2,12 +2,13 @@
 
 | member      | what it is                                                                          |
 |-------------|-------------------------------------------------------------------------------------|
-| `dataset`   | what a run reads of any data set: corpus, queries by split                          |
+| `dataset`   | what a run reads of any data set: its items, its queries by split, and titles       |
+| `queries`   | the queries of a split and the items that answer them, in arrays                    |
 | `sources`   | where the tables of a data set are                                                  |
 | `corpus`    | the items that are to be encoded, and what answers need beside them                 |
 | `vectors`   | columns of vectors, checked and mapped into memory                                  |
 | `forms`     | ways to ask: text, vector, features, history; their tables and requests' fields     |
-| `vector_files` | vectors in other tools' files: read, written, made a data folder                 |
+| `vector_files` | vectors in other tools' files: read, written, made a data folder                |
 | `relevance` | what data sets of queries share: splits, and which items answer a query             |
 | `packaged`  | what a data set is that comes with the package                                      |
 | `emoji`     | a text data set without any file: emoji and their names in 14 languages             |

@@ -21,8 +21,8 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rails_ray.data.dataset import ItemLists, Queries
 from rails_ray.data.epochs import Epochs
+from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.encoders.sasrec import Histories
 from rails_ray.losses.glas import CoOccurrence
 from rails_ray.losses.negatives import Relevance, Roles, are_relevant, roles

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from rails_ray.data.batch import FeatureRows
-from rails_ray.data.dataset import ItemLists
 from rails_ray.data.epochs import Epochs
+from rails_ray.data.queries import ItemLists
 from rails_ray.losses.bucket_cross_entropy import Positives
 
 

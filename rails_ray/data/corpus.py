@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rails_ray.data.dataset import DenseRows, Texts
+from rails_ray.data.dataset import Texts
+from rails_ray.data.queries import DenseRows
 from rails_ray.storage.ids import ColumnDigest, keys_of
 from rails_ray.storage.tables import Batch, Columns, FileRows, Rows, Table, repeated_id
 

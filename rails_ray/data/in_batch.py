@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from rails_ray.data.batch import FeatureRows, TrainingBatch, relevance_of
-from rails_ray.data.dataset import Queries
 from rails_ray.data.epochs import Epochs
+from rails_ray.data.queries import Queries
 
 
 class InBatchSampler:

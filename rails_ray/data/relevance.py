@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rails_ray.data.dataset import SPLITS, Inputs, ItemLists, Queries
+from rails_ray.data.queries import SPLITS, Inputs, ItemLists, Queries
 from rails_ray.data.sources import Sources
 from rails_ray.storage.tables import ID, Rows, check_distinct, rows_of
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.data.batch import FeatureRows
-from rails_ray.data.dataset import Queries
+from rails_ray.data.queries import Queries
 from rails_ray.losses import ScoreLogit
 from rails_ray.models import Model
 from rails_ray.similarities.states import AnyItems, AnyQuery, concatenate

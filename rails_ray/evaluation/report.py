@@ -8,7 +8,7 @@ from rails_ray.cutoffs.calibration import Calibration, best_mass
 from rails_ray.cutoffs.distributions import ScoreDistribution
 from rails_ray.cutoffs.measuring import Measured, measure
 from rails_ray.data.batch import FeatureRows
-from rails_ray.data.dataset import Queries
+from rails_ray.data.queries import Queries
 from rails_ray.evaluation.calibrating import positives_of
 from rails_ray.evaluation.metrics import ListQuality, hit_rate, list_quality, mean_reciprocal_rank
 from rails_ray.evaluation.ranking import Ranking, encode_items, rank_all

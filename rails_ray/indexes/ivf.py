@@ -77,6 +77,7 @@ class Lists:
 
     def __init__(self, index: Any) -> None:
         self.index = index
+        index.parallel_mode = 3  # threads share the queries, in search_preassigned as otherwise in search alone
         lists = index.invlists
         self.sizes = np.array([lists.list_size(number) for number in range(index.nlist)], np.int64)
 

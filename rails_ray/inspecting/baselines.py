@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from rails_ray.build import family
 from rails_ray.build.family import Family
-from rails_ray.data.dataset import DataSet, Queries
+from rails_ray.data.dataset import DataSet
+from rails_ray.data.queries import Queries
 from rails_ray.evaluation.metrics import hit_rate, mean_reciprocal_rank
 from rails_ray.evaluation.ranking import rank_of_best
 from rails_ray.evaluation.report import HIT_RATES, evaluate

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rails_ray.data.dataset import SPLITS, DataSet, DenseRows, ItemLists, SparseRows, Texts
+from rails_ray.data.dataset import DataSet, Texts
+from rails_ray.data.queries import SPLITS, DenseRows, ItemLists, SparseRows
 from rails_ray.encoders.character_ngrams import words
 from rails_ray.inspecting import sampling
 from rails_ray.storage.ids import keys_of

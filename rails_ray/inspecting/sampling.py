@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rails_ray.data.dataset import SPLITS, DataSet, Queries
+from rails_ray.data.dataset import DataSet
+from rails_ray.data.queries import SPLITS, Queries
 from rails_ray.storage.ids import ItemIds
 
 SEED = 0  # the same data are looked at in the same rows

@@ -22,7 +22,8 @@ import numpy as np
 
 from rails_ray.build.family import Family
 from rails_ray.config import RunConfig
-from rails_ray.data.dataset import DataSet, ItemLists, Texts
+from rails_ray.data.dataset import DataSet, Texts
+from rails_ray.data.queries import ItemLists
 from rails_ray.inspecting import facts
 
 LEAST_NAMED = 0.7  # of the test pairs; the module says why

@@ -11,7 +11,8 @@ from rails_ray.build import family
 from rails_ray.build.data import read_data
 from rails_ray.build.version import version_calibration, version_config, version_items, version_model
 from rails_ray.config import DataConfig, RunConfig
-from rails_ray.data.dataset import SPLITS, DataSet, Queries
+from rails_ray.data.dataset import DataSet
+from rails_ray.data.queries import SPLITS, Queries
 from rails_ray.evaluation import report
 from rails_ray.evaluation.report import Report
 from rails_ray.models import Model

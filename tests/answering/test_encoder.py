@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from rails_ray.answering.encoder import EncodedQueries, encode
-from rails_ray.data.dataset import DenseRows, SparseRows, Texts
+from rails_ray.data.dataset import Texts
 from rails_ray.data.forms import FORMS
+from rails_ray.data.queries import DenseRows, SparseRows
 from rails_ray.encoders.solar import Chunk, ChunksConfig
 from rails_ray.models.solar import Solar
 from rails_ray.similarities.look_up import LookUpConfig

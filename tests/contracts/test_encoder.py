@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rails_ray.data.dataset import DenseRows, ItemLists
+from rails_ray.data.queries import DenseRows, ItemLists
 from rails_ray.encoders import Encoder
 from rails_ray.encoders.frozen import FrozenText, FunctionConfig
 from rails_ray.encoders.sasrec import Sasrec, SasrecConfig

@@ -25,8 +25,9 @@ from rails_ray.build.items import Fitting, ItemEncoder
 from rails_ray.config import DataConfig, FamilyConfig, RunConfig, from_json, to_json
 from rails_ray.cutoffs.distributions import UNIFORM
 from rails_ray.data.corpus import Corpus, item_inputs
-from rails_ray.data.dataset import SPLITS, DataSet
+from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import FORMS, QueryForm
+from rails_ray.data.queries import SPLITS
 from rails_ray.encoders.frozen import FunctionConfig
 from rails_ray.errors import UnsupportedError
 from rails_ray.masks import Exclusions

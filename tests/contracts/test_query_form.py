@@ -19,8 +19,9 @@ from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.build.solar import SolarFamily
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.corpus import Corpus, item_inputs
-from rails_ray.data.dataset import DataSet, Inputs
+from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import FORMS, QueryForm, QueryReader
+from rails_ray.data.queries import Inputs
 from rails_ray.data.sources import Sources
 from rails_ray.errors import NotFoundError
 from rails_ray.models import Model

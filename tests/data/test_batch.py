@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 import oracles
 from rails_ray.data.batch import PairSampler, TrainingBatch, WindowSampler
-from rails_ray.data.dataset import ItemLists, Queries, Texts
+from rails_ray.data.dataset import Texts
+from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.encoders.character_ngrams import hash_texts
 from support.examples import window_sampler
 

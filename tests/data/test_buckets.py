@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import oracles
 from rails_ray.data.buckets import BucketBatch, BucketSampler, positives_of
-from rails_ray.data.dataset import ItemLists
+from rails_ray.data.queries import ItemLists
 from rails_ray.encoders.solar import Vectors
 
 BUCKETS = np.array([2, 0, 2, 1], dtype=np.int32)

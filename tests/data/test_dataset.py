@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rails_ray.data.dataset import DenseRows, Inputs, ItemLists, Queries, SparseRows, Texts
+from rails_ray.data.dataset import Texts
+from rails_ray.data.queries import DenseRows, Inputs, ItemLists, Queries, SparseRows
 
 LISTS = st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=6)
 

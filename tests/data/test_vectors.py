@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rails_ray.data.corpus import item_inputs
-from rails_ray.data.dataset import DenseRows
 from rails_ray.data.forms import vectors_of_items
+from rails_ray.data.queries import DenseRows
 from rails_ray.data.sources import Sources
 from rails_ray.data.vectors import as_column
 from support.examples import write_vector_data

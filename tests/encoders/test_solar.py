@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import oracles
-from rails_ray.data.dataset import SparseRows
+from rails_ray.data.queries import SparseRows
 from rails_ray.encoders.character_ngrams import hash_texts
 from rails_ray.encoders.solar import NUM_TOKENS, Chunk, ChunksConfig, chunk_seed
 from rails_ray.models.solar import Solar

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 import oracles
 from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.cutoffs.distributions import UNIFORM, BetaDistribution
-from rails_ray.data.dataset import ItemLists, Queries
+from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.evaluation.agreement import recall_at_k
 from rails_ray.evaluation.metrics import hit_rate, list_quality, mean_reciprocal_rank
 from rails_ray.evaluation.ranking import NOT_FOUND, encode_items, rank_all, rank_of_best

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import oracles
 from rails_ray.data.buckets import positives_of
-from rails_ray.data.dataset import ItemLists
+from rails_ray.data.queries import ItemLists
 from rails_ray.losses.bucket_cross_entropy import Positives, bucket_cross_entropy, sampled_bucket_cross_entropy
 
 BUCKETS = [3, 0, 3, 1, 4, 2]  # of six items

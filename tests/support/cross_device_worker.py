@@ -14,8 +14,9 @@ from rails_ray.collectives.gather import gather_constants
 from rails_ray.collectives.group import device, num_workers, rank
 from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.config import RunConfig
-from rails_ray.data.dataset import ItemLists, Queries, Texts
+from rails_ray.data.dataset import Texts
 from rails_ray.data.in_batch import InBatchSampler
+from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.encoders.text import TransformerConfig
 from rails_ray.losses.mutual_information import mutual_information
 from rails_ray.losses.negatives import Relevance, are_copies, roles_among_copies

@@ -25,7 +25,8 @@ from rails_ray.config.bm25 import Bm25Config
 from rails_ray.config.dual_encoder import DualEncoderConfig, UniformNegatives
 from rails_ray.config.solar import SolarConfig
 from rails_ray.data.batch import PairSampler, WindowSampler
-from rails_ray.data.dataset import ItemLists, Queries, Texts
+from rails_ray.data.dataset import Texts
+from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.data.vectors import as_column
 from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.encoders.sasrec import SasrecConfig

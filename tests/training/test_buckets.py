@@ -7,7 +7,7 @@ import torch
 
 import oracles
 from rails_ray.data.buckets import BucketBatch, BucketSampler, positives_of
-from rails_ray.data.dataset import ItemLists, SparseRows
+from rails_ray.data.queries import ItemLists, SparseRows
 from rails_ray.encoders.solar import Chunk, ChunksConfig, Vectors
 from rails_ray.losses.bucket_cross_entropy import bucket_cross_entropy
 from rails_ray.models.solar import Solar

@@ -17,13 +17,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from rails_ray.data.corpus import Corpus
-from rails_ray.data.dataset import DataSet, Inputs
+from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms.features import FeaturesForm
 from rails_ray.data.forms.fields import FieldDefinition
 from rails_ray.data.forms.history import HistoryForm
 from rails_ray.data.forms.text import TextForm
 from rails_ray.data.forms.vector import VectorForm
 from rails_ray.data.packaged import Packaged
+from rails_ray.data.queries import Inputs
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model

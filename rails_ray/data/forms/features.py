@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from rails_ray.data.corpus import Corpus
-from rails_ray.data.dataset import DataSet, SparseRows
+from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import numbers
 from rails_ray.data.forms.fields import (
     LARGEST_INTEGER,
@@ -16,6 +16,7 @@ from rails_ray.data.forms.fields import (
     FieldDefinition,
     Finite,
 )
+from rails_ray.data.queries import SparseRows
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model

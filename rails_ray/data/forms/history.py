@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rails_ray.data.corpus import Corpus, ListedItems
-from rails_ray.data.dataset import DataSet, ItemLists, Queries, Texts
+from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.forms.fields import FieldDefinition, IdField, shortened
+from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model

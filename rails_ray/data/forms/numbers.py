@@ -24,7 +24,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rails_ray.data.corpus import Corpus, ItemFiles
-from rails_ray.data.dataset import DataSet, DenseRows, SparseRows, Texts
+from rails_ray.data.dataset import DataSet, Texts
+from rails_ray.data.queries import DenseRows, SparseRows
 from rails_ray.data.relevance import by_split
 from rails_ray.data.sources import Sources
 from rails_ray.data.vectors import VECTOR, Shape, as_column, check_numbers, finite, mapped, row_of, vectors_of

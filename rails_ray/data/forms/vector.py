@@ -8,9 +8,10 @@ import numpy as np
 from pydantic import Field
 
 from rails_ray.data.corpus import Corpus
-from rails_ray.data.dataset import DataSet, DenseRows
+from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import numbers
 from rails_ray.data.forms.fields import FieldDefinition, Finite, check_embedding
+from rails_ray.data.queries import DenseRows
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from rails_ray.data.dataset import SPLITS
+from rails_ray.data.queries import SPLITS
 from rails_ray.data.sources import Sources
 from rails_ray.data.vector_files.formats import open_lists, open_vectors, write_vectors
 from rails_ray.data.vector_files.parquet import VECTOR, open_table

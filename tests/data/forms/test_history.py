@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
-from rails_ray.data.dataset import ItemLists
 from rails_ray.data.forms import history as history_form
 from rails_ray.data.forms.history import HistoryForm, SequenceData
+from rails_ray.data.queries import ItemLists
 from rails_ray.data.sources import Sources
 from rails_ray.errors import NotFoundError
 from rails_ray.storage import parquet

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rails_ray.data.dataset import SPLITS, DataSet, DenseRows, SparseRows
+from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import numbers
+from rails_ray.data.queries import SPLITS, DenseRows, SparseRows
 from rails_ray.data.sources import Sources
 from rails_ray.errors import NotFoundError
 from support.examples import real_data

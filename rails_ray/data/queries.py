@@ -1,0 +1,201 @@
+"""Queries of a split: what they ask, in arrays, and the items that answer them. Imports numpy alone.
+
+Axes: Q queries, M items of all lists together, D width of a vector.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+SPLITS = ("train", "valid", "test")
+
+
+@runtime_checkable
+class Inputs(Protocol):
+    """What queries ask, one after the other."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> Any: ...
+
+    def take(self, numbers: NDArray[np.integer] | slice) -> "Inputs":
+        """Some of the queries, in the order of `numbers`."""
+
+    def in_corpus(self, rows: NDArray[np.int64]) -> "Inputs":
+        """The same, asked of a corpus that has `rows[row]` in place of each item row, or -1 where it lacks the item."""
+
+    def digest(self) -> str:
+        """The sha256 of all queries."""
+
+
+@dataclass(frozen=True)
+class ItemLists:
+    """A list of item rows per query: list i is rows[starts[i] : starts[i + 1]]."""
+
+    starts: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+    @staticmethod
+    def of(lists: Sequence[Sequence[int] | NDArray[np.int64]]) -> "ItemLists":
+        starts = np.concatenate([[0], np.cumsum([len(line) for line in lists], dtype=np.int64)])
+        return ItemLists(
+            starts, np.concatenate([np.asarray(line, np.int64) for line in lists] or [np.empty(0, np.int64)])
+        )
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, number: int) -> NDArray[np.int64]:
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        return self.rows[self.starts[number] : self.starts[number + 1]]
+
+    def __iter__(self) -> Iterator[NDArray[np.int64]]:
+        return (self[number] for number in range(len(self)))
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.diff(self.starts)
+
+    def take(self, numbers: NDArray[np.integer] | slice) -> "ItemLists":
+        """Some of the lists, in the order of `numbers`."""
+        starts, places = _taken(self.starts, numbers)
+        return ItemLists(starts, self.rows[places])
+
+    def renamed(self, rows: NDArray[np.int64]) -> "ItemLists":
+        """The same lists with `rows[row]` in place of each row."""
+        return ItemLists(self.starts, rows[self.rows])
+
+    def without(self, row: int) -> "ItemLists":
+        """The same lists less one row."""
+        is_kept = self.rows != row
+        return ItemLists(np.concatenate([[0], np.cumsum(is_kept)])[self.starts], self.rows[is_kept])
+
+    def in_corpus(self, rows: NDArray[np.int64]) -> "ItemLists":
+        """Items that the other corpus lacks are left out."""
+        return self.renamed(rows).without(-1)
+
+    def digest(self) -> str:
+        return digest_of(self.starts, self.rows)
+
+
+@dataclass(frozen=True)
+class SparseRows:
+    """Numbered features of queries: query i has the ones at starts[i] : starts[i + 1], each once.
+
+    width: how many features there can be; all indices are below it.
+    """
+
+    starts: NDArray[np.int64]
+    indices: NDArray[np.int64]
+    values: NDArray[np.float32]
+    width: int
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Indices and values of a query."""
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        own = slice(self.starts[number], self.starts[number + 1])
+        return self.indices[own], self.values[own]
+
+    def take(self, numbers: NDArray[np.integer] | slice) -> "SparseRows":
+        """Some of the queries, in the order of `numbers`."""
+        starts, places = _taken(self.starts, numbers)
+        return SparseRows(starts, self.indices[places], self.values[places], self.width)
+
+    def in_corpus(self, rows: NDArray[np.int64]) -> "SparseRows":
+        return self
+
+    def digest(self) -> str:
+        return digest_of(self.starts, self.indices, self.values)
+
+
+@dataclass(frozen=True)
+class DenseRows:
+    """Queries or items that are vectors [Q, D], or several vectors each [Q, P, D]."""
+
+    values: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, number: int) -> NDArray[np.float32]:
+        vector: NDArray[np.float32] = self.values[number]
+        return vector
+
+    @property
+    def width(self) -> int:
+        """D."""
+        width: int = self.values.shape[-1]
+        return width
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.float32]:
+        return np.array(self.values, dtype=dtype, copy=copy)
+
+    def take(self, numbers: NDArray[np.integer] | slice) -> "DenseRows":
+        """Some of the queries, in the order of `numbers`."""
+        return DenseRows(self.values[numbers])
+
+    def in_corpus(self, rows: NDArray[np.int64]) -> "DenseRows":
+        return self
+
+    def digest(self) -> str:
+        return digest_of(self.values)
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Queries of one split.
+
+    inputs: what the query encoder reads: texts, histories as item rows in time order, features, or vectors.
+    relevant: the items that answer each query. A row beyond the corpus is an item that it lacks and no search finds.
+    seen: items that a query's answer must not hold; None if there are none.
+    """
+
+    inputs: Inputs
+    relevant: ItemLists
+    seen: ItemLists | None = None
+
+    def __len__(self) -> int:
+        return len(self.relevant)
+
+    def head(self, num_queries: int) -> "Queries":
+        """The first queries."""
+        first = slice(num_queries)
+        return Queries(self.inputs.take(first), self.relevant.take(first), self.seen and self.seen.take(first))
+
+    def in_corpus(self, rows: NDArray[np.int64], num_items: int) -> "Queries":
+        """The same queries, asked of another corpus: an earlier version of this one, say.
+
+        Relevant items that it lacks become row `num_items`, which no search finds; histories leave them out.
+
+        Args:
+            rows: row of each item in the other corpus, or -1 where it lacks the item.
+            num_items: size of the other corpus.
+        """
+        relevant = self.relevant.renamed(np.where(rows < 0, num_items, rows))
+        return Queries(self.inputs.in_corpus(rows), relevant, self.seen and self.seen.in_corpus(rows))
+
+
+def digest_of(*arrays: NDArray[Any]) -> str:
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(np.ascontiguousarray(array).data)
+    return found.hexdigest()
+
+
+def _taken(
+    starts: NDArray[np.int64], numbers: NDArray[np.integer] | slice
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The starts of some lists, put one after the other, and where their entries are now."""
+    lengths = np.diff(starts)[numbers]
+    taken = np.concatenate([[0], np.cumsum(lengths)])
+    within = np.arange(taken[-1]) - np.repeat(taken[:-1], lengths)
+    return taken, np.repeat(starts[:-1][numbers], lengths) + within
