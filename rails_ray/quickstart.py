@@ -11,6 +11,7 @@ from rails_ray.build.data import read_data
 from rails_ray.build.version import version_config, version_family, version_items, version_model
 from rails_ray.config import RunConfig
 from rails_ray.data import emoji
+from rails_ray.data.dataset import Texts
 from rails_ray.evaluation.agreement import recall_at_k
 from rails_ray.evaluation.calibrating import CalibrationReport
 from rails_ray.evaluation.ranking import query_batches
@@ -136,7 +137,7 @@ def _served_recall(url: str, storage: str, manifest: Manifest) -> dict[str, floa
     items = version_items(store, manifest)
     data = read_data(version_config(store, manifest), store)
     texts = data.queries["test"].head(NUM_COMPARED).inputs
-    assert isinstance(texts, list)
+    assert isinstance(texts, Texts)
     searchable = version_family(store, manifest).searchable(model.similarity, items.state)
     expected = [
         [items.item_ids[row] for row in rows]
