@@ -39,7 +39,6 @@ class FlatConfig:
 def untrained(config: FlatConfig, width: int) -> Any:
     """FAISS's index, of which only a storage in 8 bits is to be trained."""
     faiss = faiss_library()
-
     if config.storage == "fp32":
         return faiss.IndexFlatIP(width)
     return faiss.IndexScalarQuantizer(width, scalar_quantizer(config.storage), faiss.METRIC_INNER_PRODUCT)
@@ -48,7 +47,6 @@ def untrained(config: FlatConfig, width: int) -> Any:
 def scalar_quantizer(storage: Storage) -> Any:
     """FAISS's name of a storage other than fp32."""
     faiss = faiss_library()
-
     return {"fp16": faiss.ScalarQuantizer.QT_fp16, "sq8": faiss.ScalarQuantizer.QT_8bit}[storage]
 
 

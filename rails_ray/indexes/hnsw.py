@@ -45,7 +45,6 @@ class HnswConfig:
 def untrained(config: HnswConfig, width: int) -> Any:
     """FAISS's index, of which only a storage in 8 bits is to be trained."""
     faiss = faiss_library()
-
     metric = faiss.METRIC_INNER_PRODUCT
     if config.storage == "fp32":
         index = faiss.IndexHNSWFlat(width, config.M, metric)
@@ -66,7 +65,6 @@ class Graph:
     def ask(self, queries: Floats, probing: Probing) -> Asked:
         """FAISS counts the items that it scores for all threads together, so that only those it returns are known."""
         faiss = faiss_library()
-
         index, ef_search = self.index, probing.ef_search or EF_SEARCH
 
         def best(lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:

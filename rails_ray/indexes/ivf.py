@@ -56,7 +56,6 @@ def num_lists(nlist: int, num_items: int, num_points: int) -> int:
 def untrained(config: IvfConfig, width: int, nlist: int, seed: int) -> Any:
     """FAISS's index, which k-means with `seed` is to train."""
     faiss = faiss_library()
-
     centroids, metric = faiss.IndexFlatIP(width), faiss.METRIC_INNER_PRODUCT
     if config.storage == "fp32":
         index = faiss.IndexIVFFlat(centroids, width, nlist, metric)
@@ -87,7 +86,6 @@ class Lists:
             ValueError: if there are fewer lists than nprobe.
         """
         faiss = faiss_library()
-
         index, nlist = self.index, self.index.nlist
         nprobe = probing.nprobe or max(round(math.sqrt(nlist)), 1)  # pgvector's README: "a good place to start"
         if nprobe > nlist:
