@@ -261,9 +261,7 @@ class DualEncoderFamily(Family):
 
     def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> DualEncoder:
         [(_, data)] = weights
-        stored = self.model().eval()
-        state.load(stored, data)
-        return stored
+        return state.loaded(self.model, data).eval()
 
     def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> MixtureOfLogits | DotProduct:
         """Without the encoder, which may be large; a dot product has no weights at all."""

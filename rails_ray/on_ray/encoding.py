@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import chain
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -182,7 +181,8 @@ def encode(
         planned,
         run=run,
         query=corpus.query,
-        files=chain([(manifest.CONFIG, config_json)], runs.weights(store, found), corpus.files.items()),
+        files={manifest.CONFIG: config_json, **corpus.files}.items(),
+        weights_sha256=found.weights_sha256,
         cutoff_mass=found.cutoff_mass,
         indexes_of=lambda encoded: indexing.build(store, encoded, config_json),
     )

@@ -54,6 +54,9 @@ class Files(Protocol):
 
     def write(self, path: str, data: bytes) -> None: ...
 
+    def copy(self, source: str, target: str) -> int | None:
+        """Write the bytes of one file to another; returns how many, None if there is no such file."""
+
     def create(self, path: str, data: bytes) -> bool:
         """Write unless the file exists; returns whether it was written."""
 
@@ -131,6 +134,17 @@ class Storage:
 
     def write(self, path: str, data: bytes) -> None:
         self.files.write(_to_file(path), data)
+
+    def copy(self, source: str, target: str) -> int:
+        """Write the bytes of one file to another, without reading them here. Returns how many they are.
+
+        Raises:
+            NotFoundError: if there is no such file.
+        """
+        size = self.files.copy(_to_file(source), _to_file(target))
+        if size is None:
+            raise self._missing(source)
+        return size
 
     def create(self, path: str, data: bytes) -> None:
         """Write a new file.

@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import io
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,6 +64,21 @@ class LocalFiles:
         with self._told("take the file", path), self._part(path, data) as part:
             part.replace(self._root / path)
 
+    def copy(self, source: str, target: str) -> int | None:
+        origin = self._root / source
+        with self._told("copy the file", source), self._hidden(target) as part:
+            try:
+                part.hardlink_to(origin)  # safe to share: files are replaced, never changed
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            except OSError:  # a file system without links
+                shutil.copyfile(origin, part)
+                with part.open("rb+") as file:
+                    os.fsync(file.fileno())
+            size = part.stat().st_size
+            part.replace(self._root / target)
+            return size
+
     def create(self, path: str, data: bytes) -> bool:
         with self._told("take the file", path), self._part(path, data) as part:
             try:
@@ -104,14 +120,20 @@ class LocalFiles:
     @contextmanager
     def _part(self, path: str, data: bytes) -> Iterator[Path]:
         """A hidden file with the bytes, flushed to disk, in the folder of `path`."""
-        target = self._root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-        try:
+        with self._hidden(path) as part:
             with part.open("wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
+            yield part
+
+    @contextmanager
+    def _hidden(self, path: str) -> Iterator[Path]:
+        """The path of a hidden file, still to be made, in the folder of `path`."""
+        target = self._root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        try:
             yield part
         finally:
             part.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ unless that exists. Interrupted encoding resumes with the parts that have no rec
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -24,6 +24,7 @@ from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import NAME, Storage
 from rails_ray.storage.manifest import (
     Encoded,
+    FileEntry,
     IndexEntry,
     PartEntry,
     describe,
@@ -202,6 +203,7 @@ def finish(
     query: dict[str, str],
     files: Iterable[tuple[str, bytes]],
     cutoff_mass: float | None,
+    weights_sha256: Mapping[str, str] = {},
     indexes_of: Callable[[Encoded], list[IndexEntry]] = lambda encoded: [],
 ) -> Encoded:
     """Write the files beside the parts, and the record of the version, which can then be published.
@@ -209,12 +211,19 @@ def finish(
     Args:
         query, cutoff_mass: as in `Encoded`.
         files: names and contents; memory holds one at a time.
+        weights_sha256: sha256 of each file of the run's folder to copy, by its path; storage copies them by itself.
         indexes_of: gives the indexes of all shards, from all the rest.
 
     Raises:
         DamagedError: if a part has no record, or stores its items differently from the others.
+        NotFoundError: if the run lacks a file.
     """
-    beside = []
+    beside = [
+        FileEntry(
+            path=path, size_bytes=storage.copy(f"runs/{run}/{path}", f"{folder_of(version)}/{path}"), sha256=sha256
+        )
+        for path, sha256 in weights_sha256.items()
+    ]
     for name, content in files:
         storage.write(f"{folder_of(version)}/{name}", content)
         beside.append(describe(name, content))

@@ -110,6 +110,10 @@ class S3Files:
     def write(self, path: str, data: bytes) -> None:
         self._run(self._put, path, data)
 
+    def copy(self, source: str, target: str) -> int | None:
+        size: int | None = self._run(self._copy, source, target)
+        return size
+
     def create(self, path: str, data: bytes) -> bool:
         return bool(self._run(self._put, path, data, {"IfNoneMatch": "*"}))
 
@@ -236,6 +240,16 @@ class S3Files:
                     raise
                 await asyncio.sleep(0.1 * 2**attempt)
         return False
+
+    async def _copy(self, source: str, target: str) -> int | None:
+        client = await self._client()
+        found = await self._head(source)
+        if found is None:
+            return None
+        size, tag = found
+        origin = {"Bucket": self._bucket, "Key": self._key(source)}
+        await client.copy_object(Bucket=self._bucket, Key=self._key(target), CopySource=origin, CopySourceIfMatch=tag)
+        return size
 
     async def _delete(self, path: str) -> None:
         client = await self._client()

@@ -82,6 +82,35 @@ def test_large_files(storage: Storage) -> None:
     assert storage.read("large") == data
 
 
+def test_a_copy_stays_when_its_source_changes(storage: Storage) -> None:
+    storage.write("a/b", b"12")
+    storage.write("c/d", b"before")
+    assert storage.copy("a/b", "c/d") == storage.copy("a/b", "c/e") == storage.copy("a/b", "c/e") == 2
+    storage.write("a/b", b"3")
+    assert [storage.read(path) for path in ("a/b", "c/d", "c/e")] == [b"3", b"12", b"12"]
+    storage.delete("a/b")
+    assert storage.read("c/d") == b"12"
+    assert storage.list("c") == ["d", "e"]
+    for missing in ("a/b", "c/d/e"):
+        with pytest.raises(NotFoundError, match=f"{missing} must exist, got no such file"):
+            storage.copy(missing, "c/f")
+    assert storage.list("c") == ["d", "e"]
+
+
+def test_a_file_system_without_links_copies_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    storage = Storage(str(tmp_path))
+    storage.write("a", b"12")
+    assert storage.copy("a", "b/c") == 2
+    assert storage.read("b/c") == b"12"
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["c"]
+    with pytest.raises(StorageError, match=r"storage must copy the file .*/a, got: .*"):
+        storage.copy("a", "b")
+
+
 def test_a_file_is_created_once(storage: Storage) -> None:
     storage.create("a/b", b"1")
     with pytest.raises(ConflictError, match=r"a/b must not exist yet, got a file that someone else wrote first"):

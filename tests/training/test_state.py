@@ -50,3 +50,24 @@ def test_weights_of_another_model() -> None:
 def test_weights_that_are_none() -> None:
     with pytest.raises(ValueError, match="weights must be safetensors, got: "):
         family(small_config()).trained_model([("model.safetensors", b"PK\x03\x04 a pickle, perhaps")])
+
+
+class Scaled(torch.nn.Module):
+    """A look-up with a buffer that is not stored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = torch.nn.Embedding(3, 2)
+        self.register_buffer("scale", torch.full((2,), 7.0), persistent=False)
+
+
+def test_a_module_takes_stored_weights_and_makes_the_rest_itself() -> None:
+    stored = Scaled()
+    before = torch.get_rng_state()
+    loaded = state.loaded(Scaled, state.to_bytes(stored))
+    assert torch.equal(loaded.rows.weight, stored.rows.weight)
+    assert loaded.rows.weight.requires_grad
+    assert torch.equal(loaded.scale, stored.scale)
+    assert torch.equal(torch.get_rng_state(), before)  # nothing was initialised
+    with pytest.raises(ValueError, match="weights must fit a model of this config"):
+        state.loaded(Scaled, state.to_bytes(torch.nn.Embedding(3, 2)))
