@@ -11,7 +11,6 @@ from rails_ray.cutoffs.distributions import BetaDistribution
 from rails_ray.cutoffs.offers import Offers
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.forms import FORMS, QueryForm
-from rails_ray.evaluation.report import validate
 from rails_ray.indexes import VectorIndex
 from rails_ray.models.bm25 import Bm25Model
 from rails_ray.retrieval.bm25 import ByTerms
@@ -86,8 +85,7 @@ class Bm25Piece:
         model.fit(_texts(read))
 
         def report(progress: Progress) -> dict[str, Any]:
-            items = self.family.run_items(given.storage, given.run, model, read)
-            return validate(model, items, read.queries["valid"], None).to_dict()
+            return self.family.validation(given.storage, given.run, model, read).to_dict()
 
         return Prepared(module=model, report=report, steps=None)
 

@@ -14,13 +14,18 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
 
 
-def read_data(config: RunConfig, storage: Storage) -> DataSet:
+def read_data(config: RunConfig, storage: Storage, needs_queries: bool | None = None) -> DataSet:
     """The data set of a run: a user's tables, or packaged ones, which are written to storage the first time.
+
+    Args:
+        needs_queries: whether there must be queries; by default if the run trains.
 
     Raises:
         NotFoundError, ValueError: as `QueryForm.read`.
     """
-    return family(config).form.read(sources(config, storage))
+    own = family(config)
+    needed = own.trains if needs_queries is None else needs_queries
+    return own.form.read(sources(config, storage), needed)
 
 
 def read_corpus(config: RunConfig, storage: Storage) -> Corpus:

@@ -193,7 +193,7 @@ class DualEncoderFamily(Family):
     def report(self, model: Model, item_features: Any, held_out: Queries) -> Report:
         """The report on held-out queries over items with these features, cut off by mass if the run trains tau_q."""
         distribution = self.offers.distribution() if self.offers.has_trained_temperature else None
-        return validate(model, encode_items(model, item_features), held_out, distribution)
+        return validate(model, partial(encode_items, model, item_features), held_out, distribution)
 
     def item_encoder(
         self, storage: Storage, folder: str, weights: Iterable[tuple[str, bytes]], device: str

@@ -6,6 +6,7 @@ other families override them.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -86,6 +87,11 @@ class Family(ABC):
     def pieces(self) -> Sequence[Piece]:
         """What a run trains; a piece stands behind the pieces that it comes after."""
 
+    @property
+    def trains(self) -> bool:
+        """Whether any piece takes steps; if none does, a run can do without queries."""
+        return any(piece.training is not None for piece in self.pieces())
+
     def begin(self, read: DataSet) -> Callable[[Storage, str], None]:
         """Decide what a run fixes before it trains. The result is a function that stores it in the run's folder, once.
 
@@ -98,7 +104,8 @@ class Family(ABC):
         """The report on the validation queries of a run's model, all pieces together; cut off by mass if the run
         trains tau_q."""
         distribution = self.offers.distribution() if self.offers.has_trained_temperature else None
-        return validate(model, self.run_items(storage, run, model, read), read.queries["valid"], distribution)
+        items = partial(self.run_items, storage, run, model, read)
+        return validate(model, items, read.queries["valid"], distribution)
 
     @abstractmethod
     def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> Model:

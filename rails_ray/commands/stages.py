@@ -1,7 +1,7 @@
 """The stages as commands: train, encode, publish, evaluate, calibrate; quickstart and pipeline run several."""
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -110,11 +110,13 @@ class Train(OfRecipe):
                 on_progress=on_progress,
             )
         _show_pieces(run.name, run.training)
-        hit_rate = run.validation["hit_rate"]
-        out.print(
-            f"run {run.name}: validation hit rate@1 {hit_rate['1']:.4f}, hit rate@10 {hit_rate['10']:.4f}, "
-            f"MRR {run.validation['mrr']:.4f}, {run.training['seconds']:.0f} s of training"
-        )
+        hit_rate, measured = run.validation["hit_rate"], "no queries to measure it with"
+        if hit_rate:
+            measured = (
+                f"validation hit rate@1 {hit_rate['1']:.4f}, hit rate@10 {hit_rate['10']:.4f}, "
+                f"MRR {run.validation['mrr']:.4f}"
+            )
+        out.print(f"run {run.name}: {measured}, {run.training['seconds']:.0f} s of training")
         say_next(f"rails-ray encode --run {run.name}", self.storage)
         return {
             "run": run.name,
@@ -129,7 +131,9 @@ class Encode(Stored):
     """Encode a run's items into an index version. `rails-ray publish` then makes it ready to serve.
 
     Args:
-        run_name: A run that `rails-ray train` made.
+        run_name: A run that `rails-ray train` made. With --recipe: a name for the new run.
+        recipe: A recipe that trains nothing, vector-cosine or baseline-bm25, in place of a run; the data need no
+            queries.
         version: Name of the version. Give the name of an unfinished version to resume it. If left out: the run's name
             and the time.
         shards: Parts of the corpus that are searched in parallel.
@@ -154,7 +158,8 @@ class Encode(Stored):
         min_chunks: Fewest trained chunks of SOLAR to accept. If left out: all.
     """
 
-    run_name: Annotated[str, tyro.conf.arg(name="run")]
+    run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
+    recipe: str | None = None
     version: str | None = None
     shards: int = 2
     shard_by: Literal["position", "hash"] = "position"
@@ -179,11 +184,15 @@ class Encode(Stored):
         from rails_ray.on_ray.cluster import cluster
         from rails_ray.storage.filesystem import timed_name
 
-        version = self.version or timed_name(self.run_name)
+        run_config = self.untrained()
+        run = self.run_name or timed_name(f"{self.recipe}")
+        version = self.version or (timed_name(run) if self.run_name else run)
         with rendering.bar(out, f"encode {version}") as on_progress, cluster(self.workers + 2):
+            if run_config is not None:
+                on_ray.train(run_config, self.storage, run=run, num_workers=1)
             encoded = on_ray.encode(
                 self.storage,
-                self.run_name,
+                run,
                 version=version,
                 num_shards=self.shards,
                 shard_by=self.shard_by,
@@ -200,6 +209,26 @@ class Encode(Stored):
         out.print(f"version {encoded.version}: {encoded.num_items} items in {len(encoded.shard_items)} shards{made}")
         say_next(f"rails-ray publish --version {encoded.version}", self.storage)
         return {"version": encoded.version, "num_items": encoded.num_items, "shard_items": encoded.shard_items}
+
+    def untrained(self) -> RunConfig | None:
+        """The config of the run to make, by a recipe that trains nothing; None for a run that there is.
+
+        Raises:
+            ValueError: if neither a run nor a recipe is named, or the recipe trains.
+        """
+        from rails_ray.build import family
+
+        if self.recipe is None:
+            if self.run_name is None:
+                raise ValueError("encode must have --run or --recipe, got neither: name a run, or vector-cosine")
+            return None
+        run_config = by_name(self.recipe)
+        if family(run_config).trains:
+            raise ValueError(
+                f"--recipe must name a recipe that trains nothing, got {self.recipe}: run `rails-ray train "
+                f"{self.recipe}`, then encode its --run"
+            )
+        return replace(run_config, data=_data(self.folder, self.items) or run_config.data)
 
     def stored(self) -> dict[str, Any]:
         """How to store items, where it differs from the run's config."""

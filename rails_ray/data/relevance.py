@@ -43,6 +43,16 @@ def by_split(
     return found
 
 
+def no_queries(inputs: Inputs) -> dict[str, Queries]:
+    """Splits without a query.
+
+    Args:
+        inputs: what no query asks.
+    """
+    none = ItemLists.of([])
+    return {split: Queries(inputs, none) for split in SPLITS}
+
+
 def _splits(queries: Rows) -> NDArray[np.int64]:
     """The number of each query's split."""
     column = queries["split"]

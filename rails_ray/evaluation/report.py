@@ -1,6 +1,7 @@
 """One model on one split: the numbers that a table shows and a JSON file keeps."""
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ HIT_RATES = (1, 10, 50, 200)
 @dataclass(frozen=True)
 class Report:
     """
-    hit_rate: the hit rate by k.
+    hit_rate: the hit rate by k; empty without queries, of which mrr is 0.
     cutoff_mass, lists: the per-query cut-off and what it keeps; None if the model has no trained tau_q.
     coverage: what the version's calibration keeps of the relevant on this split; None if there is no calibration.
     """
@@ -40,12 +41,18 @@ class Report:
         return dataclasses.asdict(self)
 
 
-def validate(model: Model, items: AnyItems, queries: Queries, distribution: ScoreDistribution | None) -> Report:
+def validate(
+    model: Model, encoded: Callable[[], AnyItems], queries: Queries, distribution: ScoreDistribution | None
+) -> Report:
     """The report on the validation split, with the mass that keeps the best lists there.
 
     Args:
+        encoded: gives all items; not called if there is no query.
         distribution: the distribution of a relevant item's score; None if the model has no trained tau_q.
     """
+    if not len(queries):
+        return Report(split="valid", num_queries=0, num_items=0, hit_rate={}, mrr=0.0, cutoff_mass=None, lists=None)
+    items = encoded()
     ranking = rank_all(model, items, queries, min(LONGEST_LIST, len(items)))
     mass = None
     if distribution is not None:

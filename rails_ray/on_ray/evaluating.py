@@ -82,7 +82,7 @@ class VersionQueries:
         model = version_model(store, described)
         stored = version_items(store, described)
         run_config = version_config(store, described)
-        asked = read_data(replace(run_config, data=data or run_config.data), store)
+        asked = read_data(replace(run_config, data=data or run_config.data), store, needs_queries=True)
         rows = np.concatenate([stored.item_ids.rows(block) for block in asked.item_ids.blocks()])
         return VersionQueries(described.version, run_config, model, stored.state, described.cutoff_mass, rows, asked)
 
@@ -98,7 +98,7 @@ def _evaluate(storage: str, run: str | None, version: str | None, split: str, da
         found = runs.read(store, run)
         run_config, cutoff_mass = config.from_json(found.config), found.cutoff_mass
         run_config = replace(run_config, data=data_config or run_config.data)
-        data = read_data(run_config, store)
+        data = read_data(run_config, store, needs_queries=True)
         family(run_config).check_can_be_asked(data)
         model = family(run_config).trained_model(runs.weights(store, found))
         items = family(run_config).run_items(store, run, model, data)

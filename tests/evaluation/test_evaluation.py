@@ -144,7 +144,7 @@ def test_a_list_that_seen_items_leave_too_short_is_filled_up_with_nothing() -> N
     seen = ItemLists.of([[2, 3], [], [0], [0, 2]])
     ranking = rank_all(model, items, Queries(COLOURED.inputs, COLOURED.relevant, seen), 3)
     assert np.isneginf(ranking.scores).sum(axis=1).tolist() == [1, 0, 0, 1]
-    report = validate(model, items, Queries(COLOURED.inputs, COLOURED.relevant, seen), distribution=BETA)
+    report = validate(model, lambda: items, Queries(COLOURED.inputs, COLOURED.relevant, seen), distribution=BETA)
     assert report.lists is not None
     assert report.lists.num_kept[2] <= 4
 
@@ -159,13 +159,13 @@ def test_a_glance_is_the_mean_reciprocal_rank() -> None:
 def test_validation_chooses_the_mass_that_evaluation_applies() -> None:
     model = DualEncoderFamily.of(small_config()).model().eval()
     items = encode_items(model, model.item_features(THINGS))
-    chosen = validate(model, items, COLOURED, distribution=BETA)
+    chosen = validate(model, lambda: items, COLOURED, distribution=BETA)
     assert chosen.cutoff_mass is not None
     assert chosen.lists is not None
     again = evaluate(model, items, COLOURED, "test", chosen.cutoff_mass, BETA)
     assert again.lists == chosen.lists
     assert again.hit_rate == chosen.hit_rate
-    none = validate(model, items, COLOURED, distribution=None)
+    none = validate(model, lambda: items, COLOURED, distribution=None)
     assert none.cutoff_mass is None
     assert none.lists is None
 

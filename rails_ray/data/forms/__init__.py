@@ -69,8 +69,11 @@ class QueryForm(Protocol):
     def packaged(self) -> Packaged | None:
         """The data set that comes with the package; None if there is none."""
 
-    def read(self, sources: Sources) -> DataSet:
+    def read(self, sources: Sources, needs_queries: bool = True) -> DataSet:
         """Read and check the tables of a data set.
+
+        Args:
+            needs_queries: whether the table of queries must be there; without it no split has a query.
 
         Raises:
             NotFoundError: if a table is not there.

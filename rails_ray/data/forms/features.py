@@ -41,8 +41,8 @@ class FeaturesForm:
     tables = numbers.TABLES
     packaged = None
 
-    def read(self, sources: Sources) -> DataSet:
-        return numbers.read(sources)
+    def read(self, sources: Sources, needs_queries: bool = True) -> DataSet:
+        return numbers.read(sources, needs_queries=needs_queries)
 
     def corpus(self, sources: Sources) -> Corpus:
         return numbers.corpus(sources, {"features": "map<int64, float>"})

@@ -64,7 +64,7 @@ class HistoryForm:
     tables = "items and interactions"
     packaged = None
 
-    def read(self, sources: Sources) -> SequenceData:
+    def read(self, sources: Sources, needs_queries: bool = True) -> SequenceData:
         interactions = sources.table("interactions").read({"user_id": ID, "item_id": ID, "position": INTEGER})
         items = sources.table("items").read({"item_id": ID}, optional={"title": TEXT})
         check_distinct(items, "item_id")

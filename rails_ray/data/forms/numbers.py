@@ -25,23 +25,24 @@ from numpy.typing import NDArray
 
 from rails_ray.data.corpus import Corpus, ItemFiles
 from rails_ray.data.dataset import DataSet, Texts
-from rails_ray.data.queries import DenseRows, SparseRows
-from rails_ray.data.relevance import by_split
+from rails_ray.data.queries import DenseRows, Queries, SparseRows
+from rails_ray.data.relevance import by_split, no_queries
 from rails_ray.data.sources import Sources
 from rails_ray.data.vectors import VECTOR, Shape, as_column, check_numbers, finite, mapped, row_of, vectors_of
 from rails_ray.storage.ids import ItemIds
-from rails_ray.storage.tables import ID, INTEGERS, NUMBERS, TEXT, Batch, Table, check_distinct
+from rails_ray.storage.tables import ID, INTEGERS, NUMBERS, TEXT, Batch, Rows, Table, check_distinct
 
 MOST_FEATURES = 2**24  # each has a row of weights in every chunk, 2 KB for a hidden layer of 512
 TABLES = "items, queries and relevance"
 QUERY_COLUMNS = ("feature_indices", "feature_values", "vector")
 
 
-def read(sources: Sources, vector_columns: Sequence[str] = ()) -> DataSet:
+def read(sources: Sources, vector_columns: Sequence[str] = (), needs_queries: bool = True) -> DataSet:
     """Read and check the three tables.
 
     Args:
         vector_columns: columns with the vectors of items, if the model reads any.
+        needs_queries: as in `QueryForm.read`; queries that are not there are as wide as vectors of items.
 
     Raises:
         NotFoundError: if a table is not there.
@@ -50,6 +51,20 @@ def read(sources: Sources, vector_columns: Sequence[str] = ()) -> DataSet:
     found = item_files(sources, ())
     items = found.read()
     check_distinct(items, "item_id")
+    vectors = DenseRows(mapped_vectors(found.table, vector_columns)) if vector_columns else None
+    if needs_queries or sources.has("queries"):
+        asked = _asked(sources, items)
+    else:
+        asked = no_queries(DenseRows(np.empty((0, vectors.width if vectors else 0), dtype=np.float32)))
+    return DataSet(
+        ItemIds(items["item_id"]),
+        np.arange(len(items)) if vectors is None else vectors,
+        asked,
+        titles=Texts(items["title"]) if "title" in items else None,
+    )
+
+
+def _asked(sources: Sources, items: Rows) -> dict[str, Queries]:
     table = sources.table("queries")
     queries = table.read({"query_id": ID, "split": TEXT})
     forms = [name for name in QUERY_COLUMNS if name in table.column_names()]
@@ -63,12 +78,7 @@ def read(sources: Sources, vector_columns: Sequence[str] = ()) -> DataSet:
             f"{queries.name} must have either columns 'feature_indices' and 'feature_values' or a column 'vector', "
             f"got {' and '.join(map(repr, forms)) or 'none of them'}"
         )
-    return DataSet(
-        ItemIds(items["item_id"]),
-        DenseRows(mapped_vectors(found.table, vector_columns)) if vector_columns else np.arange(len(items)),
-        by_split(sources, queries, items, inputs.take),
-        titles=Texts(items["title"]) if "title" in items else None,
-    )
+    return by_split(sources, queries, items, inputs.take)
 
 
 def corpus(

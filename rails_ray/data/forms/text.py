@@ -21,7 +21,7 @@ from rails_ray.data.corpus import Corpus, ItemFiles
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.forms.fields import FieldDefinition, shortened
 from rails_ray.data.packaged import Packaged
-from rails_ray.data.relevance import by_split
+from rails_ray.data.relevance import by_split, no_queries
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
@@ -38,14 +38,18 @@ class TextForm:
     tables = "items, queries and relevance"
     packaged = Packaged("emoji", emoji.tables, ("items", "queries", "relevance"))
 
-    def read(self, sources: Sources) -> DataSet:
+    def read(self, sources: Sources, needs_queries: bool = True) -> DataSet:
         items = _items(sources).read()
         check_distinct(items, "item_id")
-        queries = sources.table("queries").read({"query_id": ID, "text": TEXT, "split": TEXT})
+        if needs_queries or sources.has("queries"):
+            queries = sources.table("queries").read({"query_id": ID, "text": TEXT, "split": TEXT})
+            asked = by_split(sources, queries, items, Texts(queries["text"]).take)
+        else:
+            asked = no_queries(Texts())
         return DataSet(
             ItemIds(items["item_id"]),
             Texts(items["input"]),
-            by_split(sources, queries, items, Texts(queries["text"]).take),
+            asked,
             titles=Texts(items["title"]) if "title" in items else None,
         )
 

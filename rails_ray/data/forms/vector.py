@@ -41,8 +41,8 @@ class VectorForm:
     tables: ClassVar[str] = numbers.TABLES
     packaged: ClassVar[None] = None
 
-    def read(self, sources: Sources) -> DataSet:
-        return numbers.read(sources, self.item_columns)
+    def read(self, sources: Sources, needs_queries: bool = True) -> DataSet:
+        return numbers.read(sources, self.item_columns, needs_queries)
 
     def corpus(self, sources: Sources) -> Corpus:
         return numbers.corpus(sources, {"embedding": "list<float>"}, self.item_columns, self.item_shape)

@@ -1,0 +1,118 @@
+"""Recipes that train nothing: from vectors or texts to a version by one command, with or without queries."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rails_ray import cli, local, on_ray
+from rails_ray.errors import NotFoundError
+from rails_ray.storage import runs
+from rails_ray.storage.filesystem import Storage
+from support.examples import write_text_data, write_vector_data
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
+
+
+def command(*words: object, code: int = 0) -> None:
+    assert cli.main([str(word) for word in words]) == code
+
+
+@pytest.fixture
+def vectors(tmp_path: Path) -> np.ndarray:
+    """Imported from a file, in the folder `data`."""
+    made = np.random.default_rng(0).standard_normal((50, 6)).astype(np.float32)
+    np.save(tmp_path / "v.npy", made)
+    command("index", "import", tmp_path / "v.npy", "--folder", tmp_path / "data")
+    return made
+
+
+def test_vectors_alone_are_encoded_and_searched(
+    vectors: np.ndarray, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    storage = ("--storage", tmp_path / "storage")
+    words = ("encode", "--recipe", "vector-cosine", "--folder", tmp_path / "data", "--version", "v1", *storage)
+    command(*words, "--run", "r")
+    command(*words, "--run", "r")  # finished already
+    command("publish", "--version", "v1", *storage)
+    found = local.open(str(tmp_path / "storage")).search([vectors[7].tolist()], k=3).results[0]
+    lengths = np.linalg.norm(vectors, axis=1)
+    cosines = vectors @ vectors[7] / lengths / lengths[7]
+    best = np.argsort(-cosines)[:3]
+    assert found.items == best.tolist()
+    assert np.allclose(found.scores, cosines[best], atol=1e-6)
+    for measured in ("evaluate", "calibrate"):
+        capfd.readouterr()
+        command(measured, "--version", "v1", *storage, code=1)
+        assert "data/queries.parquet must exist, got no such file" in capfd.readouterr().err
+    command("train", "vector-cosine", "--data.folder", tmp_path / "data", "--run", "r", *storage)
+    assert "run r: no queries to measure it with, 0 s of training" in capfd.readouterr().out
+
+
+@pytest.mark.long
+def test_a_run_and_a_version_without_names_get_the_recipes(vectors: np.ndarray, tmp_path: Path) -> None:
+    store = Storage(str(tmp_path / "storage"))
+    command("encode", "--recipe", "vector-cosine", "--items", tmp_path / "data/items", "--storage", store)
+    [run], [version] = store.list("runs"), store.list("versions")
+    assert run == version
+    assert run.startswith("vector-cosine-")
+    assert runs.read(store, run).validation["num_queries"] == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("recipe", "write", "query"),
+    [("vector-cosine", write_vector_data, [1.0] * 7), ("baseline-bm25", write_text_data, "red")],
+)
+def test_with_queries_it_is_measured(recipe: str, write: Any, query: Any, tmp_path: Path) -> None:
+    storage, data = str(tmp_path / "storage"), write(tmp_path / "data")
+    command("encode", "--recipe", recipe, "--folder", data, "--run", "r", "--version", "v", "--storage", storage)
+    assert 0 < runs.read(Storage(storage), "r").validation["hit_rate"]["10"] <= 1
+    assert on_ray.evaluate(storage, version="v").num_queries > 0
+
+
+@pytest.mark.long
+def test_texts_without_queries(tmp_path: Path) -> None:
+    data, storage = write_text_data(tmp_path / "data"), str(tmp_path / "storage")
+    for table in ("queries", "relevance"):
+        (data / f"{table}.parquet").unlink()
+    command(
+        "encode", "--recipe", "baseline-bm25", "--folder", data, "--run", "r", "--version", "v", "--storage", storage
+    )
+    command("publish", "--version", "v", "--storage", storage)
+    assert local.open(storage).search(["red thing"], k=3).results[0].items
+    with pytest.raises(NotFoundError, match=r"queries\.parquet must exist"):
+        on_ray.evaluate(storage, run="r")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "encode must have --run or --recipe, got neither: name a run, or vector-cosine"),
+        (
+            ["--recipe", "vector-dot"],
+            "--recipe must name a recipe that trains nothing, got vector-dot: run `rails-ray train",
+        ),
+        (["--recipe", "nope"], "recipe must be one of emoji-mol, "),
+        (["--recipe", "vector-cosine"], "recipe vector-cosine needs --data.folder"),
+    ],
+)
+def test_recipes_that_cannot_be_encoded(
+    words: list[str], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command("encode", *words, "--storage", tmp_path, code=cli.EXIT_BAD_ARGUMENT)
+    told = capfd.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_queries_without_relevance_are_told(
+    vectors: np.ndarray, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_vector_data(tmp_path / "other")
+    (tmp_path / "other" / "relevance.parquet").unlink()
+    words = ("encode", "--recipe", "vector-cosine", "--folder", tmp_path / "other", "--storage", tmp_path / "storage")
+    command(*words, code=cli.EXIT_FAILED)
+    assert "other/relevance.parquet must exist, got no such file" in capfd.readouterr().err
