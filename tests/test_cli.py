@@ -85,7 +85,6 @@ def test_a_query_is_no_markup() -> None:
     [
         (["train", "--training.num-steps", "0"], "num_steps must be at least 1, got 0"),
         (["train", "--training.speed", "9"], "--training.speed"),
-        (["encode"], "--run"),
         (["quickstart", "--port", "http"], "http"),
     ],
 )
@@ -149,6 +148,13 @@ def test_an_argument_that_cannot_be_is_told_and_exits_with_2(
             1,
             "must be one of the published ones (none yet), got 'v9'",
         ),
+        (["encode", "--storage", "EMPTY"], 2, "encode must have --run or --recipe, got neither: name a run, or"),
+        (
+            ["encode", "--recipe", "vector-dot", "--storage", "EMPTY"],
+            2,
+            "--recipe must name a recipe that trains nothing, got vector-dot: run `rails-ray train vector-dot`",
+        ),
+        (["encode", "--recipe", "nope", "--storage", "EMPTY"], 2, "recipe must be one of emoji-mol, "),
         (["index", "rollback", "--storage", "EMPTY"], 1, "a version must have been current before to roll back to it"),
         (["index", "verify", "--storage", "EMPTY"], 1, "storage must hold a published version, got none"),
     ],

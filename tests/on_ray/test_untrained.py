@@ -86,28 +86,6 @@ def test_texts_without_queries(tmp_path: Path) -> None:
         on_ray.evaluate(storage, run="r")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "encode must have --run or --recipe, got neither: name a run, or vector-cosine"),
-        (
-            ["--recipe", "vector-dot"],
-            "--recipe must name a recipe that trains nothing, got vector-dot: run `rails-ray train",
-        ),
-        (["--recipe", "nope"], "recipe must be one of emoji-mol, "),
-        (["--recipe", "vector-cosine"], "recipe vector-cosine needs --data.folder"),
-    ],
-)
-def test_recipes_that_cannot_be_encoded(
-    words: list[str], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    command("encode", *words, "--storage", tmp_path, code=cli.EXIT_BAD_ARGUMENT)
-    told = capfd.readouterr().err
-    assert message in told
-    assert told.count("\n") == 1
-    assert not list(tmp_path.iterdir())
-
-
 def test_queries_without_relevance_are_told(
     vectors: np.ndarray, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
