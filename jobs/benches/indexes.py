@@ -1,7 +1,8 @@
 """Indexes: what does each kind and storage find, in what time, and what does our contract cost beside FAISS itself?
 
-Vectors of length 1: clustered ones (1,000,000 x 64), and texts of WordNet and TLDR by `wordllama` (256 numbers), whose
-queries are held-out texts. For each kind and storage, and for several widths of search, the recall of the ten best
+Vectors of length 1: clustered ones (1,000,000 x 64), texts of WordNet and TLDR by `wordllama` (256 numbers), whose
+queries are texts that ask for them, and films of MovieLens-1M by the 64 leading singular vectors of who rated what,
+whose queries are users. For each kind and storage, and for several widths of search, the recall of the ten best
 against a scan, and the time of a batch of 32 queries: through `FaissIndex`, and by calling FAISS directly, in turns.
 hnswlib stands beside them where it is installed.
 
@@ -35,7 +36,7 @@ from rails_ray.indexes.hnsw import HnswConfig
 from rails_ray.indexes.ivf import IvfConfig
 from rails_ray.indexes.probing import Probing
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.tables import TEXT
+from rails_ray.storage.tables import ID, TEXT
 from rails_ray.wanted import Wanted
 
 NUM_QUERIES, K, HITS = 32, 10, 100
@@ -77,6 +78,19 @@ def corpora(arguments: Arguments) -> Iterator[tuple[str, Vectors, Vectors]]:
             texts = [Sources(str(folder)).table(table).read({"text": TEXT})["text"] for table in ("items", "queries")]
             asked = texts[1].take(generator.integers(len(texts[1]), size=NUM_QUERIES))
             yield name, *(unit(pretrained.encode(column.to_pylist())) for column in (texts[0], asked))
+    if (arguments.data / "ml-1m").exists():
+        films, users = factors(arguments.data / "ml-1m")
+        yield "ml-1m", unit(films), unit(users[generator.integers(len(users), size=NUM_QUERIES)])
+
+
+def factors(folder: Path) -> tuple[Vectors, Vectors]:
+    """Films and users by the leading singular vectors of the matrix of ratings."""
+    rated = Sources(str(folder)).table("interactions").read({"user_id": ID, "item_id": ID})
+    users, films = (np.unique(rated[name].to_numpy(), return_inverse=True)[1] for name in ("user_id", "item_id"))
+    ratings = torch.sparse_coo_tensor(np.stack([users, films]), torch.ones(len(users)))
+    torch.manual_seed(0)
+    of_users, sizes, of_films = torch.svd_lowrank(ratings, q=64, niter=4)
+    return (of_films * sizes.sqrt()).numpy(), (of_users * sizes.sqrt()).numpy()
 
 
 def unit(vectors: NDArray[Any]) -> Vectors:

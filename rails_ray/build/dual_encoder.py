@@ -1,6 +1,6 @@
-"""Config -> objects of a dual encoder: models, what trains them and what their scores offer; a part of `build`."""
+"""Config -> objects of a dual encoder: models, and what their scores offer; a part of `build`."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, assert_never
@@ -8,25 +8,22 @@ from typing import Any, assert_never
 import torch
 from torch import Tensor, nn
 
+from rails_ray.build.dual_encoder_training import DualEncoderTraining
 from rails_ray.build.family import NO_INDEXES, Family
 from rails_ray.build.items import ItemEncoder
 from rails_ray.collectives.first import from_first
 from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.config import RunConfig
 from rails_ray.config.dual_encoder import (
-    CrossDeviceNegatives,
     DualEncoderConfig,
     Encoder,
-    InBatchNegatives,
     UniformNegatives,
 )
 from rails_ray.cutoffs.distributions import BetaDistribution, ExpDistribution
 from rails_ray.cutoffs.offers import Offers
-from rails_ray.data.batch import PairSampler, Sampler, WindowSampler, relevance_of
-from rails_ray.data.dataset import DataSet, Texts
+from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import FORMS, QueryForm, vectors_of_items
-from rails_ray.data.in_batch import InBatchSampler
-from rails_ray.data.queries import DenseRows, ItemLists, Queries
+from rails_ray.data.queries import DenseRows, Queries
 from rails_ray.encoders import frozen
 from rails_ray.encoders.components import (
     GivenItems,
@@ -46,11 +43,6 @@ from rails_ray.evaluation.report import Report, validate, validation_mrr
 from rails_ray.indexes import VectorIndex
 from rails_ray.indexes.faiss_index import IndexConfig
 from rails_ray.indexes.flat import FlatConfig
-from rails_ray.losses import ScoreLogit
-from rails_ray.losses.beta_nce import beta_logit
-from rails_ray.losses.exp_nce import exp_logit
-from rails_ray.losses.glas import CoOccurrence
-from rails_ray.losses.sampled_softmax import scaled_logit
 from rails_ray.models import Model
 from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.retrieval.candidates import AVERAGE, component_name, vectors_of
@@ -61,21 +53,8 @@ from rails_ray.similarities.states import AnyItems, ItemState
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
 from rails_ray.training import state
-from rails_ray.training.contrast import Contrast, Gathered, Streamed, WithinBatch
-from rails_ray.training.loop import PRECISIONS, Progress, TrainingConfig
-from rails_ray.training.objectives import (
-    Contrastive,
-    ContrastiveConfig,
-    MaximumLikelihood,
-    MaximumLikelihoodConfig,
-    NoneConfig,
-    Objective,
-    Pointwise,
-    PointwiseConfig,
-)
+from rails_ray.training.loop import Progress, TrainingConfig
 from rails_ray.training.piece import Given, Prepared, Steps
-from rails_ray.training.step import TrainingStep
-from rails_ray.training.terms import Glas, MutualInformation, Term
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 EncoderModule = TwoTower | TextTransformer | Sasrec | Vectors | FrozenText
@@ -84,14 +63,9 @@ WITH_TEMPERATURE = ("beta_nce", "exp_nce")  # losses that train tau_q
 
 
 @dataclass(frozen=True)
-class DualEncoderFamily(Family):
-    """The contract of `Family`.
+class DualEncoderFamily(DualEncoderTraining, Family):
+    """The contract of `Family`."""
 
-    own: this family's part of the config.
-    """
-
-    config: RunConfig
-    own: DualEncoderConfig
     item_state = ItemState
 
     @staticmethod
@@ -298,121 +272,6 @@ class DualEncoderFamily(Family):
                 return DotProduct(self.own.similarity)
             case _:
                 assert_never(self.own.similarity)
-
-    def training_step(self, trained: DualEncoder, mean_over_workers: Callable[[Tensor], Tensor]) -> TrainingStep:
-        """What trains `trained` by the losses of the run."""
-        return TrainingStep(
-            trained,
-            self.objective(),
-            self.contrast(),
-            terms=self.terms(mean_over_workers),
-            encode_size=self.own.encode_size,
-            precision=PRECISIONS[self.config.training.precision],
-        )
-
-    def terms(self, mean_over_workers: Callable[[Tensor], Tensor]) -> list[Term]:
-        """What is added to the loss of the queries."""
-        weights = self.own.terms
-        added = list[Term]()
-        if weights.mutual_information_weight:
-            added.append(MutualInformation(weights.mutual_information_weight, mean_over_workers))
-        if weights.glas_weight:
-            added.append(Glas(weights.glas_weight))
-        return added
-
-    def contrast(self) -> Contrast:
-        """Which items a query is compared with."""
-        match self.own.negatives:
-            case UniformNegatives() | InBatchNegatives():
-                return WithinBatch()
-            case CrossDeviceNegatives(block_size=0):
-                return Gathered()
-            case CrossDeviceNegatives(block_size=block_size):
-                return Streamed(block_size)
-            case _:
-                assert_never(self.own.negatives)
-
-    def objective(self) -> Objective:
-        """What the scores of a batch are trained by; its own initial weights depend on the seed alone."""
-        match self.own.loss:
-            case ContrastiveConfig(pointwise_weight=weight):
-                return Contrastive(self.logit(), weight)
-            case PointwiseConfig():
-                return Pointwise(self.logit())
-            case MaximumLikelihoodConfig():
-                num_query_components, _ = self.similarity().num_components
-                with torch.random.fork_rng(devices=[]):
-                    torch.manual_seed(self.config.seed)
-                    return MaximumLikelihood(num_query_components * self.own.components.width)
-            case NoneConfig():
-                raise AssertionError("a run without a loss takes no step")
-            case _:
-                assert_never(self.own.loss)
-
-    def logit(self) -> ScoreLogit:
-        """The logit of a score that the loss compares; score / tau if the loss has none of its own."""
-        match self.own.loss.kind:
-            case "beta_nce":
-                return beta_logit
-            case "exp_nce":
-                return exp_logit
-            case "sampled_softmax" | "pointwise" | "maximum_likelihood":
-                return partial(scaled_logit, tau=self.own.similarity.temperature)
-            case "none":
-                raise AssertionError("a run without a loss has no logit")
-            case _:
-                assert_never(self.own.loss.kind)
-
-    def learn_tokens(
-        self,
-        built: DualEncoder,
-        read: DataSet,
-        *,
-        is_first: bool = True,
-        from_first: Callable[[Tensor], Tensor] = lambda tokens: tokens,
-    ) -> None:
-        """Let a model whose encoder has tokens learn them from all texts that training sees, before it trains.
-
-        Args:
-            is_first: whether this is the run's first worker; the others take its tokens.
-            from_first: gives the first worker's tensor to every worker.
-        """
-        if not isinstance(built.encoder, TextTransformer):
-            return
-        if is_first:
-            queries = read.queries["train"].inputs
-            assert isinstance(read.item_inputs, Texts)
-            assert isinstance(queries, Texts)
-            built.encoder.learn(read.item_inputs.and_then(queries))
-        built.encoder.set_extra_state(from_first(built.encoder.get_extra_state()))
-
-    def sampler(self, trained: DualEncoder, read: DataSet, rank: int = 0, num_workers: int = 1) -> Sampler:
-        """The training batches of a worker."""
-        queries, negatives = read.queries["train"], self.own.negatives
-        shared: dict[str, Any] = {
-            "batch_size": self.config.training.batch_size,
-            "seed": self.config.seed,
-            "rank": rank,
-            "num_workers": num_workers,
-        }
-        if isinstance(self.own.encoder, SasrecConfig):
-            assert isinstance(queries.inputs, ItemLists)
-            assert isinstance(negatives, UniformNegatives)
-            return WindowSampler(
-                queries.inputs,
-                queries.relevant.rows,
-                num_corpus_items=len(read.item_ids),
-                max_length=self.own.encoder.max_length,
-                num_items=negatives.num_items,
-                **shared,
-            )
-        features = trained.query_features(queries.inputs), trained.item_features(read.item_inputs)
-        if not isinstance(negatives, UniformNegatives):
-            return InBatchSampler(queries, *features, **shared)
-        co_occurrence = None
-        if self.own.terms.glas_weight:
-            co_occurrence = CoOccurrence(relevance_of(queries.relevant), len(read.item_ids))
-        return PairSampler(queries, *features, num_items=negatives.num_items, co_occurrence=co_occurrence, **shared)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from rails_ray.data.dataset import Texts
 from rails_ray.data.queries import DenseRows
 from rails_ray.storage.ids import ColumnDigest, keys_of
-from rails_ray.storage.tables import Batch, Columns, FileRows, Rows, Table, repeated_id
+from rails_ray.storage.rows import Rows, repeated_id
+from rails_ray.storage.tables import Batch, Columns, FileRows, Table
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from rails_ray.data.queries import SPLITS, Inputs, ItemLists, Queries
 from rails_ray.data.sources import Sources
-from rails_ray.storage.tables import ID, Rows, check_distinct, rows_of
+from rails_ray.storage.rows import Rows, check_distinct, rows_of
+from rails_ray.storage.tables import ID
 
 HELD_OUT = 10  # one training query in so many is for validation, if a data set has no such queries
 

@@ -21,7 +21,8 @@ from rails_ray.data.vectors import Shape, vectors_of
 from rails_ray.errors import NotFoundError
 from rails_ray.inspecting.readings import OPTIONAL, USERS, Reading
 from rails_ray.inspecting.tables import Survey
-from rails_ray.storage.tables import ID, Columns, Table, check_distinct, rows_of
+from rails_ray.storage.rows import check_distinct, rows_of
+from rails_ray.storage.tables import ID, Columns, Table
 
 DISTINCT = {"items": "item_id", "queries": "query_id", "users": "user_id"}
 KNOWN = (  # the ids of one table that another must have

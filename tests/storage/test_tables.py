@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rails_ray.errors import NotFoundError, StorageError
-from rails_ray.storage import tables
+from rails_ray.storage import rows, tables
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.local import LocalFiles
-from rails_ray.storage.tables import ID, INTEGER, TEXT, Rows, Table, check_distinct, find, mapped, rows_of
+from rails_ray.storage.rows import Rows, check_distinct, mapped, rows_of
+from rails_ray.storage.tables import ID, INTEGER, TEXT, Table, find
 
 COLUMNS = {"item_id": ID, "text": TEXT}
 
@@ -190,7 +191,7 @@ def test_no_room_for_a_mapped_table(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tables, "_write_all", full)
+    monkeypatch.setattr(rows, "_write_all", full)
     with pytest.raises(
         StorageError, match="must have room for the columns that are read, got: No space left on device"
     ):

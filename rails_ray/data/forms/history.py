@@ -35,7 +35,8 @@ from rails_ray.models import Model
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.manifest import HISTORIES, ITEMS
 from rails_ray.storage.parquet import to_bytes
-from rails_ray.storage.tables import ID, INTEGER, TEXT, Rows, check_distinct, rows_of
+from rails_ray.storage.rows import Rows, check_distinct, rows_of
+from rails_ray.storage.tables import ID, INTEGER, TEXT
 
 HELD_OUT = {"train": 2, "valid": 1, "test": 0}  # last items of a user that a split must not see
 

@@ -30,7 +30,8 @@ from rails_ray.data.relevance import by_split, no_queries
 from rails_ray.data.sources import Sources
 from rails_ray.data.vectors import VECTOR, Shape, as_column, check_numbers, finite, mapped, row_of, vectors_of
 from rails_ray.storage.ids import ItemIds
-from rails_ray.storage.tables import ID, INTEGERS, NUMBERS, TEXT, Batch, Rows, Table, check_distinct
+from rails_ray.storage.rows import Rows, check_distinct
+from rails_ray.storage.tables import ID, INTEGERS, NUMBERS, TEXT, Batch, Table
 
 MOST_FEATURES = 2**24  # each has a row of weights in every chunk, 2 KB for a hidden layer of 512
 TABLES = "items, queries and relevance"

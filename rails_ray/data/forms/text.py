@@ -26,7 +26,8 @@ from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
 from rails_ray.storage.ids import ItemIds
-from rails_ray.storage.tables import ID, TEXT, Batch, check_distinct
+from rails_ray.storage.rows import check_distinct
+from rails_ray.storage.tables import ID, TEXT, Batch
 
 
 class TextForm:

@@ -18,7 +18,8 @@ from rails_ray.data.vector_files.writing import Labelled
 from rails_ray.data.vectors import Shape, as_column, vectors_of
 from rails_ray.storage import tables
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.tables import KINDS, NUMBERS, Batch, Rows, Table, check_distinct
+from rails_ray.storage.rows import Rows, check_distinct
+from rails_ray.storage.tables import KINDS, NUMBERS, Batch, Table
 
 ID_COLUMNS = ("id", "item_id", "query_id")
 VECTOR = "vector"

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rails_ray.storage.tables import ID, KINDS, Rows, check_distinct
+from rails_ray.storage.rows import Rows, check_distinct
+from rails_ray.storage.tables import ID, KINDS
 
 MOST_WIDTH = 65_536  # numbers that a request's `embedding` may have; a header in another byte order says far more
 BLOCK_ROWS, BLOCK_BYTES = 65_536, 2**23  # of a block, unless the caller wants another

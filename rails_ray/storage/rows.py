@@ -1,0 +1,120 @@
+"""A table that was read whole: where each row stands, whether ids are distinct, ids that name rows of another table.
+
+It lies in a file that is mapped into memory and has no name: what is not in use takes no memory, and processes leave
+nothing behind.
+"""
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rails_ray.errors import StorageError
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What was read of a table.
+
+    files, ends: its files, and the number of rows up to the end of each.
+    """
+
+    table: pa.Table
+    files: tuple[str, ...]
+    ends: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __getitem__(self, column: str) -> pa.ChunkedArray:
+        return self.table[column]
+
+    def __contains__(self, column: str) -> bool:
+        return column in self.table.column_names
+
+    def where(self, row: int) -> tuple[str, int]:
+        """The file of a row, and its place there."""
+        number = int(np.searchsorted(self.ends, row, side="right"))
+        return self.files[number], row - (self.ends[number - 1] if number else 0)
+
+    @property
+    def name(self) -> str:
+        """The table in messages: its file, or its first file."""
+        return self.files[0]
+
+
+def mapped(tables: Iterable[pa.Table]) -> pa.Table:
+    """Tables, one after the other, in a file that is mapped into memory. The types are those of the first.
+
+    Raises:
+        StorageError: if the folder for temporary files has no room.
+        ValueError: if a number does not fit the type of the first table's column.
+    """
+    with tempfile.NamedTemporaryFile(prefix="rails-ray-", suffix=".arrow") as file:
+        try:
+            _write_all(tables, file.name)
+        except OSError as error:
+            raise StorageError(
+                f"{tempfile.gettempdir()} must have room for the columns that are read, got: "
+                f"{error.strerror or error}: free some space, or set TMPDIR to another folder"
+            ) from None
+        return pa.ipc.open_file(pa.memory_map(file.name)).read_all()  # the mapping outlives the file's name
+
+
+def _write_all(tables: Iterable[pa.Table], path: str) -> None:
+    writer: Any = None
+    with pa.OSFile(path, "wb") as sink:
+        for table in tables:
+            if writer is None:
+                schema = table.schema
+                writer = pa.ipc.new_file(sink, schema)
+            try:
+                writer.write_table(table if table.schema == schema else table.cast(schema))
+            except pa.ArrowInvalid as error:
+                raise ValueError(f"all files of a table must have columns of one type, got: {error}") from None
+        if writer is None:
+            raise ValueError("a table must hold at least 1 row, got none that can be read")
+        writer.close()
+
+
+def check_distinct(rows: Rows, column: str) -> None:
+    """Raises:
+    ValueError: if an id occurs in two rows.
+    """
+    counts = pc.value_counts(rows[column])
+    repeated = counts.filter(pc.greater(counts.field("counts"), 1))
+    if len(repeated):
+        value = repeated[0]["values"]
+        _, again, *_ = np.flatnonzero(pc.equal(rows[column], value).to_numpy())
+        raise repeated_id(column, value.as_py(), *rows.where(int(again)))
+
+
+def repeated_id(column: str, value: str | int, file: str, row: int) -> ValueError:
+    """The error for an id that occurs in two rows of a table."""
+    return ValueError(f"column {column!r} of {file} must hold distinct ids, got {value!r} again in row {row}")
+
+
+def rows_of(asked: Rows, known: Rows, column: str) -> NDArray[np.int64]:
+    """The row in `known` of each id in a column of both tables.
+
+    Raises:
+        ValueError: if the ids have another type, or one of them is unknown.
+    """
+    ids, known_ids = asked[column], known[column]
+    if pa.types.is_integer(ids.type) != pa.types.is_integer(known_ids.type):
+        raise ValueError(
+            f"column {column!r} of {asked.name} must be of type {known_ids.type} as in {known.name}, got {ids.type}"
+        )
+    wide = pa.int64() if pa.types.is_integer(known_ids.type) else pa.large_string()  # a narrow type would wrap around
+    found = pc.index_in(ids.cast(wide, safe=False), value_set=known_ids.cast(wide, safe=False))
+    if found.null_count:
+        number = int(np.flatnonzero(found.is_null().to_numpy())[0])
+        file, row = asked.where(number)
+        came = ids[number].as_py()
+        raise ValueError(f"column {column!r} of {file} must be in {known.name}, got {came!r} in row {row}")
+    return np.asarray(found.to_numpy(), dtype=np.int64)
