@@ -1,7 +1,7 @@
 """A million short texts, from a folder to a server: when can it answer, and what does each of its processes hold?
 
-The commands of a user, as processes: `train` (one step of text-mol), `encode` into two shards, `publish`, `serve`. What
-is measured is the time from the start of `serve` to its line "serving at", and the resident memory of each process of
+The commands of a user, as processes: `train` (one step of text-mol, on the first thousand), `encode` all into two
+shards, `publish`, `serve`. What is measured is the time from the start of `serve` to its line "serving at", and the resident memory of each process of
 Ray, once all shards have answered, beside the stored bytes of a shard.
 
     python -m jobs.benches.opening [--num-items 1000000] [--baseline WORKTREE]
@@ -56,10 +56,11 @@ class Arguments:
 def main(arguments: Arguments) -> None:
     record, console = Record("opening"), Console()
     with tempfile.TemporaryDirectory(prefix="rails-ray-opening-") as folder:
-        write(Path(folder) / "data", arguments.num_items)
+        write(Path(folder) / "few", 1000)
+        write(Path(folder) / "all", arguments.num_items)
         for checkout in [*([arguments.baseline] if arguments.baseline else []), ROOT]:
             storage = Path(folder) / f"storage-{commit_of(checkout)}"
-            for row in measured(checkout, Path(folder) / "data", storage, arguments.repeats):
+            for row in measured(checkout, Path(folder), storage, arguments.repeats):
                 row = {"commit": commit_of(checkout), "num_items": arguments.num_items, **row}
                 record.row(**row)
                 console.print(row)
@@ -89,8 +90,8 @@ def commit_of(checkout: Path) -> str:
 def measured(checkout: Path, data: Path, storage: Path, repeats: int) -> Iterator[dict[str, Any]]:
     """Rows of one checkout: each command, then each server."""
     stages = {
-        "train": ["text-mol", "--data.folder", str(data), "--run", "r", "--training.num-steps", "1"],
-        "encode": ["--run", "r", "--version", "v"],
+        "train": ["text-mol", "--data.folder", str(data / "few"), "--run", "r", "--training.num-steps", "1"],
+        "encode": ["--run", "r", "--version", "v", "--folder", str(data / "all")],
         "publish": ["--version", "v"],
     }
     for name, words in stages.items():

@@ -21,6 +21,7 @@ from rails_ray.similarities.states import AnyItems, AnyQuery, concatenate
 from rails_ray.top_k import select
 
 QUERY_BATCH = 128  # queries encoded at a time, and scored with all items
+MOST_SCORES = 2**25  # of one batch: 128 MB, so that fewer queries of a large corpus are scored at a time
 ITEM_BATCH = 1024  # items encoded at a time: 128 take a look-up thrice as long, and 4,096 are no faster
 NOT_FOUND = 2**62  # a rank beyond all k, whose reciprocal is as good as 0
 NUM_SAMPLED = 32  # items of the corpus per query: 64,000 scores of 2,000 queries give a Beta's parameters to a percent
@@ -64,10 +65,10 @@ def in_batches(features: FeatureRows, model: Model, size: int) -> Iterator[tuple
         yield first, features.take(rows).to(device)
 
 
-def query_batches(model: Model, inputs: Any) -> Iterator[tuple[int, AnyQuery]]:
+def query_batches(model: Model, inputs: Any, size: int = QUERY_BATCH) -> Iterator[tuple[int, AnyQuery]]:
     """(number of the first, encoded queries) of consecutive batches."""
     with torch.no_grad():
-        for first, batch in in_batches(model.query_features(inputs), model, QUERY_BATCH):
+        for first, batch in in_batches(model.query_features(inputs), model, size):
             yield first, model.encode_queries(batch)
 
 
@@ -78,7 +79,8 @@ def rank_all(model: Model, items: AnyItems, queries: Queries, k: int, logit: Sco
         logit: the logit of the model's loss, from scores [B, X] and tau_q [B]; only the log-normaliser needs it.
     """
     found: dict[str, list[Tensor]] = {field.name: [] for field in fields(Ranking)}
-    for first, query in query_batches(model, queries.inputs):
+    size = min(QUERY_BATCH, max(MOST_SCORES // len(items), 1))
+    for first, query in query_batches(model, queries.inputs, size):
         scores: Tensor = model.similarity.scores(query, items)
         is_relevant = torch.zeros_like(scores, dtype=torch.bool)
         for line in range(len(query)):

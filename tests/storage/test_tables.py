@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rails_ray.errors import NotFoundError, StorageError
-from rails_ray.storage import rows, tables
+from rails_ray.storage import rows
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.local import LocalFiles
 from rails_ray.storage.rows import Rows, check_distinct, mapped, rows_of
