@@ -1,8 +1,9 @@
 """A million short texts, from a folder to a server: when can it answer, and what does each of its processes hold?
 
-The commands of a user, as processes: `train` (one step of text-mol, on the first thousand), `encode` all into two
-shards, `publish`, `serve`. What is measured is the time from the start of `serve` to its line "serving at", and the resident memory of each process of
-Ray, once all shards have answered, beside the stored bytes of a shard.
+The commands of a user, as processes: `train` (one step of text-mol, on the first thousand texts), `encode` all into two
+shards, `publish`, `serve`; then the same with the thousand alone, to see what Ray, its Serve and imports take by
+themselves. What is measured is the time from the start of `serve` to its line "serving at", and the resident memory of
+each process of Ray once all shards have answered, beside the stored bytes of a shard.
 
     python -m jobs.benches.opening [--num-items 1000000] [--baseline WORKTREE]
 
@@ -37,7 +38,7 @@ from jobs.benches.record import Record
 
 ROOT = Path(__file__).parents[2]
 WORDS = np.array(["red", "green", "blue", "white", "black", "grey", "pink", "gold", "plum", "lime"])
-NUM_QUERIES, SAMPLE_S, MB = 300, 0.25, 2**20
+NUM_QUERIES, FEW, SAMPLE_S, MB = 300, 1000, 0.25, 2**20
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,14 @@ class Arguments:
 def main(arguments: Arguments) -> None:
     record, console = Record("opening"), Console()
     with tempfile.TemporaryDirectory(prefix="rails-ray-opening-") as folder:
-        write(Path(folder) / "few", 1000)
+        write(Path(folder) / "few", FEW)
         write(Path(folder) / "all", arguments.num_items)
         for checkout in [*([arguments.baseline] if arguments.baseline else []), ROOT]:
-            storage = Path(folder) / f"storage-{commit_of(checkout)}"
-            for row in measured(checkout, Path(folder), storage, arguments.repeats):
-                row = {"commit": commit_of(checkout), "num_items": arguments.num_items, **row}
-                record.row(**row)
-                console.print(row)
+            for items, num_items in (("all", arguments.num_items), ("few", FEW)):
+                for row in measured(checkout, Path(folder), items, arguments.repeats):
+                    row = {"commit": commit_of(checkout), "num_items": num_items, **row}
+                    record.row(**row)
+                    console.print(row)
 
 
 def write(folder: Path, num_items: int) -> None:
@@ -87,11 +88,12 @@ def commit_of(checkout: Path) -> str:
     return told.stdout.strip()
 
 
-def measured(checkout: Path, data: Path, storage: Path, repeats: int) -> Iterator[dict[str, Any]]:
-    """Rows of one checkout: each command, then each server."""
+def measured(checkout: Path, folder: Path, items: str, repeats: int) -> Iterator[dict[str, Any]]:
+    """Rows of one checkout and one corpus: each command, then each server."""
+    storage = folder / f"storage-{commit_of(checkout)}-{items}"
     stages = {
-        "train": ["text-mol", "--data.folder", str(data / "few"), "--run", "r", "--training.num-steps", "1"],
-        "encode": ["--run", "r", "--version", "v", "--folder", str(data / "all")],
+        "train": ["text-mol", "--data.folder", str(folder / "few"), "--run", "r", "--training.num-steps", "1"],
+        "encode": ["--run", "r", "--version", "v", "--folder", str(folder / items)],
         "publish": ["--version", "v"],
     }
     for name, words in stages.items():

@@ -1,14 +1,16 @@
-"""Give back the memory of a large answer, which the C library would keep for the next one."""
+"""Give back the memory of what was loaded or of a large answer, which Arrow and the C library would keep for later."""
 
 import asyncio
 import ctypes
+
+import pyarrow as pa
 
 DELAY_S = 1.0  # time for an answer to be sent and freed
 _is_due = False
 
 
 def give_back_soon() -> None:
-    """Give freed memory back to the system after DELAY_S. Does nothing without glibc."""
+    """Do `trim` after DELAY_S."""
     global _is_due
     if not _is_due:
         _is_due = True
@@ -17,8 +19,10 @@ def give_back_soon() -> None:
 
 
 def trim() -> None:
+    """Give freed memory back to the system now; the C library's only if it is glibc."""
     global _is_due
     _is_due = False
+    pa.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

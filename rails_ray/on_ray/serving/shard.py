@@ -13,7 +13,7 @@ from ray import serve as ray_serve
 from rails_ray.answering.shards import Asked, ShardAnswer, ShardExplanation, ShardSearch
 from rails_ray.item_ids import ItemId
 from rails_ray.on_ray.cluster import reserved_device
-from rails_ray.on_ray.serving.heap import give_back_soon
+from rails_ray.on_ray.serving.heap import give_back_soon, trim
 from rails_ray.similarities.states import AnyQuery
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.versions import read_manifest
@@ -56,6 +56,7 @@ class Shard:
         manifest = read_manifest(store, version)
         self.identity = manifest.contents_sha256
         self.shard = ShardSearch(store, manifest, shard, reserved_device())
+        trim()
 
     @of_identity
     async def search(self, query: AnyQuery, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
