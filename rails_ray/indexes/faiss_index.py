@@ -164,7 +164,7 @@ class FaissIndex:
         self.gpu_lock = threading.Lock()  # FAISS's indexes on a GPU are for one thread at a time
 
     @classmethod
-    def read(cls, data: bytes | memoryview, error: float) -> "FaissIndex":
+    def read(cls, data: bytes | memoryview | NDArray[np.uint8], error: float) -> "FaissIndex":
         """The index that `build` made, or FAISS wrote. It lies in the memory of `data`, which is not copied and must
         stay as it is. FAISS finds out that bytes are missing, but hardly that they are others: compare checksums first.
 

@@ -10,6 +10,9 @@ from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rails_ray.errors import ConflictError, NotFoundError
 from rails_ray.storage.local import LocalFiles
 
@@ -26,6 +29,13 @@ class Tagged(NamedTuple):
 
     data: bytes
     tag: str
+
+
+class Hashed(NamedTuple):
+    """A file's bytes, in memory for which numpy asks the system for large pages, and their sha256."""
+
+    data: NDArray[np.uint8]
+    sha256: str
 
 
 class Opened(NamedTuple):
@@ -48,6 +58,9 @@ class Files(Protocol):
 
     def read_tagged(self, path: str) -> tuple[bytes, str] | None:
         """Bytes and tag of the same state; None if there is no such file."""
+
+    def read_hashed(self, path: str) -> tuple[NDArray[np.uint8], str] | None:
+        """Bytes and their sha256; None if there is no such file."""
 
     def open(self, path: str) -> tuple[io.RawIOBase, str] | None:
         """A file to read from at any place, and a tag of its state; None if there is no such file."""
@@ -110,6 +123,17 @@ class Storage:
         if data is None:
             raise self._missing(path)
         return data
+
+    def read_hashed(self, path: str) -> Hashed:
+        """A large file, which is hashed while it is read.
+
+        Raises:
+            NotFoundError: if there is no such file.
+        """
+        found = self.files.read_hashed(_to_file(path))
+        if found is None:
+            raise self._missing(path)
+        return Hashed(*found)
 
     @contextmanager
     def open(self, path: str) -> Iterator[Opened]:

@@ -8,11 +8,16 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rails_ray.errors import StorageError
 
+HASHED_BYTES = 2**22  # read while as many are hashed
 REMEDIES = {
     errno.ENOSPC: "free some space and run it again",
     errno.EDQUOT: "free some space or raise the quota, and run it again",
@@ -59,6 +64,18 @@ class LocalFiles:
                 return None
             state = os.fstat(file.fileno())
             return file, f"{state.st_size}-{state.st_mtime_ns}"
+
+    def read_hashed(self, path: str) -> tuple[NDArray[np.uint8], str] | None:
+        found = self.open(path)
+        if found is None:
+            return None
+        with self._told("give the file", path), found[0] as file, ThreadPoolExecutor(1) as pool:
+            array, digest = np.empty(os.fstat(file.fileno()).st_size, np.uint8), hashlib.sha256()
+            memory, place = array.data, 0
+            while place < len(memory) and (num := file.readinto(memory[place : place + HASHED_BYTES])):
+                pool.submit(digest.update, memory[place : place + num])
+                place += num
+        return array[:place], digest.hexdigest()
 
     def write(self, path: str, data: bytes) -> None:
         with self._told("take the file", path), self._part(path, data) as part:

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rails_ray.errors import DamagedError, NotFoundError
 from rails_ray.storage.filesystem import NAME, Storage
 from rails_ray.storage.parquet import StateEntry
@@ -169,17 +172,21 @@ def read_file(storage: Storage, version: str, entry: FileEntry) -> bytes:
     Raises:
         DamagedError: if the file is missing or its bytes differ from the manifest.
     """
+    return read_array(storage, version, entry).tobytes()
+
+
+def read_array(storage: Storage, version: str, entry: FileEntry) -> NDArray[np.uint8]:
+    """The bytes of a large file of a version. Raises what `read_file` does."""
     try:
-        data = storage.read(location(version, entry))
+        data, sha256 = storage.read_hashed(location(version, entry))
     except NotFoundError:
         raise DamagedError(
             f"version {version} must hold {entry.path}, got no such file: encode and publish a new version"
         ) from None
-    found = describe(entry.path, data)
-    if found.sha256 != entry.sha256:
+    if sha256 != entry.sha256:
         raise DamagedError(
             f"{entry.path} of version {version} must have the sha256 of its manifest, {entry.sha256[:12]}, "
-            f"got {found.sha256[:12]} ({found.size_bytes} of {entry.size_bytes} bytes): encode and publish a new one"
+            f"got {sha256[:12]} ({len(data)} of {entry.size_bytes} bytes): encode and publish a new one"
         )
     return data
 

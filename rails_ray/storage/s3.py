@@ -5,6 +5,7 @@ or AWS_ENDPOINT_URL. Messages name error codes and types but not their texts, wh
 """
 
 import asyncio
+import hashlib
 import io
 import os
 import uuid
@@ -12,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 from aiobotocore.httpsession import AIOHTTPSession
 from botocore.exceptions import (
     BotoCoreError,
@@ -27,6 +29,7 @@ from botocore.exceptions import (
     TokenRetrievalError,
 )
 from fsspec.asyn import sync
+from numpy.typing import NDArray
 from s3fs import S3FileSystem
 from s3fs.core import S3_RETRYABLE_ERRORS
 
@@ -88,6 +91,10 @@ class S3Files:
     def read_tagged(self, path: str) -> tuple[bytes, str] | None:
         found: tuple[bytes, str] | None = self._run(self._get, path)
         return found
+
+    def read_hashed(self, path: str) -> tuple[NDArray[np.uint8], str] | None:
+        data = self.read(path)
+        return None if data is None else (np.frombuffer(data, np.uint8).copy(), hashlib.sha256(data).hexdigest())
 
     def open(self, path: str) -> tuple[io.RawIOBase, str] | None:
         found: tuple[int, str] | None = self._run(self._head, path)

@@ -13,7 +13,7 @@ from rails_ray.similarities.states import AnyItems
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
-from rails_ray.storage.manifest import Encoded, PartEntry, read_file
+from rails_ray.storage.manifest import Encoded, PartEntry, read_array
 from rails_ray.storage.parquet import StateReader
 
 
@@ -76,7 +76,7 @@ def read_indexes(storage: Storage, described: Encoded, shard: int, device: str =
     found: dict[str, VectorIndex] = {}
     for entry in described.indexes:
         if entry.shard == shard:
-            index = FaissIndex.read(read_file(storage, described.version, entry), entry.error)
+            index = FaissIndex.read(read_array(storage, described.version, entry), entry.error)
             expected = described.shard_items[shard], described.state.shapes["components"][-1]
             if (index.num_items, index.width) != expected:
                 raise DamagedError(
@@ -94,7 +94,7 @@ def read_part(storage: Storage, described: Encoded, entry: PartEntry) -> pa.Tabl
         DamagedError: if it is missing or changed, stores its items otherwise than the version says, or holds another
             number of them.
     """
-    part = pq.read_table(pa.BufferReader(read_file(storage, described.version, entry)))
+    part = pq.read_table(pa.BufferReader(read_array(storage, described.version, entry)))
     if parquet.state_entry(part) != described.state:
         raise DamagedError(
             f"{entry.path} must store its items as version {described.version} does, {described.state}, "

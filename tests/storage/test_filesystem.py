@@ -1,6 +1,7 @@
 """What every kind of storage does, and what a local folder does when it fails."""
 
 import errno
+import hashlib
 import os
 import resource
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 from rails_ray.errors import ConflictError, NotFoundError, StorageError
 from rails_ray.storage.filesystem import Storage, Tagged
-from rails_ray.storage.local import LocalFiles
+from rails_ray.storage.local import HASHED_BYTES, LocalFiles
 
 RACERS = 16
 
@@ -109,6 +110,18 @@ def test_a_file_system_without_links_copies_bytes(tmp_path: Path, monkeypatch: p
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["c"]
     with pytest.raises(StorageError, match=r"storage must copy the file .*/a, got: .*"):
         storage.copy("a", "b")
+
+
+@pytest.mark.parametrize("size", [0, 5, HASHED_BYTES, 2 * HASHED_BYTES + 3])
+def test_a_large_file_is_hashed_while_it_is_read(storage: Storage, size: int) -> None:
+    data = os.urandom(size)
+    storage.write("a/b", data)
+    found, sha256 = storage.read_hashed("a/b")
+    assert found.tobytes() == data
+    assert sha256 == hashlib.sha256(data).hexdigest()
+    for missing in ("a/c", "a"):
+        with pytest.raises(NotFoundError, match="must exist, got no such file"):
+            storage.read_hashed(missing)
 
 
 def test_a_file_is_created_once(storage: Storage) -> None:

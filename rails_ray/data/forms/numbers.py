@@ -43,7 +43,7 @@ def read(sources: Sources, vector_columns: Sequence[str] = (), needs_queries: bo
 
     Args:
         vector_columns: columns with the vectors of items, if the model reads any.
-        needs_queries: as in `QueryForm.read`; queries that are not there are as wide as vectors of items.
+        needs_queries: as in `QueryForm.read`. Without queries no vector is read: inputs of items and queries are empty.
 
     Raises:
         NotFoundError: if a table is not there.
@@ -52,17 +52,13 @@ def read(sources: Sources, vector_columns: Sequence[str] = (), needs_queries: bo
     found = item_files(sources, ())
     items = found.read()
     check_distinct(items, "item_id")
-    vectors = DenseRows(mapped_vectors(found.table, vector_columns)) if vector_columns else None
-    if needs_queries or sources.has("queries"):
-        asked = _asked(sources, items)
-    else:
-        asked = no_queries(DenseRows(np.empty((0, vectors.width if vectors else 0), dtype=np.float32)))
-    return DataSet(
-        ItemIds(items["item_id"]),
-        np.arange(len(items)) if vectors is None else vectors,
-        asked,
-        titles=Texts(items["title"]) if "title" in items else None,
-    )
+    item_ids, titles = ItemIds(items["item_id"]), Texts(items["title"]) if "title" in items else None
+    if vector_columns and not (needs_queries or sources.has("queries")):
+        shape = _together(_shapes(found.table, vector_columns))
+        none = np.empty((0, *shape), dtype=np.float32)
+        return DataSet(item_ids, DenseRows(none), no_queries(DenseRows(none.reshape(0, shape[-1]))), titles=titles)
+    inputs = DenseRows(mapped_vectors(found.table, vector_columns)) if vector_columns else np.arange(len(items))
+    return DataSet(item_ids, inputs, _asked(sources, items), titles=titles)
 
 
 def _asked(sources: Sources, items: Rows) -> dict[str, Queries]:
