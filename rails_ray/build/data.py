@@ -1,5 +1,6 @@
 """Config -> what a run reads: its data set, its corpus, and the fields that these fill in; a part of `build`."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,23 +9,25 @@ from rails_ray.build import family
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.corpus import Corpus
 from rails_ray.data.dataset import DataSet
+from rails_ray.data.queries import SPLITS
 from rails_ray.data.sources import Sources
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
 
 
-def read_data(config: RunConfig, storage: Storage, needs_queries: bool | None = None) -> DataSet:
+def read_data(config: RunConfig, storage: Storage, needed: Collection[str] | None = None) -> DataSet:
     """The data set of a run: a user's tables, or packaged ones, which are written to storage the first time.
 
     Args:
-        needs_queries: whether there must be queries; by default if the run trains.
+        needed: splits that must have a query; by default all if the run trains, else none.
 
     Raises:
         NotFoundError, ValueError: as `QueryForm.read`.
     """
     own = family(config)
-    needed = own.trains if needs_queries is None else needs_queries
+    if needed is None:
+        needed = SPLITS if own.trains else ()
     return own.form.read(sources(config, storage), needed)
 
 

@@ -6,7 +6,7 @@
 Queries that no item answers are left out. If no query is of split "valid", every tenth one of "train" is.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 import pyarrow.compute as pc
@@ -20,8 +20,17 @@ from rails_ray.storage.tables import ID
 HELD_OUT = 10  # one training query in so many is for validation, if a data set has no such queries
 
 
+def are_to_be_read(sources: Sources, needed: Collection[str]) -> bool:
+    """Whether queries are wanted, or there are some with relevance that nobody needs."""
+    return bool(needed) or (sources.has("queries") and sources.has("relevance"))
+
+
 def by_split(
-    sources: Sources, queries: Rows, items: Rows, inputs_of: Callable[[NDArray[np.int64]], Inputs]
+    sources: Sources,
+    queries: Rows,
+    items: Rows,
+    inputs_of: Callable[[NDArray[np.int64]], Inputs],
+    needed: Collection[str] = SPLITS,
 ) -> dict[str, Queries]:
     """The queries of each split, with the relevance that is read.
 
@@ -29,6 +38,7 @@ def by_split(
         queries: query_id and split.
         items: item_id, distinct.
         inputs_of: gives what some rows of `queries` ask.
+        needed: splits that must have a query.
 
     Raises:
         NotFoundError: if there is no table of relevance.
@@ -38,7 +48,7 @@ def by_split(
     found = {}
     for number, split in enumerate(SPLITS):
         chosen = np.flatnonzero((split_of == number) & (relevant.lengths > 0))
-        if not len(chosen):
+        if split in needed and not len(chosen):
             raise ValueError(f"{sources} must hold a query with a relevant item in split {split!r}, got none")
         found[split] = Queries(inputs_of(chosen), relevant.take(chosen))
     return found

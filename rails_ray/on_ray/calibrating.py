@@ -71,7 +71,7 @@ def _calibrate(
     data: DataConfig | None,
 ) -> CalibrationReport:
     store = Storage(storage)
-    found = VersionQueries.read(store, version, data)
+    found = VersionQueries.read(store, version, data, [split, measured_on])
     family(found.config).offers.check_bounded_scores()
 
     def ranked(split: str) -> Ranking:

@@ -1,5 +1,6 @@
 """Evaluate a run or a version on held-out queries, in one task on the cluster."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -73,16 +74,17 @@ class VersionQueries:
     data: DataSet
 
     @staticmethod
-    def read(store: Storage, version: str | None, data: DataConfig | None) -> "VersionQueries":
+    def read(store: Storage, version: str | None, data: DataConfig | None, needed: Collection[str]) -> "VersionQueries":
         """
         Args:
             data: by default the data in the version's config.
+            needed: splits that must have a query.
         """
         described = versions.read_described(store, version)
         model = version_model(store, described)
         stored = version_items(store, described)
         run_config = version_config(store, described)
-        asked = read_data(replace(run_config, data=data or run_config.data), store, needs_queries=True)
+        asked = read_data(replace(run_config, data=data or run_config.data), store, needed)
         rows = np.concatenate([stored.item_ids.rows(block) for block in asked.item_ids.blocks()])
         return VersionQueries(described.version, run_config, model, stored.state, described.cutoff_mass, rows, asked)
 
@@ -98,13 +100,13 @@ def _evaluate(storage: str, run: str | None, version: str | None, split: str, da
         found = runs.read(store, run)
         run_config, cutoff_mass = config.from_json(found.config), found.cutoff_mass
         run_config = replace(run_config, data=data_config or run_config.data)
-        data = read_data(run_config, store, needs_queries=True)
+        data = read_data(run_config, store, [split])
         family(run_config).check_can_be_asked(data)
         model = family(run_config).trained_model(runs.weights(store, found))
         items = family(run_config).run_items(store, run, model, data)
         distribution = family(run_config).offers.distribution()
         return report.evaluate(model, items, data.queries[split], split, cutoff_mass, distribution)
-    own = VersionQueries.read(store, version, data_config)
+    own = VersionQueries.read(store, version, data_config, [split])
     stored = calibrations.read_current(store, own.version)
     return report.evaluate(
         own.model,

@@ -13,7 +13,7 @@ A query of any form may also be given by its representation, as field `embedding
 are vectors, that field is the query itself.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from rails_ray.data.corpus import Corpus
@@ -24,7 +24,7 @@ from rails_ray.data.forms.history import HistoryForm
 from rails_ray.data.forms.text import TextForm
 from rails_ray.data.forms.vector import VectorForm
 from rails_ray.data.packaged import Packaged
-from rails_ray.data.queries import Inputs
+from rails_ray.data.queries import SPLITS, Inputs
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
@@ -69,11 +69,12 @@ class QueryForm(Protocol):
     def packaged(self) -> Packaged | None:
         """The data set that comes with the package; None if there is none."""
 
-    def read(self, sources: Sources, needs_queries: bool = True) -> DataSet:
+    def read(self, sources: Sources, needed: Collection[str] = SPLITS) -> DataSet:
         """Read and check the tables of a data set.
 
         Args:
-            needs_queries: whether the table of queries must be there; without it no split has a query.
+            needed: splits that must have a query. If there are none, the tables of queries and relevance may be
+                missing, and then no split has a query.
 
         Raises:
             NotFoundError: if a table is not there.

@@ -1,6 +1,6 @@
 """A query is numbers of features with a value each. `data.forms.numbers` says which tables a data set has."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from rails_ray.data.forms.fields import (
     FieldDefinition,
     Finite,
 )
-from rails_ray.data.queries import SparseRows
+from rails_ray.data.queries import SPLITS, SparseRows
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
@@ -41,8 +41,8 @@ class FeaturesForm:
     tables = numbers.TABLES
     packaged = None
 
-    def read(self, sources: Sources, needs_queries: bool = True) -> DataSet:
-        return numbers.read(sources, needs_queries=needs_queries)
+    def read(self, sources: Sources, needed: Collection[str] = SPLITS) -> DataSet:
+        return numbers.read(sources, needed=needed)
 
     def corpus(self, sources: Sources) -> Corpus:
         return numbers.corpus(sources, {"features": "map<int64, float>"})

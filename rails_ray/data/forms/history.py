@@ -15,7 +15,7 @@ that a run can stop early without a look at the test.
 """
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -28,7 +28,7 @@ from pydantic import Field
 from rails_ray.data.corpus import Corpus, ListedItems
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.forms.fields import FieldDefinition, IdField, shortened
-from rails_ray.data.queries import ItemLists, Queries
+from rails_ray.data.queries import SPLITS, ItemLists, Queries
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
@@ -65,7 +65,7 @@ class HistoryForm:
     tables = "items and interactions"
     packaged = None
 
-    def read(self, sources: Sources, needs_queries: bool = True) -> SequenceData:
+    def read(self, sources: Sources, needed: Collection[str] = SPLITS) -> SequenceData:
         interactions = sources.table("interactions").read({"user_id": ID, "item_id": ID, "position": INTEGER})
         items = sources.table("items").read({"item_id": ID}, optional={"title": TEXT})
         check_distinct(items, "item_id")

@@ -15,7 +15,7 @@ columns. The indices of a query are distinct, from 0 on; a feature that it does 
 Axes: X items, Q queries, P vectors of an item, D width of a vector, M features of all queries together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 import numpy as np
@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from rails_ray.data.corpus import Corpus, ItemFiles
 from rails_ray.data.dataset import DataSet, Texts
-from rails_ray.data.queries import DenseRows, Queries, SparseRows
-from rails_ray.data.relevance import by_split, no_queries
+from rails_ray.data.queries import SPLITS, DenseRows, Queries, SparseRows
+from rails_ray.data.relevance import are_to_be_read, by_split, no_queries
 from rails_ray.data.sources import Sources
 from rails_ray.data.vectors import VECTOR, Shape, as_column, check_numbers, finite, mapped, row_of, vectors_of
 from rails_ray.storage.ids import ItemIds
@@ -38,12 +38,12 @@ TABLES = "items, queries and relevance"
 QUERY_COLUMNS = ("feature_indices", "feature_values", "vector")
 
 
-def read(sources: Sources, vector_columns: Sequence[str] = (), needs_queries: bool = True) -> DataSet:
+def read(sources: Sources, vector_columns: Sequence[str] = (), needed: Collection[str] = SPLITS) -> DataSet:
     """Read and check the three tables.
 
     Args:
         vector_columns: columns with the vectors of items, if the model reads any.
-        needs_queries: as in `QueryForm.read`. Without queries no vector is read: inputs of items and queries are empty.
+        needed: as in `QueryForm.read`. Without queries no vector is read: inputs of items and queries are empty.
 
     Raises:
         NotFoundError: if a table is not there.
@@ -53,15 +53,15 @@ def read(sources: Sources, vector_columns: Sequence[str] = (), needs_queries: bo
     items = found.read()
     check_distinct(items, "item_id")
     item_ids, titles = ItemIds(items["item_id"]), Texts(items["title"]) if "title" in items else None
-    if vector_columns and not (needs_queries or sources.has("queries")):
+    if vector_columns and not are_to_be_read(sources, needed):
         shape = _together(_shapes(found.table, vector_columns))
         none = np.empty((0, *shape), dtype=np.float32)
         return DataSet(item_ids, DenseRows(none), no_queries(DenseRows(none.reshape(0, shape[-1]))), titles=titles)
     inputs = DenseRows(mapped_vectors(found.table, vector_columns)) if vector_columns else np.arange(len(items))
-    return DataSet(item_ids, inputs, _asked(sources, items), titles=titles)
+    return DataSet(item_ids, inputs, _asked(sources, items, needed), titles=titles)
 
 
-def _asked(sources: Sources, items: Rows) -> dict[str, Queries]:
+def _asked(sources: Sources, items: Rows, needed: Collection[str]) -> dict[str, Queries]:
     table = sources.table("queries")
     queries = table.read({"query_id": ID, "split": TEXT})
     forms = [name for name in QUERY_COLUMNS if name in table.column_names()]
@@ -75,7 +75,7 @@ def _asked(sources: Sources, items: Rows) -> dict[str, Queries]:
             f"{queries.name} must have either columns 'feature_indices' and 'feature_values' or a column 'vector', "
             f"got {' and '.join(map(repr, forms)) or 'none of them'}"
         )
-    return by_split(sources, queries, items, inputs.take)
+    return by_split(sources, queries, items, inputs.take, needed)
 
 
 def corpus(

@@ -8,7 +8,7 @@ Further columns are ignored. The position of an item in its table is its item ro
 Queries that no item answers are left out. If no query is of split "valid", every tenth one of "train" is.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -21,7 +21,8 @@ from rails_ray.data.corpus import Corpus, ItemFiles
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.forms.fields import FieldDefinition, shortened
 from rails_ray.data.packaged import Packaged
-from rails_ray.data.relevance import by_split, no_queries
+from rails_ray.data.queries import SPLITS
+from rails_ray.data.relevance import are_to_be_read, by_split, no_queries
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
@@ -39,12 +40,12 @@ class TextForm:
     tables = "items, queries and relevance"
     packaged = Packaged("emoji", emoji.tables, ("items", "queries", "relevance"))
 
-    def read(self, sources: Sources, needs_queries: bool = True) -> DataSet:
+    def read(self, sources: Sources, needed: Collection[str] = SPLITS) -> DataSet:
         items = _items(sources).read()
         check_distinct(items, "item_id")
-        if needs_queries or sources.has("queries"):
+        if are_to_be_read(sources, needed):
             queries = sources.table("queries").read({"query_id": ID, "text": TEXT, "split": TEXT})
-            asked = by_split(sources, queries, items, Texts(queries["text"]).take)
+            asked = by_split(sources, queries, items, Texts(queries["text"]).take, needed)
         else:
             asked = no_queries(Texts())
         return DataSet(

@@ -1,6 +1,6 @@
 """A query is a vector, which a request gives as `embedding`; `data.forms.numbers` says which tables a data set has."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -11,7 +11,7 @@ from rails_ray.data.corpus import Corpus
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import numbers
 from rails_ray.data.forms.fields import FieldDefinition, Finite, check_embedding
-from rails_ray.data.queries import DenseRows
+from rails_ray.data.queries import SPLITS, DenseRows
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
@@ -41,8 +41,8 @@ class VectorForm:
     tables: ClassVar[str] = numbers.TABLES
     packaged: ClassVar[None] = None
 
-    def read(self, sources: Sources, needs_queries: bool = True) -> DataSet:
-        return numbers.read(sources, self.item_columns, needs_queries)
+    def read(self, sources: Sources, needed: Collection[str] = SPLITS) -> DataSet:
+        return numbers.read(sources, self.item_columns, needed)
 
     def corpus(self, sources: Sources) -> Corpus:
         return numbers.corpus(sources, {"embedding": "list<float>"}, self.item_columns, self.item_shape)
