@@ -137,7 +137,11 @@ def test_an_argument_that_cannot_be_is_told_and_exits_with_2(
             2,
             "profile local must listen on loopback, got --host 0.0.0.0: use --profile production",
         ),
-        (["train", "ml1m-sasrec", "--storage", "EMPTY"], 2, "recipe ml1m-sasrec needs --data.folder"),
+        (
+            ["train", "ml1m-sasrec", "--storage", "EMPTY"],
+            2,
+            "recipe ml1m-sasrec needs a data set with items and interactions, got none: name --data.folder",
+        ),
         (
             ["train", "text-solar", "--run", "typo", "--resume", "--storage", "EMPTY"],
             2,
@@ -153,6 +157,16 @@ def test_an_argument_that_cannot_be_is_told_and_exits_with_2(
             ["encode", "--recipe", "vector-dot", "--storage", "EMPTY"],
             2,
             "--recipe must name a recipe that trains nothing, got vector-dot: run `rails-ray train vector-dot`",
+        ),
+        (
+            ["encode", "--run", "r", "--nlist", "9", "--storage", "EMPTY"],
+            2,
+            "--nlist must stand beside --index ivf, got none",
+        ),
+        (
+            ["encode", "--run", "r", "--index", "flat", "--hnsw-m", "9", "--storage", "EMPTY"],
+            2,
+            "--hnsw-m must stand beside --index hnsw, got flat",
         ),
         (["encode", "--recipe", "nope", "--storage", "EMPTY"], 2, "recipe must be one of emoji-mol, "),
         (["index", "rollback", "--storage", "EMPTY"], 1, "a version must have been current before to roll back to it"),

@@ -52,7 +52,10 @@ def sources(config: RunConfig, storage: Storage) -> Sources:
     form, sizes = family(config).form, (config.data.num_valid, config.data.num_test, config.data.split_seed)
     packaged = form.packaged
     if packaged is None:
-        raise ValueError(f"recipe {config.name} needs --data.folder, with {form.tables}, got none")
+        raise ValueError(
+            f"recipe {config.name} needs a data set with {form.tables}, got none: name --data.folder, or for encode "
+            "--folder"
+        )
     folder = Storage(f"{storage}/data/{packaged.name}-{'-'.join(map(str, sizes))}")
     if not folder.exists(f"{packaged.files[-1]}.parquet"):
         made = packaged.tables(*sizes)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, assert_never
 
 import torch
@@ -100,13 +101,14 @@ class DualEncoderFamily(DualEncoderTraining, Family):
             return self._of_vectors(encoder, read)
         if isinstance(encoder, FROZEN):
             if isinstance(encoder, SentenceTransformerConfig):
-                encoder = replace(encoder, sha256=encoder.sha256 or frozen.digest_of(encoder.pretrained))
+                place = str(Path(encoder.pretrained).expanduser().resolve())  # workers run in folders of their own
+                encoder = replace(encoder, pretrained=place, sha256=encoder.sha256 or frozen.digest_of(place))
             width = encoder.width or frozen.width_of(encoder)
             return self._of_shapes(replace(encoder, width=width), width, (1, width))
         return config
 
     def _of_vectors(self, encoder: VectorsConfig, read: DataSet) -> RunConfig:
-        queries, items, folder = read.queries["train"].inputs, read.item_inputs, self.config.data.folder
+        queries, items, folder = read.queries["train"].inputs, read.item_inputs, self.data_name
         if not (isinstance(queries, DenseRows) and isinstance(items, DenseRows)):
             raise ValueError(f"queries of {folder} must be vectors for encoder.kind vectors, got features")
         width, shape = queries.width, (1, *items.values.shape[1:])[-2:]
@@ -146,7 +148,7 @@ class DualEncoderFamily(DualEncoderTraining, Family):
 
     def with_items(self, item_ids: ItemIds) -> RunConfig:
         """The config, with the items filled in if the model has a row for each of them."""
-        encoder, folder = self.own.encoder, self.config.data.folder
+        encoder, folder = self.own.encoder, self.data_name
         if not isinstance(encoder, SasrecConfig):
             return self.config
         num_items = len(item_ids)

@@ -17,6 +17,7 @@ from rails_ray.config import RunConfig
 from rails_ray.cutoffs.offers import Offers
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import QueryForm
+from rails_ray.data.sources import Sources
 from rails_ray.evaluation.report import Report, validate
 from rails_ray.indexes import VectorIndex
 from rails_ray.indexes.faiss_index import IndexConfig
@@ -59,6 +60,11 @@ class Family(ABC):
             ValueError: if it was completed from other data, or names sizes that these data do not have.
         """
         return self.with_items(read.item_ids)
+
+    @property
+    def data_name(self) -> str:
+        """The data set in messages."""
+        return str(Sources(self.config.data.folder, self.config.data.places))
 
     def check_can_be_asked(self, read: DataSet) -> None:
         """Check that the model of a trained run can be asked about a data set.

@@ -97,7 +97,7 @@ class SolarFamily(Family):
         """The config with the number of buckets, and the width of queries that are numbers."""
         sizes = self.own.encoder
         sizes = replace(sizes, num_buckets=sizes.num_buckets or min(USUAL_BUCKETS, len(read.item_ids)))
-        return self.config.with_family(encoder=_of_width(sizes, read, self.config.data.folder))
+        return self.config.with_family(encoder=_of_width(sizes, read, self.data_name))
 
     def check_can_be_asked(self, read: DataSet) -> None:
         """Any width will do, as features that training did not see are left out."""

@@ -16,6 +16,12 @@ from rails_ray.on_ray.placing import Placing
 from rails_ray.recipes import by_name, names
 
 DEFAULT_RECIPE = "emoji-mol"
+INDEX_OPTIONS = {  # of encode: the field that each fills in, and the kinds of index that have it
+    "index_storage": ("storage", ("flat", "ivf", "hnsw")),
+    "nlist": ("nlist", ("ivf",)),
+    "hnsw_m": ("M", ("hnsw",)),
+    "ef_construction": ("ef_construction", ("hnsw",)),
+}
 RECIPE_HELP = (
     f"One of {', '.join(names())}. In a name, mol stands for Mixture of Logits and dot for dot product. "
     "An option with a dot changes one field of the recipe. A .kind option replaces a part of the model: "
@@ -146,11 +152,11 @@ class Encode(Stored):
         dtype: Type of the numbers of items' vectors. If left out: the run's.
         index: What finds candidates: flat (a scan), ivf (lists) or hnsw (a graph), built by FAISS. If left out: the
             run's.
-        index_storage: What the index keeps of a number: fp32, fp16, or sq8 for 8 bits.
+        index_storage: What the index keeps of a number: fp32, fp16, or sq8 for 8 bits. If left out: fp32.
         index_of: Which vectors of an item the index holds: the mean of its components, each component, or both.
-        nlist: Lists of an ivf index; 0 for 4 times the square root of a shard's items.
-        hnsw_m: Links of an item in an hnsw index.
-        ef_construction: Items in the beam that finds these links.
+        nlist: Lists of an ivf index. If left out: 4 times the square root of a shard's items, but at most 5,128.
+        hnsw_m: Links of an item in an hnsw index. If left out: 32.
+        ef_construction: Items in the beam that finds these links. If left out: 80.
         folder: Data whose items to encode, such as newer data. If left out: the run's data.
         items: File, folder or pattern of the items alone, in place of --folder.
         new_codes: How SOLAR chooses buckets for items that it was not trained on. least_loaded: buckets with room;
@@ -168,11 +174,11 @@ class Encode(Stored):
     part_items: int = 16_384
     dtype: Dtype | None = None
     index: Literal["flat", "ivf", "hnsw"] | None = None
-    index_storage: Literal["fp32", "fp16", "sq8"] = "fp32"
+    index_storage: Literal["fp32", "fp16", "sq8"] | None = None
     index_of: IndexOf | None = None
-    nlist: int = 0
-    hnsw_m: int = 32
-    ef_construction: int = 80
+    nlist: int | None = None
+    hnsw_m: int | None = None
+    ef_construction: int | None = None
     folder: str | None = None
     items: str | None = None
     new_codes: Literal["least_loaded", "predicted"] = "least_loaded"
@@ -184,8 +190,8 @@ class Encode(Stored):
         from rails_ray.on_ray.cluster import cluster
         from rails_ray.storage.filesystem import timed_name
 
-        run_config = self.untrained()
-        run = self.run_name or timed_name(f"{self.recipe}")
+        run_config, stored = self.untrained(), self.stored()
+        run = self.run_name or self.version or timed_name(f"{self.recipe}")  # the same again, to resume the version
         version = self.version or (timed_name(run) if self.run_name else run)
         with rendering.bar(out, f"encode {version}") as on_progress, cluster(self.workers + 2):
             if run_config is not None:
@@ -200,7 +206,7 @@ class Encode(Stored):
                 use_gpu=self.use_gpu,
                 part_items=self.part_items,
                 data=_data(self.folder, self.items),
-                stored=self.stored(),
+                stored=stored,
                 new_codes=self.new_codes,
                 min_chunks=self.min_chunks,
                 on_progress=on_progress,
@@ -236,16 +242,18 @@ class Encode(Stored):
         from rails_ray.indexes.hnsw import HnswConfig
         from rails_ray.indexes.ivf import IvfConfig
 
-        if self.index is None and self.index_storage != "fp32":
-            raise ValueError(f"--index-storage must stand beside --index, got {self.index_storage} alone")
-        made: dict[str, Any] = {
-            "flat": lambda: FlatConfig(storage=self.index_storage),
-            "ivf": lambda: IvfConfig(nlist=self.nlist, storage=self.index_storage),
-            "hnsw": lambda: HnswConfig(M=self.hnsw_m, ef_construction=self.ef_construction, storage=self.index_storage),
-        }
-        index = None if self.index is None else made[self.index]()
-        named = {"dtype": self.dtype, "index": index, "index_of": self.index_of}
-        return {name: value for name, value in named.items() if value is not None}
+        given = dict[str, Any]()
+        for option, (field_name, kinds) in INDEX_OPTIONS.items():
+            value = getattr(self, option)
+            if value is not None and self.index not in kinds:
+                named, came = f"--{option.replace('_', '-')}", self.index or "none"
+                raise ValueError(f"{named} must stand beside --index {' or '.join(kinds)}, got {came}")
+            if value is not None:
+                given[field_name] = value
+        made: dict[str, Any] = {"flat": FlatConfig, "ivf": IvfConfig, "hnsw": HnswConfig}
+        index = None if self.index is None else made[self.index](**given)
+        asked = {"dtype": self.dtype, "index": index, "index_of": self.index_of}
+        return {name: value for name, value in asked.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

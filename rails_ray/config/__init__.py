@@ -5,7 +5,7 @@ Each member of a union carries its `kind`, by which it is read back.
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, get_args, get_type_hints
 
 import tyro
@@ -48,6 +48,11 @@ class DataConfig:
         for name in ("num_valid", "num_test"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    def over(self, former: "DataConfig") -> "DataConfig":
+        """These data in place of former ones: a folder takes the place of all, single tables of what they name."""
+        places: dict[str, Any] = self.places
+        return self if self.folder is not None else replace(former, **places)
 
     @property
     def places(self) -> dict[str, str]:

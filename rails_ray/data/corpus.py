@@ -10,7 +10,7 @@ later whether these are still the same items.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from rails_ray.data.dataset import Texts
 from rails_ray.data.queries import DenseRows
 from rails_ray.storage.ids import ColumnDigest, keys_of
-from rails_ray.storage.rows import Rows, repeated_id
+from rails_ray.storage.rows import Rows, repeated_id, with_types
 from rails_ray.storage.tables import Batch, Columns, FileRows, Table
 
 
@@ -87,13 +87,22 @@ class ItemFiles:
         """The contract of `ItemSource`."""
         rows = self.table.rows(number)
         batches = self.table.batches(self.columns, self.optional, [number])
-        return _scanned(rows, map(self.changed, batches))
+        return _scanned(rows, self._made(batches))
 
     def blocks(self, files: Sequence[FileRows], first_row: int, num_rows: int) -> Iterator[pa.Table]:
         """The contract of `ItemSource`."""
-        there = self.table.column_names(0)
+        there = self.table.column_names()
         columns = [name for name in (*self.columns, *self.optional) if name in there]
-        return map(self.changed, self.table.part(files, first_row, num_rows, columns))
+        return self._made(self.table.part(files, first_row, num_rows, columns))
+
+    def _made(self, batches: Iterable[Batch]) -> Iterator[pa.Table]:
+        """What is made of batches, with the types that the first file gives: those of others may be wider."""
+        like: pa.Schema | None = None
+        for batch in batches:
+            if like is None:
+                none = self.table.schema().empty_table().select(batch.table.column_names)
+                like = self.changed(Batch(none, batch.file)).schema
+            yield with_types(self.changed(batch), like)
 
     def id_at(self, files: Sequence[FileRows], row: int) -> tuple[Any, str, int]:
         """The contract of `ItemSource`."""

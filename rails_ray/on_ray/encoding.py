@@ -96,7 +96,8 @@ def encode(
         num_workers: encoding tasks that run at the same time.
         part_items: most items in a part; each task loses at most one part if encoding is interrupted.
         use_gpu: one GPU per task; by default if the cluster has enough of them.
-        data: data whose items to encode, such as newer data; by default the data in the run's config.
+        data: data whose items to encode, such as newer data; by default the data in the run's config. Without a folder,
+            its tables take the place of the run's.
         stored: how to store items, where it differs from the run's config: `dtype` of vectors, `index` and `index_of`,
             as in `DualEncoderConfig`.
         new_codes: how to choose buckets for items without SOLAR codes: the least loaded of a few hashed buckets, or the
@@ -122,11 +123,17 @@ def encode(
     store.check_writable()
     found = runs.read(store, run, min_chunks)
     run_config = config.from_json(found.config)
-    run_config = family(with_data(run_config, data or run_config.data)).stored_as(**stored)
+    newer = run_config.data if data is None else data.over(run_config.data)
+    run_config = family(with_data(run_config, newer)).stored_as(**stored)
     corpus, own = read_corpus(run_config, store), family(run_config)
     scanned = scan(corpus.items, part_items, num_shards if shard_by == "hash" else None)
     if num_shards > scanned.num_items:
         raise ValueError(f"num_shards must be at most the {scanned.num_items} items, got {num_shards}")
+    if scanned.num_in is not None and not (sizes := scanned.num_in.sum(axis=0)).all():
+        raise ValueError(
+            f"each of the {num_shards} shards by hash must have an item of the {scanned.num_items}, got none for shard "
+            f"{int(sizes.argmin())}: take fewer shards, or shard by position"
+        )
     indexing.check(own, scanned.num_items)
     version = version or timed_name(run_config.name)
     fitting = Fitting(
@@ -223,18 +230,8 @@ def _together(source: ItemSource, part_items: int, num_shards: int | None, *scan
 def _plan(
     scanned: Scanned, num_shards: int, part_items: int, num_workers: int, written: set[int]
 ) -> tuple[list[PlannedPart], list[Task]]:
-    """All parts by their first rows, and tasks for those that are not written.
-
-    Raises:
-        ValueError: if a shard by hash has no item.
-    """
+    """All parts by their first rows, and tasks for those that are not written."""
     if scanned.num_in is not None:
-        sizes = scanned.num_in.sum(axis=0)
-        if not sizes.all():
-            raise ValueError(
-                f"each of the {num_shards} shards by hash must have an item of the {scanned.num_items}, got none for "
-                f"shard {int(sizes.argmin())}: take fewer shards, or shard by position"
-            )
         tasks = parts.tasks_by_hash(scanned.num_in, scanned.num_items, part_items)
         planned = sorted((part for task in tasks for part in task.parts), key=lambda part: part.first_row)
         return planned, [task for task in tasks if {part.first_row for part in task.parts} - written]
@@ -297,6 +294,7 @@ def recut(blocks: Iterable[pa.Table], sizes: Sequence[int]) -> Iterator[pa.Table
         joined = pa.concat_tables(held)
         yield joined.slice(0, size)
         held = [joined.slice(size)]
+    next(ahead, None)  # the files are compared with their scans once all rows are read
 
 
 def _inputs(items: pa.Table) -> Any:

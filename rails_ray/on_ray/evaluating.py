@@ -84,7 +84,7 @@ class VersionQueries:
         model = version_model(store, described)
         stored = version_items(store, described)
         run_config = version_config(store, described)
-        asked = read_data(replace(run_config, data=data or run_config.data), store, needed)
+        asked = read_data(_with(run_config, data), store, needed)
         rows = np.concatenate([stored.item_ids.rows(block) for block in asked.item_ids.blocks()])
         return VersionQueries(described.version, run_config, model, stored.state, described.cutoff_mass, rows, asked)
 
@@ -93,13 +93,17 @@ class VersionQueries:
         return self.data.queries[split].in_corpus(self.rows, len(self.items))
 
 
+def _with(run_config: RunConfig, data: DataConfig | None) -> RunConfig:
+    return run_config if data is None else replace(run_config, data=data.over(run_config.data))
+
+
 @ray.remote(num_cpus=1)
 def _evaluate(storage: str, run: str | None, version: str | None, split: str, data_config: DataConfig | None) -> Report:
     store = Storage(storage)
     if run is not None:
         found = runs.read(store, run)
         run_config, cutoff_mass = config.from_json(found.config), found.cutoff_mass
-        run_config = replace(run_config, data=data_config or run_config.data)
+        run_config = _with(run_config, data_config)
         data = read_data(run_config, store, [split])
         family(run_config).check_can_be_asked(data)
         model = family(run_config).trained_model(runs.weights(store, found))

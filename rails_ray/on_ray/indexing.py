@@ -3,6 +3,8 @@
 Both read the parts that encoding has written, a part at a time.
 """
 
+import math
+
 import numpy as np
 import ray
 import torch
@@ -18,8 +20,8 @@ from rails_ray.storage.manifest import Encoded, IndexEntry, PartEntry
 from rails_ray.storage.parquet import item_state
 from rails_ray.storage.shards import read_part
 
-SAMPLE_ITEMS = 200_000  # more than k-means needs for the lists of two million items, 39 each; 51 MB of 64 numbers
-SAMPLE_PARTS = 64  # the sample comes from so many parts, as neighbours may be alike
+SAMPLE_ITEMS = 200_000  # what k-means needs for the lists of 1.6 million items, 39 each; 51 MB of 64 numbers
+SAMPLE_PARTS = 64  # the sample comes from so many parts at least, as neighbours may be alike
 
 
 def build(storage: Storage, described: Encoded, config_json: bytes) -> list[IndexEntry]:
@@ -47,11 +49,16 @@ def _fitted(root: str, described: Encoded, config_json: bytes, name: str) -> man
         return found
     parts = sorted(described.parts, key=lambda entry: entry.first_row)
     generator = np.random.default_rng(own.config.seed)
-    chosen = [parts[number] for number in sorted(generator.permutation(len(parts))[:SAMPLE_PARTS])]
-    share = min(SAMPLE_ITEMS / sum(entry.num_items for entry in chosen), 1.0)
-    vectors = [_vectors(storage, described, own, entry, name) for entry in chosen]
-    rows = [np.sort(generator.permutation(len(block))[: max(int(share * len(block)), 1)]) for block in vectors]
-    sample = torch.cat([block[torch.from_numpy(some)] for block, some in zip(vectors, rows, strict=True)])
+    order = generator.permutation(len(parts))
+    sizes = np.array([parts[number].num_items for number in order])
+    num_parts = max(SAMPLE_PARTS, int(np.searchsorted(sizes.cumsum(), SAMPLE_ITEMS)) + 1)
+    share = min(SAMPLE_ITEMS / sizes[:num_parts].sum(), 1.0)
+    some = []
+    for number in sorted(order[:num_parts]):
+        vectors = _vectors(storage, described, own, parts[number], name)
+        rows = np.sort(generator.permutation(len(vectors))[: math.ceil(share * len(vectors))])
+        some.append(vectors[torch.from_numpy(rows)])
+    sample = torch.cat(some)
     assert own.index_config is not None
     shard_items = max(described.shard_items)
     data = faiss_index.fit(own.index_config, sample, shard_items, own.config.seed)

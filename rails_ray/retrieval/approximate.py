@@ -108,7 +108,8 @@ class Approximate:
         if wanted.threshold is None and len(query):
             self._check_lists(min(wanted.k, int(num_left.max())))
         if self.num_pairs == 1 and self.by_average is not None and wanted.threshold is not None:
-            found = self.by_average.wanted(query, self._rounded(wanted), self.probing)
+            # One item more than wanted, so that the scan sees whether there are more.
+            found = self.by_average.wanted(query, replace(self._rounded(wanted), k=wanted.k + 1), self.probing)
         else:
             found = self._at_least(query, num_left.clamp(max=wanted.least), wanted.mask)
         running = Scan(replace(wanted, mask=None))
@@ -132,7 +133,7 @@ class Approximate:
         are more."""
         lists = self.lists
         found = self._candidates(query, lists, mask)
-        while lists.longest < len(self.items) and (found.is_there.sum(dim=1) < least).any():
+        while lists.longest < len(self.items) and ((found.is_there.sum(dim=1) < least) & ~found.is_exhausted).any():
             lists = lists.doubled()
             found = self._candidates(query, lists, mask)
         return found

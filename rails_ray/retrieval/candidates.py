@@ -57,12 +57,14 @@ class Candidates:
     item_rows, is_there: the candidates of each query, each once.
     last_cosine: max_p t_p, the largest cosine that an item outside all lists can have; -inf if the lists hold all
         items, inf if nothing is known.
+    is_exhausted: whether longer lists would hold no more items.
     reason: why nothing is known, where it is not.
     """
 
     item_rows: Int[Tensor, "B C"]
     is_there: Bool[Tensor, "B C"]
     last_cosine: Float[Tensor, " B"]
+    is_exhausted: Bool[Tensor, " B"]
     reason: str | None = None
 
 
@@ -93,7 +95,8 @@ class PerEmbedding:
         cosines = torch.cat([one.scores.view(num_queries, num_components * one.k) for one in found], dim=1)
         reason = next((one.reason for one in found if one.reason is not None), None)
         last = lasts.view(len(found), num_queries, num_components).amax(dim=(0, 2))
-        return Candidates(*distinct(rows, cosines > -torch.inf), last, reason)
+        is_exhausted = torch.stack([one.num_found() < width for one in found]).view(len(found), num_queries, -1)
+        return Candidates(*distinct(rows, cosines > -torch.inf), last, is_exhausted.all(dim=2).all(dim=0), reason)
 
 
 class ByAverage:
@@ -123,10 +126,10 @@ class ByAverage:
         """What the index finds of what is wanted, scored by the mean cosine."""
         found = self.index.search(query.average, wanted, probing)
         is_there, last = found.scores > -torch.inf, _last(found, self.index, self.num_items)
-        if self.is_only_component and query.components.shape[1] == 1:
-            return Candidates(found.item_rows, is_there, last, found.reason)
-        last = torch.where(last == -torch.inf, last, torch.inf)
-        return Candidates(found.item_rows, is_there, last, found.reason or NO_CERTIFICATE)
+        is_exhausted, reason = found.num_found() < wanted.k, found.reason
+        if not self.is_only_component or query.components.shape[1] > 1:
+            last, reason = torch.where(last == -torch.inf, last, torch.inf), reason or NO_CERTIFICATE
+        return Candidates(found.item_rows, is_there, last, is_exhausted, reason)
 
 
 class FirstStage:
@@ -157,7 +160,7 @@ def union(first: Candidates, second: Candidates) -> Candidates:
     rows = torch.cat([first.item_rows, second.item_rows], dim=1)
     is_there = torch.cat([first.is_there, second.is_there], dim=1)
     last = torch.minimum(first.last_cosine, second.last_cosine)
-    return Candidates(*distinct(rows, is_there), last, first.reason)
+    return Candidates(*distinct(rows, is_there), last, first.is_exhausted & second.is_exhausted, first.reason)
 
 
 def _last(found: Found, index: VectorIndex, num_items: int) -> Float[Tensor, " B"]:

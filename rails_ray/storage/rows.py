@@ -73,13 +73,22 @@ def _write_all(tables: Iterable[pa.Table], path: str) -> None:
             if writer is None:
                 schema = table.schema
                 writer = pa.ipc.new_file(sink, schema)
-            try:
-                writer.write_table(table if table.schema == schema else table.cast(schema))
-            except pa.ArrowInvalid as error:
-                raise ValueError(f"all files of a table must have columns of one type, got: {error}") from None
+            writer.write_table(with_types(table, schema))
         if writer is None:
             raise ValueError("a table must hold at least 1 row, got none that can be read")
         writer.close()
+
+
+def with_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """A table with the types of another with the same columns, such as the first of several.
+
+    Raises:
+        ValueError: if a number does not fit its type.
+    """
+    try:
+        return table if table.schema == schema else table.cast(schema)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"all files of a table must have columns of one type, got: {error}") from None
 
 
 def check_distinct(rows: Rows, column: str) -> None:

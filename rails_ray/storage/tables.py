@@ -23,6 +23,7 @@ from rails_ray.errors import NotFoundError, StorageError
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.rows import Rows, mapped
 
+BUFFER_BYTES = 2**23  # read of a column at once, in place of all that a row group has
 BATCH_ROWS = 2**16  # rows read at once: megabytes of short texts, 64 MB of vectors of 256 numbers
 LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 KINDS = {
@@ -139,9 +140,13 @@ class Table:
 
     def column_names(self, number: int = 0) -> list[str]:
         """The columns of a file, by its footer. Raises what `rows` does."""
+        names: list[str] = self.schema(number).names
+        return names
+
+    def schema(self, number: int = 0) -> pa.Schema:
+        """The same with their types."""
         with _opened(Storage(self.root), self.paths[number]) as (file, _):
-            names: list[str] = file.schema_arrow.names
-            return names
+            return file.schema_arrow
 
     def rows(self, number: int) -> FileRows:
         """What a file holds, by its footer.
@@ -184,6 +189,9 @@ def find(place: str) -> Table:
         NotFoundError: if there is none.
     """
     root, _, name = place.rstrip("/").rpartition("/")
+    if root.endswith(":/"):
+        raise NotFoundError(f"{place} must name a file, a folder or a pattern in the bucket, got the bucket alone")
+    root = root or "/"
     if any(mark in place for mark in "*?"):
         return _fitting(place)
     if Storage(root).exists(name):
@@ -200,6 +208,7 @@ def _fitting(place: str) -> Table:
     while any(mark in fixed for mark in "*?"):
         fixed, _, name = fixed.rpartition("/")
         names.insert(0, name)
+    fixed = fixed or "/"
     storage, paths = Storage(fixed), [""]
     for name in names:
         paths = [
@@ -227,7 +236,8 @@ def _opened(storage: Storage, path: str, tag: str | None = None) -> Iterator[tup
         if tag is not None:
             _check_tag(storage, path, tag, found)
         try:
-            file = pq.ParquetFile(pa.PythonFile(raw, mode="r"))  # pre-buffered, it would keep all that it has read
+            # Pre-buffered, it would keep all that it has read.
+            file = pq.ParquetFile(pa.PythonFile(raw, mode="r"), buffer_size=BUFFER_BYTES, pre_buffer=False)
         except (pa.ArrowInvalid, OSError) as error:
             raise ValueError(f"{storage}/{path} must be a Parquet file, got: {error}") from None
         yield file, found

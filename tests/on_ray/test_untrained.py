@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rails_ray import cli, local, on_ray
@@ -51,6 +53,22 @@ def test_vectors_alone_are_encoded_and_searched(
 
 
 @pytest.mark.long
+def test_queries_of_one_split_are_enough_to_measure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data, storage = write_vector_data(tmp_path / "data"), ("--storage", tmp_path / "storage")
+    queries = pq.read_table(data / "queries.parquet")
+    pq.write_table(queries.set_column(2, "split", pa.array(["test"] * len(queries))), data / "queries.parquet")
+    words = ("encode", "--recipe", "vector-cosine", "--version", "v1", *storage)
+    command(*words, "--folder", data)
+    command(*words, "--folder", data)  # the same run again, without its name
+    assert on_ray.evaluate(str(tmp_path / "storage"), version="v1").hit_rate[10] > 0.5
+    capfd.readouterr()
+    command("calibrate", "--version", "v1", *storage, code=cli.EXIT_BAD_ARGUMENT)
+    assert "must hold a query with a relevant item in split 'valid', got none" in capfd.readouterr().err
+    command("encode", "--run", "v1", "--version", "v2", "--items", data / "items.parquet", *storage)
+    assert on_ray.evaluate(str(tmp_path / "storage"), version="v2").num_queries == 180
+
+
+@pytest.mark.long
 def test_a_run_and_a_version_without_names_get_the_recipes(vectors: np.ndarray, tmp_path: Path) -> None:
     store = Storage(str(tmp_path / "storage"))
     command("encode", "--recipe", "vector-cosine", "--items", tmp_path / "data/items", "--storage", store)
@@ -86,11 +104,11 @@ def test_texts_without_queries(tmp_path: Path) -> None:
         on_ray.evaluate(storage, run="r")
 
 
-def test_queries_without_relevance_are_told(
-    vectors: np.ndarray, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.long
+def test_queries_without_relevance_are_not_read(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_vector_data(tmp_path / "other")
     (tmp_path / "other" / "relevance.parquet").unlink()
-    words = ("encode", "--recipe", "vector-cosine", "--folder", tmp_path / "other", "--storage", tmp_path / "storage")
-    command(*words, code=cli.EXIT_FAILED)
+    storage = ("--storage", tmp_path / "storage")
+    command("encode", "--recipe", "vector-cosine", "--folder", tmp_path / "other", "--version", "v", *storage)
+    command("evaluate", "--version", "v", *storage, code=cli.EXIT_FAILED)
     assert "other/relevance.parquet must exist, got no such file" in capfd.readouterr().err

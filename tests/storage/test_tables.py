@@ -3,6 +3,7 @@
 import gc
 import io
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,18 @@ def test_a_folder_and_a_pattern_name_files_in_order(many: Storage, place: str) -
     names = [f"{table.root}/{path}".rpartition("/")[2] for path in table.paths]
     assert names == ["p0.parquet", "p1.parquet", "p2.parquet"]
     assert table.read(COLUMNS).table.equals(items(0, 18))
+
+
+def test_a_table_at_the_root_is_not_one_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(pa.table({"item_id": [1]}), tmp_path / "rails-ray-items.parquet")
+    monkeypatch.chdir(tmp_path)
+    for place in ("/rails-ray-items.parquet", "/rails-ray-*.parquet"):
+        with pytest.raises(NotFoundError, match=f"^{re.escape(place)} must"):
+            find(place)
+    with pytest.raises(NotFoundError, match=r"s3://bucket must name a file, a folder or a pattern in the bucket"):
+        find("s3://bucket")
 
 
 def test_a_file_is_a_table(storage: Storage) -> None:

@@ -1,0 +1,66 @@
+"""Approximate methods over indexes that may pass over items."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rails_ray.indexes.faiss_index import FaissIndex, build, fit
+from rails_ray.indexes.ivf import IvfConfig
+from rails_ray.indexes.probing import Probing
+from rails_ray.retrieval.approximate import Approximate, Lists
+from rails_ray.retrieval.candidates import AVERAGE, FirstStage
+from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
+from rails_ray.similarities.states import ItemState, QueryState
+from rails_ray.wanted import Wanted
+
+NUM_ITEMS, NUM_LISTS = 400, 8
+
+
+@pytest.fixture(scope="module")
+def items() -> ItemState:
+    vectors = F.normalize(torch.randn(NUM_ITEMS, 6, generator=torch.Generator().manual_seed(0)), dim=1)
+    return ItemState(vectors.unsqueeze(1), None, vectors)
+
+
+@pytest.fixture
+def index(items: ItemState) -> FaissIndex:
+    fitted = fit(IvfConfig(nlist=NUM_LISTS), items.average, NUM_ITEMS, 0)
+    return FaissIndex.read(*build(fitted, [items.average]))
+
+
+def query_of(items: ItemState, *rows: int) -> QueryState:
+    vectors = items.average[list(rows)]
+    return QueryState(vectors.unsqueeze(1), None, torch.ones(len(rows)))
+
+
+def made(items: ItemState, index: FaissIndex, width: int, nprobe: int) -> Approximate:
+    first_stage = FirstStage(items, {AVERAGE: index})
+    return Approximate(
+        DotProduct(DotProductConfig()), items, Lists(num_by_average=width), first_stage, Probing(nprobe=nprobe)
+    )
+
+
+@pytest.mark.parametrize(("threshold", "is_truncated"), [(0.0, True), (0.99999, False)])
+def test_a_list_that_the_cap_cuts_says_so(
+    items: ItemState, index: FaissIndex, threshold: float, is_truncated: bool
+) -> None:
+    found = made(items, index, 50, NUM_LISTS).search(query_of(items, 3, 4), Wanted(3, torch.full((2,), threshold)))
+    assert found.is_truncated.tolist() == [is_truncated] * 2
+    assert found.num_found().tolist() == ([3, 3] if is_truncated else [1, 1])
+    assert found.item_rows[:, 0].tolist() == [3, 4]
+
+
+def test_lists_that_hold_no_more_are_not_asked_for_longer(
+    items: ItemState, index: FaissIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[int]()
+    search = FaissIndex.search
+
+    def heard(self: FaissIndex, queries: torch.Tensor, wanted: Wanted, probing: Probing | None = None) -> object:
+        asked.append(wanted.k)
+        return search(self, queries, wanted, probing)
+
+    monkeypatch.setattr(FaissIndex, "search", heard)
+    found = made(items, index, 200, 1).search(query_of(items, 3), Wanted(200))
+    assert 0 < int(found.num_found()) < 200
+    assert asked == [200]
