@@ -40,6 +40,8 @@ ATTEMPTS = 5
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 10  # without any byte; not for the whole object
 SLOWEST_UPLOAD_BYTES_PER_S = 2**19
+MOST_BYTES_OF_PUT = 2**32  # S3 takes 5 GiB in one request
+BYTES_OF_PART = 2**28  # of a larger file, at most 10,000 parts
 DOWNLOADS = 3  # attempts to download an object: botocore's own retries end when its bytes begin
 
 NO_CREDENTIALS = (
@@ -229,6 +231,9 @@ class S3Files:
 
     async def _put(self, path: str, data: bytes, condition: dict[str, str] | None = None) -> bool:
         client = await self._client()
+        if len(data) > MOST_BYTES_OF_PUT and not condition:
+            await self._put_parts(path, data)
+            return True
         for attempt in range(ATTEMPTS):
             try:
                 await client.put_object(Bucket=self._bucket, Key=self._key(path), Body=data, **(condition or {}))
@@ -247,6 +252,20 @@ class S3Files:
                     raise
                 await asyncio.sleep(0.1 * 2**attempt)
         return False
+
+    async def _put_parts(self, path: str, data: bytes) -> None:
+        client, place = await self._client(), {"Bucket": self._bucket, "Key": self._key(path)}
+        upload = {**place, "UploadId": (await client.create_multipart_upload(**place))["UploadId"]}
+        try:
+            parts = []
+            for number, first in enumerate(range(0, len(data), BYTES_OF_PART), start=1):
+                body = data[first : first + BYTES_OF_PART]
+                answer = await client.upload_part(**upload, PartNumber=number, Body=body)
+                parts.append({"PartNumber": number, "ETag": answer["ETag"]})
+            await client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
+        except BaseException:
+            await client.abort_multipart_upload(**upload)  # its parts would be paid for
+            raise
 
     async def _copy(self, source: str, target: str) -> int | None:
         client = await self._client()

@@ -278,3 +278,19 @@ def test_a_fork_has_a_client_of_its_own(s3: str) -> None:
     child.join(timeout=60)
     assert child.exitcode == 0
     assert storage.read("b") == b"1"
+
+
+def test_a_file_that_is_too_large_for_one_request_is_sent_in_parts(
+    storage: Storage, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5 MiB is the least that S3 takes as a part."""
+    monkeypatch.setattr(s3_files, "MOST_BYTES_OF_PUT", 2**20)
+    monkeypatch.setattr(s3_files, "BYTES_OF_PART", 5 * 2**20)
+    data = bytes(range(256)) * 2**15 + b"rest"
+    puts = proxy.count("PUT")
+    storage.write("a", data)
+    assert storage.read("a") == data
+    assert proxy.count("PUT") == puts + 2
+    proxy.fail("PUT", answer(403, "AccessDenied"), times=9)
+    assert "storage must answer UploadPart of" in message_of(lambda: storage.write("a", data + b"more"))
+    assert storage.read("a") == data
