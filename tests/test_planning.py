@@ -20,6 +20,9 @@ from hypothesis import strategies as st
 from jobs.benches import table5
 from rails_ray import cli
 from rails_ray.commands.plan import PlanDeployment
+from rails_ray.indexes import hnsw, ivf
+from rails_ray.indexes.hnsw import HnswConfig
+from rails_ray.on_ray.indexing import SAMPLE_ITEMS
 from rails_ray.planning import measured, quantities, searches
 from rails_ray.planning.machines import GPUS, Cpu, Gpu, cpu_units, machine
 from rails_ray.planning.measured import Figure
@@ -213,15 +216,44 @@ def test_two_stages_by_hand() -> None:
     assert everything.gathered_bytes == 100 * 84, "candidates are at most all items"
 
 
+@pytest.mark.parametrize("index", searches.INDEXES)
+def test_a_dot_product_through_an_index_does_what_by_average_does(index: str) -> None:
+    search = Search(method="ann", index=index, num_candidates=20, batch=4)
+    done = work(DOT, search, 40_000)
+    assert done == work(DOT, replace(search, method="average"), 40_000)
+    assert done.special_functions == done.reordered_numbers == 0
+    assert done.product_flops == 2 * 64 * (done.selected_scores + 4 * 20)
+    assert index_bytes(DOT, search, 1000) == index_bytes(DOT, replace(search, method="average"), 1000)
+
+
 def test_a_first_stage_by_ivf_and_hnsw_by_hand() -> None:
-    ivf = work(TINY, Search(method="average", index="ivf", num_candidates=10, batch=4), 10_000)
-    compared = 4 * (400 + 10_000 * 32 / 400)  # nlist = 4 sqrt(10,000), nprobe 32
-    assert ivf.selected_scores == compared
-    assert ivf.product_flops == 10 * compared + 40 * 228
-    assert ivf.read_bytes == 20 * (400 + 4 * 10_000 * 32 / 400)
-    hnsw = work(TINY, Search(method="average", index="hnsw", num_candidates=100), 10_000)
-    assert hnsw.selected_scores == 2 * 32 * 100, "ef_search is at least as long as the list"
-    assert hnsw.gathered_bytes == 20 * 6400 + 100 * 84
+    by_lists = work(TINY, Search(method="average", index="ivf", num_candidates=10, batch=4), 65_536)
+    compared = 4 * (1024 + 65_536 * 32 / 1024)  # nlist = 4 sqrt(65,536), nprobe = sqrt(1,024)
+    assert by_lists.selected_scores == compared
+    assert by_lists.product_flops == 10 * compared + 40 * 228
+    assert by_lists.read_bytes == 20 * (1024 + 4 * 65_536 * 32 / 1024)
+    by_graph = work(TINY, Search(method="average", index="hnsw", num_candidates=100), 10_000)
+    assert by_graph.selected_scores == 2 * 32 * 100, "ef_search is at least as long as the list"
+    assert by_graph.gathered_bytes == 20 * 6400 + 100 * 84
+
+
+@pytest.mark.parametrize("num_items", [1, 20, 4096, 24_336, 10**5, 2 * 10**6, 10**8])
+def test_an_ivf_index_is_planned_as_it_is_built_and_asked(num_items: int) -> None:
+    """The lists of a built index, and as many of them as a query scans, by default."""
+    nlist = ivf.num_lists(0, num_items, min(num_items, SAMPLE_ITEMS))
+    nprobe = max(round(nlist**0.5), 1)
+    search = Search(method="average", index="ivf", num_candidates=1, k=1)
+    compared = work(DOT, search, num_items).selected_scores
+    assert compared == pytest.approx(nlist + num_items * nprobe / nlist, rel=0.05)
+    per_list = (index_bytes(DOT, search, num_items) - num_items * (4 * 64 + 8)) / (4 * 64)
+    assert per_list == pytest.approx(nlist, rel=0.05)
+
+
+def test_the_numbers_of_indexes_are_those_of_the_indexes() -> None:
+    """The planner copies them, as it does without torch."""
+    assert (searches.LISTS_PER_ROOT, searches.POINTS_PER_LIST) == (ivf.LISTS_PER_ROOT, ivf.POINTS_PER_LIST)
+    assert searches.SAMPLE_ITEMS == SAMPLE_ITEMS
+    assert (searches.M, searches.EF_SEARCH) == (HnswConfig().M, hnsw.EF_SEARCH)
 
 
 @pytest.mark.parametrize("index", ["ivf", "hnsw"])
@@ -230,7 +262,7 @@ def test_the_memory_of_an_index_is_that_of_faiss(index: str) -> None:
     vectors = np.random.default_rng(0).standard_normal((num_items, width), dtype=np.float32)
     built: faiss.Index
     if index == "ivf":
-        nlist = round(searches.LISTS_PER_ROOT * num_items**0.5)
+        nlist = ivf.num_lists(0, num_items, num_items)
         built = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, nlist, faiss.METRIC_INNER_PRODUCT)
         built.cp.niter, built.cp.min_points_per_centroid = 1, 1
         built.train(vectors)
@@ -291,7 +323,7 @@ def searched_rows() -> list[tuple[Corpus, float]]:
 def test_predicted_times_lie_within_the_stated_factor_of_all_measured_rows() -> None:
     kept = [(own, ms) for own, ms in searched_rows() if not may_widen(own)]
     assert len(kept) >= 100
-    assert {own.search.method for own, _ in kept} == set(METHODS)
+    assert {own.search.method for own, _ in kept} == set(METHODS) - {"ann"}, "which does what average does"
     assert {own.search.batch for own, _ in kept} == {1, 32}
     assert {own.shape for own, _ in kept} == {shape for _, shape in measured.SHAPES.values()}
     ratios = {(own, ms): 1000 * own.search_s(own.num_items) / ms for own, ms in kept}
@@ -375,15 +407,16 @@ shapes = st.builds(
     width=st.sampled_from([8, 64, 512]),
     dtype=st.sampled_from(sorted(DTYPES)),
 )
+FOR_ALL_SHAPES = METHODS[:-1]  # ann is for a dot product
 search_options = st.builds(
     Search,
-    method=st.sampled_from(METHODS),
+    method=st.sampled_from(FOR_ALL_SHAPES),
     num_candidates=st.integers(10, 2000),
     num_per_embedding=st.integers(10, 100),
     batch=st.integers(1, 64),
 ) | st.builds(
     Search,
-    method=st.sampled_from(METHODS[1:]),
+    method=st.sampled_from(FOR_ALL_SHAPES[1:]),
     index=st.just("ivf"),
     num_candidates=st.integers(10, 2000),
     num_per_embedding=st.integers(10, 100),
@@ -493,7 +526,8 @@ def test_batching_is_planned_for_each_size() -> None:
         ({"dtype": "fp8"}, "dtype must be one of fp32, fp16, bf16, int8, got 'fp8'"),
         ({"similarity": "cosine"}, "similarity must be one of mixture, dot, got 'cosine'"),
         ({"similarity": "dot", "components": 8}, "dot must have 1 component on each side, got 1 and 8: leave"),
-        ({"method": "two_pass"}, "method must be one of brute_force, .*, combined, got 'two_pass'"),
+        ({"method": "two_pass"}, "method must be one of brute_force, .*, ann, got 'two_pass'"),
+        ({"method": "ann"}, "method ann must be for a dot product, .*, got 8 and 4: take method average"),
         ({"index": "pq"}, "index must be one of flat, ivf, hnsw, got 'pq'"),
         ({"index": "ivf"}, "index must be flat for method brute_force, .*, got 'ivf': take method average"),
         ({"index": "hnsw", "method": "average", "gpu": "l4"}, "index hnsw must be searched on a CPU, .*, got gpu l4"),
@@ -557,7 +591,7 @@ def test_the_command_prints_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
         "The latency sets the 3 shards, where memory asks for 1; memory bandwidth takes most of a search.",
         "The queries set the 36 replicas of each shard: 108 GPUs in all; requests of 8 queries would take 42.",
         "note: roofline only, not measured",
-        "next: rails-ray encode --run RUN --shards 3",
+        "next: rails-ray encode --run RUN --shards 3 --dtype bfloat16 next: rails-ray serve",
         "next: rails-ray serve --profile production --keys-file keys --replicas 36 --gpus 1 --print-config",
     ):
         assert expected in text
@@ -581,6 +615,25 @@ def test_the_command_prints_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_a_plan_says(options: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", *options.split()]) == 0
     assert expected in printed(capsys)
+
+
+@pytest.mark.parametrize(
+    ("options", "how"),
+    [
+        ("--gpu l4", ""),
+        ("--gpu l4 --dtype fp16", " --dtype float16"),
+        ("--gpu l4 --dtype int8", ""),
+        ("--method average --index ivf", " --index ivf --index-of average"),
+        ("--similarity dot --method ann --index hnsw", " --index hnsw --index-of average"),
+        ("--method per_embedding --index ivf --dtype bf16", " --dtype bfloat16 --index ivf --index-of components"),
+        ("--method combined --index hnsw", " --index hnsw --index-of both"),
+    ],
+)
+def test_the_commands_build_what_was_planned(options: str, how: str) -> None:
+    told = cli.parse(["plan", "--items", "1M", "--latency-ms", "1000", *options.split()]).run()
+    assert told is not None
+    assert told["commands"][0] == f"rails-ray encode --run RUN --shards {told['num_shards']}{how}"
+    cli.parse(told["commands"][0].split()[1:])
 
 
 @pytest.mark.parametrize("options", [EXAMPLE, "--items 10k"])

@@ -35,8 +35,8 @@ class PlanDeployment:
         width: d, width of a component.
         dtype: Numbers of the components, in storage and in memory.
         gate_hidden: H, hidden width of the gate that reads the cosines.
-        method: Method of search.
-        num_candidates: Items that average and combined take by the average component.
+        method: Method of search; ann is for a dot product.
+        num_candidates: Items that average, ann and combined take by the average component.
         num_per_embedding: Items that per_embedding and combined take by each pair of components.
         index: Index of the first stage, for every method but brute_force.
         k: Results of a query.

@@ -23,14 +23,16 @@ A search of X items by B queries:
 
     brute_force      products and functions of B X pairs; reads X (components + gate); selects from B X scores
     per_embedding    2 P d B X; reads X components; selects from P B X scores; rescores C = P n candidates a query
-    average          2 d B X; reads X d b; selects from B X scores; rescores C = m candidates a query
+    average, ann     2 d B X; reads X d b; selects from B X scores; rescores C = m candidates a query
     combined         both; C = P n + m
     rescoring        products and functions of B C pairs; gathers B C (components + gate)
 
-n is `num_per_embedding`, m `num_candidates`; C is at most X. This is the first stage `flat`. In its place, with
-float32 copies of the vectors as FAISS keeps them, and with I indexes (P_X per embedding, 1 by average):
+n is `num_per_embedding`, m `num_candidates`; C is at most X. `ann` is for a dot product, P = 1, whose only component
+is its own average. This is the first stage `flat`. In its place, with float32 copies of the vectors as FAISS keeps
+them, and with I indexes (P_X per embedding, 1 by average):
 
-    ivf     nlist = 4 sqrt(X); a query compares nlist centroids and X nprobe / nlist vectors
+    ivf     nlist = min(4 sqrt(X), min(X, 200,000) / 39) lists: k-means has a sample of 200,000 items, 39 a list.
+            A query compares nlist centroids, then the X nprobe / nlist vectors of its nprobe = sqrt(nlist) lists
             bytes: I (X (4 d + 8) + 4 d nlist)
     hnsw    a query visits at most 2 M ef_search vectors, ef_search at least as long as the list wanted
             bytes: I X (4 d + 8 M + 4 M / (M - 1) + 12): vector, links of level 0, of the levels above, and bookkeeping

@@ -7,6 +7,9 @@ from rails_ray.planning import measured
 from rails_ray.planning.machines import Cpu
 from rails_ray.planning.plans import Corpus, Demand, Plan, may_widen, plan
 
+STORED_AS = {"fp16": "float16", "bf16": "bfloat16"}  # `encode --dtype`, which is float32 if left out
+INDEX_OF = {"average": "average", "ann": "average", "per_embedding": "components", "combined": "both"}  # by method
+
 
 def num_units(corpus: Corpus, made: Plan) -> int:
     """GPUs, or CPU cores, of all replicas of all shards."""
@@ -86,7 +89,12 @@ def notes(corpus: Corpus, made: Plan) -> list[str]:
 
 
 def commands(corpus: Corpus, made: Plan) -> list[str]:
-    """The commands that the plan implies."""
+    """The commands that build and serve what was planned."""
+    encode = f"rails-ray encode --run RUN --shards {made.num_shards}"
+    if corpus.shape.dtype in STORED_AS:
+        encode += f" --dtype {STORED_AS[corpus.shape.dtype]}"
+    if corpus.search.index != "flat":
+        encode += f" --index {corpus.search.index} --index-of {INDEX_OF[corpus.search.method]}"
     reserved = "--gpus 1" if corpus.machine.is_gpu else f"--cpus {measured.CORES}"
     serve = f"rails-ray serve --profile production --keys-file keys --replicas {made.num_replicas} {reserved}"
-    return [f"rails-ray encode --run RUN --shards {made.num_shards}", f"{serve} --print-config"]
+    return [encode, f"{serve} --print-config"]

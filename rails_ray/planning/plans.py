@@ -125,6 +125,11 @@ class Corpus:
                 f"the lists of the first stage must hold at least the k {self.search.k} items, got {num_listed}: "
                 "raise num_candidates or num_per_embedding"
             )
+        if self.search.method == "ann" and self.shape.num_pairs > 1:
+            raise ValueError(
+                f"method ann must be for a dot product, which has 1 component on each side, got "
+                f"{self.shape.num_query_components} and {self.shape.num_item_components}: take method average"
+            )
         if self.search.index == "hnsw" and self.machine.is_gpu:
             raise ValueError(
                 f"index hnsw must be searched on a CPU, as in FAISS, got gpu {self.machine.name}: "

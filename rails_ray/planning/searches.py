@@ -1,15 +1,19 @@
-"""What a search of X items computes, reads and selects. The formulas stand in `rails_ray.planning`."""
+"""What a search of X items computes, reads and selects. The formulas stand in `rails_ray.planning`.
+
+The numbers of `rails_ray.indexes` are copied, as importing it takes torch; a test compares them.
+"""
 
 import math
 from dataclasses import astuple, dataclass, fields
 
 from rails_ray.planning.shapes import Shape
 
-METHODS = ("brute_force", "average", "per_embedding", "combined")
+METHODS = ("brute_force", "average", "per_embedding", "combined", "ann")
 INDEXES = ("flat", "ivf", "hnsw")
 FAISS_BYTES = 4  # FAISS keeps vectors in float32
 LISTS_PER_ROOT = 4  # nlist = 4 sqrt(X), the least that FAISS's guidelines name
-NPROBE = 32
+POINTS_PER_LIST = 39  # items of the sample for each list
+SAMPLE_ITEMS = 200_000  # to which an index is fitted
 M = 32  # links of HNSW
 EF_SEARCH = 64
 
@@ -21,7 +25,7 @@ class Search:
     Args:
         method: one of METHODS.
         index: of the first stage, one of INDEXES.
-        num_candidates: items that `average` and `combined` take by the average.
+        num_candidates: items that `average`, `ann` and `combined` take by the average.
         num_per_embedding: items that `per_embedding` and `combined` take by each pair of components.
         k: results of a query.
         batch: queries B that are searched together.
@@ -52,7 +56,12 @@ class Search:
         """The lists of the first stage; none for an exact scan."""
         per_embedding = Lists(shape.num_item_components, shape.num_query_components, self.num_per_embedding)
         average = Lists(1, 1, self.num_candidates)
-        found = {"per_embedding": [per_embedding], "average": [average], "combined": [per_embedding, average]}
+        found = {
+            "per_embedding": [per_embedding],
+            "average": [average],
+            "ann": [average],
+            "combined": [per_embedding, average],
+        }
         return found.get(self.method, [])
 
 
@@ -133,7 +142,7 @@ def _first_stage(shape: Shape, search: Search, lists: Lists, num_items: int) -> 
         moved = Work(read_bytes=lists.num_indexes * num_items * shape.vector_bytes)
     elif search.index == "ivf":
         nlist = _nlist(num_items)
-        probed = num_searches * num_items * min(NPROBE / nlist, 1)
+        probed = num_searches * num_items / math.sqrt(nlist)  # nprobe / nlist of the items
         num_compared = num_searches * nlist + probed
         moved = Work(read_bytes=(lists.num_indexes * nlist + probed) * faiss_bytes)
     else:
@@ -143,8 +152,9 @@ def _first_stage(shape: Shape, search: Search, lists: Lists, num_items: int) -> 
 
 
 def _nlist(num_items: int) -> float:
-    """Centroids of an IVF index; not rounded, so that more items never take less time."""
-    return LISTS_PER_ROOT * math.sqrt(num_items)
+    """Lists of an ivf index; not rounded, so that more items never take less time."""
+    most = min(num_items, SAMPLE_ITEMS) / POINTS_PER_LIST
+    return max(min(LISTS_PER_ROOT * math.sqrt(num_items), most), 1)
 
 
 def index_bytes(shape: Shape, search: Search, num_items: int) -> float:
