@@ -43,6 +43,15 @@ def as_fbin(vectors: np.ndarray) -> bytes:
     return struct.pack(f"<ii{len(numbers)}f", *vectors.shape, *numbers)
 
 
+def as_ivecs(lists: np.ndarray) -> bytes:
+    return b"".join(struct.pack(f"<i{len(row)}i", len(row), *row) for row in lists.tolist())
+
+
+def as_ibin(lists: np.ndarray) -> bytes:
+    numbers = lists.reshape(-1).tolist()
+    return struct.pack(f"<ii{len(numbers)}i", *lists.shape, *numbers)
+
+
 def as_faiss(vectors: np.ndarray, ids: list[int] | None = None) -> bytes:
     index = faiss.IndexFlatIP(vectors.shape[1])
     if ids is None:

@@ -75,20 +75,11 @@ def _first_rows(read_all: Read, num_rows: int) -> Read:
 
 def write_fbin(path: Path, width: int, blocks: Iterator[Labelled]) -> None:
     """The contract of `Writer`."""
-    _write(path, width, (block for _, block in blocks), "<f4")
-
-
-def write_ibin(path: Path, width: int, blocks: Iterator[NDArray[np.int32]]) -> None:
-    """Write lists [n, width] that are checked."""
-    _write(path, width, blocks, "<i4")
-
-
-def _write(path: Path, width: int, blocks: Iterator[NDArray[Any]], kind: str) -> None:
     num_rows = 0
     with path.open("wb") as file:
         file.write(HEADER.pack(0, width))
-        for block in blocks:
-            file.write(block.astype(kind, copy=False).data)
+        for _, block in blocks:
+            file.write(block.astype("<f4", copy=False).data)
             num_rows += len(block)
         if num_rows > MOST_ROWS:
             raise ValueError(f"a file of this format must hold at most {MOST_ROWS} rows, got {num_rows}")

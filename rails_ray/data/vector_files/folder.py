@@ -1,18 +1,21 @@
 """A data folder from files of vectors, and a file from a data folder.
 
-    items/part-000000000000.parquet ...   item_id, vector (FixedSizeList of float32): consecutive items; the name has
-                                          the row of the first
-    queries.parquet                       query_id, vector, split
-    relevance.parquet                     query_id, item_id, rank: the neighbors of each query, the nearest first
+    items/part-000000000000-NONCE.parquet ...   item_id, vector (FixedSizeList of float32): consecutive items; the name
+                                                has the row of the first, and the nonce of the import
+    queries.parquet                             query_id, vector, split
+    relevance.parquet                           query_id, item_id, rank: the neighbors of each query, the nearest first
 
 These are tables of `rails_ray.data.forms.numbers`; queries and relevance are there if the files have them. While a
 folder is filled, a file among its items says so. As this file is no Parquet, nobody takes some of the items for all of
 them if the import is cut off.
+
+An import that finds this file takes the one that wrote it for cut off, and begins anew with a file of its own. If the
+other still runs, it sees that, and ends.
 """
 
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -26,13 +29,13 @@ from rails_ray.data.vector_files.parquet import VECTOR, open_table
 from rails_ray.data.vector_files.rows import ListFile, VectorFile, rows_within
 from rails_ray.data.vector_files.truth import Lengths, check_cosine, distance_of, is_cosine, relevance
 from rails_ray.data.vectors import as_column
-from rails_ray.errors import ConflictError, DamagedError
+from rails_ray.errors import ConflictError, DamagedError, NotFoundError
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import part_to_bytes, to_bytes
 
 ITEMS, QUERIES, RELEVANCE = "items", "queries.parquet", "relevance.parquet"
 UNFINISHED = f"{ITEMS}/import-not-finished.parquet"
-PART = re.compile(r"part-\d{12}\.parquet")
+PART = re.compile(r"part-\d{12}-[0-9a-f]{32}\.parquet")
 PART_BYTES = 2**26  # of vectors: what a reader holds at a time
 
 
@@ -99,15 +102,15 @@ def import_folder(
         raise ValueError(f"distance must come with the neighbors whose distance it is, got {distance!r} and none")
     named = items.distance if lists is None else distance_of(lists, distance)
     _check_fit(items, asked, lists, split)
-    with _filled(folder):
-        lengths = _write_items(folder, items)
+    with _filled(folder) as filling:
+        lengths = _write_items(filling, items)
         if asked is not None:
             table = _queries(asked, split)
-            folder.write(QUERIES, to_bytes(table))
+            filling.write_table(QUERIES, to_bytes(table))
             if lists is not None:
                 check_cosine(lists, named, lengths)
                 pairs = relevance(lists, table["query_id"], items.ids, items.num_rows)
-                folder.write(RELEVANCE, to_bytes(pairs))
+                filling.write_table(RELEVANCE, to_bytes(pairs))
     return Imported(
         num_items=items.num_rows,
         width=items.width,
@@ -141,9 +144,59 @@ def export_folder(folder: Storage, path: str, *, format: str | None = None, use_
     write_vectors(path, items.width, items.blocks(), items.ids if use_ids else None, format=format)
 
 
+class _Filling:
+    """An import that fills a folder as long as its marker stands there."""
+
+    def __init__(self, folder: Storage) -> None:
+        self.folder = folder
+        self.nonce = uuid.uuid4().hex
+        self.marker = f"an import writes the items beside this file, or was cut off: {self.nonce}\n".encode()
+
+    @property
+    def stands(self) -> bool:
+        """Whether the folder is still this import's."""
+        try:
+            return self.folder.read(UNFINISHED) == self.marker
+        except NotFoundError:
+            return False
+
+    def write_part(self, first: int, data: bytes) -> None:
+        """Write the items from row `first` on. Raises what `finish` does."""
+        self._add(f"{ITEMS}/part-{first:012d}-{self.nonce}.parquet", data, self.folder.write)
+
+    def write_table(self, path: str, data: bytes) -> None:
+        """Write another table; all imports call it the same. Raises what `finish` does."""
+        self._add(path, data, self.folder.create)
+
+    def _add(self, path: str, data: bytes, write: Callable[[str, bytes], None]) -> None:
+        self._check()
+        write(path, data)
+        try:
+            self._check()
+        except ConflictError:  # what came meanwhile may be finished already
+            self.folder.delete(path)
+            raise
+
+    def finish(self) -> None:
+        """Delete the marker, and before it the parts that another import wrote too late.
+
+        Raises:
+            ConflictError: if someone else fills the folder.
+        """
+        self._check()
+        for path in _parts(self.folder):
+            if self.nonce not in path:
+                self.folder.delete(path)
+        self.folder.delete(UNFINISHED)
+
+    def _check(self) -> None:
+        if not self.stands:
+            raise ConflictError(f"{self.folder} must be filled by one import at a time, got another one: import again")
+
+
 @contextmanager
-def _filled(folder: Storage) -> Iterator[None]:
-    """Fills a folder. If something is raised inside, it is empty afterwards.
+def _filled(folder: Storage) -> Iterator[_Filling]:
+    """Fills a folder. If something is raised inside, it is empty afterwards, unless someone else fills it by now.
 
     Raises:
         ConflictError: if someone else has filled it meanwhile.
@@ -154,31 +207,33 @@ def _filled(folder: Storage) -> Iterator[None]:
     for name in ("items", "queries", "relevance"):
         if Sources(str(folder)).has(name):
             raise ValueError(f"{folder} must hold no data set yet, got a table of {name}: choose another folder")
-    mine = f"an import writes the items beside this file, or was cut off: {uuid.uuid4().hex}\n".encode()
-    folder.create(UNFINISHED, mine)
+    filling = _Filling(folder)
+    folder.create(UNFINISHED, filling.marker)
     try:
-        yield
+        yield filling
     except Exception:
-        _empty(folder)
+        if filling.stands:
+            _empty(folder)
         raise
-    if not folder.exists(UNFINISHED) or folder.read(UNFINISHED) != mine:
-        raise ConflictError(f"{folder} must be filled by one import at a time, got another one: import again")
-    folder.delete(UNFINISHED)
+    filling.finish()
 
 
 def _empty(folder: Storage) -> None:
     """Delete what an import has written so far."""
-    parts = [f"{ITEMS}/{name}" for name in folder.list(ITEMS) if PART.fullmatch(name)]
-    for path in (*parts, QUERIES, RELEVANCE, UNFINISHED):
+    for path in (*_parts(folder), QUERIES, RELEVANCE, UNFINISHED):
         folder.delete(path)
 
 
-def _write_items(folder: Storage, items: VectorFile) -> Lengths:
+def _parts(folder: Storage) -> list[str]:
+    return [f"{ITEMS}/{name}" for name in folder.list(ITEMS) if PART.fullmatch(name)]
+
+
+def _write_items(filling: _Filling, items: VectorFile) -> Lengths:
     lengths, first = Lengths(), 0
     for block in items.blocks(rows_within(PART_BYTES, items.width)):
         ids = np.arange(first, first + len(block)) if items.ids is None else items.ids.slice(first, len(block))
         part = pa.table({"item_id": ids, VECTOR: as_column(block)})
-        folder.write(f"{ITEMS}/part-{first:012d}.parquet", part_to_bytes(part))
+        filling.write_part(first, part_to_bytes(part))
         lengths.add(block)
         first += len(block)
     return lengths

@@ -1,11 +1,11 @@
-"""Opens and writes files of vectors, and of lists of integers, by the ending of their names.
+"""Opens and writes files of vectors, and opens files of lists of integers, by the ending of their names.
 
 | format                     | vectors       | ids that it holds    | lists of neighbors |
 |----------------------------|---------------|----------------------|--------------------|
 | `npy`, `fvecs`, `fbin`     | read, written |                      |                    |
 | `bvecs`                    | read          |                      |                    |
 | `f16bin`, `u8bin`, `i8bin` | read          |                      |                    |
-| `ivecs`, `ibin`            |               |                      | read, written      |
+| `ivecs`, `ibin`            |               |                      | read               |
 | `parquet`                  | read, written | integers and strings |                    |
 | `hdf5`, `h5`               | read, written |                      | read               |
 | `faiss`, `index`           | read, written | integers             |                    |
@@ -13,15 +13,14 @@
 A vector without an id has its row number for one.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from rails_ray.data.vector_files import Reader, Writer, bins, faiss_index, hdf5, npy, parquet, vecs
-from rails_ray.data.vector_files.rows import ListFile, VectorFile, check_shape, to_ids
+from rails_ray.data.vector_files.rows import ListFile, VectorFile, to_ids
 from rails_ray.data.vector_files.writing import Holds, checked, labelled, whole_file
 from rails_ray.errors import NotFoundError
 
@@ -54,10 +53,6 @@ LIST_READERS: dict[str, Callable[[Path], ListFile]] = {
     "ibin": bins.open_ibin,
     "hdf5": hdf5.open_neighbors,
     "h5": hdf5.open_neighbors,
-}
-LIST_WRITERS: dict[str, Callable[[Path, int, Iterator[NDArray[np.int32]]], None]] = {
-    "ivecs": vecs.write_ivecs,
-    "ibin": bins.write_ibin,
 }
 NAMED = {"parquet", "hdf5", "h5"}  # formats that name their vectors
 
@@ -117,38 +112,6 @@ def export_vectors(
     write, holds = WRITERS[format_of(path, WRITERS, "vectors are written as", format)]
     with whole_file(_local(path)) as part:
         write(part, width, checked(blocks, width, holds, path))
-
-
-def write_lists(path: str, width: int, blocks: Iterable[NDArray[Any]], *, format: str | None = None) -> None:
-    """Write lists of integers [n, width], in place of a file that is there; if it fails, that file stays.
-
-    Args:
-        format: a key of `LIST_WRITERS`; None for what the file's ending says.
-
-    Raises:
-        ValueError: if the format is unknown, or a list has another length or an integer beyond int32.
-    """
-    write = LIST_WRITERS[format_of(path, LIST_WRITERS, "lists of neighbors are written as", format)]
-    with whole_file(_local(path)) as part:
-        write(part, width, _checked_lists(blocks, width, path))
-
-
-def _checked_lists(blocks: Iterable[NDArray[Any]], width: int, file: str) -> Iterator[NDArray[np.int32]]:
-    check_shape(1, width, file)
-    first, most = 0, np.iinfo(np.int32)
-    for block in blocks:
-        if block.ndim != 2 or block.shape[1] != width:
-            raise ValueError(f"{file} must hold lists of {width} integers, got the shape {block.shape} in row {first}")
-        if block.dtype.kind not in "iu":
-            raise ValueError(f"{file} must hold integers, got the type {block.dtype} in row {first}")
-        wrong = np.argwhere((block < most.min) | (block > most.max))
-        if len(wrong):
-            row, column = wrong[0]
-            raise ValueError(f"{file} must hold integers of 32 bits, got {block[row, column]} in row {first + row}")
-        if len(block):
-            yield block.astype(np.int32)
-        first += len(block)
-    check_shape(first, width, file)
 
 
 def format_of(path: str, known: Iterable[str], what: str, format: str | None = None) -> str:

@@ -1,7 +1,7 @@
 """`.parquet`: a column of ids, and a column of vectors, each a list of as many numbers.
 
-Written are `id` (int64 or string) and `vector` (FixedSizeList of float32). Read are `vector` or a named column, and
-the ids of the first column there is of `id`, `item_id` and `query_id`.
+It writes `id` (int64 or string) and `vector` (FixedSizeList of float32). It reads `vector` or a named column, and takes
+ids from the first of `id`, `item_id`, `query_id` that exists.
 """
 
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def open_table(table: Table, file: str, column: str) -> VectorFile:
 
 @contextmanager
 def _opened(storage: Storage, path: str, column: str) -> Iterator[tuple[pq.ParquetFile, str]]:
-    """A file that has the column, and its name. Unlike `Table.batches`, it keeps no row group that was read.
+    """A file that has the column, and its name. `PAGE_BYTES` of a column are read at a time.
 
     Raises:
         ValueError: if it is not Parquet, is empty, or the column is not there or of another kind.

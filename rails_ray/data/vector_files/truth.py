@@ -52,13 +52,18 @@ def distance_of(truth: ListFile, given: str | None) -> str | None:
     """The distance of neighbors: what their file says, or else what the caller does.
 
     Raises:
-        ValueError: if they disagree, or the caller's is unknown.
+        ValueError: if they disagree, or the distance is one that never orders items as cosine does.
     """
     if given is not None and given not in DISTANCES:
         raise ValueError(f"distance must be one of {', '.join(DISTANCES)}, got {given!r}")
     if None not in (given, truth.distance) and given != truth.distance:
         raise ValueError(f"distance must be {truth.distance!r} as {truth.file} says, got {given!r}")
-    return truth.distance or given
+    named = truth.distance or given
+    if named is not None and named.lower() not in ANGULAR | BY_LENGTH:
+        raise ValueError(
+            f"{truth.file} must be the neighbors by cosine, got those by the distance {named!r}: import without truth"
+        )
+    return named
 
 
 def check_cosine(truth: ListFile, distance: str | None, lengths: Lengths) -> None:

@@ -74,18 +74,9 @@ def _read(path: Path, record: np.dtype[Any], width: int) -> Read:
 
 def write_fvecs(path: Path, width: int, blocks: Iterator[Labelled]) -> None:
     """The contract of `Writer`."""
-    _write(path, width, (block for _, block in blocks), "<f4")
-
-
-def write_ivecs(path: Path, width: int, blocks: Iterator[NDArray[np.int32]]) -> None:
-    """Write lists [n, width] that are checked."""
-    _write(path, width, blocks, "<i4")
-
-
-def _write(path: Path, width: int, blocks: Iterator[NDArray[Any]], kind: str) -> None:
-    record = _record(width, kind)
+    record = _record(width, "<f4")
     with path.open("wb") as file:
-        for block in blocks:
+        for _, block in blocks:
             lines = np.empty(len(block), record)
             lines["width"], lines["row"] = width, block
             file.write(lines.data)

@@ -22,7 +22,6 @@ from rails_ray.data.vector_files.formats import (
     WRITERS,
     open_lists,
     open_vectors,
-    write_lists,
     write_vectors,
 )
 from rails_ray.errors import NotFoundError
@@ -248,8 +247,6 @@ def test_what_is_no_file_of_vectors(tmp_path: Path) -> None:
         write_vectors(str(tmp_path / "v.u8bin"), 3, [rows(2, 3)])
     with pytest.raises(ValueError, match=r"lists of neighbors are read from .ivecs, .*, got .*v.npy': choose one"):
         open_lists(str(tmp_path / "v.npy"))
-    with pytest.raises(ValueError, match=r"lists of neighbors are written as .ivecs, .ibin, got .*v.h5': choose one"):
-        write_lists(str(tmp_path / "v.h5"), 3, [])
     with pytest.raises(NotFoundError, match=r"v.npy must exist, got no such file"):
         open_vectors(str(tmp_path / "v.npy"))
     (tmp_path / "v.npy").mkdir()

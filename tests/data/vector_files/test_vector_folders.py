@@ -1,5 +1,7 @@
 """A data folder made of files of vectors, and files made of a data folder."""
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,15 @@ from rails_ray.data.vector_files.formats import (
     WRITERS,
     open_lists,
     open_vectors,
-    write_lists,
     write_vectors,
 )
 from rails_ray.data.vector_files.truth import Lengths, is_cosine
+from rails_ray.data.vectors import as_column
 from rails_ray.errors import ConflictError, DamagedError, NotFoundError
 from rails_ray.storage.filesystem import Storage
-from support.vector_files import cut, read, rows, unit
+from support.vector_files import as_ivecs, cut, read, rows, unit
+
+FIRST_PART = r"part-000000000000-[0-9a-f]{32}\.parquet"
 
 
 def neighbors(items: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
@@ -56,7 +60,9 @@ def test_a_data_folder_of_a_file_of_ann_benchmarks(tmp_path: Path) -> None:
         f"50 items of width 4 and of lengths {least:.4g} to {most:.4g}, 6 queries, 18 neighbors; "
         "search by cosine orders these items as the file's distance, angular"
     )
-    found = pq.read_table(tmp_path / "data" / "items" / "part-000000000000.parquet")
+    [name] = folder.list("items")
+    assert re.fullmatch(FIRST_PART, name)
+    found = pq.read_table(tmp_path / "data" / "items" / name)
     assert found["item_id"].to_pylist() == list(range(50))
     assert found.schema.field("vector").type == pa.list_(pa.float32(), 4)
     assert found["vector"].to_pylist() == items.tolist()
@@ -67,7 +73,6 @@ def test_a_data_folder_of_a_file_of_ann_benchmarks(tmp_path: Path) -> None:
         (query, rank, truth[query, rank]) for query in range(6) for rank in range(3)
     ]
     assert sorted(folder.list(".")) == ["items", "queries.parquet", "relevance.parquet"]
-    assert folder.list("items") == ["part-000000000000.parquet"]
 
 
 def test_a_data_folder_is_a_data_set_of_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +83,7 @@ def test_a_data_folder_is_a_data_set_of_vectors(tmp_path: Path, monkeypatch: pyt
     ids = [f"item-{row}" for row in range(50)]
     write_vectors(str(tmp_path / "items.parquet"), 4, cut(items, 7), ids)
     write_vectors(str(tmp_path / "queries.npy"), 4, [queries])
-    write_lists(str(tmp_path / "truth.ivecs"), 2, [truth])
+    (tmp_path / "truth.ivecs").write_bytes(as_ivecs(truth))
     folder = tmp_path / "data"
     import_folder(
         str(tmp_path / "items.parquet"),
@@ -87,9 +92,8 @@ def test_a_data_folder_is_a_data_set_of_vectors(tmp_path: Path, monkeypatch: pyt
         truth=str(tmp_path / "truth.ivecs"),
         distance="cosine",
     )
-    assert sorted(path.name for path in (folder / "items").iterdir()) == [
-        f"part-{first:012d}.parquet" for first in (0, 20, 40)
-    ]
+    names = sorted(path.name for path in (folder / "items").iterdir())
+    assert [name[:18] for name in names] == [f"part-{first:012d}-" for first in (0, 20, 40)]
     asked = pq.read_table(folder / "queries.parquet")
     splits = pa.array(["train", "train", "valid", "valid", "test", "test"])
     pq.write_table(asked.set_column(2, "split", splits), folder / "queries.parquet")
@@ -135,7 +139,20 @@ def euclidean(tmp_path: Path, items: np.ndarray, distance: str = "euclidean") ->
     return bench_file(tmp_path / "sift.hdf5", items, distance, nearest(items, queries, 3), queries)
 
 
-@pytest.mark.parametrize("distance", ["euclidean", "dot", "hamming"])
+@pytest.mark.parametrize("distance", ["hamming", "Jaccard"])
+def test_neighbors_that_are_never_those_by_cosine_are_refused_before_anything_is_written(
+    tmp_path: Path, distance: str
+) -> None:
+    source, folder = euclidean(tmp_path, rows(50, 4), distance), Storage(str(tmp_path / "data"))
+    with pytest.raises(
+        ValueError, match=f"must be the neighbors by cosine, got those by the distance '{distance}': import without"
+    ):
+        import_folder(source, folder)
+    assert not (tmp_path / "data").exists()
+    assert str(import_folder(source, folder, use_truth=False)).endswith(f"than the file's distance, {distance}")
+
+
+@pytest.mark.parametrize("distance", ["euclidean", "dot"])
 def test_neighbors_by_another_distance_are_refused(tmp_path: Path, distance: str) -> None:
     source, folder = euclidean(tmp_path, rows(50, 4), distance), Storage(str(tmp_path / "data"))
     with pytest.raises(
@@ -178,7 +195,7 @@ def test_neighbors_without_a_distance(tmp_path: Path) -> None:
         queries = rows(6, 4, seed=1)
         write_vectors(str(tmp_path / "items.fvecs"), 4, [items])
         write_vectors(str(tmp_path / "queries.fvecs"), 4, [queries])
-        write_lists(str(tmp_path / "truth.ivecs"), 3, [neighbors(items, queries, 3)])
+        (tmp_path / "truth.ivecs").write_bytes(as_ivecs(neighbors(items, queries, 3)))
         paths = {"queries": str(tmp_path / "queries.fvecs"), "truth": str(tmp_path / "truth.ivecs")}
         return import_folder(str(tmp_path / "items.fvecs"), Storage(str(tmp_path / name)), **{**paths, **options})
 
@@ -256,7 +273,9 @@ def test_an_import_that_was_cut_off_is_no_data_set(tmp_path: Path, monkeypatch: 
         cut_off.setattr("rails_ray.data.vector_files.folder.as_column", lambda block: stop(block))
         with pytest.raises(KeyboardInterrupt):
             import_folder(str(tmp_path / "v.npy"), folder)
-    assert folder.list("items") == ["import-not-finished.parquet", "part-000000000000.parquet"]
+    marker, part = folder.list("items")
+    assert marker == "import-not-finished.parquet"
+    assert re.fullmatch(FIRST_PART, part)
     with pytest.raises(ValueError, match=r"items/import-not-finished.parquet must be a Parquet file"):
         numbers.item_files(Sources(str(folder)), ["vector"])
     with pytest.raises(DamagedError, match="must hold all items of an import, got one that was cut off: import them a"):
@@ -264,13 +283,11 @@ def test_an_import_that_was_cut_off_is_no_data_set(tmp_path: Path, monkeypatch: 
     write_vectors(str(tmp_path / "v.npy"), 3, [rows(3, 3)])
     import_folder(str(tmp_path / "v.npy"), folder)
     assert open_items(folder).num_rows == 3
-    assert folder.list("items") == ["part-000000000000.parquet"]
+    assert len(folder.list("items")) == 1
 
 
 def stop(block: np.ndarray) -> Any:
     """The column of a block, but the second one is where Ctrl-C comes."""
-    from rails_ray.data.vectors import as_column
-
     if not np.array_equal(block, rows(10, 3)[:4]):
         raise KeyboardInterrupt
     return as_column(block)
@@ -287,6 +304,55 @@ def test_two_imports_into_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
             ConflictError, match="must be filled by one import at a time, got another one: import again"
         ):
             import_folder(str(tmp_path / "v.npy"), folder)
+
+
+class Meanwhile:
+    """A function, before whose second call something is done."""
+
+    def __init__(self, called: Callable[..., Any], done: Callable[[], None]) -> None:
+        self.called, self.done = called, done
+        self.num_calls = 0
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.num_calls += 1
+        if self.num_calls == 2:
+            self.done()
+        return self.called(*arguments)
+
+
+@pytest.mark.parametrize("at", ["between two parts", "before a part lands", "before it fails"])
+def test_an_import_that_was_taken_for_cut_off_leaves_the_folder_to_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    monkeypatch.setattr("rails_ray.data.vector_files.folder.PART_BYTES", 4 * 3 * 4)
+    folder, of_other = Storage(str(tmp_path / "data")), rows(3, 3, seed=1)
+    write_vectors(str(tmp_path / "mine.npy"), 3, [rows(12, 3)])
+    write_vectors(str(tmp_path / "other.npy"), 3, [of_other])
+
+    def other() -> None:
+        import_folder(str(tmp_path / "other.npy"), folder)
+        if at == "before it fails":
+            raise ValueError("numbers must be finite")
+
+    if at == "before a part lands":
+        monkeypatch.setattr(folder, "write", Meanwhile(folder.write, other))
+    else:
+        monkeypatch.setattr("rails_ray.data.vector_files.folder.as_column", Meanwhile(as_column, other))
+    with pytest.raises(ValueError if at == "before it fails" else ConflictError):
+        import_folder(str(tmp_path / "mine.npy"), folder)
+    assert np.array_equal(np.concatenate(list(open_items(folder).blocks())), of_other)
+    assert len(folder.list("items")) == 1
+
+
+def test_a_part_that_another_import_wrote_too_late_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Storage(str(tmp_path / "data"))
+    write_vectors(str(tmp_path / "v.npy"), 3, [rows(2, 3)])
+    late = f"items/part-{7:012d}-{'a' * 32}.parquet"
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr("rails_ray.data.vector_files.folder.Lengths.add", lambda *_: folder.write(late, b"late"))
+        import_folder(str(tmp_path / "v.npy"), folder)
+    assert open_items(folder).num_rows == 2
+    assert not folder.exists(late)
 
 
 def test_there_is_no_folder(tmp_path: Path) -> None:
