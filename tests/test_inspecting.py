@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from rails_ray.evaluation.report import evaluate
 from rails_ray.inspecting import baselines, facts, sampling, timing, verdicts
 from rails_ray.inspecting.readings import COLUMNS, OPTIONAL, readings
 from rails_ray.inspecting.report import inspect
-from rails_ray.recipes import by_name, names
+from rails_ray.recipes import FOR_PACKAGED, by_name, names
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
 from rails_ray.training.piece import Given, fit
@@ -474,6 +475,14 @@ def test_no_promise_is_made_for_a_mixture(tmp_path: Path) -> None:
     assert "a mixture promises nothing over a dot product" in found["text-mol"]["why"]
     assert found["emoji-mol"]["why"].startswith("sized for the data in the package")
     assert found["baseline-bm25"]["why"] == "nothing is trained: what it finds is the number to beat"
+
+
+def test_a_run_is_for_the_packaged_data_by_its_recipe_and_not_by_how_its_name_begins(tmp_path: Path) -> None:
+    read = FORMS["text"].read(Sources(str(write_text_data(tmp_path / "data"))))
+    assert "a mixture promises nothing" in judged(replace(by_name("text-mol"), name="emojis-of-mine"), read).why
+    for name in FOR_PACKAGED:
+        assert family(by_name(name)).form.packaged is not None
+        assert by_name(name).data.folder is None
 
 
 @pytest.mark.parametrize(("name", "named", "median", "fits"), [("tldr", 0.957, 3, True), ("wordnet", 0.404, 1, False)])

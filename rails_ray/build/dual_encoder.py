@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rails_ray.build.dual_encoder_training import DualEncoderTraining
-from rails_ray.build.family import NO_INDEXES, Family
+from rails_ray.build.family import NO_INDEXES, Family, Sizes
 from rails_ray.build.items import ItemEncoder
 from rails_ray.collectives.first import from_first
 from rails_ray.collectives.mean import mean_over_workers
@@ -93,6 +93,12 @@ class DualEncoderFamily(DualEncoderTraining, Family):
             has_bounded_scores=True,
             width=self.own.components.width,
         )
+
+    @property
+    def sizes(self) -> Sizes:
+        encoder = self.own.encoder
+        max_length = encoder.max_length if isinstance(encoder, TransformerConfig | SasrecConfig) else None
+        return Sizes(max_length=max_length, similarity=self.own.similarity.kind)
 
     def completed(self, read: DataSet) -> RunConfig:
         """The config with what the data set or a frozen model decides: items, and the widths of vectors."""

@@ -6,6 +6,7 @@ other families override them.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -32,6 +33,20 @@ from rails_ray.training.piece import Piece
 NO_INDEXES: Mapping[str, VectorIndex] = MappingProxyType({})
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What says before any training whether a run suits a data set.
+
+    num_buckets: buckets that its items are shared out to; None if items have no codes.
+    max_length: tokens of a text, or items of a history, that it reads; None if it reads all.
+    similarity: kind of the similarity of components; None if items are compared otherwise.
+    """
+
+    num_buckets: int | None = None
+    max_length: int | None = None
+    similarity: str | None = None
+
+
 class Family(ABC):
     """A run.
 
@@ -50,6 +65,11 @@ class Family(ABC):
     @abstractmethod
     def offers(self) -> Offers:
         """What cut-offs may build on."""
+
+    @property
+    def sizes(self) -> Sizes:
+        """What says whether it suits a data set."""
+        return Sizes()
 
     # Data
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rails_ray.build.family import NO_INDEXES, Family
+from rails_ray.build.family import NO_INDEXES, Family, Sizes
 from rails_ray.build.items import Fit, Fitting, ItemEncoder
 from rails_ray.config import RunConfig
 from rails_ray.config.solar import SolarConfig
@@ -92,6 +92,10 @@ class SolarFamily(Family):
             has_bounded_scores=self.own.similarity.values == "probability",
             width=None,
         )
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(num_buckets=self.own.encoder.num_buckets)
 
     def completed(self, read: DataSet) -> RunConfig:
         """The config with the number of buckets, and the width of queries that are numbers."""

@@ -52,11 +52,6 @@ class Baseline:
         return vars(self) | {"hit_rate": {str(k): value for k, value in self.hit_rate.items()}}
 
 
-def is_untrained(own: Family) -> bool:
-    """Whether a run has no step to take."""
-    return all(piece.training is None for piece in own.pieces())
-
-
 def most_queries(num_items: int) -> int:
     """How many test queries are asked of so many items, at most."""
     return max(MOST_SCORES // num_items, FEWEST_QUERIES)

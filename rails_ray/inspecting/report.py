@@ -150,7 +150,7 @@ def _fitting(own: list[Reading], verdicts: dict[str, Verdict]) -> list[Family]:
 
 def _baselines(own: list[Reading], read: DataSet, verdicts: dict[str, Verdict]) -> list[Baseline]:
     """The recipes that train nothing, or popularity."""
-    plain = [one for one in _fitting(own, verdicts) if baselines.is_untrained(one)]
+    plain = [one for one in _fitting(own, verdicts) if not one.trains]
     return [baselines.untrained(one, read) for one in plain] or [baselines.popularity(read)]
 
 
@@ -158,7 +158,7 @@ def _times(looked: Looked, verdicts: dict[str, Verdict]) -> dict[str, dict[str, 
     """By recipe; None for a model that is too large to be built here."""
     found = dict[str, dict[str, Any] | None]()
     for own, read in looked.groups():
-        trained = [one for one in _fitting(own, verdicts) if not (baselines.is_untrained(one) or is_for_packaged(one))]
+        trained = [one for one in _fitting(own, verdicts) if one.trains and not is_for_packaged(one)]
         for one in trained[:NUM_TIMED]:
             name = one.config.name
             found[name] = timing.timed(one, read).to_dict() if timing.can_be_timed(one, read) else None

@@ -14,23 +14,22 @@ where they are far behind (.026 to .103). Both are measured here as `inspecting.
 The least values lie about halfway between the two; nothing in between was measured.
 """
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from rails_ray.build import family
 from rails_ray.build.family import Family
-from rails_ray.config import RunConfig
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.queries import ItemLists
 from rails_ray.inspecting import facts
+from rails_ray.recipes import FOR_PACKAGED
 
 LEAST_NAMED = 0.7  # of the test pairs; the module says why
 LEAST_QUERIES = 2  # training queries of the median item; the module says why
 LARGE_CORPUS = 1_000_000  # codes are for millions of items (README.md); on TLDR, 7,424 items, nothing beats TF-IDF
 MOST_CUT = 0.5  # share of items that may lose their end: our choice, not measured; beyond it most items are cut
-SAID = {  # of what a dual encoder compares by; README.md has the figures
+SAID: dict[str | None, str] = {  # of similarities of components; README.md has the figures
     "mixture_of_logits": "a mixture promises nothing over a dot product (HR@10 -.0005 on the emoji, +.0020 on "
     "MovieLens-1M)",
     "dot_product": "a vector database can serve what it makes",
@@ -54,39 +53,29 @@ def verdict(own: Family, read: DataSet, num_sampled: int) -> Verdict:
         num_sampled: texts whose lengths are counted, at most.
     """
     try:
-        config = own.completed(read)
+        own = family(own.completed(read))
     except ValueError as error:
         return Verdict(False, str(error))
-    if all(piece.training is None for piece in own.pieces()):
+    if not own.trains:
         return Verdict(True, "nothing is trained: what it finds is the number to beat")
-    sizes = _sizes(config)
     if is_for_packaged(own):
         return Verdict(True, "sized for the data in the package: a recipe for data of your own is the better start")
-    if not own.encodes_inputs:
-        return codes(read, sizes["num_buckets"])
-    if isinstance(read.item_inputs, Texts) and "max_length" in sizes:
-        return texts_of_tokens(read.item_inputs, sizes["max_length"], num_sampled, _similarity(config))
+    sizes = own.sizes
+    if sizes.num_buckets is not None:
+        return codes(read, sizes.num_buckets)
+    said = SAID.get(sizes.similarity, "nothing is known of it before it is trained")
+    if sizes.max_length is None:
+        return Verdict(True, said)
     asked = read.queries["test"].inputs
     if isinstance(asked, ItemLists):
-        return histories(asked, sizes["max_length"], _similarity(config))
-    return Verdict(True, _similarity(config))
+        return histories(asked, sizes.max_length, said)
+    assert isinstance(read.item_inputs, Texts)
+    return texts_of_tokens(read.item_inputs, sizes.max_length, num_sampled, said)
 
 
 def is_for_packaged(own: Family) -> bool:
     """Whether a recipe is sized for the data set in the package."""
-    packaged = own.form.packaged
-    return packaged is not None and own.config.name.startswith(packaged.name)
-
-
-def _sizes(config: RunConfig) -> dict[str, Any]:
-    """The sizes of what encodes, whichever it is."""
-    sizes: dict[str, Any] = dataclasses.asdict(config.family).get("encoder", {})
-    return sizes
-
-
-def _similarity(config: RunConfig) -> str:
-    """What can be said of a dual encoder's similarity before it is trained."""
-    return SAID[dataclasses.asdict(config.family)["similarity"]["kind"]]
+    return own.config.name in FOR_PACKAGED
 
 
 def codes(read: DataSet, num_buckets: int) -> Verdict:

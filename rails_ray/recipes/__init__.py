@@ -31,6 +31,7 @@ RECIPES: tuple[Callable[[], RunConfig], ...] = (
     vector_cosine,
     baseline_bm25,
 )
+FOR_PACKAGED = ("emoji-mol", "emoji-dot")  # recipes that are sized for the data set in the package
 
 
 def names() -> list[str]:

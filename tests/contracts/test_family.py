@@ -27,7 +27,7 @@ from rails_ray.cutoffs.distributions import UNIFORM
 from rails_ray.data.corpus import Corpus, item_inputs
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import FORMS, QueryForm
-from rails_ray.data.queries import SPLITS
+from rails_ray.data.queries import SPLITS, ItemLists
 from rails_ray.encoders.frozen import FunctionConfig
 from rails_ray.errors import UnsupportedError
 from rails_ray.masks import Exclusions
@@ -168,6 +168,13 @@ def test_its_form_reads_the_data(case: Case) -> None:
     assert type(FORMS[case.model.form]) is type(case.own.form)
     assert case.corpus.items.read()["item_id"].to_pylist() == list(case.data.item_ids)
     assert all(len(case.data.queries[split]) > 0 for split in SPLITS)
+
+
+def test_its_sizes_are_those_that_a_look_at_the_data_needs(case: Case) -> None:
+    sizes, asked = case.own.sizes, case.data.queries["test"].inputs
+    assert (sizes.num_buckets is None) == case.own.encodes_inputs
+    assert sizes.num_buckets is None or 1 <= sizes.num_buckets <= len(case.data.item_ids), "as completed"
+    assert (sizes.max_length is not None) == isinstance(asked, ItemLists), "histories, and no transformer is here"
 
 
 def test_its_weights_are_a_model(case: Case) -> None:
