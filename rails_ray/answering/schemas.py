@@ -191,7 +191,7 @@ class QueryResult(BaseModel):
     num_searched: items that the query could find, without the excluded ones.
     num_scored: items whose score was computed.
     is_truncated: whether k or max_items ended the list before the scores fell below the threshold.
-    is_short: whether `inverted` found fewer items than requested, although more exist.
+    is_short: whether the search found fewer items than requested, although more exist.
     is_known: whether the model knows any word or feature of the query. If not, this is the answer to an empty query.
         Null if the model cannot tell.
     """

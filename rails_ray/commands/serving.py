@@ -16,6 +16,8 @@ from rails_ray.commands.base import EXIT_FAILED, STORAGE, Stored, fail, load, ou
 CutoffName = Literal["mass", "coverage", "nucleus", "probability", "score", "top_k"]
 Search = Callable[..., dict[str, Any]]
 DEFAULT_URL = "http://127.0.0.1:8000"
+MORE_BY_BUCKETS = "the buckets looked up hold no more items; raise --num-probes to look up more"
+MORE_BY_INDEX = "the index found no more items; raise --nprobe or --ef-search to look at more"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +207,7 @@ class Query:
             out.print(f"{coverage['chunks_trained']} of {coverage['num_chunks']} chunks of the model are trained")
         for name, result in zip(names, best["results"], strict=True):
             if result["is_short"]:
-                out.print(f"{name!r}: the buckets looked up hold no more items; raise --num-probes to look up more")
+                out.print(f"{name!r}: {MORE_BY_BUCKETS if self.method == 'inverted' else MORE_BY_INDEX}")
             if result["is_known"] is False:
                 out.print(f"training saw no part of {name!r}: this is the answer to an empty query")
 
