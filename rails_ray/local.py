@@ -95,6 +95,7 @@ def open(storage: str, version: str | None = None, *, device: str = "cpu") -> Ve
     Raises:
         NotFoundError: if there is no such version.
         DamagedError: if a file of it differs from its manifest.
+        UnsupportedError: if the version has an index and FAISS is not installed.
     """
     store = Storage(storage)
     manifest = read_manifest(store, version)

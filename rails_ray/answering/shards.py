@@ -85,6 +85,7 @@ class ShardSearch:
 
     Raises:
         DamagedError: if a file of the version differs from its manifest.
+        UnsupportedError: if the version has an index and FAISS is not installed.
         ValueError: if there is no such shard.
     """
 

@@ -310,8 +310,8 @@ class Flat:
 
 
 def on_gpu(index: FaissIndex) -> FaissIndex:
-    """`index` with a copy on the first GPU, which answers up to 2,048 items a query unless many are hidden. The index
-    itself where FAISS sees no GPU, for hnsw and for a flat one of rounded vectors, which FAISS has on the CPU alone."""
+    """`index` with a copy on the first GPU, which answers up to 2,048 items a query unless many are hidden. Returns
+    `index` itself if FAISS sees no GPU, and for hnsw and rounded flat indexes, which FAISS has only on the CPU."""
     faiss = faiss_library()
     if not faiss.get_num_gpus() or index.kind.name == "hnsw" or (index.kind.name == "flat" and index.is_rounded):
         return index

@@ -37,7 +37,7 @@ class FlatConfig:
 
 
 def untrained(config: FlatConfig, width: int) -> Any:
-    """FAISS's index, of which only a storage in 8 bits is to be trained."""
+    """FAISS's index. Only sq8 storage needs training."""
     faiss = faiss_library()
     if config.storage == "fp32":
         return faiss.IndexFlatIP(width)

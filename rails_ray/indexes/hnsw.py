@@ -43,7 +43,7 @@ class HnswConfig:
 
 
 def untrained(config: HnswConfig, width: int) -> Any:
-    """FAISS's index, of which only a storage in 8 bits is to be trained."""
+    """FAISS's index. Only sq8 storage needs training."""
     faiss = faiss_library()
     metric = faiss.METRIC_INNER_PRODUCT
     if config.storage == "fp32":

@@ -38,8 +38,8 @@ class Probing:
 
     Args:
         nprobe: lists that `ivf` scans for a query; None for the square root of their number.
-        ef_search: items in the beam of `hnsw`, at least as many as are asked for (with a threshold, as reach it); None
-            for 64.
+        ef_search: items in the beam of `hnsw`; None for 64. It grows to the number of items asked for, or, with a
+            threshold, that reach it.
     """
 
     nprobe: int | None = None

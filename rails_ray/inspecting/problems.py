@@ -129,8 +129,8 @@ def _check_vectors(found: Found, name: str, table: Table, column: str, kinds: Se
 
 
 def _check_queries(found: Found, table: Table, reading: Reading) -> None:
-    """The values of each file of queries: they are read beside one item and no relevance. That relevance is missed
-    says that all that is read before it is right."""
+    """The values of each file of queries: they are read beside one item and no relevance. If reading gets as far as the
+    missing relevance, everything before it is right."""
     with tempfile.TemporaryDirectory(prefix="rails-ray-") as folder:
         items = str(Path(folder) / "items.parquet")
         pq.write_table(pa.table({"item_id": [0], "text": [""]}), items)
