@@ -36,7 +36,7 @@ def last_line(text: str) -> dict[str, Any]:
             "the arguments must fit the command, got one that does not",
         ),
         ("pipeline", ["--min-hit-rate", "90", "--storage", "EMPTY"], 2, "min_hit_rate must be from 0 to 1, got 90"),
-        ("encode", [], 2, "the arguments must fit the command, got one that does not"),
+        ("publish", [], 2, "the arguments must fit the command, got one that does not"),
     ],
 )
 def test_a_job_that_fails_returns_the_code_and_says_why_in_its_last_line(
