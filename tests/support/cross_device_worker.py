@@ -104,7 +104,7 @@ def step_of(case: Case, model: DualEncoder, contrast: Contrast, mean: Callable[[
     family = DualEncoderFamily.of(config_of(case))
     return TrainingStep(
         model,
-        family.objective(),
+        family.objective(model),
         contrast,
         terms=family.terms(mean),
         encode_size=case.encode_size,
