@@ -95,8 +95,9 @@ class PerEmbedding:
         cosines = torch.cat([one.scores.view(num_queries, num_components * one.k) for one in found], dim=1)
         reason = next((one.reason for one in found if one.reason is not None), None)
         last = lasts.view(len(found), num_queries, num_components).amax(dim=(0, 2))
-        is_exhausted = torch.stack([one.num_found() < width for one in found]).view(len(found), num_queries, num_components)
-        return Candidates(*distinct(rows, cosines > -torch.inf), last, is_exhausted.all(dim=2).all(dim=0), reason)
+        is_short = torch.stack([one.num_found() < width for one in found])
+        is_exhausted = is_short.view(len(found), num_queries, num_components).all(dim=2).all(dim=0)
+        return Candidates(*distinct(rows, cosines > -torch.inf), last, is_exhausted, reason)
 
 
 class ByAverage:
