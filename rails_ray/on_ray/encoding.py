@@ -229,17 +229,18 @@ def _together(source: ItemSource, part_items: int, num_shards: int | None, *scan
 
 def _plan(
     scanned: Scanned, num_shards: int, part_items: int, num_workers: int, written: set[int]
-) -> tuple[list[PlannedPart], list[Task]]:
-    """All parts by their first rows, and tasks for those that are not written."""
+) -> tuple[list[PlannedPart], list[list[Task]]]:
+    """All parts by their first rows, and tasks for those that are not written, in groups that are read at once."""
+    largest = max(size for file in scanned.files for size in file.row_groups)
+    task_rows = min(max(TASK_PARTS * part_items, largest), scanned.num_items // (TASKS_PER_WORKER * num_workers))
     if scanned.num_in is not None:
         tasks = parts.tasks_by_hash(scanned.num_in, scanned.num_items, part_items)
         planned = sorted((part for task in tasks for part in task.parts), key=lambda part: part.first_row)
-        return planned, [task for task in tasks if {part.first_row for part in task.parts} - written]
+        missing_tasks = [task for task in tasks if {part.first_row for part in task.parts} - written]
+        return planned, parts.together(missing_tasks, task_rows)
     planned = parts.plan(parts.even_shards(scanned.num_items, num_shards), part_items)
-    largest = max(size for file in scanned.files for size in file.row_groups)
-    task_rows = min(max(TASK_PARTS * part_items, largest), scanned.num_items // (TASKS_PER_WORKER * num_workers))
     missing = [part for part in planned if part.first_row not in written]
-    return planned, parts.tasks_by_position(missing, task_rows)
+    return planned, [[task] for task in parts.tasks_by_position(missing, task_rows)]
 
 
 @dataclass(frozen=True)
@@ -247,6 +248,7 @@ class Work:
     """What tasks read, encode and write.
 
     config_json: config of the run, with the data to encode.
+    tasks: groups of tasks that follow one another, several only by hash.
     """
 
     storage: str
@@ -257,16 +259,16 @@ class Work:
     source: ItemSource
     files: Sequence[FileRows]
     num_shards: int
-    tasks: Sequence[Task]
+    tasks: Sequence[Sequence[Task]]
 
-    def do(self, task: Task) -> None:
-        """Write the parts of a task that have no record yet. One part is written while the next is encoded."""
+    def do(self, group: Sequence[Task]) -> None:
+        """Write the parts of some tasks that have no record yet. One part is written while the next is encoded."""
         store = Storage(self.storage)
         written = parts.rows_written(store, self.version)
         encode = _encoder(self.storage, self.version, self.run, self.weights_sha256, self.config_json)
         with ThreadPoolExecutor(1) as pool:
             pending: Future[None] | None = None
-            for planned, items in self._parts(task):
+            for planned, items in self._parts(group):
                 if planned.first_row in written:
                     continue
                 part = parquet.item_part(items, encode(items["item_id"].to_pylist(), _inputs(items)))
@@ -276,13 +278,16 @@ class Work:
             if pending is not None:
                 pending.result()
 
-    def _parts(self, task: Task) -> Iterator[tuple[PlannedPart, pa.Table]]:
-        blocks = self.source.blocks(self.files, task.first_row, task.num_rows)
-        if not task.is_by_hash:
-            return zip(task.parts, recut(blocks, [part.num_items for part in task.parts]), strict=True)
-        items = pa.concat_tables(blocks)
-        shards = shards_of(keys_of(items["item_id"]), self.num_shards)
-        return ((part, items.filter(pa.array(shards == part.shard))) for part in task.parts)
+    def _parts(self, group: Sequence[Task]) -> Iterator[tuple[PlannedPart, pa.Table]]:
+        first, num_rows = group[0], sum(task.num_rows for task in group)
+        blocks = self.source.blocks(self.files, first.first_row, num_rows)
+        if not first.is_by_hash:
+            yield from zip(first.parts, recut(blocks, [part.num_items for part in first.parts]), strict=True)
+            return
+        for task, items in zip(group, recut(blocks, [task.num_rows for task in group]), strict=True):
+            shards = shards_of(keys_of(items["item_id"]), self.num_shards)
+            for part in task.parts:
+                yield part, items.filter(pa.array(shards == part.shard))
 
 
 def recut(blocks: Iterable[pa.Table], sizes: Sequence[int]) -> Iterator[pa.Table]:
@@ -302,7 +307,7 @@ def _inputs(items: pa.Table) -> Any:
 
 
 class Worker:
-    """Does tasks by their numbers; what Ray Data calls."""
+    """Does groups of tasks by their numbers; what Ray Data calls."""
 
     def __init__(self, work: Work) -> None:
         self.work = work

@@ -114,6 +114,22 @@ def tasks_by_hash(num_in: NDArray[np.int64], num_items: int, task_rows: int) -> 
     ]
 
 
+def together(tasks: Sequence[Task], task_rows: int) -> list[list[Task]]:
+    """Groups of tasks that follow one another, to read their items at once: at most `task_rows` items, or one task."""
+    groups = list[list[Task]]()
+    for task in tasks:
+        group, end = groups[-1] if groups else [], task.first_row + task.num_rows
+        if (
+            group
+            and group[-1].first_row + group[-1].num_rows == task.first_row
+            and end - group[0].first_row <= task_rows
+        ):
+            group.append(task)
+        else:
+            groups.append([task])
+    return groups
+
+
 def shards_of(keys: NDArray[np.integer], num_shards: int) -> NDArray[np.int64]:
     """The shard of each item by hash.
 

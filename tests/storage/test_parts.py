@@ -1,5 +1,6 @@
 import dataclasses
 import io
+import itertools
 import json
 from pathlib import Path
 
@@ -66,6 +67,19 @@ def test_tasks_by_hash_equal_the_loops(shards: list[int], task_rows: int) -> Non
             found = order[part.first_row : part.first_row + part.num_items]
             assert found == [row for row in rows if shards[row] == part.shard]
     assert sum(part.num_items for task in tasks for part in task.parts) == len(shards)
+
+
+@given(st.lists(st.booleans(), max_size=20), st.integers(1, 30))
+def test_tasks_that_follow_one_another_are_read_together(is_missing: list[bool], task_rows: int) -> None:
+    tasks = [parts.Task(3 * number, 3, ()) for number, missing in enumerate(is_missing) if missing]
+    groups = parts.together(tasks, task_rows)
+    assert [task for group in groups for task in group] == tasks
+    for group, following in itertools.zip_longest(groups, groups[1:]):
+        rows = [row for task in group for row in range(task.first_row, task.first_row + 3)]
+        assert rows == list(range(rows[0], rows[0] + len(rows)))
+        assert len(rows) <= max(task_rows, 3)
+        if following is not None:  # it could not have taken one more
+            assert len(rows) + 3 > task_rows or following[0].first_row > rows[-1] + 1
 
 
 @pytest.mark.parametrize("keys", [np.arange(10_000), np.arange(10_000) * 4096 - 2**62])
