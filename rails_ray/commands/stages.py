@@ -1,7 +1,7 @@
-"""The stages as commands: train, encode, publish, evaluate, calibrate; quickstart and pipeline run several."""
+"""The stages as commands, but for encode: train, publish, evaluate, calibrate; quickstart and pipeline run several."""
 
 import dataclasses
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,18 +10,11 @@ import tyro
 
 from rails_ray.commands.base import Stored, errors, load, out, say_next
 from rails_ray.config import DataConfig, RunConfig
-from rails_ray.config.storing import Dtype, IndexOf
 from rails_ray.evaluation.gates import Gates
 from rails_ray.on_ray.placing import Placing
 from rails_ray.recipes import by_name, names
 
 DEFAULT_RECIPE = "emoji-mol"
-INDEX_OPTIONS = {  # of encode: the field that each fills in, and the kinds of index that have it
-    "index_storage": ("storage", ("flat", "ivf", "hnsw")),
-    "nlist": ("nlist", ("ivf",)),
-    "hnsw_m": ("M", ("hnsw",)),
-    "ef_construction": ("ef_construction", ("hnsw",)),
-}
 RECIPE_HELP = (
     f"One of {', '.join(names())}. In a name, mol stands for Mixture of Logits and dot for dot product. "
     "An option with a dot changes one field of the recipe. A .kind option replaces a part of the model: "
@@ -133,130 +126,6 @@ class Train(OfRecipe):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encode(Stored):
-    """Encode a run's items into an index version. `rails-ray publish` then makes it ready to serve.
-
-    Args:
-        run_name: A run that `rails-ray train` made. With --recipe: a name for the new run.
-        recipe: A recipe that trains nothing, vector-cosine or baseline-bm25, in place of a run; the data need no
-            queries.
-        version: Name of the version. Give the name of an unfinished version to resume it. If left out: the run's name
-            and the time.
-        shards: Parts of the corpus that are searched in parallel.
-        shard_by: position: shards of consecutive items. hash: shards by a hash of the item's id, in which an item stays
-            when others come and go.
-        workers: Encoders that run in parallel.
-        use_gpu: Give each worker a GPU. If left out: yes, if the cluster has enough GPUs when encoding begins (an
-            autoscaling cluster may not have them yet).
-        part_items: Most items in a part; a crash loses at most one part of each worker.
-        dtype: Type of the numbers of items' vectors. If left out: the run's.
-        index: What finds candidates: flat (a scan), ivf (lists) or hnsw (a graph), built by FAISS. If left out: the
-            run's.
-        index_storage: What the index keeps of a number: fp32, fp16, or sq8 for 8 bits. If left out: fp32.
-        index_of: Which vectors of an item the index holds: the mean of its components, each component, or both.
-        nlist: Lists of an ivf index. If left out: 4 times the square root of a shard's items, but at most 5,128.
-        hnsw_m: Links of an item in an hnsw index. If left out: 32.
-        ef_construction: Items in the beam that finds these links. If left out: 80.
-        folder: Data whose items to encode, such as newer data. If left out: the run's data.
-        items: File, folder or pattern of the items alone, in place of --folder.
-        new_codes: How SOLAR chooses buckets for items that it was not trained on. least_loaded: buckets with room;
-            predicted: the buckets that the model predicts for the item's text.
-        min_chunks: Fewest trained chunks of SOLAR to accept. If left out: all.
-    """
-
-    run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
-    recipe: str | None = None
-    version: str | None = None
-    shards: int = 2
-    shard_by: Literal["position", "hash"] = "position"
-    workers: int = 1
-    use_gpu: bool | None = None
-    part_items: int = 16_384
-    dtype: Dtype | None = None
-    index: Literal["flat", "ivf", "hnsw"] | None = None
-    index_storage: Literal["fp32", "fp16", "sq8"] | None = None
-    index_of: IndexOf | None = None
-    nlist: int | None = None
-    hnsw_m: int | None = None
-    ef_construction: int | None = None
-    folder: str | None = None
-    items: str | None = None
-    new_codes: Literal["least_loaded", "predicted"] = "least_loaded"
-    min_chunks: int | None = None
-
-    def run(self) -> dict[str, Any]:
-        load()
-        from rails_ray import on_ray, rendering
-        from rails_ray.on_ray.cluster import cluster
-        from rails_ray.storage.filesystem import timed_name
-
-        run_config, stored = self.untrained(), self.stored()
-        run = self.run_name or self.version or timed_name(f"{self.recipe}")  # the same again, to resume the version
-        version = self.version or (timed_name(run) if self.run_name else run)
-        with rendering.bar(out, f"encode {version}") as on_progress, cluster(self.workers + 2):
-            if run_config is not None:
-                on_ray.train(run_config, self.storage, run=run, num_workers=1)
-            encoded = on_ray.encode(
-                self.storage,
-                run,
-                version=version,
-                num_shards=self.shards,
-                shard_by=self.shard_by,
-                num_workers=self.workers,
-                use_gpu=self.use_gpu,
-                part_items=self.part_items,
-                data=_data(self.folder, self.items),
-                stored=stored,
-                new_codes=self.new_codes,
-                min_chunks=self.min_chunks,
-                on_progress=on_progress,
-            )
-        made = f", {len(encoded.indexes)} indexes" if encoded.indexes else ""
-        out.print(f"version {encoded.version}: {encoded.num_items} items in {len(encoded.shard_items)} shards{made}")
-        say_next(f"rails-ray publish --version {encoded.version}", self.storage)
-        return {"version": encoded.version, "num_items": encoded.num_items, "shard_items": encoded.shard_items}
-
-    def untrained(self) -> RunConfig | None:
-        """The config of the run to make, by a recipe that trains nothing; None for a run that there is.
-
-        Raises:
-            ValueError: if neither a run nor a recipe is named, or the recipe trains.
-        """
-        from rails_ray.build import family
-
-        if self.recipe is None:
-            if self.run_name is None:
-                raise ValueError("encode must have --run or --recipe, got neither: name a run, or vector-cosine")
-            return None
-        run_config = by_name(self.recipe)
-        if family(run_config).trains:
-            raise ValueError(
-                f"--recipe must name a recipe that trains nothing, got {self.recipe}: run `rails-ray train "
-                f"{self.recipe}`, then encode its --run"
-            )
-        return replace(run_config, data=_data(self.folder, self.items) or run_config.data)
-
-    def stored(self) -> dict[str, Any]:
-        """How to store items, where it differs from the run's config."""
-        from rails_ray.indexes.flat import FlatConfig
-        from rails_ray.indexes.hnsw import HnswConfig
-        from rails_ray.indexes.ivf import IvfConfig
-
-        given = dict[str, Any]()
-        for option, (field_name, kinds) in INDEX_OPTIONS.items():
-            value = getattr(self, option)
-            if value is not None and self.index not in kinds:
-                named, came = f"--{option.replace('_', '-')}", self.index or "none"
-                raise ValueError(f"{named} must stand beside --index {' or '.join(kinds)}, got {came}")
-            if value is not None:
-                given[field_name] = value
-        made: dict[str, Any] = {"flat": FlatConfig, "ivf": IvfConfig, "hnsw": HnswConfig}
-        index = None if self.index is None else made[self.index](**given)
-        asked = {"dtype": self.dtype, "index": index, "index_of": self.index_of}
-        return {name: value for name, value in asked.items() if value is not None}
-
-
-@dataclass(frozen=True, kw_only=True)
 class Publish(Stored):
     """Check an encoded version, write its manifest, and make it the current one."""
 
@@ -296,7 +165,7 @@ class Evaluate(Stored):
 
         with rendering.spinner(out, "evaluate"), cluster():
             report = on_ray.evaluate(
-                self.storage, run=self.run_name, version=self.version, split=self.split, data=_data(self.folder)
+                self.storage, run=self.run_name, version=self.version, split=self.split, data=data_config(self.folder)
             )
         name = self.run_name or self.version or "current version"
         out.print(rendering.reports([(name, report, None)], f"{report.num_queries} queries of split {report.split}"))
@@ -344,7 +213,7 @@ class Calibrate(Stored):
                 measured_on=self.measured_on,
                 background=self.background,
                 num_segments=self.segments,
-                data=_data(self.folder),
+                data=data_config(self.folder),
             )
         title = f"{report.num_queries} queries of split {self.split} calibrate, split {self.measured_on} measures"
         out.print(rendering.calibration(report, f"version {version}: {title}"))
@@ -354,10 +223,6 @@ class Calibrate(Stored):
         plotting.calibration(report, f"version {version}", path)
         out.print(f"drawn in {path}", highlight=False, soft_wrap=True, markup=False)
         return {"calibrated": version, **dataclasses.asdict(report)}
-
-
-def _data(folder: str | None, items: str | None = None) -> DataConfig | None:
-    return None if folder is None and items is None else DataConfig(folder=folder, items=items)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -415,3 +280,8 @@ def _show_pieces(run: str, training: dict[str, Any]) -> None:
 
     if "pieces" in training:
         out.print(rendering.pieces(training["pieces"], f"pieces of run {run}"))
+
+
+def data_config(folder: str | None, items: str | None = None) -> DataConfig | None:
+    """The data that options name; None if they name none."""
+    return None if folder is None and items is None else DataConfig(folder=folder, items=items)

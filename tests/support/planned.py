@@ -1,0 +1,25 @@
+"""Corpora to plan for, and the rows of the benches."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rails_ray.planning.machines import machine
+from rails_ray.planning.plans import (
+    Corpus,
+)
+from rails_ray.planning.searches import Search
+from rails_ray.planning.shapes import Names, Shape
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "jobs/benches/results"
+TINY = Shape(num_query_components=2, num_item_components=3, width=5, gate_hidden=7)
+DOT = Shape(num_query_components=1, num_item_components=1)
+
+
+def corpus(num_items: int = 1_000_000, shape: Shape = DOT, gpu: str = "none", **search: Any) -> Corpus:
+    return Corpus(num_items, shape, Search(**search), machine(gpu), Names())
+
+
+def rows(file: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (RESULTS / file).read_text().splitlines()]
