@@ -189,7 +189,7 @@ def killed_and_resumed(folder: Path, run: str, num_items: int, arguments: Argume
     while (written := len(parts.rows_written(store, VERSION))) < KILL_AT * num_parts:
         if not driver.is_alive():
             raise RuntimeError(f"encoding must last until it is killed, got its end after {written} parts")
-        time.sleep(0.05)
+        driver.join(0.05)
     all_of_it = [psutil.Process(driver.pid), *psutil.Process(driver.pid).children(recursive=True)]
     for process in all_of_it:
         with suppress(psutil.NoSuchProcess):

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,8 @@ def measured(checkout: Path, folder: Path, items: str, repeats: int) -> Iterator
             seen, started = dict[str, int](), time.perf_counter()
             while process.poll() is None:
                 keep_largest(seen, process)
-                time.sleep(SAMPLE_S)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(SAMPLE_S)
         if process.returncode:
             raise RuntimeError(f"{name} must end well in {checkout}, got exit code {process.returncode}")
         yield {"stage": name, "seconds": round(time.perf_counter() - started, 1), "processes_mb": seen}

@@ -47,6 +47,14 @@ def _fitted(root: str, described: Encoded, config_json: bytes, name: str) -> man
     found = indexes.read_fitted(storage, described.version, name)
     if found is not None:
         return found
+    assert own.index_config is not None
+    of_some = sample(storage, described, own, name)
+    data = faiss_index.fit(own.index_config, of_some, max(described.shard_items), own.config.seed)
+    return indexes.write_fitted(storage, described.version, name, data)
+
+
+def sample(storage: Storage, described: Encoded, own: Family, name: str) -> torch.Tensor:
+    """Vectors of about SAMPLE_ITEMS items that are drawn from at least SAMPLE_PARTS parts, or all of them."""
     parts = sorted(described.parts, key=lambda entry: entry.first_row)
     generator = np.random.default_rng(own.config.seed)
     order = generator.permutation(len(parts))
@@ -58,11 +66,7 @@ def _fitted(root: str, described: Encoded, config_json: bytes, name: str) -> man
         vectors = _vectors(storage, described, own, parts[number], name)
         rows = np.sort(generator.permutation(len(vectors))[: math.ceil(share * len(vectors))])
         some.append(vectors[torch.from_numpy(rows)])
-    sample = torch.cat(some)
-    assert own.index_config is not None
-    shard_items = max(described.shard_items)
-    data = faiss_index.fit(own.index_config, sample, shard_items, own.config.seed)
-    return indexes.write_fitted(storage, described.version, name, data)
+    return torch.cat(some)
 
 
 @ray.remote(num_cpus=1)

@@ -41,7 +41,7 @@ CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 10  # without any byte; not for the whole object
 SLOWEST_UPLOAD_BYTES_PER_S = 2**19
 MOST_BYTES_OF_PUT = 2**32  # S3 takes 5 GiB in one request
-BYTES_OF_PART = 2**28  # of a larger file, at most 10,000 parts
+BYTES_OF_PART = 2**28  # of a larger file, at most 10,000 parts; of a larger copy, whose answer comes within the timeout
 DOWNLOADS = 3  # attempts to download an object: botocore's own retries end when its bytes begin
 
 NO_CREDENTIALS = (
@@ -254,18 +254,13 @@ class S3Files:
         return False
 
     async def _put_parts(self, path: str, data: bytes) -> None:
-        client, place = await self._client(), {"Bucket": self._bucket, "Key": self._key(path)}
-        upload = {**place, "UploadId": (await client.create_multipart_upload(**place))["UploadId"]}
-        try:
-            parts = []
-            for number, first in enumerate(range(0, len(data), BYTES_OF_PART), start=1):
-                body = data[first : first + BYTES_OF_PART]
-                answer = await client.upload_part(**upload, PartNumber=number, Body=body)
-                parts.append({"PartNumber": number, "ETag": answer["ETag"]})
-            await client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
-        except BaseException:
-            await client.abort_multipart_upload(**upload)  # its parts would be paid for
-            raise
+        client = await self._client()
+
+        async def put(part: dict[str, Any], first: int, end: int) -> str:
+            answer = await client.upload_part(**part, Body=data[first:end])
+            return str(answer["ETag"])
+
+        await self._in_parts(path, len(data), put)
 
     async def _copy(self, source: str, target: str) -> int | None:
         client = await self._client()
@@ -273,9 +268,34 @@ class S3Files:
         if found is None:
             return None
         size, tag = found
-        origin = {"Bucket": self._bucket, "Key": self._key(source)}
-        await client.copy_object(Bucket=self._bucket, Key=self._key(target), CopySource=origin, CopySourceIfMatch=tag)
+        origin = {"CopySource": {"Bucket": self._bucket, "Key": self._key(source)}, "CopySourceIfMatch": tag}
+        if size <= BYTES_OF_PART:
+            await client.copy_object(Bucket=self._bucket, Key=self._key(target), **origin)
+            return size
+
+        async def copy(part: dict[str, Any], first: int, end: int) -> str:
+            answer = await client.upload_part_copy(**part, **origin, CopySourceRange=f"bytes={first}-{end - 1}")
+            return str(answer["CopyPartResult"]["ETag"])
+
+        await self._in_parts(target, size, copy)
         return size
+
+    async def _in_parts(
+        self, path: str, size: int, send: Callable[[dict[str, Any], int, int], Coroutine[Any, Any, str]]
+    ) -> None:
+        """Write an object of `size` bytes in parts. `send` makes a part of its bytes first .. end - 1, and gives its
+        ETag."""
+        client, place = await self._client(), {"Bucket": self._bucket, "Key": self._key(path)}
+        upload = {**place, "UploadId": (await client.create_multipart_upload(**place))["UploadId"]}
+        try:
+            parts = []
+            for number, first in enumerate(range(0, size, BYTES_OF_PART), start=1):
+                tag = await send({**upload, "PartNumber": number}, first, min(first + BYTES_OF_PART, size))
+                parts.append({"PartNumber": number, "ETag": tag})
+            await client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
+        except BaseException:
+            await client.abort_multipart_upload(**upload)  # its parts would be paid for
+            raise
 
     async def _delete(self, path: str) -> None:
         client = await self._client()

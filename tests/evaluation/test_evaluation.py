@@ -8,6 +8,7 @@ import oracles
 from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.cutoffs.distributions import UNIFORM, BetaDistribution
 from rails_ray.data.queries import ItemLists, Queries
+from rails_ray.evaluation import ranking
 from rails_ray.evaluation.agreement import recall_at_k
 from rails_ray.evaluation.metrics import hit_rate, list_quality, mean_reciprocal_rank
 from rails_ray.evaluation.ranking import NOT_FOUND, encode_items, rank_all, rank_of_best
@@ -61,6 +62,21 @@ def test_ranking_equals_the_naive_loop() -> None:
         assert ranking.is_relevant[number].tolist() == [row in relevant for row in best]
         assert ranking.num_relevant[number] == len(relevant)
         assert ranking.scores[number].tolist() == pytest.approx([line[row] for row in best], abs=1e-5)
+
+
+@pytest.mark.parametrize("num_at_once", [0, 1, 3])
+def test_few_queries_at_a_time_rank_as_all_at_once(num_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large corpus leaves room for the scores of few queries, of one at least."""
+    model = DualEncoderFamily.of(small_config()).model().eval()
+    items = encode_items(model, model.item_features(THINGS))
+    whole = rank_all(model, items, COLOURED, 3)
+    monkeypatch.setattr(ranking, "MOST_SCORES", num_at_once * len(THINGS))
+    sizes, batches = list[int](), ranking.query_batches
+    monkeypatch.setattr(ranking, "query_batches", lambda *given: sizes.append(given[2]) or batches(*given))
+    found = rank_all(model, items, COLOURED, 3)
+    assert sizes == [max(num_at_once, 1)]
+    for name in ("best_rank", "scores", "is_relevant", "temperature", "pair_query", "pair_score"):
+        np.testing.assert_allclose(getattr(found, name), getattr(whole, name), atol=1e-6)
 
 
 def test_a_query_that_says_nothing_finds_nothing() -> None:

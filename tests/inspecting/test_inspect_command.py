@@ -163,7 +163,7 @@ def watch():
     global peak
     while True:
         peak = max(peak, int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]))
-        time.sleep(0.01)
+        time.sleep(0.01)  # nothing tells that memory grew
 threading.Thread(target=watch, daemon=True).start()
 from rails_ray import cli
 code = cli.main(["inspect", *sys.argv[1:]])

@@ -1,6 +1,7 @@
 """Encoding as a stream on a real cluster: many files, shards by position and by hash, resumed; files that change."""
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,11 @@ from rails_ray.build.version import version_items
 from rails_ray.config import DataConfig
 from rails_ray.errors import StorageError
 from rails_ray.on_ray import encoding
-from rails_ray.storage import manifest, tables
+from rails_ray.on_ray.encoding import Work
+from rails_ray.storage import manifest, parts, tables
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.ids import keys_of
+from rails_ray.storage.parts import shards_of
 from support.examples import small_config, write_text_data, write_untrained_run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
@@ -79,6 +83,30 @@ def test_shards_by_hash_keep_their_items(root: Path, tmp_path: Path) -> None:
 def ids_in(root: Path, encoded: manifest.Encoded, shard: int) -> list[str]:
     parts = [part for part in encoded.parts if part.shard == shard]
     return [own for part in parts for own in pq.read_table(root / part.path)["item_id"].to_pylist()]
+
+
+def test_tasks_by_hash_that_follow_one_another_read_their_items_once() -> None:
+    items = pa.table({"item_id": np.arange(50)})
+    read = list[tuple[int, int]]()
+
+    class Source:
+        def blocks(self, files: object, first_row: int, num_rows: int) -> Iterator[pa.Table]:
+            read.append((first_row, num_rows))
+            for first in range(first_row, first_row + num_rows, 7):
+                yield items.slice(first, min(7, first_row + num_rows - first))
+
+    shards = shards_of(keys_of(items["item_id"]), 3)
+    num_in = np.array([np.bincount(shards[first : first + 10], minlength=3) for first in range(0, 50, 10)])
+    group = parts.tasks_by_hash(num_in, 50, 10)[1:4]
+    names = ("storage", "version", "run", "weights_sha256")
+    work = Work(**dict.fromkeys(names, ""), config_json=b"", source=Source(), files=[], num_shards=3, tasks=[group])
+    found = list(work._parts(group))
+    assert read == [(10, 30)]
+    assert [part for part, _ in found] == [part for task in group for part in task.parts]
+    for part, own in found:
+        assert set(shards[own["item_id"].to_numpy()]) == {part.shard}
+        assert len(own) == part.num_items
+    assert sorted(row for _, own in found for row in own["item_id"].to_pylist()) == list(range(10, 40))
 
 
 def test_a_shard_by_hash_that_has_no_item(root: Path) -> None:

@@ -9,8 +9,10 @@ import faiss
 import numpy as np
 import pytest
 
+from rails_ray import config as configs
 from rails_ray import local, on_ray
 from rails_ray.answering.shards import ShardSearch
+from rails_ray.build import family
 from rails_ray.build.version import version_vectors
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.errors import DamagedError, UnsupportedError
@@ -19,7 +21,8 @@ from rails_ray.indexes.flat import FlatConfig
 from rails_ray.indexes.hnsw import HnswConfig
 from rails_ray.indexes.ivf import IvfConfig
 from rails_ray.local import Version
-from rails_ray.storage import manifest
+from rails_ray.on_ray import indexing
+from rails_ray.storage import manifest, runs
 from rails_ray.storage.filesystem import Storage
 from support.examples import small_config, small_vector_config, write_text_data, write_untrained_run, write_vector_data
 
@@ -215,3 +218,26 @@ def test_narrow_items_work_in_every_method(root: Path, dtype: str) -> None:
                 assert np.allclose(*zip(*both, strict=True), atol=0.02)
         explained = narrow.explain(queries[0], expected[0].items[:2])
         assert abs(explained.items[0].score - expected[0].scores[0]) < 0.02
+
+
+@pytest.mark.parametrize(("num_parts", "num_items"), [(1, 100), (4, 100), (64, 100), (1, 1000)])
+def test_an_index_is_fitted_to_a_sample_of_many_parts(
+    root: Path, num_parts: int, num_items: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many parts as hold the sample's items, or more of them, and all items of a small corpus; none twice."""
+    store, version = Storage(str(root)), f"sample-{num_parts}-{num_items}"
+    described = on_ray.encode(str(root), "dot", version=version, num_shards=2, part_items=32)
+    own = family(configs.from_json(runs.read(store, "dot").config))
+    monkeypatch.setattr(indexing, "SAMPLE_ITEMS", num_items)
+    monkeypatch.setattr(indexing, "SAMPLE_PARTS", num_parts)
+    read = list[int]()
+    one_part = indexing.read_part
+    monkeypatch.setattr(indexing, "read_part", lambda *given: read.append(given[2].num_items) or one_part(*given))
+    rows = [tuple(row) for row in indexing.sample(store, described, own, "average").tolist()]
+    total = sum(described.shard_items)
+    assert len(set(rows)) == len(rows)
+    assert min(num_items, total) <= len(rows) <= num_items + len(read)
+    assert len(read) >= min(num_parts, len(described.parts))
+    assert sum(read) >= min(num_items, total)
+    if num_parts == 1 and num_items < total:
+        assert len(read) < len(described.parts)

@@ -294,3 +294,17 @@ def test_a_file_that_is_too_large_for_one_request_is_sent_in_parts(
     proxy.fail("PUT", answer(403, "AccessDenied"), times=9)
     assert "storage must answer UploadPart of" in message_of(lambda: storage.write("a", data + b"more"))
     assert storage.read("a") == data
+
+
+def test_a_large_file_is_copied_in_parts(storage: Storage, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server answers a copy when it has made it, so that one request could outlast its timeout."""
+    monkeypatch.setattr(s3_files, "BYTES_OF_PART", 5 * 2**20)
+    data = bytes(range(256)) * 2**15 + b"rest"
+    storage.write("a", data)
+    puts = proxy.count("PUT")
+    assert storage.copy("a", "b") == len(data)
+    assert storage.read("b") == data
+    assert proxy.count("PUT") == puts + 2
+    proxy.fail("PUT", answer(403, "AccessDenied"), times=9)
+    assert "storage must answer UploadPartCopy of" in message_of(lambda: storage.copy("a", "b"))
+    assert storage.read("b") == data

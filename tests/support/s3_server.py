@@ -190,7 +190,8 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in headers.items():
             if name.lower() not in ("content-length", "transfer-encoding", "connection", "date", "server"):
                 self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
+        has_body = self.command != "HEAD"  # whose answer tells the length of a body that it lacks
+        self.send_header("Content-Length", str(len(body)) if has_body else headers.get("Content-Length", "0"))
         self.end_headers()
         self.wfile.write(body[:sent])
 
