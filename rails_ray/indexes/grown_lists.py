@@ -90,23 +90,26 @@ class GrownLists:
         """Take in the n best items of some lines, scores descending, row -1 at places that hold none (changed in
         place). Whether each list is complete."""
         width = scores.shape[1]
-        descends = bool((scores[:, 1:] < scores[:, :-1]).all())
+        is_none = item_rows < 0
+        descends = bool(((scores[:, 1:] < scores[:, :-1]) | is_none[:, 1:]).all())
         is_plain = self.reach is None and self.hidden is None and width > self.k
-        if is_plain and descends and (item_rows[:, self.k] >= 0).all():  # k items and a worse one: as a rule
+        if is_plain and descends and not is_none[:, self.k].any():  # k items and a worse one: as a rule
             self._keep(lines, scores, item_rows)
             self.num_found[lines], self.num_seen[lines] = self.k, width
             return np.ones(len(lines), np.bool_)
-        scores[item_rows < 0] = -np.inf
+        scores[is_none] = -np.inf
         last = scores[:, -1].copy()
         if width == self.num_items:
             last[:] = -np.inf
-        self.num_seen[lines] = (item_rows >= 0).sum(axis=1)
+        self.num_seen[lines] = width - is_none.sum(axis=1)
         has_hidden = may_be_hidden and self.hidden is not None
         if has_hidden:
             scores[self._is_hidden(lines, item_rows)] = -np.inf
-        if has_hidden or not descends:
+        if has_hidden:
             order = np.lexsort((item_rows, -scores))
             scores, item_rows = np.take_along_axis(scores, order, 1), np.take_along_axis(item_rows, order, 1)
+        elif not descends:
+            _sort_equal(scores, item_rows)
         self._keep(lines, scores, item_rows)
         is_complete: NDArray[np.bool_] = (last == -np.inf) | self._passes(last, self._end(lines, scores))
         if self.reach is not None and width > self.k:
@@ -173,3 +176,14 @@ class GrownLists:
             scores[lines, :end] = np.where(is_there, own_scores[:, :end], -np.inf)
             item_rows[lines, :end] = np.where(is_there, own_rows[:, :end], 0)
         return scores, item_rows
+
+
+def _sort_equal(scores: Float32[np.ndarray, "b n"], item_rows: Int64[np.ndarray, "b n"]) -> None:
+    """Put items of equal scores in the order of their rows, in place. Scores descend."""
+    follows = np.zeros(scores.shape, np.bool_)
+    follows[:, 1:] = (scores[:, 1:] == scores[:, :-1]) & (scores[:, 1:] > -np.inf)
+    is_equal = follows.copy()
+    is_equal[:, :-1] |= follows[:, 1:]
+    runs = (~follows).cumsum()[is_equal.ravel()]
+    rows = item_rows[is_equal]
+    item_rows[is_equal] = rows[np.lexsort((rows, runs))]
