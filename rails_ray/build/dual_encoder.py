@@ -185,7 +185,13 @@ class DualEncoderFamily(DualEncoderTraining, Family):
     def stored_as(self, **fields: Any) -> RunConfig:
         dtype = fields.pop("dtype", None)
         items = self.own.items if dtype is None else replace(self.own.items, dtype=dtype)
-        return self.config.with_family(items=items, **fields)
+        made = self.config.with_family(items=items, **fields)
+        if "index_of" in fields and DualEncoderFamily.of(made).index_config is None:
+            raise ValueError(
+                "index_of must stand beside an index, got flat in fp32, which is a scan of the items as they are: name "
+                "another index, or leave it out"
+            )
+        return made
 
     @property
     def storing(self) -> str:

@@ -313,6 +313,7 @@ class Flat:
 
         return Asked(queries, best, None, np.full(len(queries), index.ntotal, np.int64), True, scanned)
 
+
 def on_gpu(index: FaissIndex) -> FaissIndex:
     """`index` with a copy on the first GPU, which answers up to 2,048 items a query unless many are hidden. Returns
     `index` itself if FAISS sees no GPU, and for hnsw and rounded flat indexes, which FAISS has only on the CPU."""

@@ -34,7 +34,8 @@ them, and with I indexes (P_X per embedding, 1 by average):
     ivf     nlist = min(4 sqrt(X), min(X, 200,000) / 39) lists: k-means has a sample of 200,000 items, 39 a list.
             A query compares nlist centroids, then the X nprobe / nlist vectors of its nprobe = sqrt(nlist) lists
             bytes: I (X (4 d + 8) + 4 d nlist)
-    hnsw    a query visits at most 2 M ef_search vectors, ef_search at least as long as the list wanted
+    hnsw    a query visits M / 2 ef_search vectors, ef_search at least as long as the list wanted; FAISS counts 10 to 17
+            times ef_search with M = 32 and ef_search = 64
             bytes: I X (4 d + 8 M + 4 M / (M - 1) + 12): vector, links of level 0, of the levels above, and bookkeeping
 
 Time of a search:

@@ -146,8 +146,8 @@ def _first_stage(shape: Shape, search: Search, lists: Lists, num_items: int) -> 
         num_compared = num_searches * nlist + probed
         moved = Work(read_bytes=(lists.num_indexes * nlist + probed) * faiss_bytes)
     else:
-        num_compared = num_searches * float(min(2 * M * max(EF_SEARCH, lists.width), num_items))
-        moved = Work(gathered_bytes=num_compared * faiss_bytes)
+        num_compared = num_searches * float(min(M / 2 * max(EF_SEARCH, lists.width), num_items))
+        moved = Work(read_bytes=num_compared * faiss_bytes)
     return moved + Work(product_flops=2 * shape.width * num_compared, selected_scores=num_compared)
 
 

@@ -10,6 +10,7 @@ import pytest
 from rails_ray import on_ray
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.errors import StorageError, TrainingError
+from rails_ray.indexes.hnsw import HnswConfig
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 from support.examples import small_config, write_text_data, write_untrained_run
@@ -69,4 +70,21 @@ def test_encoding_and_publishing_on_a_full_disk(disk: Path, run_config: RunConfi
         on_ray.publish(str(disk), "v")
     assert [row.state for row in versions.listed(Storage(str(disk)))] == ["encoded"]
     filler.unlink()
+    assert on_ray.publish(str(disk), "v").num_items == 60
+
+
+def test_indexing_on_a_full_disk(disk: Path, run_config: RunConfig) -> None:
+    """The parts have room, a graph whose links take 2 KB an item has not; then only the graph is made."""
+    write_untrained_run(Storage(str(disk)), "r", run_config)
+    filler = fill(disk, 100_000)
+    encoding = {"version": "v", "num_shards": 1, "part_items": 10, "stored": {"index": HnswConfig(M=256)}}
+    with pytest.raises(StorageError, match=r"storage must take the file .*/objects/.*: No space left on device"):
+        on_ray.encode(str(disk), "r", **encoding)
+    parts = sorted((disk / "versions" / "v" / "parts").glob("*.json"))
+    times = [path.stat().st_mtime_ns for path in parts]
+    assert len(parts) == 6
+    assert [row.state for row in versions.listed(Storage(str(disk)))] == ["encoding"]
+    filler.unlink()
+    on_ray.encode(str(disk), "r", **encoding)
+    assert [path.stat().st_mtime_ns for path in parts] == times
     assert on_ray.publish(str(disk), "v").num_items == 60

@@ -170,6 +170,7 @@ def test_a_version_of_another_shape(root: Path) -> None:
         ("dot", {"index": IvfConfig(nlist=1000)}, "nlist must be at most the 400 items of the sample, got 1000"),
         ("dot", {"index": "ivf"}, "index"),
         ("mixture", {"dtype": "int3"}, "dtype"),
+        ("mixture", {"index_of": "components"}, "index_of must stand beside an index, got flat in fp32"),
     ],
 )
 def test_indexes_that_cannot_be(root: Path, run: str, stored: dict[str, Any], message: str) -> None:

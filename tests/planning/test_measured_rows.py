@@ -12,7 +12,7 @@ from rails_ray.planning.plans import (
     Corpus,
     may_widen,
 )
-from rails_ray.planning.searches import METHODS, Search, Work, work
+from rails_ray.planning.searches import EF_SEARCH, METHODS, Search, Work, work
 from rails_ray.planning.shapes import Names, Shape
 from rails_ray.recipes.emoji import MIXTURE, emoji_mol
 from support.planned import rows
@@ -100,6 +100,21 @@ def test_rows_of_other_benches_lie_within_a_factor_of_two() -> None:
         ratios.append(ratio(*measured.SHAPES["small"], search, row["latency_ms"]))
     assert len(mixtures) >= 2
     assert all(0.5 < own < 2 for own in ratios), ratios
+
+
+def test_indexes_of_many_items_lie_within_a_factor_of_two() -> None:
+    """ivf near its own nprobe, hnsw with its own ef_search."""
+    own = [row for row in rows("indexes.jsonl") if row.get("num_items", 0) > 100_000 and "search" not in row]
+    own = [row for row in own if row["execution"] == own[-1]["execution"] and row.get("storage", "fp32") == "fp32"]
+    ratios = {}
+    for row in own:
+        if row.get("nprobe") in (24, 62) or (row.get("ef_search") == EF_SEARCH and row["kind"] == "hnsw"):
+            shape = Shape(num_query_components=1, num_item_components=1, width=row["width"])
+            search = Search(k=10, batch=32, method="ann", index=row["kind"], num_candidates=10)
+            planned = Corpus(row["num_items"], shape, search, Cpu(), Names()).search_s(row["num_items"])
+            ratios[row["corpus"], row["kind"]] = 1000 * planned / row["ms"]
+    assert len(ratios) == 4
+    assert all(0.5 <= ratio <= 2 for ratio in ratios.values()), ratios
 
 
 # GPUs
