@@ -123,10 +123,13 @@ def _facts(facts: Mapping[str, Any], title: str) -> Table:
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    items, queries, relevance = facts["items"], facts["queries"], facts["relevance"]
+    items = facts["items"]
     table.add_row("items", f"{items['num']:,}")
     for line in _inputs(items, "item"):
         table.add_row(*line)
+    if "queries" not in facts:
+        return table
+    queries, relevance = facts["queries"], facts["relevance"]
     counts = (f"{queries[split]:,} {split}" for split in ("train", "valid", "test"))
     table.add_row("queries", ", ".join(counts))
     for line in _inputs(queries, "query"):
@@ -255,7 +258,10 @@ def _of_splits(report: Mapping[str, Any]) -> list[str]:
 
 
 def _of_facts(facts: Mapping[str, Any]) -> list[str]:
-    found, relevance, num_items = [], facts["relevance"], facts["items"]["num"]
+    found, num_items = [], facts["items"]["num"]
+    if "queries" not in facts:
+        return ["there are no queries with relevance: nothing can be trained or measured"]
+    relevance = facts["relevance"]
     if relevance["items_without_query"]:
         found.append(f"{relevance['items_without_query']:,} of {num_items:,} items answer no query of any split")
     repeated = facts["queries"].get("test_text_in_training_fraction", 0)

@@ -30,6 +30,8 @@ def of(read: DataSet, num_sampled: int) -> Facts:
     """What a data set holds. Sections that do not apply are left out."""
     train, test = read.queries["train"], read.queries["test"]
     found: Facts = {"items": {"num": len(read.item_ids), **_inputs(read.item_inputs, num_sampled)}}
+    if not len(train):  # items alone, which an index can be made of
+        return found
     found["queries"] = {
         **{split: len(read.queries[split]) for split in SPLITS},
         **_inputs(train.inputs, num_sampled),

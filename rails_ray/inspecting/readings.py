@@ -11,7 +11,7 @@
 `COLUMNS` says what the forms in `rails_ray.data.forms` read of each table; a test holds it to what they refuse.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from rails_ray.build import family
@@ -60,6 +60,7 @@ class Reading:
     form: what reads it.
     item_columns: columns with vectors of items.
     recipes: the recipes that read so.
+    untrained: those of them that train nothing, and can do with items alone.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Reading:
     form: QueryForm
     item_columns: tuple[str, ...]
     recipes: tuple[str, ...]
+    untrained: tuple[str, ...]
 
     @property
     def columns(self) -> dict[str, Columns]:
@@ -88,6 +90,10 @@ class Reading:
                 missing += [f"{table}.{column}" for column in columns if column not in there[table]]
         return missing
 
+    def can_do_with_items(self, lacks: Sequence[str]) -> bool:
+        """Whether a recipe reads data that lack so much: every table but the items."""
+        return bool(self.untrained) and set(lacks) == self.columns.keys() - {"items"}
+
 
 def readings() -> list[Reading]:
     """The readings of all recipes; one that reads more than another comes before it."""
@@ -99,5 +105,6 @@ def readings() -> list[Reading]:
         form_name = next(name for name, other in FORMS.items() if other.fields.keys() == form.fields.keys())
         item_columns: tuple[str, ...] = getattr(form, "item_columns", ())  # only vectors have some
         name = f"{form_name}s" if item_columns else form_name
-        found.append(Reading(name, form_name, form, item_columns, tuple(own)))
+        untrained = tuple(recipe for recipe in own if not family(by_name(recipe)).trains)
+        found.append(Reading(name, form_name, form, item_columns, tuple(own), untrained))
     return sorted(found, key=lambda reading: -len(reading.item_columns))

@@ -1,12 +1,14 @@
 """All that a look at a data set says, as plain JSON values."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rails_ray.build import family
 from rails_ray.build.family import Family
 from rails_ray.data.dataset import DataSet
+from rails_ray.data.forms.numbers import mapped_vectors
+from rails_ray.data.queries import DenseRows
 from rails_ray.data.sources import NAMES, Sources
 from rails_ray.errors import NotFoundError
 from rails_ray.inspecting import baselines, facts, tables, timing
@@ -51,7 +53,9 @@ def inspect(
         "folder": str(sources),
         "tables": {name: _of_table(own) for name, own in surveyed.items()},
         "ignored": ignored,
-        "readings": {name: {"fits": name in looked.read, "lacks": own} for name, own in looked.lacks.items()},
+        "readings": {
+            name: {"fits": name in looked.read and not own, "lacks": own} for name, own in looked.lacks.items()
+        },
         "problems": looked.problems,
         "facts": {own[0].name: facts.of(data, num_sampled) for own, data in looked.groups()},
         "splits": facts.splits(surveyed["queries"].table) if looked.has_queries() else None,
@@ -69,7 +73,7 @@ def inspect(
 class Looked:
     """
     lacks: the tables and columns that each reading lacks, by its name.
-    read: what was read, by the name of the reading.
+    read: what was read, by the name of the reading; items alone, without queries, if that is all there is.
     """
 
     readings: list[Reading]
@@ -87,7 +91,8 @@ class Looked:
 
     def has_queries(self) -> bool:
         """Whether queries of a table were read."""
-        return any("queries" in own.columns for own in self.readings if own.name in self.read)
+        there = (own for own in self.readings if own.name in self.read and not self.lacks[own.name])
+        return any("queries" in own.columns for own in there)
 
 
 def _looked(sources: Sources, surveyed: dict[str, Survey]) -> Looked:
@@ -97,20 +102,28 @@ def _looked(sources: Sources, surveyed: dict[str, Survey]) -> Looked:
     looked = Looked(own, {reading.name: reading.lacks(there) for reading in own}, {}, wrong)
     for reading in own:
         more = (other.name for other in own if other.form_name == reading.form_name and other.name in looked.read)
-        shared = next(more, None)
-        if looked.lacks[reading.name]:
+        shared, lacks = next(more, None), looked.lacks[reading.name]
+        if lacks and not reading.can_do_with_items(lacks):
             continue
         if shared is not None:
             looked.read[reading.name] = looked.read[shared]
             continue
         try:
-            looked.read[reading.name] = reading.form.read(sources)
+            looked.read[reading.name] = _items_alone(sources, reading) if lacks else reading.form.read(sources)
         except ValueError as error:
-            wrong += problems(sources, reading, surveyed, str(error))
-    if all(looked.lacks.values()):
+            wrong += [str(error)] if lacks else problems(sources, reading, surveyed, str(error))
+    if all(looked.lacks.values()) and not looked.read and not wrong:
         wrong.append(_first_lack(sources, min(own, key=lambda reading: len(looked.lacks[reading.name]))))
     wrong[:] = dict.fromkeys(wrong)
     return looked
+
+
+def _items_alone(sources: Sources, reading: Reading) -> DataSet:
+    """Data without queries. The form leaves vectors of items to encoding then; here they are read too."""
+    read = reading.form.read(sources, ())
+    if not reading.item_columns:
+        return read
+    return replace(read, item_inputs=DenseRows(mapped_vectors(sources.table("items"), reading.item_columns)))
 
 
 def _first_lack(sources: Sources, nearest: Reading) -> str:
@@ -131,10 +144,11 @@ def _verdicts(looked: Looked, num_sampled: int) -> dict[str, Verdict]:
     found = {}
     for reading in looked.readings:
         for recipe in reading.recipes:
-            if reading.name in looked.read:
+            lacks = looked.lacks[reading.name]
+            if reading.name in looked.read and (not lacks or recipe in reading.untrained):
                 found[recipe] = verdict(_family(recipe), looked.read[reading.name], num_sampled)
-            elif looked.lacks[reading.name]:
-                found[recipe] = Verdict(False, f"the data lack {', '.join(looked.lacks[reading.name])}")
+            elif lacks:
+                found[recipe] = Verdict(False, f"the data lack {', '.join(lacks)}")
             else:
                 found[recipe] = Verdict(False, "training refuses the data: see the problems")
     return {recipe: found[recipe] for recipe in sorted(names(), key=lambda recipe: is_for_packaged(_family(recipe)))}
@@ -149,7 +163,9 @@ def _fitting(own: list[Reading], verdicts: dict[str, Verdict]) -> list[Family]:
 
 
 def _baselines(own: list[Reading], read: DataSet, verdicts: dict[str, Verdict]) -> list[Baseline]:
-    """The recipes that train nothing, or popularity."""
+    """The recipes that train nothing, or popularity; nothing without queries."""
+    if not len(read.queries["test"]):
+        return []
     plain = [one for one in _fitting(own, verdicts) if not one.trains]
     return [baselines.untrained(one, read) for one in plain] or [baselines.popularity(read)]
 

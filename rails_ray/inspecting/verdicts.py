@@ -56,6 +56,8 @@ def verdict(own: Family, read: DataSet, num_sampled: int) -> Verdict:
         own = family(own.completed(read))
     except ValueError as error:
         return Verdict(False, str(error))
+    if not own.trains and not len(read.queries["test"]):
+        return Verdict(True, "nothing is trained: `rails-ray encode --recipe` makes an index of items alone")
     if not own.trains:
         return Verdict(True, "nothing is trained: what it finds is the number to beat")
     if is_for_packaged(own):

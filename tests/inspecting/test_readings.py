@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rails_ray import cli
 from rails_ray.data.forms import FORMS
 from rails_ray.data.sources import Sources
 from rails_ray.inspecting.readings import COLUMNS, OPTIONAL, readings
@@ -230,3 +231,30 @@ def test_queries_that_nothing_answers_and_splits_that_are_not_there(tmp_path: Pa
     kept = pq.read_table(folder / "queries.parquet")["query_id"]
     change(folder, "relevance", lambda found: found.filter(pa.compute.is_in(found["query_id"], kept.combine_chunks())))
     assert looked(folder)["problems"] == [f"{folder} must hold a query with a relevant item in split 'test', got none"]
+
+
+@pytest.mark.parametrize(("form", "recipe"), [("vectors", "vector-cosine"), ("text", "baseline-bm25")])
+def test_items_alone_are_enough_for_recipes_that_train_nothing(form: str, recipe: str, tmp_path: Path) -> None:
+    folder = write_vector_data(tmp_path / "data") if form == "vectors" else write_text_data(tmp_path / "data")
+    for table in ("queries", "relevance"):
+        (folder / f"{table}.parquet").unlink()
+    found = looked(folder)
+    assert not found["problems"]
+    assert [name for name, own in found["recipes"].items() if own["fits"]] == [recipe]
+    assert found["recipes"]["vector-mol"]["why"].startswith("the data lack ")
+    assert set(found["facts"]) == {form}
+    assert set(found["facts"][form]) == {"items"}
+    assert found["facts"][form]["items"]["num"] == 60
+    assert found["baselines"] == []
+    assert cli.main(["inspect", str(folder)]) == 0
+
+
+def test_vectors_alone_are_checked_in_every_row(tmp_path: Path) -> None:
+    folder = write_vector_data(tmp_path / "data")
+    for table in ("queries", "relevance"):
+        (folder / f"{table}.parquet").unlink()
+    change(folder, "items", setting("vector", 41, [0.0] * 3))
+    found = looked(folder)
+    assert len(found["problems"]) == 1
+    assert "items.parquet must hold 7 numbers in every row as in row 0, got 3 in row 41" in found["problems"][0]
+    assert not any(own["fits"] for own in found["recipes"].values())
