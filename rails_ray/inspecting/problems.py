@@ -61,12 +61,12 @@ def problems(sources: Sources, reading: Reading, surveyed: dict[str, Survey], fi
     """What is wrong with data that training refuses.
 
     Args:
-        reading: how recipes read it; it lacks no table and no column.
+        reading: how recipes read it; it lacks no column of the tables that are there.
         first: what training says.
     """
     found = Found([first])
-    tables = {name: surveyed[name].table for name in reading.columns}
-    needed = dict(reading.columns)
+    needed = {name: columns for name, columns in reading.columns.items() if name in surveyed}
+    tables = {name: surveyed[name].table for name in needed}
     if "interactions" in tables and "users" in surveyed:
         tables["users"], needed["users"] = surveyed["users"].table, USERS
     for name, table in tables.items():

@@ -111,7 +111,7 @@ def _looked(sources: Sources, surveyed: dict[str, Survey]) -> Looked:
         try:
             looked.read[reading.name] = _items_alone(sources, reading) if lacks else reading.form.read(sources)
         except ValueError as error:
-            wrong += [str(error)] if lacks else problems(sources, reading, surveyed, str(error))
+            wrong += problems(sources, reading, surveyed, str(error))
     if all(looked.lacks.values()) and not looked.read and not wrong:
         wrong.append(_first_lack(sources, min(own, key=lambda reading: len(looked.lacks[reading.name]))))
     wrong[:] = dict.fromkeys(wrong)

@@ -147,6 +147,7 @@ def _first_stage(shape: Shape, search: Search, lists: Lists, num_items: int) -> 
         moved = Work(read_bytes=(lists.num_indexes * nlist + probed) * faiss_bytes)
     else:
         num_compared = num_searches * float(min(M / 2 * max(EF_SEARCH, lists.width), num_items))
+        # As if one lay after the other: the unit of gathering is torch's, and FAISS fetches ahead.
         moved = Work(read_bytes=num_compared * faiss_bytes)
     return moved + Work(product_flops=2 * shape.width * num_compared, selected_scores=num_compared)
 

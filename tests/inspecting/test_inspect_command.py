@@ -156,25 +156,19 @@ def test_the_command_imports_no_ray(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-WATCHED = """
-import re, sys, threading, time
-peak = 0
-def watch():
-    global peak
-    while True:
-        peak = max(peak, int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]))
-        time.sleep(0.01)  # nothing tells that memory grew
-threading.Thread(target=watch, daemon=True).start()
+LIMITED = """
+import resource, sys
 from rails_ray import cli
-code = cli.main(["inspect", *sys.argv[1:]])
-print("peak MB", peak // 1024)
+resource.setrlimit(resource.RLIMIT_DATA, (2**20 * int(sys.argv[1]),) * 2)
+code = cli.main(["inspect", *sys.argv[2:]])
 sys.exit(code)
 """
 
 
 @pytest.mark.long
 def test_two_million_items_take_bounded_memory(tmp_path: Path) -> None:
-    """BM25 keeps 3 KB of each of its 200,000 items, twice while it puts them together; ids and hashes take the rest."""
+    """BM25 keeps 3 KB of each of its 200,000 items, twice while it puts them together; ids and hashes take the rest. The
+    kernel holds it to that: a mapped file does not count, stacks of threads do. With 3,000 MB it fails."""
     num_items, num_queries, rng = 2_000_000, 3_000, np.random.default_rng(0)
     vocabulary = np.array([f"word{number}" for number in range(5000)])
     (tmp_path / "items").mkdir()
@@ -190,11 +184,10 @@ def test_two_million_items_take_bounded_memory(tmp_path: Path) -> None:
     relevance = {"query_id": range(num_queries), "item_id": rng.integers(num_items, size=num_queries)}
     pq.write_table(pa.table(queries), tmp_path / "queries.parquet")
     pq.write_table(pa.table(relevance), tmp_path / "relevance.parquet")
-    arguments = [sys.executable, "-c", WATCHED, str(tmp_path), "--no-timing"]
+    arguments = [sys.executable, "-c", LIMITED, "3600", str(tmp_path), "--no-timing"]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "200,000 of 2,000,000" in done.stdout
-    assert int(done.stdout.rpartition("peak MB")[2]) < 2_600
 
 
 @pytest.mark.parametrize(

@@ -254,7 +254,9 @@ def test_vectors_alone_are_checked_in_every_row(tmp_path: Path) -> None:
     for table in ("queries", "relevance"):
         (folder / f"{table}.parquet").unlink()
     change(folder, "items", setting("vector", 41, [0.0] * 3))
+    change(folder, "items", setting("item_id", 5, "item-0"))
+    first, second = sorted(looked(folder)["problems"])
+    assert "items.parquet must hold distinct ids, got 'item-0' again in row 5" in first
+    assert "items.parquet must hold 7 numbers in every row as in row 0, got 3 in row 41" in second
     found = looked(folder)
-    assert len(found["problems"]) == 1
-    assert "items.parquet must hold 7 numbers in every row as in row 0, got 3 in row 41" in found["problems"][0]
     assert not any(own["fits"] for own in found["recipes"].values())

@@ -44,7 +44,7 @@ def test_the_command_prints_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
         ("--items 1M --similarity dot", "They lie within a factor of 1.8 of all rows"),
         ("--items 4k --gpu h200", "No GPU is needed: as many replicas of 2 CPU cores each meet the demand."),
         ("--items 4k --gpu h200", "Availability sets the 2 replicas of each shard: 2 GPUs in all."),
-        ("--items 1M --method average --index ivf", "index ivf: what it misses depends on the vectors"),
+        ("--items 1M --method average --index ivf", "what index ivf misses depends on the vectors"),
         ("--items 1M --method per_embedding --num-per-embedding 1", "The search then doubles them and starts again."),
         ("--items 1M --dtype int8 --gpu l4", "an index version stores fp32, fp16 or bf16, not int8 yet."),
         ("--items 500M --gpu l4 --latency-ms 1000 --qps 1", "shards, where the latency asks for"),
