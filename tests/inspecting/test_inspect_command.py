@@ -167,8 +167,10 @@ sys.exit(code)
 
 @pytest.mark.long
 def test_two_million_items_take_bounded_memory(tmp_path: Path) -> None:
-    """BM25 keeps 3 KB of each of its 200,000 items, twice while it puts them together; ids and hashes take the rest. The
-    kernel holds it to that: a mapped file does not count, stacks of threads do. With 3,000 MB it fails."""
+    """BM25 keeps 3 KB of each of its 200,000 items, twice while it puts them together; ids and hashes take the rest.
+
+    The kernel holds it to that: a mapped file does not count, stacks of threads do. With 3,000 MB it fails.
+    """
     num_items, num_queries, rng = 2_000_000, 3_000, np.random.default_rng(0)
     vocabulary = np.array([f"word{number}" for number in range(5000)])
     (tmp_path / "items").mkdir()
