@@ -44,6 +44,7 @@ LONGEST_LIST = 2**13  # of flat: where more items tie or reach a threshold, it i
 MOST_PLACES = 2**23  # of the lists of one call, 100 MB
 ROWS_OF_BLOCK = 2**16  # of a scan: 16 MB of vectors with 64 numbers
 MOST_ON_GPU = 2048  # n; FAISS's limit
+FIRST_VECTOR = 45  # byte of the file of flat fp32 at which it has its vectors: FAISS scans them where they lie
 UNIT = 2.0**-24  # relative error of one rounded operation in float32
 
 

@@ -59,8 +59,8 @@ class Files(Protocol):
     def read_tagged(self, path: str) -> tuple[bytes, str] | None:
         """Bytes and tag of the same state; None if there is no such file."""
 
-    def read_hashed(self, path: str) -> tuple[NDArray[np.uint8], str] | None:
-        """Bytes and their sha256; None if there is no such file."""
+    def read_hashed(self, path: str, place: int) -> tuple[NDArray[np.uint8], str] | None:
+        """Bytes, of which that at `place` is aligned, and their sha256; None if there is no such file."""
 
     def open(self, path: str) -> tuple[io.RawIOBase, str] | None:
         """A file to read from at any place, and a tag of its state; None if there is no such file."""
@@ -124,13 +124,16 @@ class Storage:
             raise self._missing(path)
         return data
 
-    def read_hashed(self, path: str) -> Hashed:
+    def read_hashed(self, path: str, place: int = 0) -> Hashed:
         """A large file, which is hashed while it is read.
+
+        Args:
+            place: byte of the file that is to lie at a multiple of 64 in memory.
 
         Raises:
             NotFoundError: if there is no such file.
         """
-        found = self.files.read_hashed(_to_file(path))
+        found = self.files.read_hashed(_to_file(path), place)
         if found is None:
             raise self._missing(path)
         return Hashed(*found)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rails_ray.errors import StorageError
+from rails_ray.storage.memory import aligned
 
 HASHED_BYTES = 2**22  # read while as many are hashed
 REMEDIES = {
@@ -65,17 +66,17 @@ class LocalFiles:
             state = os.fstat(file.fileno())
             return file, f"{state.st_size}-{state.st_mtime_ns}"
 
-    def read_hashed(self, path: str) -> tuple[NDArray[np.uint8], str] | None:
+    def read_hashed(self, path: str, place: int) -> tuple[NDArray[np.uint8], str] | None:
         found = self.open(path)
         if found is None:
             return None
         with self._told("give the file", path), found[0] as file, ThreadPoolExecutor(1) as pool:
-            array, digest = np.empty(os.fstat(file.fileno()).st_size, np.uint8), hashlib.sha256()
-            memory, place = array.data, 0
-            while place < len(memory) and (num := file.readinto(memory[place : place + HASHED_BYTES])):
-                pool.submit(digest.update, memory[place : place + num])
-                place += num
-        return array[:place], digest.hexdigest()
+            array, digest = aligned(os.fstat(file.fileno()).st_size, place), hashlib.sha256()
+            memory, num_read = array.data, 0
+            while num_read < len(memory) and (num := file.readinto(memory[num_read : num_read + HASHED_BYTES])):
+                pool.submit(digest.update, memory[num_read : num_read + num])
+                num_read += num
+        return array[:num_read], digest.hexdigest()
 
     def write(self, path: str, data: bytes) -> None:
         with self._told("take the file", path), self._part(path, data) as part:

@@ -175,10 +175,11 @@ def read_file(storage: Storage, version: str, entry: FileEntry) -> bytes:
     return read_array(storage, version, entry).tobytes()
 
 
-def read_array(storage: Storage, version: str, entry: FileEntry) -> NDArray[np.uint8]:
-    """The bytes of a large file of a version. Raises what `read_file` does."""
+def read_array(storage: Storage, version: str, entry: FileEntry, place: int = 0) -> NDArray[np.uint8]:
+    """The bytes of a large file of a version, of which that at `place` lies at a multiple of 64 in memory. Raises what
+    `read_file` does."""
     try:
-        data, sha256 = storage.read_hashed(location(version, entry))
+        data, sha256 = storage.read_hashed(location(version, entry), place)
     except NotFoundError:
         raise DamagedError(
             f"version {version} must hold {entry.path}, got no such file: encode and publish a new version"

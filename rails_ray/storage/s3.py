@@ -34,6 +34,7 @@ from s3fs import S3FileSystem
 from s3fs.core import S3_RETRYABLE_ERRORS
 
 from rails_ray.errors import NotFoundError, RailsRayError, StorageError
+from rails_ray.storage.memory import aligned
 
 # A server that takes a request and never answers costs 5 * 10 s and at most 1 + 2 + 4 + 8 s between the attempts.
 ATTEMPTS = 5
@@ -94,9 +95,13 @@ class S3Files:
         found: tuple[bytes, str] | None = self._run(self._get, path)
         return found
 
-    def read_hashed(self, path: str) -> tuple[NDArray[np.uint8], str] | None:
+    def read_hashed(self, path: str, place: int) -> tuple[NDArray[np.uint8], str] | None:
         data = self.read(path)
-        return None if data is None else (np.frombuffer(data, np.uint8).copy(), hashlib.sha256(data).hexdigest())
+        if data is None:
+            return None
+        array = aligned(len(data), place)
+        array[:] = np.frombuffer(data, np.uint8)
+        return array, hashlib.sha256(data).hexdigest()
 
     def open(self, path: str) -> tuple[io.RawIOBase, str] | None:
         found: tuple[int, str] | None = self._run(self._head, path)

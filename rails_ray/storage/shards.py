@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from rails_ray.errors import DamagedError
 from rails_ray.indexes import VectorIndex
-from rails_ray.indexes.faiss_index import FaissIndex, on_gpu
+from rails_ray.indexes.faiss_index import FIRST_VECTOR, FaissIndex, on_gpu
 from rails_ray.similarities.states import AnyItems
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
@@ -76,7 +76,7 @@ def read_indexes(storage: Storage, described: Encoded, shard: int, device: str =
     found: dict[str, VectorIndex] = {}
     for entry in described.indexes:
         if entry.shard == shard:
-            index = FaissIndex.read(read_array(storage, described.version, entry), entry.error)
+            index = FaissIndex.read(read_array(storage, described.version, entry, FIRST_VECTOR), entry.error)
             expected = described.shard_items[shard], described.state.shapes["components"][-1]
             if (index.num_items, index.width) != expected:
                 raise DamagedError(

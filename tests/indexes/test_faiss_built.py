@@ -14,12 +14,13 @@ import torch
 
 from rails_ray.errors import DamagedError, UnsupportedError
 from rails_ray.indexes import ivf
-from rails_ray.indexes.faiss_index import FaissIndex, IndexConfig, build, fit, on_gpu
+from rails_ray.indexes.faiss_index import FIRST_VECTOR, FaissIndex, IndexConfig, build, fit, on_gpu
 from rails_ray.indexes.flat import FlatConfig
 from rails_ray.indexes.hnsw import HnswConfig
 from rails_ray.indexes.ivf import IvfConfig
 from rails_ray.indexes.probing import Probing
 from rails_ray.masks import Exclusions
+from rails_ray.storage.memory import aligned
 from rails_ray.wanted import Wanted
 from support.faiss_indexes import (
     ALL_LISTS,
@@ -98,6 +99,16 @@ def test_vectors_of_any_dtype_and_layout_are_float32() -> None:
         assert torch.equal(again.scores, found.scores)
         assert again.scores.dtype == torch.float32
         assert again.item_rows.dtype == again.num_scored.dtype == torch.int64
+
+
+def test_the_vectors_of_flat_fp32_begin_at_the_byte_that_is_aligned() -> None:
+    data, error = built(FlatConfig(), vectors(100))
+    memory = aligned(len(data), FIRST_VECTOR)
+    memory[:] = np.frombuffer(data, np.uint8)
+    index = FaissIndex.read(memory, error).index
+    first = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d).ctypes.data
+    assert first == memory.ctypes.data + FIRST_VECTOR
+    assert first % 64 == 0
 
 
 def test_an_index_lies_in_the_memory_that_it_was_read_from() -> None:
