@@ -18,8 +18,7 @@ Axes: B queries, X items, N items of a sample, d width of a vector, n places of 
 
 import io
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,12 +28,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.errors import DamagedError
+from rails_ray.faiss_library import as_float32, faiss_library, finite, one_thread
 from rails_ray.indexes import flat, hnsw, ivf
 from rails_ray.indexes.flat import FlatConfig
 from rails_ray.indexes.grown_lists import SCAN, GrownLists
 from rails_ray.indexes.hnsw import Graph, HnswConfig
 from rails_ray.indexes.ivf import IvfConfig, Lists
-from rails_ray.indexes.probing import Asked, Floats, Only, Probing, Rows, faiss_library
+from rails_ray.indexes.probing import Asked, Floats, Only, Probing, Rows
 from rails_ray.scan import scan
 from rails_ray.wanted import Found, Wanted, needed
 
@@ -88,7 +88,7 @@ def fit(config: IndexConfig, sample: Float[Tensor, "N d"], num_items: int, seed:
     faiss = faiss_library()
     if not len(sample):
         raise ValueError("sample must hold at least 1 item, got 0")
-    points = _finite(sample, "sample")
+    points = finite(sample, "sample")
     width = points.shape[1]
     index: Any
     match config:
@@ -98,7 +98,7 @@ def fit(config: IndexConfig, sample: Float[Tensor, "N d"], num_items: int, seed:
             index = ivf.untrained(config, width, ivf.num_lists(config.nlist, num_items, len(points)), seed)
         case HnswConfig():
             index = hnsw.untrained(config, width)
-    with _one_thread(faiss):
+    with one_thread():
         index.train(points)
     return _written(faiss, index)
 
@@ -126,8 +126,8 @@ def build(fitted: bytes, blocks: Iterable[Float[Tensor, "_ d"]]) -> Built:
         longest = _longest(index.quantizer.reconstruct_n(0, index.nlist))
     for block in blocks:
         _check_width(block, index.d, "vectors")
-        vectors = _finite(block, "vectors")
-        with _one_thread(faiss):  # which orders the links of hnsw
+        vectors = finite(block, "vectors")
+        with one_thread():  # which orders the links of hnsw
             index.add(vectors)
             if is_rounded and len(vectors):
                 stored = codec.sa_decode(codec.sa_encode(vectors))
@@ -212,7 +212,7 @@ class FaissIndex:
         """
         wanted.check_queries(len(queries))
         _check_width(queries, self.index.d, "queries")
-        asked = self.kind.ask(_as_float32(queries), probing or Probing())
+        asked = self.kind.ask(as_float32(queries), probing or Probing())
         lists = GrownLists(wanted, len(queries), self.num_items, self.kind.growth)
         longest = 0 if wanted.threshold is not None and self.is_exact and self.clone is None else LONGEST_LIST
         for lines, passed_over in lists.calls():
@@ -337,17 +337,6 @@ def _kind(faiss: Any, index: Any) -> Flat | Lists | Graph:
     raise ValueError(f"an index must be flat, ivf or hnsw in fp32, fp16 or sq8, got an {type(index).__name__}")
 
 
-@contextmanager
-def _one_thread(faiss: Any) -> Iterator[None]:
-    """One OpenMP thread of FAISS for what this thread does: sums and links then come in one order."""
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)
-    try:
-        yield
-    finally:
-        faiss.omp_set_num_threads(before)
-
-
 def _written(faiss: Any, index: Any) -> bytes:
     """What `faiss.serialize_index` gives, without its second and third copy."""
     memory = io.BytesIO()
@@ -357,22 +346,6 @@ def _written(faiss: Any, index: Any) -> bytes:
 
 def _unreadable(num_bytes: int) -> DamagedError:
     return DamagedError(f"an index must be what FAISS wrote, got {num_bytes} bytes that it cannot read")
-
-
-def _as_float32(vectors: Float[Tensor, "N d"]) -> Floats:
-    return vectors.detach().to("cpu", torch.float32).contiguous().numpy()
-
-
-def _finite(vectors: Float[Tensor, "N d"], what: str) -> Floats:
-    """
-    Raises:
-        ValueError: if a number is NaN or infinite.
-    """
-    values = _as_float32(vectors)
-    is_bad = ~np.isfinite(values).all(axis=1)
-    if is_bad.any():
-        raise ValueError(f"{what} must be finite, got NaN or infinity in row {int(is_bad.argmax())}")
-    return values
 
 
 def _check_width(vectors: Float[Tensor, "N _"], width: int, what: str) -> None:

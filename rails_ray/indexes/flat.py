@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rails_ray.indexes.probing import Probing, faiss_library
+from rails_ray.faiss_library import faiss_library
+from rails_ray.indexes.probing import Probing
 from rails_ray.scan import scan
 from rails_ray.wanted import Found, Wanted
 

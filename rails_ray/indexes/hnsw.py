@@ -13,9 +13,10 @@ Axes: B queries, X items, d width of a vector, n places of a list of results.
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rails_ray.faiss_library import faiss_library
 from rails_ray.indexes.flat import Storage, scalar_quantizer
 from rails_ray.indexes.grown_lists import WALK
-from rails_ray.indexes.probing import Asked, Floats, Only, Probing, Rows, faiss_library
+from rails_ray.indexes.probing import Asked, Floats, Only, Probing, Rows
 
 EF_SEARCH = 64  # recall of the ten best: 1.00 of 1,000,000 x 64 clustered vectors of length 1, with the default config
 LARGEST_BEAM = 4096  # with a mask: about 11 ms a query among 1,000,000 x 64

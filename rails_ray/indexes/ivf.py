@@ -16,9 +16,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rails_ray.faiss_library import faiss_library
 from rails_ray.indexes.flat import Storage, scalar_quantizer
 from rails_ray.indexes.grown_lists import SCAN
-from rails_ray.indexes.probing import Asked, Floats, Only, Probing, Rows, faiss_library
+from rails_ray.indexes.probing import Asked, Floats, Only, Probing, Rows
 
 LISTS_PER_ROOT = 4  # nlist is 4 to 16 sqrt(X): FAISS's wiki, "Guidelines to choose an index"
 POINTS_PER_LIST = 39  # of the sample, for k-means: `min_points_per_centroid` in FAISS's ClusteringParameters

@@ -1,4 +1,4 @@
-"""How an index of FAISS is asked: the library, how much of an index a search looks at, a batch of queries.
+"""How an index of FAISS is asked: how much of it a search looks at, and a batch of queries.
 
 Axes: B queries, n places of a list, d width of a vector.
 """
@@ -10,26 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rails_ray.errors import UnsupportedError
 from rails_ray.wanted import Found, Wanted
 
 Floats = NDArray[np.float32]
 Rows = NDArray[np.int64]
-
-
-def faiss_library() -> Any:
-    """The package, whose own types leave out half of it.
-
-    Raises:
-        UnsupportedError: if it is not installed.
-    """
-    try:
-        import faiss
-    except ImportError as error:
-        raise UnsupportedError(
-            "an index of FAISS needs the package faiss, which is not installed: install faiss-cpu or faiss-gpu"
-        ) from error
-    return faiss
 
 
 @dataclass(frozen=True, kw_only=True)

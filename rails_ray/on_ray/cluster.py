@@ -11,6 +11,7 @@ import ray
 import torch
 
 from rails_ray.errors import UnavailableError
+from rails_ray.on_ray import processes
 from rails_ray.on_ray.environment import ENVIRONMENT, NO_METRICS, set_where_missing
 
 # Interval at which Ray Train's controller polls its workers (Ray's default: 2 s). A short run waits for each poll.
@@ -32,7 +33,7 @@ def cluster(num_cpus: int = 4) -> Iterator[bool]:
     """Inside the block the process is connected to Ray. Yields whether the cluster is our own.
 
     An existing connection, or else the cluster that RAY_ADDRESS names, is used and left running. Without either, a
-    local cluster starts, and stops at the end of the block.
+    local cluster starts. At the end of the block it stops, and no process of it is left.
 
     Args:
         num_cpus: least number of CPUs that our own cluster offers. They are reservations, not threads: on two cores,
@@ -47,14 +48,18 @@ def cluster(num_cpus: int = 4) -> Iterator[bool]:
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", TRAIN_POLL_S)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # for workers without a GPU; Ray's future default
     is_own = "RAY_ADDRESS" not in os.environ
+    before = processes.children()
     if is_own:
         _start(num_cpus)
     else:
         _connect()
+    started = processes.children() - before
     try:
         yield is_own
     finally:
+        own = processes.with_descendants(started)
         ray.shutdown()
+        processes.end(own)
 
 
 def _start(num_cpus: int) -> None:

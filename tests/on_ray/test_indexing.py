@@ -16,7 +16,6 @@ from rails_ray.build import family
 from rails_ray.build.version import version_vectors
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.errors import DamagedError, UnsupportedError
-from rails_ray.indexes import probing
 from rails_ray.indexes.flat import FlatConfig
 from rails_ray.indexes.hnsw import HnswConfig
 from rails_ray.indexes.ivf import IvfConfig
@@ -194,7 +193,6 @@ def test_without_faiss(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         local.open(str(root), "with-index")
     with pytest.raises(UnsupportedError, match="needs the package faiss"):
         on_ray.encode(str(root), "dot", stored={"index": IvfConfig()})
-    assert probing.faiss_library is not None
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -1,0 +1,57 @@
+"""FAISS, which indexes and quantizers use where it is installed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rails_ray.errors import UnsupportedError
+
+
+def faiss_library() -> Any:
+    """The package, whose own types leave out half of it.
+
+    Raises:
+        UnsupportedError: if it is not installed.
+    """
+    try:
+        import faiss
+    except ImportError as error:
+        raise UnsupportedError(
+            "an index of FAISS needs the package faiss, which is not installed: install faiss-cpu or faiss-gpu"
+        ) from error
+    return faiss
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One OpenMP thread of FAISS for what this thread does: sums and links then come in one order."""
+    faiss = faiss_library()
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
+def as_float32(vectors: Float[Tensor, "N d"]) -> NDArray[np.float32]:
+    """What FAISS reads."""
+    return vectors.detach().to("cpu").float().contiguous().numpy()
+
+
+def finite(vectors: Float[Tensor, "N d"], what: str) -> NDArray[np.float32]:
+    """The same of vectors that must be finite.
+
+    Raises:
+        ValueError: if a number is NaN or infinite.
+    """
+    values = as_float32(vectors)
+    is_bad = ~np.isfinite(values).all(axis=1)
+    if is_bad.any():
+        raise ValueError(f"{what} must be finite, got NaN or infinity in row {int(is_bad.argmax())}")
+    return values

@@ -1,0 +1,48 @@
+"""The processes of our own cluster, and their end.
+
+Ray tells its workers to end and does not wait until they have. One that hangs on its way out would stay for ever: Ray
+Train's controller does so now and then in Ray 2.60, in its destructor, after its connection has been closed.
+"""
+
+import time
+from collections.abc import Collection
+from contextlib import suppress
+
+import psutil
+
+GRACE_S = 10.0  # for processes that end by themselves
+POLL_S = 0.02
+
+
+def children() -> set[psutil.Process]:
+    """Of this process, without their own children."""
+    return set(psutil.Process().children())
+
+
+def with_descendants(processes: Collection[psutil.Process]) -> list[psutil.Process]:
+    """Those that live, and every process that they started, directly or not."""
+    found = []
+    for process in processes:
+        with suppress(psutil.Error):
+            found += [process, *process.children(recursive=True)]
+    return found
+
+
+def end(processes: Collection[psutil.Process]) -> None:
+    """Wait until the processes have ended, and kill those that have not after `GRACE_S` seconds.
+
+    A process is told from a later one of the same number by the time of its start.
+    """
+    deadline = time.monotonic() + GRACE_S
+    while (alive := [process for process in processes if _is_alive(process)]) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    for process in alive:
+        with suppress(psutil.Error):
+            process.kill()
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
