@@ -507,3 +507,34 @@ def bm25_weight(term: str, item: Sequence[str], items: Sequence[Sequence[str]], 
 def bm25(query: Sequence[str], item: Sequence[str], items: Sequence[Sequence[str]], k1: float, b: float) -> float:
     """The score of an item, both as their words."""
     return sum(bm25_weight(word, item, items, k1, b) for word in query if word in item)
+
+
+# MoPQ
+
+
+def turn(rotation: Matrix, x: Vector) -> list[float]:
+    """R x."""
+    return [dot(line, x) for line in rotation]
+
+
+def cut(x: Vector, num_parts: int) -> list[list[float]]:
+    """A vector's parts, of equal length."""
+    width = len(x) // num_parts
+    return [list(x[part * width : (part + 1) * width]) for part in range(num_parts)]
+
+
+def codeword_scores(selection: str, part: Vector, codebook: Matrix, bilinear: Matrix = ()) -> list[float]:
+    """How well each codeword suits a part of a vector; MoPQ, Section 4.1."""
+    if selection == "l2":
+        return [-sum((y - c) ** 2 for y, c in zip(part, codeword, strict=True)) for codeword in codebook]
+    if selection == "cosine":
+        return [dot(part, codeword) / math.sqrt(dot(codeword, codeword)) for codeword in codebook]
+    if selection == "inner_product":
+        return [dot(part, codeword) for codeword in codebook]
+    return [sum(y * dot(line, codeword) for y, line in zip(part, bilinear, strict=True)) for codeword in codebook]
+
+
+def read_back(code: Sequence[int], codebooks: Sequence[Matrix], rotation: Matrix) -> list[float]:
+    """R^T [c_1 ... c_M]: what a code stands for."""
+    joined = [number for codebook, entry in zip(codebooks, code, strict=True) for number in codebook[entry]]
+    return turn(list(zip(*rotation, strict=True)), joined)

@@ -139,15 +139,27 @@ class SearchRequest(_Strict):
         description="Most items per query; by default the cut-off's number, or else 10 for top_k and 1000 for cut-offs "
         "by score.",
     )
-    method: Literal["brute_force", "two_pass", "per_embedding", "average", "combined", "ann", "inverted"] = Field(
+    method: Literal[
         "brute_force",
-        description="The first two are exact; the others say how far off an answer can be. An index whose items have "
-        "codes takes brute_force and inverted. Any other takes all but inverted, and ann only for a dot product.",
+        "two_pass",
+        "per_embedding",
+        "average",
+        "combined",
+        "ann",
+        "lookup",
+        "ivf_lookup",
+        "inverted",
+    ] = Field(
+        "brute_force",
+        description="The first two are exact; the others say how far off an answer can be. An index of SOLAR's codes "
+        "takes brute_force and inverted. Any other takes all but inverted, ann only for a dot product, lookup only if "
+        "components are stored as codes, and ivf_lookup only if these are in lists.",
     )
     num_candidates: Count | None = Field(
         None,
-        description="Items that `average`, `combined` and `ann` take in each shard by the average component, and "
-        "`inverted` by buckets. At least k for `average`, `ann` and `inverted`; by default 1000, or k if that is more.",
+        description="Items that `average`, `combined` and `ann` take in each shard by the average component, `lookup` "
+        "and `ivf_lookup` by codes, and `inverted` by buckets. At least k, but for `combined`; by default 1000, or k "
+        "if that is more.",
     )
     num_per_embedding: Count | None = Field(
         None,
@@ -158,7 +170,8 @@ class SearchRequest(_Strict):
         None, description="Buckets that `inverted` looks up in each chunk; by default 100, or all if there are fewer."
     )
     nprobe: Count | None = Field(
-        None, description="Lists that an index of kind ivf scans; by default the square root of their number."
+        None,
+        description="Lists that `ivf_lookup` or an index of kind ivf scans; by default the root of their number.",
     )
     ef_search: Count | None = Field(
         None, description="Items in the beam of an index of kind hnsw; by default 64, and at least as many as it finds."

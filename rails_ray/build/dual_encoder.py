@@ -1,17 +1,17 @@
 """Config -> objects of a dual encoder: models, and what their scores offer; a part of `build`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from rails_ray.build.dual_encoder_items import DualEncoderItems
 from rails_ray.build.dual_encoder_training import DualEncoderTraining
-from rails_ray.build.family import NO_INDEXES, Family, Sizes
-from rails_ray.build.items import ItemEncoder
+from rails_ray.build.family import Family, Sizes
 from rails_ray.collectives.first import from_first
 from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.config import RunConfig
@@ -41,33 +41,23 @@ from rails_ray.encoders.two_tower import TwoTower, TwoTowerConfig
 from rails_ray.encoders.vectors import Vectors, VectorsConfig
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.evaluation.report import Report, validate, validation_mrr
-from rails_ray.indexes import VectorIndex
-from rails_ray.indexes.faiss_index import IndexConfig
-from rails_ray.indexes.flat import FlatConfig
 from rails_ray.models import Model
 from rails_ray.models.dual_encoder import DualEncoder
-from rails_ray.retrieval.candidates import AVERAGE, component_name, vectors_of
-from rails_ray.retrieval.searchable import ByComponents
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
-from rails_ray.similarities.states import AnyItems, ItemState
-from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
 from rails_ray.training import state
 from rails_ray.training.loop import Progress, TrainingConfig
 from rails_ray.training.piece import Given, Prepared, Steps
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 EncoderModule = TwoTower | TextTransformer | Sasrec | Vectors | FrozenText
 FROZEN = (SentenceTransformerConfig, FunctionConfig)  # models of texts of which nothing is trained
 WITH_TEMPERATURE = ("beta_nce", "exp_nce")  # losses that train tau_q
 
 
 @dataclass(frozen=True)
-class DualEncoderFamily(DualEncoderTraining, Family):
+class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
     """The contract of `Family`."""
-
-    item_state = ItemState
 
     @staticmethod
     def of(config: RunConfig) -> "DualEncoderFamily":
@@ -177,49 +167,6 @@ class DualEncoderFamily(DualEncoderTraining, Family):
         distribution = self.offers.distribution() if self.offers.has_trained_temperature else None
         return validate(model, partial(encode_items, model, item_features), held_out, distribution)
 
-    def item_encoder(
-        self, storage: Storage, folder: str, weights: Iterable[tuple[str, bytes]], device: str
-    ) -> ItemEncoder:
-        return Narrowed(super().item_encoder(storage, folder, weights, device), DTYPES[self.own.items.dtype])
-
-    def stored_as(self, **fields: Any) -> RunConfig:
-        dtype = fields.pop("dtype", None)
-        items = self.own.items if dtype is None else replace(self.own.items, dtype=dtype)
-        made = self.config.with_family(items=items, **fields)
-        if "index_of" in fields and DualEncoderFamily.of(made).index_config is None:
-            raise ValueError(
-                "index_of must stand beside an index, got flat in fp32, which is a scan of the items as they are: name "
-                "another index, or leave it out"
-            )
-        return made
-
-    @property
-    def storing(self) -> str:
-        return f"{self.own.items}, {self.own.index} of {self.own.index_of}"
-
-    @property
-    def index_config(self) -> IndexConfig | None:
-        """None for a flat index of the items as they are stored: a scan needs no other."""
-        return None if self.own.index == FlatConfig() else self.own.index
-
-    @property
-    def index_names(self) -> list[str]:
-        if self.index_config is None:
-            return []
-        _, num_item_components = self.similarity().num_components
-        of_components = [component_name(number) for number in range(num_item_components)]
-        if num_item_components == 1 or self.own.index_of == "average":
-            return [AVERAGE]
-        return of_components if self.own.index_of == "components" else [AVERAGE, *of_components]
-
-    def indexed(self, items: ItemState, name: str) -> Tensor:
-        return vectors_of(items, name)
-
-    def searchable(
-        self, similarity: MixtureOfLogits | DotProduct, items: Any, indexes: Mapping[str, VectorIndex] = NO_INDEXES
-    ) -> ByComponents:
-        return ByComponents(similarity, items, indexes)
-
     def model(self) -> DualEncoder:
         """An untrained model on the CPU; its initial weights depend on the seed alone."""
         with torch.random.fork_rng(devices=[]):
@@ -286,20 +233,6 @@ class DualEncoderFamily(DualEncoderTraining, Family):
                 return DotProduct(self.own.similarity)
             case _:
                 assert_never(self.own.similarity)
-
-
-@dataclass(frozen=True)
-class Narrowed:
-    """The contract of `ItemEncoder`: states with their vectors in another dtype."""
-
-    encode: ItemEncoder
-    dtype: torch.dtype
-
-    def __call__(self, item_ids: Sequence[Any], inputs: Any) -> AnyItems:
-        state = self.encode(item_ids, inputs)
-        assert isinstance(state, ItemState)
-        average = None if state.average is None else state.average.to(self.dtype)
-        return replace(state, components=state.components.to(self.dtype), average=average)
 
 
 @dataclass(frozen=True)

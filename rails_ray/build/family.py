@@ -30,6 +30,7 @@ from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.manifest import Encoded
 from rails_ray.training.piece import Piece
 
+Read = Callable[[str], bytes]
 NO_INDEXES: Mapping[str, VectorIndex] = MappingProxyType({})
 
 
@@ -48,13 +49,14 @@ class Sizes:
 
 
 class Family(ABC):
-    """A run.
-
-    item_state: the class of its items.
-    """
+    """A run."""
 
     config: RunConfig
-    item_state: type[AnyItems]
+
+    @property
+    @abstractmethod
+    def item_state(self) -> type[AnyItems]:
+        """The class of its items, as a version stores them."""
 
     @property
     @abstractmethod
@@ -148,6 +150,18 @@ class Family(ABC):
         """What scores the items of a stored model, if possible without what encodes queries. Raises what
         `trained_model` does."""
         return self.trained_model(weights).similarity
+
+    def version_similarity(self, weights: Iterable[tuple[str, bytes]], read: Read) -> Any:
+        """What scores the items of a version.
+
+        Args:
+            read: gives a file of the version, by its name.
+        """
+        return self.trained_similarity(weights)
+
+    def as_scored(self, items: Any, read: Read) -> Any:
+        """Stored items as the model's own similarity scores them."""
+        return items
 
     def model_facts(self, described: Encoded) -> dict[str, int]:
         """What every answer says about a version's model, beside how much of the corpus was searched."""

@@ -14,6 +14,7 @@ from rails_ray.models import Model
 from rails_ray.similarities.states import AnyItems
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.runs import Run
+from rails_ray.storage.tables import FileRows
 
 NewCodes = Literal["least_loaded", "predicted"]
 
@@ -27,6 +28,7 @@ class Fitting:
     corpus: the items to encode.
     new_codes: how items without a code get one.
     remotely: calls a function with arguments in a task on the cluster, and returns its result.
+    files: what each file of the corpus holds.
     """
 
     storage: Storage
@@ -35,6 +37,7 @@ class Fitting:
     corpus: Corpus
     new_codes: NewCodes
     remotely: Callable[..., Any]
+    files: Sequence[FileRows] = ()
 
     def need_least_loaded(self, name: str) -> None:
         """Raises:
@@ -52,10 +55,12 @@ class Fit:
 
     facts: what it depends on beside run and items.
     store: makes it and stores it in the version's folder, unless it is there already or nothing is needed.
+    files: gives what a search of the version needs of it, by name, once it is stored.
     """
 
     facts: dict[str, str] = field(default_factory=dict)
     store: Callable[[], None] = lambda: None
+    files: Callable[[], dict[str, bytes]] = dict
 
 
 @runtime_checkable

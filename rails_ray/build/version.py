@@ -1,6 +1,8 @@
 """What a stored version is made of: its config, its model, and what scores its items."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,17 +44,19 @@ def version_model(storage: Storage, described: Encoded) -> Model:
 def version_similarity(storage: Storage, described: Encoded) -> Any:
     """What scores the items of a version, if possible without what encodes queries. Raises what `version_model`
     does."""
-    return version_family(storage, described).trained_similarity(_weights(storage, described))
+    own = version_family(storage, described)
+    return own.version_similarity(_weights(storage, described), partial(_file, storage, described))
 
 
 def version_items(storage: Storage, described: Encoded) -> Items:
-    """All items of a version.
+    """All items of a version, as its model scores them.
 
     Raises:
         DamagedError: if a part is missing or changed.
     """
-    state = version_family(storage, described).item_state
-    return read_shards(storage, described, range(len(described.shard_items)), state)
+    own = version_family(storage, described)
+    found = read_shards(storage, described, range(len(described.shard_items)), own.item_state)
+    return replace(found, state=own.as_scored(found.state, partial(_file, storage, described)))
 
 
 class Vectors(NamedTuple):
@@ -99,6 +103,10 @@ def version_vectors(storage: Storage, described: Encoded, component: int | None 
 def version_calibration(offers: Offers, stored: StoredCalibration) -> Calibration:
     """A version's calibration, ready to cut."""
     return Calibration(stored.positives, offers.distribution(stored.background), stored.num_segments)
+
+
+def _file(storage: Storage, described: Encoded, name: str) -> bytes:
+    return read_file(storage, described.version, described.file(name))
 
 
 def _weights(storage: Storage, described: Encoded) -> Iterator[tuple[str, bytes]]:

@@ -1,5 +1,6 @@
 """The stage encode as a command: a run's items, or vectors as they are, into an index version."""
 
+import re
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -36,6 +37,10 @@ class Encode(Stored):
         use_gpu: Give each worker a GPU. If left out: yes, if the cluster has enough GPUs when encoding begins (an
             autoscaling cluster may not have them yet).
         part_items: Most items in a part; a crash loses at most one part of each worker.
+        codes: Store items' components as codes, 8x256 for 8 parts with 256 codewords each, 8 bytes a component. Up to
+            16 codewords take half a byte.
+        keep_vectors: Keep the components beside their codes, which then only choose candidates.
+        code_lists: Lists that codes are put in, for the method ivf_lookup. If left out: none.
         dtype: Type of the numbers of items' vectors. If left out: the run's.
         index: What finds candidates: flat (a scan), ivf (lists) or hnsw (a graph), built by FAISS. If left out: the
             run's.
@@ -59,6 +64,9 @@ class Encode(Stored):
     workers: int = 1
     use_gpu: bool | None = None
     part_items: int = 16_384
+    codes: str | None = None
+    keep_vectors: bool = False
+    code_lists: int | None = None
     dtype: Dtype | None = None
     index: Literal["flat", "ivf", "hnsw"] | None = None
     index_storage: Literal["fp32", "fp16", "sq8"] | None = None
@@ -139,5 +147,25 @@ class Encode(Stored):
                 given[field_name] = value
         made: dict[str, Any] = {"flat": FlatConfig, "ivf": IvfConfig, "hnsw": HnswConfig}
         index = None if self.index is None else made[self.index](**given)
-        asked = {"dtype": self.dtype, "index": index, "index_of": self.index_of}
+        asked = {"items": self.as_codes(), "dtype": self.dtype, "index": index, "index_of": self.index_of}
         return {name: value for name, value in asked.items() if value is not None}
+
+    def as_codes(self) -> Any:
+        """How to store items as codes; None if they are not to be."""
+        from rails_ray.config.storing import PqItems
+
+        if self.codes is None:
+            for name, value in (("--keep-vectors", self.keep_vectors), ("--code-lists", self.code_lists)):
+                if value:
+                    raise ValueError(f"{name} must stand beside --codes, got none: add --codes 8x256, or leave it out")
+            return None
+        sizes = re.fullmatch(r"(\d+)x(\d+)", self.codes)
+        if sizes is None:
+            raise ValueError(f"--codes must be PARTSxCODEWORDS, as 8x256, got {self.codes!r}")
+        num_subspaces, num_codewords = map(int, sizes.groups())
+        return PqItems(
+            num_subspaces=num_subspaces,
+            num_codewords=num_codewords,
+            has_vectors=self.keep_vectors,
+            nlist=self.code_lists or 0,
+        )

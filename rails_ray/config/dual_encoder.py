@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import tyro
 from pydantic import Field
 
-from rails_ray.config.storing import Dtype, IndexOf
+from rails_ray.config.storing import Dtype, IndexOf, PqItems
 from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.encoders.frozen import FunctionConfig, SentenceTransformerConfig
 from rails_ray.encoders.sasrec import SasrecConfig
@@ -81,6 +81,9 @@ class FullItems:
     dtype: Dtype = "float32"
 
 
+Items = FullItems | PqItems
+
+
 @dataclass(frozen=True, kw_only=True)
 class DualEncoderConfig:
     """What a run of a dual encoder is made of.
@@ -91,6 +94,7 @@ class DualEncoderConfig:
         similarity   mixture_of_logits, dot_product
         loss         beta_nce, exp_nce, sampled_softmax, pointwise, maximum_likelihood; none trains nothing
         negatives    uniform, in_batch, cross_device
+        items        full, pq
         index        flat, ivf, hnsw
 
     Args:
@@ -106,7 +110,7 @@ class DualEncoderConfig:
     components: ComponentsConfig = field(default_factory=ComponentsConfig)
     temperature: TemperatureConfig = field(default_factory=TemperatureConfig)
     similarity: Annotated[Similarity, Field(discriminator="kind")] = field(default_factory=MixtureOfLogitsConfig)
-    items: FullItems = field(default_factory=FullItems)
+    items: Annotated[Items, Field(discriminator="kind")] = field(default_factory=FullItems)
     index: Annotated[IndexConfig, Field(discriminator="kind")] = field(default_factory=FlatConfig)
     index_of: IndexOf = "average"
     loss: Annotated[Loss, Field(discriminator="kind")] = field(default_factory=ContrastiveConfig)
@@ -120,6 +124,7 @@ class DualEncoderConfig:
         if self.encoder.kind == "sasrec":
             self._check_histories()
         self._check_given()
+        self._check_quantized()
         if self.terms.glas_weight:
             self._check_glas()
         if self.negatives.kind == "cross_device" and self.negatives.block_size and self.loss.kind in WHOLE_LOSSES:
@@ -144,6 +149,21 @@ class DualEncoderConfig:
             raise ValueError(
                 "loss.kind must be none exactly where components.queries is given, as nothing is left to train, "
                 f"got {self.loss.kind} and {self.components.queries}"
+            )
+
+    def _check_quantized(self) -> None:
+        """Codes are an index of their own, and cut components into equal parts."""
+        if self.items.kind != "pq":
+            return
+        if self.components.width % self.items.num_subspaces:
+            raise ValueError(
+                f"items.num_subspaces must divide the {self.components.width} numbers of a component, got "
+                f"{self.items.num_subspaces}"
+            )
+        if self.index != FlatConfig() and not self.items.has_vectors:
+            raise ValueError(
+                f"index.kind must be flat in fp32 for items.kind pq, got {self.index.kind}: codes are searched as they "
+                "are, or in lists (items.nlist); to build an index of vectors, keep them (items.has_vectors)"
             )
 
     def _check_histories(self) -> None:

@@ -157,7 +157,8 @@ class FaissIndex:
         faiss = faiss_library()
         self.index = index
         self.error = error
-        self.is_rounded = isinstance(index, faiss.IndexScalarQuantizer | faiss.IndexIVFScalarQuantizer)
+        rounded = faiss.IndexScalarQuantizer | faiss.IndexIVFScalarQuantizer | faiss.IndexIVFPQ
+        self.is_rounded = isinstance(index, rounded)
         self.kind = _kind(faiss, index)
         if index.metric_type != faiss.METRIC_INNER_PRODUCT:
             raise ValueError(f"metric_type must be METRIC_INNER_PRODUCT, 0, got {index.metric_type}")
@@ -330,7 +331,7 @@ def on_gpu(index: FaissIndex) -> FaissIndex:
 def _kind(faiss: Any, index: Any) -> Flat | Lists | Graph:
     if isinstance(index, faiss.IndexFlat | faiss.IndexScalarQuantizer):
         return Flat(index)
-    if isinstance(index, faiss.IndexIVFFlat | faiss.IndexIVFScalarQuantizer):
+    if isinstance(index, faiss.IndexIVFFlat | faiss.IndexIVFScalarQuantizer | faiss.IndexIVFPQ):
         return Lists(index)
     if isinstance(index, faiss.IndexHNSW):
         return Graph(index)

@@ -143,6 +143,7 @@ def encode(
         corpus=corpus,
         new_codes=new_codes,
         remotely=_remotely,
+        files=scanned.files,
     )
     artefact = own.fit(fitting)
     if not own.encodes_inputs:
@@ -188,7 +189,7 @@ def encode(
         planned,
         run=run,
         query=corpus.query,
-        files={manifest.CONFIG: config_json, **corpus.files}.items(),
+        files={manifest.CONFIG: config_json, **corpus.files, **artefact.files()}.items(),
         weights_sha256=found.weights_sha256,
         cutoff_mass=found.cutoff_mass,
         indexes_of=lambda encoded: indexing.build(store, encoded, config_json),

@@ -27,7 +27,7 @@ from rails_ray.retrieval.checks import check_items, check_query, check_width
 from rails_ray.retrieval.rescore import candidate_scores
 from rails_ray.scan import Scan
 from rails_ray.similarities import Scorer
-from rails_ray.similarities.states import ItemState, QueryState
+from rails_ray.similarities.states import QueryState, Searched
 from rails_ray.wanted import Found, Wanted
 
 
@@ -69,7 +69,7 @@ class Approximate:
     def __init__(
         self,
         similarity: Scorer,
-        items: ItemState,
+        items: Searched,
         lists: Lists,
         first_stage: FirstStage | None = None,
         probing: Probing | None = None,
@@ -83,7 +83,7 @@ class Approximate:
         self.per_embedding = first_stage.per_embedding if lists.num_per_embedding else None
         self.by_average = first_stage.by_average if lists.num_by_average else None
         self.num_pairs = math.prod(similarity.num_components)
-        self.slack = rounding_slack(self.num_pairs, items.components.shape[-1], items.components.dtype)
+        self.slack = rounding_slack(self.num_pairs, items.width, items.dtype)
 
     @property
     def is_exact(self) -> bool:

@@ -23,7 +23,7 @@ from rails_ray.retrieval.certificate import rounding_slack
 from rails_ray.retrieval.checks import check_items, check_query
 from rails_ray.scan import Scan
 from rails_ray.similarities import Scorer
-from rails_ray.similarities.states import ItemState, QueryState, take
+from rails_ray.similarities.states import ItemState, QueryState, Searched
 from rails_ray.wanted import Found, Wanted
 
 BLOCK_SCORES = 2**19  # scores of a block between two looks at the k-th best: 2 MB
@@ -34,17 +34,16 @@ class BruteForce:
 
     is_exact = True
 
-    def __init__(self, similarity: Scorer, items: ItemState, *, prune: bool = True) -> None:
+    def __init__(self, similarity: Scorer, items: Searched, *, prune: bool = True) -> None:
         check_items(similarity, items)
         self.similarity = similarity
         self.items = items
         self.prune = prune
-        num_pairs, width = math.prod(similarity.num_components), items.components.shape[-1]
-        self.slack = rounding_slack(num_pairs, width, items.components.dtype)
+        self.slack = rounding_slack(math.prod(similarity.num_components), items.width, items.dtype)
 
     def scores(self, query: QueryState) -> Float[Tensor, "B X"]:
         """The scores of all items; for evaluation, where a batch of queries is small."""
-        return self.similarity.scores(query, self.items)
+        return self.similarity.scores(query, self.items.taken(slice(None)))
 
     def search(self, query: QueryState, wanted: Wanted, floor: Float[Tensor, " B"] | None = None) -> Found:
         """The contract of `Retriever`.
@@ -71,9 +70,9 @@ class BruteForce:
 
     def _blocks(self, num_queries: int) -> Iterator[tuple[int, ItemState]]:
         """(First row, items) of each block."""
-        size = max(BLOCK_SCORES // max(num_queries, 1), 1)
+        size = max(min(BLOCK_SCORES // max(num_queries, 1), self.items.most_at_once), 1)
         for first in range(0, len(self.items), size):
-            yield first, take(self.items, slice(first, first + size))
+            yield first, self.items.taken(slice(first, first + size))
 
     def _least(self, floor: Float[Tensor, " B"] | None, running: Scan) -> Float[Tensor, " B"] | None:
         """What a largest cosine must reach for its item to be scored."""

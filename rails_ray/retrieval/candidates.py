@@ -22,7 +22,7 @@ from rails_ray.indexes import VectorIndex
 from rails_ray.indexes.flat import FlatIndex
 from rails_ray.indexes.probing import Probing
 from rails_ray.masks import Mask
-from rails_ray.similarities.states import ItemState, QueryState
+from rails_ray.similarities.states import QueryState, Searched
 from rails_ray.top_k import distinct
 from rails_ray.wanted import Found, Wanted
 
@@ -35,20 +35,19 @@ def component_name(number: int) -> str:
     return f"component-{number}"
 
 
-def vectors_of(items: ItemState, name: str) -> Float[Tensor, "X d"]:
+def vectors_of(items: Searched, name: str) -> Float[Tensor, "X d"]:
     """The vectors of items that the index of a name holds.
 
     Raises:
         ValueError: if the items have no average.
     """
-    if name != AVERAGE:
-        return items.components[:, int(name.rpartition("-")[2])]
-    if items.average is None:
+    vectors = items.vectors(None if name == AVERAGE else int(name.rpartition("-")[2]))
+    if vectors is None:
         raise ValueError(
             "methods average and combined need the column 'average' of the index, got one without it: "
             "encode a new version, or take another method"
         )
-    return items.average
+    return vectors
 
 
 @dataclass(frozen=True)
@@ -71,8 +70,8 @@ class Candidates:
 class PerEmbedding:
     """The first items of each pair of components."""
 
-    def __init__(self, items: ItemState, indexes: Mapping[str, VectorIndex]) -> None:
-        names = [component_name(number) for number in range(items.components.shape[1])]
+    def __init__(self, items: Searched, indexes: Mapping[str, VectorIndex]) -> None:
+        names = [component_name(number) for number in range(items.num_components)]
         if len(names) == 1 and AVERAGE in indexes:  # the only component is its own average
             names = [AVERAGE]
         self.indexes = [indexes.get(name) or FlatIndex(vectors_of(items, name)) for name in names]
@@ -103,10 +102,10 @@ class PerEmbedding:
 class ByAverage:
     """The first items by the mean component."""
 
-    def __init__(self, items: ItemState, indexes: Mapping[str, VectorIndex]) -> None:
+    def __init__(self, items: Searched, indexes: Mapping[str, VectorIndex]) -> None:
         self.index = indexes.get(AVERAGE) or FlatIndex(vectors_of(items, AVERAGE))
         self.num_items = len(items)
-        self.is_only_component = items.components.shape[1] == 1
+        self.is_only_component = items.num_components == 1
 
     @property
     def is_exact(self) -> bool:
@@ -141,11 +140,11 @@ class FirstStage:
             the others.
     """
 
-    def __init__(self, items: ItemState, indexes: Mapping[str, VectorIndex] | None = None) -> None:
+    def __init__(self, items: Searched, indexes: Mapping[str, VectorIndex] | None = None) -> None:
         self.indexes = indexes or {}
         self.per_embedding = PerEmbedding(items, self.indexes)
         self.items = items
-        has_average = items.average is not None or AVERAGE in self.indexes
+        has_average = AVERAGE in self.indexes or items.vectors(None) is not None
         self._by_average = ByAverage(items, self.indexes) if has_average else None
 
     @property

@@ -5,6 +5,8 @@ reads, made once, so that a request makes none.
 |----------------|-------------------------------|-------------------------------------------------------------------|
 | `ByComponents` | vectors, one per component    | `brute_force` `two_pass` `per_embedding` `average` `combined`,    |
 |                |                               | `ann` of a dot product                                            |
+| `quantized`    | components as codes, beside   | the same, `lookup`, and `ivf_lookup` if items are in lists        |
+|                | the vectors or in their place |                                                                   |
 | `ByCodes`      | codes, read by looking up     | `brute_force` `inverted`                                          |
 
 Axes: B queries, X items.
@@ -33,7 +35,7 @@ from rails_ray.retrieval.two_pass import TwoPass
 from rails_ray.similarities import Similarity
 from rails_ray.similarities.explain import Explained, explain_look_ups, explain_mixture
 from rails_ray.similarities.look_up import LookUp
-from rails_ray.similarities.states import Codes, ItemState, QueryState, Tables, take
+from rails_ray.similarities.states import Codes, QueryState, Searched, Tables, take
 from rails_ray.wanted import Found, Wanted
 
 
@@ -118,7 +120,7 @@ class ByComponents:
     """
 
     def __init__(
-        self, similarity: Similarity, items: ItemState, indexes: Mapping[str, VectorIndex] | None = None
+        self, similarity: Similarity, items: Searched, indexes: Mapping[str, VectorIndex] | None = None
     ) -> None:
         self.similarity = similarity
         self.items = items
@@ -165,7 +167,7 @@ class ByComponents:
 
     def explain(self, query: QueryState, item_rows: Sequence[int]) -> Explained:
         """The contract of `Searchable`; all cosines and gates."""
-        return explain_mixture(self.similarity, query, take(self.items, list(item_rows)))
+        return explain_mixture(self.similarity, query, self.items.taken(list(item_rows)))
 
 
 class ByCodes:

@@ -22,7 +22,7 @@ from rails_ray.retrieval.candidates import Candidates, FirstStage
 from rails_ray.retrieval.checks import check_query, check_width
 from rails_ray.retrieval.rescore import candidate_scores
 from rails_ray.similarities import Scorer
-from rails_ray.similarities.states import ItemState, QueryState
+from rails_ray.similarities.states import QueryState, Searched
 from rails_ray.top_k import select
 from rails_ray.wanted import Found, Wanted
 
@@ -38,7 +38,7 @@ class TwoPass:
     is_exact = True
 
     def __init__(
-        self, similarity: Scorer, items: ItemState, num_per_embedding: int, first_stage: FirstStage | None = None
+        self, similarity: Scorer, items: Searched, num_per_embedding: int, first_stage: FirstStage | None = None
     ) -> None:
         check_width("num_per_embedding", num_per_embedding, 1, "")
         self.scan = BruteForce(similarity, items)

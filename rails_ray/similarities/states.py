@@ -14,11 +14,11 @@ Axes: B queries, X items, C candidates, P_Q / P_X components, P = P_Q * P_X, d w
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
-from jaxtyping import Float, Integer
+from jaxtyping import Float, Int, Integer, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -115,6 +115,34 @@ class ItemState(AnyItems):
         """P_X."""
         return self.components.shape[-2]
 
+    @property
+    def width(self) -> int:
+        """d."""
+        return self.components.shape[-1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of components."""
+        return self.components.dtype
+
+    @property
+    def has_gate(self) -> bool:
+        """Whether items have their part of the gate's input."""
+        return self.gate is not None
+
+    @property
+    def most_at_once(self) -> int:
+        """Items that `taken` gives at a time; as many as one likes, as they lie there already."""
+        return max(len(self), 1)
+
+    def taken(self, rows: "Lines") -> "ItemState":
+        """Some items, with all that a similarity reads."""
+        return take(replace(self, average=None), rows)
+
+    def vectors(self, component: int | None) -> Float[Tensor, "X d"] | None:
+        """One component of all items; None for the mean component, which they may lack."""
+        return self.average if component is None else self.components[:, component]
+
     def columns(self) -> dict[str, Tensor]:
         """What an index stores of each item, by name. A single component is its own average, and stored once."""
         average = self.average if self.components.shape[1] > 1 else None
@@ -126,6 +154,52 @@ class ItemState(AnyItems):
         components = columns["components"]
         average = components[:, 0] if components.shape[1] == 1 else columns.get("average")
         return ItemState(components, columns.get("gate"), average)
+
+
+@dataclass(frozen=True)
+class QuantizedItems(AnyItems):
+    """Encoded items whose components are product-quantised: one line per item of a corpus.
+
+    codes: the codewords of its components, one component after the other, as bytes; two in a byte where codebooks have
+        at most 16 codewords.
+    residuals: |g_p(x) - what its codes stand for|.
+    gate: v(x), the item's part of the gate's input; None if the similarity has no gate.
+    components, average: as in `ItemState`, if they are kept beside the codes; else None.
+    lists: the inverted list of an item; None if there are none.
+    """
+
+    kind: ClassVar[str] = "quantized"
+
+    codes: UInt8[Tensor, "*X _"]
+    residuals: Float[Tensor, "*X P_X"]
+    gate: Float[Tensor, "*X P"] | None = None
+    components: Float[Tensor, "*X P_X d"] | None = None
+    average: Float[Tensor, "*X d"] | None = None
+    lists: Int[Tensor, "*X"] | None = None
+
+    def __len__(self) -> int:
+        return self.codes.shape[0]
+
+    @property
+    def num_components(self) -> int:
+        """P_X."""
+        return self.residuals.shape[-1]
+
+    def columns(self) -> dict[str, Tensor]:
+        """What an index stores of each item, by name. A single component is its own average, and stored once."""
+        average = self.average if self.num_components > 1 else None
+        lists = None if self.lists is None else self.lists[:, None]
+        found = {"components": self.components, "average": average, "gate": self.gate, "lists": lists}
+        kept = {name: column for name, column in found.items() if column is not None}
+        return {"codes": self.codes, "residuals": self.residuals, **kept}
+
+    @staticmethod
+    def from_columns(columns: Mapping[str, Tensor]) -> "QuantizedItems":
+        components, average = columns.get("components"), columns.get("average")
+        if components is not None and components.shape[1] == 1:
+            average = components[:, 0]
+        lists = columns["lists"][:, 0] if "lists" in columns else None
+        return QuantizedItems(columns["codes"], columns["residuals"], columns.get("gate"), components, average, lists)
 
 
 @dataclass(frozen=True)
@@ -179,6 +253,38 @@ def _tables(tables: NDArray[Any], temperature: NDArray[Any]) -> Tables:
 State = TypeVar("State", bound=AnyQuery | AnyItems)
 
 
+Lines = slice | list[int] | Tensor
+
+
+@runtime_checkable
+class Searched(Protocol):
+    """The items that a search by components goes through: an `ItemState`, or codes that are read back as one."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def num_components(self) -> int: ...
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def has_gate(self) -> bool: ...
+
+    @property
+    def most_at_once(self) -> int:
+        """Items to take at a time."""
+
+    def taken(self, rows: Lines) -> ItemState:
+        """Some items, with all that a similarity reads; rows of any shape [B C] give items of that shape."""
+
+    def vectors(self, component: int | None) -> Float[Tensor, "X d"] | None:
+        """One component of all items; None for the mean component, which they may lack."""
+
+
 def map_tensors(function: Callable[[Tensor], Tensor], state: State) -> State:
     """`state` with `function` applied to each of its tensors (to move all alike, say)."""
     tensors = {name: getattr(state, name) for name in _names(state)}
@@ -191,7 +297,7 @@ def to(state: State, device: torch.device | str) -> State:
     return map_tensors(lambda tensor: tensor.to(device), state)
 
 
-def take(state: State, rows: slice | list[int] | Tensor) -> State:
+def take(state: State, rows: Lines) -> State:
     """Some lines of a state; rows of any shape [B C] give lines of that shape."""
     if isinstance(rows, Tensor):  # index_select is more than twice as fast as indexing by a tensor
         flat, shape = rows.flatten(), rows.shape

@@ -9,7 +9,7 @@ before their entropy is taken; l_GLaS is the same on all workers, which have the
 Gradient caching encodes `encode_size` inputs at a time, forgets their activations and computes them again in the
 backward pass, so that memory holds the activations of one such part beside the embeddings of all.
 
-Source: RAILS, Equation 4; pEBR, Section 2.4; MoPQ, Section 3.2; SOLAR, Appendix D. Gradient caching: Gao et al.,
+Source: RAILS, Equation 4; pEBR, Section 2.4; MoPQ, Section 3; SOLAR, Appendix D. Gradient caching: Gao et al.,
 Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup.
 
 Axes: B queries, N items, P pairs of components.
@@ -31,6 +31,7 @@ from rails_ray.randomness import drawing, new_seed
 from rails_ray.similarities.states import State, concatenate, tensors_of
 from rails_ray.training.contrast import Contrast
 from rails_ray.training.objectives import Objective
+from rails_ray.training.quantizing import Quantizing
 from rails_ray.training.terms import Compared, Term
 
 
@@ -41,6 +42,7 @@ class TrainingStep(nn.Module):
         objective: turns scores into losses; a module if it learns something of its own.
         contrast: which items a query is compared with.
         terms: what is added to the loss of the queries.
+        quantizing: replaces the items of a batch by what their codes stand for; None to compare vectors.
         encode_size: inputs that are encoded at once; 0 for all.
         precision: dtype of the encoder's products, None for bfloat16 on GPUs and float32 elsewhere; similarities and
             losses are computed in the weights' dtype.
@@ -53,6 +55,7 @@ class TrainingStep(nn.Module):
         contrast: Contrast,
         *,
         terms: Sequence[Term] = (),
+        quantizing: Quantizing | None = None,
         encode_size: int = 0,
         precision: torch.dtype | None = torch.float32,
     ) -> None:
@@ -61,6 +64,7 @@ class TrainingStep(nn.Module):
         self.objective = objective
         self.contrast = contrast
         self.terms = terms
+        self.quantizing = quantizing
         self.encode_size = encode_size
         self.precision = precision
 
@@ -73,10 +77,14 @@ class TrainingStep(nn.Module):
         query = self._encoded(self.model.encode_queries, batch.queries)
         place_of(tensors_of(query), "embeddings of queries")  # all workers stop here if one's are not finite
         items = replace(self._encoded(self.model.encode_items, batch.items), average=None)  # no score reads it
-        loss, own_gates = self.contrast(self.model, self.objective, query, items, batch)
+        quantized, compared = None, items
+        if self.quantizing is not None:
+            quantized = self.quantizing(items)
+            compared = self.quantizing.compared(items, quantized)
+        loss, own_gates = self.contrast(self.model, self.objective, query, compared, batch)
         loss = loss * batch.weight
         for term in self.terms:
-            loss = loss + term(Compared(items, own_gates, batch))
+            loss = loss + term(Compared(query, items, own_gates, batch, quantized))
         return loss
 
     def _encoded(self, encode: Callable[..., State], features: Any) -> State:

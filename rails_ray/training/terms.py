@@ -18,7 +18,8 @@ from torch import Tensor
 from rails_ray.data.batch import TrainingBatch
 from rails_ray.losses.glas import glas
 from rails_ray.losses.mutual_information import mutual_information
-from rails_ray.similarities.states import ItemState
+from rails_ray.quantizers.learned import Quantized
+from rails_ray.similarities.states import ItemState, QueryState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +43,15 @@ class TermsConfig:
 class Compared(NamedTuple):
     """What a step has computed when it comes to its terms.
 
+    quantized: the items' codewords; None if they are not quantised.
     own_gates: gates of each query and its positive; None if the similarity has no gates.
     """
 
+    query: QueryState
     items: ItemState
     own_gates: Float[Tensor, "B P"] | None
     batch: TrainingBatch
+    quantized: Quantized | None = None
 
 
 @runtime_checkable

@@ -191,7 +191,9 @@ def test_data_of_the_user(texts: RunConfig, histories: RunConfig, storage: Stora
 
 
 def test_histories_need_a_folder(storage: Storage) -> None:
-    with pytest.raises(ValueError, match=r"recipe small needs --data\.folder, with items and interactions, got none"):
+    with pytest.raises(
+        ValueError, match=r"recipe small needs a data set with items and interactions, got none: name --data\.folder"
+    ):
         read_data(small_history_config(), storage)
 
 

@@ -45,11 +45,11 @@ def test_more_features_may_come_than_there_are() -> None:
 @pytest.mark.parametrize(
     ("kind", "width", "inputs", "message"),
     [
-        ("features", 7, sparse, r"encoder\.width must be the 8 of the queries of None, or 0, got 7"),
-        ("vector", 6, vectors, r"encoder\.width must be the 7 of the queries of None, or 0, got 6"),
-        ("vector", 8, vectors, r"encoder\.width must be the 7 of the queries of None, or 0, got 8"),
-        ("vector", 0, sparse, r"queries of None must be of encoder\.input vector, got features"),
-        ("features", 0, vectors, r"queries of None must be of encoder\.input features, got vectors"),
+        ("features", 7, sparse, r"encoder\.width must be the 8 of the queries of nothing, or 0, got 7"),
+        ("vector", 6, vectors, r"encoder\.width must be the 7 of the queries of nothing, or 0, got 6"),
+        ("vector", 8, vectors, r"encoder\.width must be the 7 of the queries of nothing, or 0, got 8"),
+        ("vector", 0, sparse, r"queries of nothing must be of encoder\.input vector, got features"),
+        ("features", 0, vectors, r"queries of nothing must be of encoder\.input features, got vectors"),
     ],
 )
 def test_queries_that_the_encoder_does_not_read(kind: str, width: int, inputs: Any, message: str) -> None:
@@ -106,6 +106,6 @@ def test_a_data_set_of_numbers(kind: str, width: int, query: dict[str, str], tmp
 
 @pytest.mark.parametrize("kind", ["features", "vector"])
 def test_numbers_need_a_folder(kind: str) -> None:
-    message = r"recipe small-solar needs --data\.folder, with items, queries and relevance, got none"
+    message = r"recipe small-solar needs a data set with items, queries and relevance, got none: name --data\.folder"
     with pytest.raises(ValueError, match=message):
         read_data(with_encoder(input=kind), Storage("unused"))

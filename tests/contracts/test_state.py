@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rails_ray.build import family
+from rails_ray.config.storing import PqItems
 from rails_ray.recipes import RECIPES
 from rails_ray.similarities.bm25 import TermCounts, TermWeights
 from rails_ray.similarities.states import (
@@ -18,6 +19,7 @@ from rails_ray.similarities.states import (
     AnyQuery,
     Codes,
     ItemState,
+    QuantizedItems,
     QueryState,
     Tables,
     concatenate,
@@ -37,6 +39,15 @@ ITEM_STATES: dict[str, Callable[[int], AnyItems]] = {
     "half components": lambda num: ItemState(torch.randn(num, 2, 5).half(), None, torch.randn(num, 5).half()),
     "codes": lambda num: Codes(torch.randint(5000, (num, 3), dtype=torch.int32)),
     "terms": lambda num: TermWeights(torch.randint(2**62, (num, 5)), torch.rand(num, 5)),
+    "quantized": lambda num: QuantizedItems(torch.randint(256, (num, 6), dtype=torch.uint8), torch.rand(num, 3)),
+    "quantized, in lists, with vectors": lambda num: QuantizedItems(
+        torch.randint(256, (num, 3), dtype=torch.uint8),
+        torch.rand(num, 3),
+        torch.randn(num, 6),
+        torch.randn(num, 3, 4),
+        torch.randn(num, 4),
+        torch.randint(9, (num,), dtype=torch.int32),
+    ),
     "codes of one part": lambda num: Codes(torch.randint(2, (num, 1), dtype=torch.int32)),
 }
 QUERY_STATES: dict[str, Callable[[int], AnyQuery]] = {
@@ -66,7 +77,9 @@ def equal(one: AnyItems | AnyQuery, other: AnyItems | AnyQuery) -> bool:
 
 
 def test_every_kind_of_item_is_in_the_suite() -> None:
-    kinds = {family(recipe()).item_state.kind for recipe in RECIPES}
+    configs = [recipe() for recipe in RECIPES]
+    configs.append(configs[0].with_family(items=PqItems()))
+    kinds = {family(config).item_state.kind for config in configs}
     assert {made(1).kind for made in ITEM_STATES.values()} == kinds
 
 

@@ -100,7 +100,8 @@ def test_workers_that_die_and_hang_while_the_other_waits_for_them(run_config: Ru
     notes: set[str] = set()
     run = on_ray.train(shared, str(tmp_path), run="r", num_workers=2, checkpoint_s=0, timeout_s=5, on_progress=disturb)
     gone_on_from = sorted({int(note.rpartition(" ")[2]) for note in notes if "going on from step" in note})
-    assert [before <= after for before, after in zip(faults, gone_on_from, strict=True)] == [True, True]
+    # A step is reported before its checkpoint is written.
+    assert [before - 1 <= after for before, after in zip(faults, gone_on_from, strict=True)] == [True, True]
     assert gone_on_from[-1] < training.num_steps
     assert run.training["losses"] == pytest.approx(curve_of(shared, tmp_path), rel=1e-3, abs=1e-4)
 

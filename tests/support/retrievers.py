@@ -11,6 +11,7 @@ import oracles
 from rails_ray.masks import Exclusions, Mask
 from rails_ray.retrieval import Retriever
 from rails_ray.retrieval.bm25 import ByTerms
+from rails_ray.retrieval.quantized import ByQuantized
 from rails_ray.retrieval.searchable import METHODS, ByCodes, Searchable, Widths
 from rails_ray.similarities.bm25 import Bm25, TermWeights
 from rails_ray.similarities.look_up import LookUp
@@ -19,6 +20,7 @@ from rails_ray.similarities.states import AnyItems, AnyQuery, QueryState, Tables
 from rails_ray.wanted import Found, Wanted
 from support.examples import random_states, small_mixture
 from support.of_codes import FEW_PROBES, NUM_BUCKETS, look_ups, random_codes
+from support.of_quantized import NUM_LISTS, random_quantized
 from support.of_terms import random_terms, sums
 from support.searchables import make_searchable
 
@@ -27,7 +29,15 @@ NUM_QUERIES, NUM_ITEMS = 3, 40
 OF_COMPONENTS = [("components", method) for method in METHODS]
 OF_CODES = [("codes", method) for method in ByCodes.methods]
 OF_TERMS = [("terms", method) for method in ByTerms.methods]
-EXACT = [("components", "brute_force"), ("components", "two_pass"), ("codes", "brute_force"), *OF_TERMS]
+OF_QUANTIZED = [("quantized", method) for method in (*METHODS, "lookup", "ivf_lookup")]
+BESIDE_VECTORS = [("beside vectors", method) for method in ("brute_force", "lookup", "ivf_lookup")]
+EXACT = [
+    *((kind, "brute_force") for kind in ("components", "codes", "quantized", "beside vectors")),
+    ("components", "two_pass"),
+    ("quantized", "two_pass"),
+    *OF_TERMS,
+]
+MAY_FIND_FEWER = [("codes", "inverted"), ("quantized", "ivf_lookup"), ("beside vectors", "ivf_lookup")]
 Named = tuple[str, str]
 a_shape = st.tuples(st.integers(0, 3), st.integers(1, 25), st.integers(0, 50))  # B, X, seed
 
@@ -36,13 +46,15 @@ def each(names: list[Named]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("named", names, ids=[" ".join(name) for name in names])
 
 
-any_method, every_method = each([*OF_COMPONENTS, *OF_CODES, *OF_TERMS]), each(OF_COMPONENTS)
+any_method = each([*OF_COMPONENTS, *OF_CODES, *OF_TERMS, *OF_QUANTIZED, *BESIDE_VECTORS])
+every_method = each(OF_COMPONENTS)
 
 
 def widths_of(num: int, num_items: int) -> Widths:
-    """Lists that hold so many items; all buckets are posted where these are all items, else a few."""
-    probes = NUM_BUCKETS if num >= num_items else FEW_PROBES
-    return Widths(num_candidates=num, num_per_embedding=num, num_probes=probes)
+    """Lists that hold so many items; all buckets are posted, and all lists scanned, where these are all items, else a
+    few."""
+    probes, lists = (NUM_BUCKETS, NUM_LISTS) if num >= num_items else (FEW_PROBES, 1)
+    return Widths(num_candidates=num, num_per_embedding=num, num_probes=probes, nprobe=lists)
 
 
 def case(
@@ -55,6 +67,12 @@ def case(
     if named[0] == "terms":
         query, items = random_terms(num_queries, num_items, seed)
         return ByTerms(Bm25(), items), query, sums(query, items)
+    if named[0] in ("quantized", "beside vectors"):
+        mixture, has_vectors = small_mixture(), named[0] == "beside vectors"
+        similarity, query, items, scored = random_quantized(
+            num_queries, num_items, seed, mixture, is_exact=False, has_vectors=has_vectors
+        )
+        return ByQuantized(similarity, items), query, mixture(query, scored).scores.tolist()
     query, items = random_states(num_queries, num_items, seed=seed)
     scores = small_mixture()(query, items).scores.tolist()
     return make_searchable(small_mixture(), items), query, scores
@@ -86,6 +104,12 @@ def exact_case(
         query, items = random_terms(num_queries, num_items, seed)
         items = take(TermWeights(items.terms, items.weights.mul(2).round().div(2)), torch.arange(num_items) // 2)
         return lambda own: ByTerms(Bm25(), own), items, query, sums(query, items)
+    if named[0] in ("quantized", "beside vectors"):
+        mixture, has_vectors = exact_mixture(), named[0] == "beside vectors"
+        similarity, query, items, scored = random_quantized(
+            num_queries, num_items, seed, mixture, is_exact=True, has_vectors=has_vectors
+        )
+        return lambda own: ByQuantized(similarity, own), items, query, mixture.scores(query, scored).tolist()
     query, items = random_states(num_queries, num_items, seed=seed)
     query = QueryState(query.components.round(), torch.zeros_like(query.gate), query.temperature)
     items = map_tensors(lambda tensor: tensor.mul(2).round().div(2), take(items, torch.arange(num_items) // 2))

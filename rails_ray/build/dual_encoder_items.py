@@ -1,0 +1,158 @@
+"""What becomes of a dual encoder's items: how they are encoded, stored, indexed and searched; a part of `build`."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rails_ray.build import quantized
+from rails_ray.build.family import NO_INDEXES, Read
+from rails_ray.build.items import ByModel, Fit, Fitting, ItemEncoder
+from rails_ray.config import RunConfig
+from rails_ray.config.dual_encoder import DualEncoderConfig
+from rails_ray.config.storing import PqItems
+from rails_ray.data.corpus import ItemSource
+from rails_ray.indexes import VectorIndex
+from rails_ray.indexes.faiss_index import IndexConfig
+from rails_ray.indexes.flat import FlatConfig
+from rails_ray.models import Model
+from rails_ray.quantizers.similarity import QuantizedSimilarity
+from rails_ray.retrieval.candidates import AVERAGE, component_name, vectors_of
+from rails_ray.retrieval.quantized import ByQuantized
+from rails_ray.retrieval.searchable import ByComponents
+from rails_ray.similarities.dot_product import DotProduct
+from rails_ray.similarities.mol import MixtureOfLogits
+from rails_ray.similarities.states import AnyItems, ItemState, QuantizedItems
+from rails_ray.storage import quantizers, runs
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.runs import Run
+from rails_ray.storage.tables import FileRows
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+class DualEncoderItems(ABC):
+    """The part of `DualEncoderFamily` that is asked about items.
+
+    own: this family's part of the config.
+    """
+
+    config: RunConfig
+    own: DualEncoderConfig
+
+    @abstractmethod
+    def similarity(self) -> MixtureOfLogits | DotProduct:
+        """What compares components, untrained."""
+
+    @abstractmethod
+    def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> Model:
+        """The contract of `Family`."""
+
+    @abstractmethod
+    def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> MixtureOfLogits | DotProduct:
+        """The contract of `Family`."""
+
+    @property
+    def item_state(self) -> type[AnyItems]:
+        """Components, or codes of them."""
+        return QuantizedItems if isinstance(self.own.items, PqItems) else ItemState
+
+    def fit(self, asked: Fitting) -> Fit:
+        asked.need_least_loaded(self.config.name)
+        if not isinstance(self.own.items, PqItems):
+            return Fit()
+        path = f"{asked.folder}/{quantizers.NAME}"
+
+        def store() -> None:
+            if not asked.storage.exists(path):
+                root, source = str(asked.storage), asked.corpus.items
+                asked.storage.write(path, asked.remotely(self.fitted_quantizer, root, asked.run, source, asked.files))
+
+        return Fit(store=store, files=lambda: {quantizers.NAME: asked.storage.read(path)})
+
+    def fitted_quantizer(self, root: str, run: Run, source: ItemSource, files: Sequence[FileRows]) -> bytes:
+        """The file of a quantizer that is fitted to a sample of the items, as the model of a run has them."""
+        assert isinstance(self.own.items, PqItems)
+        weights = runs.weights(Storage(root), run)
+        encode = ByModel(self.trained_model(weights))
+        return quantized.fitted(self.own.items, quantized.sampled(source, files, encode), self.config.seed)
+
+    def item_encoder(
+        self, storage: Storage, folder: str, weights: Iterable[tuple[str, bytes]], device: str
+    ) -> ItemEncoder:
+        encode = Narrowed(ByModel(self.trained_model(weights).to(device)), DTYPES[self.own.items.dtype])
+        if not isinstance(self.own.items, PqItems):
+            return encode
+        stored = quantizers.from_bytes(storage.read(f"{folder}/{quantizers.NAME}"))
+        return quantized.Coded(encode, self.own.items, *stored)
+
+    def stored_as(self, **fields: Any) -> RunConfig:
+        items, dtype = fields.pop("items", self.own.items), fields.pop("dtype", None)
+        items = items if dtype is None else replace(items, dtype=dtype)
+        made = self.config.with_family(items=items, **fields)
+        if "index_of" in fields and fields.get("index", self.own.index) == FlatConfig():
+            raise ValueError(
+                "index_of must stand beside an index, got flat in fp32, which is a scan of the items as they are: name "
+                "another index, or leave it out"
+            )
+        return made
+
+    @property
+    def storing(self) -> str:
+        return f"{self.own.items}, {self.own.index} of {self.own.index_of}"
+
+    @property
+    def index_config(self) -> IndexConfig | None:
+        """None for a flat index of the items as they are stored: a scan needs no other."""
+        return None if self.own.index == FlatConfig() else self.own.index
+
+    @property
+    def index_names(self) -> list[str]:
+        if self.index_config is None:
+            return []
+        _, num_item_components = self.similarity().num_components
+        of_components = [component_name(number) for number in range(num_item_components)]
+        if num_item_components == 1 or self.own.index_of == "average":
+            return [AVERAGE]
+        return of_components if self.own.index_of == "components" else [AVERAGE, *of_components]
+
+    def indexed(self, items: Any, name: str) -> Tensor:
+        if isinstance(items, QuantizedItems):
+            assert items.components is not None  # an index of vectors needs them beside the codes
+            items = ItemState(items.components, items.gate, items.average)
+        return vectors_of(items, name)
+
+    def searchable(
+        self, similarity: Any, items: Any, indexes: Mapping[str, VectorIndex] = NO_INDEXES
+    ) -> ByComponents | ByQuantized:
+        if isinstance(similarity, QuantizedSimilarity):
+            return ByQuantized(similarity, items, indexes)
+        return ByComponents(similarity, items, indexes)
+
+    def version_similarity(self, weights: Iterable[tuple[str, bytes]], read: Read) -> Any:
+        similarity = self.trained_similarity(weights)
+        if not isinstance(self.own.items, PqItems):
+            return similarity
+        return QuantizedSimilarity(similarity, *quantizers.from_bytes(read(quantizers.NAME)))
+
+    def as_scored(self, items: Any, read: Read) -> Any:
+        if not isinstance(self.own.items, PqItems):
+            return items
+        return quantized.read_back(items, quantizers.from_bytes(read(quantizers.NAME))[0])
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """The contract of `ItemEncoder`: states with their vectors in another dtype."""
+
+    encode: ItemEncoder
+    dtype: torch.dtype
+
+    def __call__(self, item_ids: Sequence[Any], inputs: Any) -> AnyItems:
+        state = self.encode(item_ids, inputs)
+        assert isinstance(state, ItemState)
+        average = None if state.average is None else state.average.to(self.dtype)
+        return replace(state, components=state.components.to(self.dtype), average=average)

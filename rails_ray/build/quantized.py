@@ -1,0 +1,116 @@
+"""Config -> objects of items that are stored as codes: their quantizer, and what encodes and searches them; a part of
+`build`.
+
+The quantizer is fitted to a sample of the corpus when its encoding first begins, and stored beside the version, from
+which it is read when the version is searched.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rails_ray.build.items import ItemEncoder
+from rails_ray.config.storing import PqItems
+from rails_ray.data.corpus import ItemSource, item_inputs
+from rails_ray.indexes.codes import fit_lists, lists_of
+from rails_ray.quantizers.opq import OpqConfig, fit_opq
+from rails_ray.quantizers.pq import fit_pq
+from rails_ray.quantizers.product import ProductQuantizer, pack, residual_norms, unpack
+from rails_ray.quantizers.read_back import shortened
+from rails_ray.similarities.states import ItemState, QuantizedItems
+from rails_ray.storage import quantizers
+from rails_ray.storage.tables import FileRows
+
+SAMPLE_ITEMS = 2**16  # that a quantizer is fitted to: 256 for each of 256 codewords, as FAISS takes at most
+SAMPLE_BLOCKS = 64  # of consecutive items that the sample is made of, as neighbours may be alike
+
+
+def sampled(source: ItemSource, files: Sequence[FileRows], encode: ItemEncoder) -> Float[Tensor, "N P_X d"]:
+    """Components of at most SAMPLE_ITEMS items, in blocks from all over the corpus."""
+    return torch.cat(
+        [
+            _components(encode(block["item_id"].to_pylist(), item_inputs(block)))
+            for first, num_rows in _places(sum(file.num_rows for file in files))
+            for block in source.blocks(files, first, num_rows)
+        ]
+    )
+
+
+def _places(num_items: int) -> list[tuple[int, int]]:
+    """First row and number of rows of each block of the sample."""
+    if num_items <= SAMPLE_ITEMS:
+        return [(0, num_items)]
+    size = SAMPLE_ITEMS // SAMPLE_BLOCKS
+    return [(number * (num_items - size) // (SAMPLE_BLOCKS - 1), size) for number in range(SAMPLE_BLOCKS)]
+
+
+def _components(state: Any) -> Tensor:
+    assert isinstance(state, ItemState)
+    return state.components.float().cpu()
+
+
+def fitted(config: PqItems, sample: Float[Tensor, "N P_X d"], seed: int) -> bytes:
+    """The file of a quantizer for items like these, with centroids if they are put in lists.
+
+    Raises:
+        ValueError: if components cannot be cut into so many parts, or the sample is too small.
+    """
+    centroids = fit_lists(sample.mean(dim=1), config.nlist, seed) if config.nlist else None
+    return quantizers.to_bytes(quantizer_of(config, sample, seed), centroids)
+
+
+def quantizer_of(config: PqItems, sample: Float[Tensor, "N P_X d"], seed: int) -> ProductQuantizer:
+    """A quantizer for items like these. Raises what `fitted` does."""
+    num_components = sample.shape[1]
+    num_subspaces, flat = num_components * config.num_subspaces, sample.flatten(start_dim=1)
+    if isinstance(config.quantizer, OpqConfig):
+        return fit_opq(
+            flat,
+            num_subspaces,
+            config.num_codewords,
+            seed=seed,
+            num_vectors=num_components,
+            num_rounds=config.quantizer.num_rounds,
+        )
+    return fit_pq(flat, num_subspaces, config.num_codewords, seed=seed)
+
+
+@dataclass(frozen=True)
+class Coded:
+    """The contract of `ItemEncoder`: components as codes.
+
+    encode: gives the components.
+    centroids: of the lists that items are put in; None for none.
+    """
+
+    encode: ItemEncoder
+    config: PqItems
+    quantizer: ProductQuantizer
+    centroids: Float[Tensor, "l d"] | None
+
+    def __call__(self, item_ids: Sequence[Any], inputs: Any) -> QuantizedItems:
+        state = self.encode(item_ids, inputs)
+        assert isinstance(state, ItemState)
+        components = state.components.float().cpu()
+        flat = components.flatten(start_dim=1)
+        codes = self.quantizer.encode(flat)
+        residuals = residual_norms(self.quantizer, flat, codes, state.num_components)
+        lists = None if self.centroids is None else lists_of(components.mean(dim=1), self.centroids)
+        gate = None if state.gate is None else state.gate.cpu()
+        stored = pack(codes) if self.quantizer.is_packed else codes
+        if not self.config.has_vectors:
+            return QuantizedItems(stored, residuals, gate, lists=lists)
+        return QuantizedItems(stored, residuals, gate, state.components, state.average, lists)
+
+
+def read_back(items: QuantizedItems, quantizer: ProductQuantizer) -> ItemState:
+    """Items as a similarity scores them: their vectors, or else what their codes stand for."""
+    if items.components is not None:
+        return ItemState(items.components, items.gate, items.average)
+    codes = unpack(items.codes, quantizer.num_subspaces) if quantizer.is_packed else items.codes
+    components = shortened(quantizer.decode(codes).unflatten(1, (items.num_components, -1)))
+    return ItemState(components, items.gate, components.mean(dim=1))

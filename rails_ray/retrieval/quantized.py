@@ -1,0 +1,126 @@
+"""Items whose components are codes, ready to be searched.
+
+Axes: B queries, d width of a component.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from jaxtyping import Float
+from torch import Tensor
+
+from rails_ray.indexes import VectorIndex
+from rails_ray.indexes.codes import CodeIndex, in_lists
+from rails_ray.losses import ScoreLogit
+from rails_ray.masks import Mask
+from rails_ray.quantizers.product import unpack
+from rails_ray.quantizers.read_back import ReadBack, excess, of_component
+from rails_ray.quantizers.similarity import QuantizedSimilarity
+from rails_ray.retrieval import Retriever
+from rails_ray.retrieval.approximate import Approximate, Lists
+from rails_ray.retrieval.candidates import AVERAGE, FirstStage, component_name
+from rails_ray.retrieval.searchable import DEFAULT_WIDTHS, ByComponents, Widths
+from rails_ray.similarities.explain import Explained
+from rails_ray.similarities.states import ItemState, QuantizedItems, QueryState, Searched
+from rails_ray.wanted import Found, Wanted
+
+
+class ByQuantized:
+    """Items whose components are codes, beside the vectors or in their place.
+
+    Without vectors, every method searches for what codes stand for, and is as exact in that as it is with vectors. With
+    vectors, `lookup` and `ivf_lookup` choose candidates by codes, which are scored by their vectors.
+
+    Args:
+        indexes: indexes of the vectors beside the codes, by name.
+
+    Raises:
+        ValueError: if the similarity cannot score such items, or codes are none of the quantizer.
+    """
+
+    def __init__(
+        self,
+        similarity: QuantizedSimilarity,
+        items: QuantizedItems,
+        indexes: Mapping[str, VectorIndex] | None = None,
+    ) -> None:
+        kept: Searched
+        self.similarity = similarity
+        self.items = items
+        quantizer, num_components = similarity.quantizer, items.num_components
+        codes = unpack(items.codes, quantizer.num_subspaces) if quantizer.is_packed else items.codes
+        self.rotation, off = quantizer.rotation, items.residuals
+        if items.components is not None:
+            self.rotation, kept = None, ItemState(items.components, items.gate, items.average)
+        else:
+            quantizer = replace(quantizer, rotation=None)  # queries are turned in its place
+            kept, off = ReadBack(quantizer, codes, items.gate, num_components), excess(quantizer, codes, num_components)
+        error = _largest(off.mean(dim=1))
+        by_code: dict[str, VectorIndex] = {AVERAGE: CodeIndex(quantizer, codes, num_components, error)}
+        if items.components is None and num_components > 1:
+            for number in range(num_components):
+                own, place = of_component(quantizer, num_components, number)
+                by_code[component_name(number)] = CodeIndex(
+                    own, codes[:, place].contiguous(), 1, _largest(off[:, number])
+                )
+        self.by_components = ByComponents(similarity.similarity, kept, by_code if items.components is None else indexes)
+        self.by_codes = {"lookup": FirstStage(kept, by_code)}
+        if items.lists is not None and similarity.centroids is not None:
+            lists = in_lists(quantizer, codes, items.lists, similarity.centroids, num_components, error)
+            self.by_codes["ivf_lookup"] = FirstStage(kept, {**by_code, AVERAGE: lists})
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The contract of `Searchable`."""
+        return *self.by_components.methods, *self.by_codes
+
+    def __len__(self) -> int:
+        return len(self.by_components)
+
+    def retriever(self, method: str, widths: Widths = DEFAULT_WIDTHS) -> Retriever[QueryState]:
+        """The contract of `Searchable`."""
+        if method not in self.by_codes:
+            return Turned(self.by_components.retriever(method, widths), self.rotation)
+        own, lists = self.by_components, Lists(num_by_average=widths.num_candidates)
+        found = Approximate(own.scorer, own.items, lists, self.by_codes[method], widths.probing)
+        return Turned(found, self.rotation)
+
+    def search(
+        self, query: QueryState, wanted: Wanted, method: str = "brute_force", widths: Widths = DEFAULT_WIDTHS
+    ) -> Found:
+        """The contract of `Searchable`."""
+        return self.retriever(method, widths).search(query, wanted)
+
+    def log_sum_exp(self, query: QueryState, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
+        """The contract of `Searchable`."""
+        return self.by_components.log_sum_exp(turned_query(query, self.rotation), logit, mask)
+
+    def explain(self, query: QueryState, item_rows: Sequence[int]) -> Explained:
+        """The contract of `Searchable`."""
+        return self.by_components.explain(turned_query(query, self.rotation), item_rows)
+
+
+def _largest(off: Float[Tensor, " X"]) -> float:
+    return float(off.max()) if len(off) else 0.0
+
+
+@dataclass(frozen=True)
+class Turned:
+    """The contract of `Retriever`, over items in the space that a rotation turns to."""
+
+    retriever: Retriever[QueryState]
+    rotation: Float[Tensor, "d d"] | None
+
+    @property
+    def is_exact(self) -> bool:
+        """As the retriever is."""
+        return self.retriever.is_exact
+
+    def search(self, query: QueryState, wanted: Wanted) -> Found:
+        """The contract of `Retriever`."""
+        return self.retriever.search(turned_query(query, self.rotation), wanted)
+
+
+def turned_query(query: QueryState, rotation: Float[Tensor, "d d"] | None) -> QueryState:
+    """A query whose inner products with R x are those of `query` with x."""
+    return query if rotation is None else replace(query, components=query.components @ rotation.T)
