@@ -51,9 +51,9 @@ class LookupIndex:
             ValueError: if the codes do not fit the tables.
         """
         self._check(tables)
-        size = max(BLOCK_SCORES // max(len(tables), 1), 1)
+        size, looked_up = max(BLOCK_SCORES // max(len(tables), 1), 1), lookup_scan.LookUps(tables)
         for first in range(0, len(self.codes), size):
-            yield first, lookup_scan.scores(tables, self.codes[first : first + size])
+            yield first, looked_up.scores(self.codes[first : first + size])
 
     def _check(self, tables: Float[Tensor, "B M L"]) -> None:
         num_parts, num_entries = tables.shape[1:]

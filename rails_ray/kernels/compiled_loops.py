@@ -22,19 +22,54 @@ LANES = 32  # groups of a tile, whose largest values are found side by side
 DEPTH = 32  # values of a group
 TILE = LANES * DEPTH
 LOW_HALF = np.uint64(0xFFFFFFFF)
+SUMMED = 16  # items whose sums are held before they are written, a cache line of each query
 
 compiled = numba.njit(nogil=True, cache="NUMBA_CACHE_DIR" in os.environ)
 
 
 @compiled
 def look_up(tables: Array, codes: Array, found: Array, first: int, end: int) -> None:
-    """Sums of all parts. tables [B, M, L], codes [X, M], found [B, X]."""
+    """Sums of all parts, of four items side by side. tables [B, M, L], codes [X, M], found [B, X]."""
+    whole = first + (end - first) // 4 * 4
     for query in range(tables.shape[0]):
-        for x in range(first, end):
+        for x in range(first, whole, 4):
+            total, second, third, fourth = 0.0, 0.0, 0.0, 0.0
+            for part in range(codes.shape[1]):
+                table = tables[query, part]
+                total += table[codes[x, part]]
+                second += table[codes[x + 1, part]]
+                third += table[codes[x + 2, part]]
+                fourth += table[codes[x + 3, part]]
+            found[query, x], found[query, x + 1], found[query, x + 2], found[query, x + 3] = (
+                total,
+                second,
+                third,
+                fourth,
+            )
+        for x in range(whole, end):
             total = 0.0
             for part in range(codes.shape[1]):
                 total += tables[query, part, codes[x, part]]
             found[query, x] = total
+
+
+@compiled
+def look_up_beside(tables: Array, codes: Array, found: Array, first: int, end: int) -> None:
+    """The same of many queries, an entry of all of them at once. tables [M, L, B], codes [X, M], found [B, X]."""
+    num_queries = tables.shape[2]
+    totals = np.empty((SUMMED, num_queries), np.float64)
+    for start in range(first, end, SUMMED):
+        num = min(SUMMED, end - start)
+        for item in range(num):
+            total = totals[item]
+            total[:] = 0.0
+            for part in range(codes.shape[1]):
+                entries = tables[part, codes[start + item, part]]
+                for query in range(num_queries):
+                    total[query] += entries[query]
+        for query in range(num_queries):
+            for item in range(num):
+                found[query, start + item] = totals[item, query]
 
 
 @compiled

@@ -12,12 +12,16 @@ Source: SOLAR, Section 4 (inference); Jegou et al., Product Quantization, Equati
 Axes: B queries, X items, C candidates of a query, M parts of a code, L entries of a table.
 """
 
+from functools import partial
+
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
 from rails_ray.kernels.compiled import in_threads, loops_for
 
+BESIDE, LEAST_BESIDE = 32, 8  # queries side by side
+MOST_ENTRIES = 2**13  # of a query's tables: those of 32 queries, 1 MB, stay in the cache
 BLOCK_SUMS = 2**20  # of a block in torch: its sums and numbers of entries take 16 MB
 
 
@@ -39,16 +43,45 @@ def scores(
         codes: in any integer dtype, each in 0 .. L - 1, which is not checked.
         dtype: float64 for sums that others are to be added to.
     """
+    if codes.dim() == 2:
+        return LookUps(tables).scores(codes, dtype)
     tables = tables.detach().float().contiguous()
     loops = loops_for(tables, codes)
-    is_own = codes.dim() == 3
     if loops is None:
-        return (gathered_candidate_scores if is_own else gathered_scores)(tables, codes, dtype)
-    found = torch.empty(len(tables), codes.shape[-2], dtype=dtype)
-    arrays = tables.numpy(), codes.numpy(), found.numpy()
-    look_up = loops.look_up_own if is_own else loops.look_up
-    in_threads(lambda first, end: look_up(*arrays, first, end), len(codes))
+        return gathered_candidate_scores(tables, codes, dtype)
+    found = torch.empty(len(tables), codes.shape[1], dtype=dtype)
+    arrays, look_up_own = (tables.numpy(), codes.numpy(), found.numpy()), loops.look_up_own
+    in_threads(lambda first, end: look_up_own(*arrays, first, end), len(codes))
     return found
+
+
+class LookUps:
+    """The tables of a batch of queries, laid out once to score any number of blocks of items.
+
+    Many queries with small tables lie side by side, so that an item's entry of all of them is added at once: with
+    16 parts of 256 entries and 32 queries that takes .38 times as long as query after query.
+    """
+
+    def __init__(self, tables: Float[Tensor, "B M L"]) -> None:
+        self.tables = tables.detach().float().contiguous()
+        num_queries, num_parts, num_entries = tables.shape
+        self.beside: list[tuple[slice, Tensor]] = []
+        if num_queries >= LEAST_BESIDE and num_parts * num_entries <= MOST_ENTRIES and tables.is_cpu:
+            for first in range(0, num_queries, BESIDE):
+                own = slice(first, first + BESIDE)
+                self.beside.append((own, self.tables[own].permute(1, 2, 0).contiguous()))
+
+    def scores(self, codes: Integer[Tensor, "X M"], dtype: torch.dtype = torch.float32) -> Float[Tensor, "B X"]:
+        """What `scores` gives."""
+        loops = loops_for(self.tables, codes)
+        if loops is None:
+            return gathered_scores(self.tables, codes, dtype)
+        found, rows = torch.empty(len(self.tables), len(codes), dtype=dtype), codes.numpy()
+        asked = [(loops.look_up_beside, own, table) for own, table in self.beside]
+        for look_up, own, table in asked or [(loops.look_up, slice(None), self.tables)]:
+            arrays = table.numpy(), rows, found[own].numpy()
+            in_threads(partial(look_up, *arrays), len(codes))
+        return found
 
 
 def gathered_scores(

@@ -6,11 +6,14 @@ Axes: B queries, d width of a component.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from rails_ray.indexes import VectorIndex
 from rails_ray.indexes.codes import CodeIndex, in_lists
+from rails_ray.kernels import lookup_scan
+from rails_ray.kernels.lookup_scan import LEAST_BESIDE
 from rails_ray.losses import ScoreLogit
 from rails_ray.masks import Mask
 from rails_ray.quantizers.product import unpack
@@ -68,6 +71,9 @@ class ByQuantized:
         if items.lists is not None and similarity.centroids is not None:
             lists = in_lists(quantizer, codes, items.lists, similarity.centroids, num_components, error)
             self.by_codes["ivf_lookup"] = FirstStage(kept, {**by_code, AVERAGE: lists})
+
+        for num in (1, LEAST_BESIDE):  # or the first queries would wait for loops to be compiled
+            lookup_scan.scores(torch.zeros(num, quantizer.num_subspaces, quantizer.num_codewords), codes[:1])
 
     @property
     def methods(self) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from rails_ray.indexes import VectorIndex
 from rails_ray.indexes.inverted import NUM_PROBES, InvertedIndex
 from rails_ray.indexes.lookup import LookupIndex
 from rails_ray.indexes.probing import Probing
+from rails_ray.kernels.lookup_scan import LEAST_BESIDE
 from rails_ray.losses import ScoreLogit
 from rails_ray.masks import Mask
 from rails_ray.retrieval import Query, Retriever
@@ -184,10 +185,11 @@ class ByCodes:
         self.items = items
         self.brute_force = FullLookUp(items, LookupIndex(items.codes))
         self.inverted = InvertedIndex(items.codes, similarity.num_buckets)
-        nothing = torch.zeros(1, items.codes.shape[1], similarity.num_buckets, device=items.codes.device)
-        query = Tables(nothing, torch.ones(1, device=nothing.device))
-        for method in self.methods:  # or the first query would wait for loops to be compiled
-            self.search(query, Wanted(1), method, Widths(num_candidates=1, num_probes=1))
+        for num in (1, LEAST_BESIDE):  # or the first queries would wait for loops to be compiled
+            nothing = torch.zeros(num, items.codes.shape[1], similarity.num_buckets, device=items.codes.device)
+            query = Tables(nothing, torch.ones(num, device=nothing.device))
+            for method in self.methods:
+                self.search(query, Wanted(1), method, Widths(num_candidates=1, num_probes=1))
 
     def __len__(self) -> int:
         return len(self.items)

@@ -17,6 +17,14 @@ in float32, float16 or bfloat16. Parquet has no bfloat16: its 16 bits are stored
 
     codes        int32 [K]                   the item's bucket in each chunk
 
+and components that are product-quantised have
+
+    codes        uint8 [P_X M]               their codewords, two in a byte if codebooks have at most 16
+    residuals    float32 [P_X]               |g_p(x) - what its codes stand for|
+    lists        int32 [1]                   the item's inverted list; absent if there are none
+
+beside `gate`, and beside `components` and `average` if these are kept.
+
 Axes: X items, P_X item components, P pairs of components, d width of a component, K chunks.
 """
 
