@@ -7,6 +7,7 @@ import torch
 
 from rails_ray.answering.schemas import SearchRequest
 from rails_ray.build.dual_encoder import DualEncoderFamily
+from rails_ray.kernels.lookup_scan import LEAST_BESIDE
 from rails_ray.quantizers import random_codes
 from rails_ray.retrieval.searchable import METHODS, ByCodes, ByComponents, Widths
 from rails_ray.similarities.look_up import LookUp
@@ -57,17 +58,17 @@ def test_a_hundred_buckets_are_probed_where_nothing_is_said(num_buckets: int, pr
 
 
 def test_what_codes_need_is_compiled_before_the_first_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    asked = list[tuple[str, int]]()
     search = ByCodes.search
 
     def noted(self: ByCodes, query: Tables, wanted: Wanted, method: str, widths: Widths) -> Found:
-        asked.append(method)
+        asked.append((method, len(query)))
         return search(self, query, wanted, method, widths)
 
     monkeypatch.setattr(ByCodes, "search", noted)
     similarity, _, items = states()
     ByCodes(similarity, items)
-    assert asked == ["brute_force", "inverted"]
+    assert asked == [(method, num) for num in (1, LEAST_BESIDE) for method in ("brute_force", "inverted")]
 
 
 def test_a_code_that_is_no_bucket() -> None:
