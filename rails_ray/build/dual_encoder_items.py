@@ -64,6 +64,7 @@ class DualEncoderItems(ABC):
         asked.need_least_loaded(self.config.name)
         if not isinstance(self.own.items, PqItems):
             return Fit()
+        quantized.check(self.own.items, sum(file.num_rows for file in asked.files))
         path = f"{asked.folder}/{quantizers.NAME}"
 
         def store() -> None:

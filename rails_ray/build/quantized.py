@@ -16,9 +16,9 @@ from torch import Tensor
 from rails_ray.build.items import ItemEncoder
 from rails_ray.config.storing import PqItems
 from rails_ray.data.corpus import ItemSource, item_inputs
-from rails_ray.indexes.codes import fit_lists, lists_of
+from rails_ray.indexes.codes import check_nlist, fit_lists, lists_of
 from rails_ray.quantizers.opq import OpqConfig, fit_opq
-from rails_ray.quantizers.pq import fit_pq
+from rails_ray.quantizers.pq import check_sample, fit_pq
 from rails_ray.quantizers.product import ProductQuantizer, pack, residual_norms, unpack
 from rails_ray.quantizers.read_back import shortened
 from rails_ray.similarities.states import ItemState, QuantizedItems
@@ -27,6 +27,16 @@ from rails_ray.storage.tables import FileRows
 
 SAMPLE_ITEMS = 2**16  # that a quantizer is fitted to: 256 for each of 256 codewords, as FAISS takes at most
 SAMPLE_BLOCKS = 64  # of consecutive items that the sample is made of, as neighbours may be alike
+
+
+def check(config: PqItems, num_items: int) -> None:
+    """Check before any work that a quantizer can be fitted to so many items.
+
+    Raises:
+        ValueError: if there are fewer than codewords, or than lists.
+    """
+    check_sample(num_items, config.num_codewords)
+    check_nlist(config.nlist, num_items)
 
 
 def sampled(source: ItemSource, files: Sequence[FileRows], encode: ItemEncoder) -> Float[Tensor, "N P_X d"]:

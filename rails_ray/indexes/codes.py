@@ -163,12 +163,20 @@ def fit_lists(sample: Float[Tensor, "N d"], nlist: int, seed: int) -> Float[Tens
         UnsupportedError: without FAISS.
     """
     faiss = faiss_library()
-    if nlist > len(sample):
-        raise ValueError(f"nlist must be at most the {len(sample)} items of the sample, got {nlist}")
+    check_nlist(nlist, len(sample))
     means = faiss.Kmeans(sample.shape[1], nlist, spherical=True, seed=seed, min_points_per_centroid=1)
     with one_thread():
         means.train(finite(sample, "sample"))
     return torch.from_numpy(means.centroids.copy())
+
+
+def check_nlist(nlist: int, num_points: int) -> None:
+    """
+    Raises:
+        ValueError: if there are more lists than vectors.
+    """
+    if nlist > num_points:
+        raise ValueError(f"nlist must be at most the {num_points} items of the sample, got {nlist}: take fewer lists")
 
 
 def lists_of(vectors: Float[Tensor, "X d"], centroids: Float[Tensor, "l d"]) -> Int[Tensor, " X"]:

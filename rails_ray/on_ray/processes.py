@@ -4,14 +4,12 @@ Ray tells its workers to end and does not wait until they have. One that hangs o
 Train's controller does so now and then in Ray 2.60, in its destructor, after its connection has been closed.
 """
 
-import time
 from collections.abc import Collection
 from contextlib import suppress
 
 import psutil
 
 GRACE_S = 10.0  # for processes that end by themselves
-POLL_S = 0.02
 
 
 def children() -> set[psutil.Process]:
@@ -33,16 +31,7 @@ def end(processes: Collection[psutil.Process]) -> None:
 
     A process is told from a later one of the same number by the time of its start.
     """
-    deadline = time.monotonic() + GRACE_S
-    while (alive := [process for process in processes if _is_alive(process)]) and time.monotonic() < deadline:
-        time.sleep(POLL_S)
+    _, alive = psutil.wait_procs(processes, timeout=GRACE_S)
     for process in alive:
         with suppress(psutil.Error):
             process.kill()
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False

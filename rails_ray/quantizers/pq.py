@@ -65,5 +65,6 @@ def check_sample(num_vectors: int, num_codewords: int) -> None:
     """
     if num_vectors < num_codewords:
         raise ValueError(
-            f"a sample must have a vector for each of the {num_codewords} codewords of a codebook, got {num_vectors}"
+            f"a sample must have a vector for each of the {num_codewords} codewords of a codebook, got {num_vectors}: "
+            "take fewer codewords"
         )

@@ -71,9 +71,9 @@ class ByQuantized:
         if items.lists is not None and similarity.centroids is not None:
             lists = in_lists(quantizer, codes, items.lists, similarity.centroids, num_components, error)
             self.by_codes["ivf_lookup"] = FirstStage(kept, {**by_code, AVERAGE: lists})
-
         for num in (1, LEAST_BESIDE):  # or the first queries would wait for loops to be compiled
-            lookup_scan.scores(torch.zeros(num, quantizer.num_subspaces, quantizer.num_codewords), codes[:1])
+            tables = torch.zeros(num, quantizer.num_subspaces, quantizer.num_codewords, device=codes.device)
+            lookup_scan.scores(tables, codes[:1])
 
     @property
     def methods(self) -> tuple[str, ...]:

@@ -14,16 +14,14 @@ from rails_ray import local, on_ray
 from rails_ray.answering.shards import ShardSearch
 from rails_ray.build import family
 from rails_ray.build.version import version_vectors
-from rails_ray.config import DataConfig, RunConfig
 from rails_ray.errors import DamagedError, UnsupportedError
 from rails_ray.indexes.flat import FlatConfig
 from rails_ray.indexes.hnsw import HnswConfig
 from rails_ray.indexes.ivf import IvfConfig
-from rails_ray.local import Version
 from rails_ray.on_ray import indexing
 from rails_ray.storage import manifest, runs
 from rails_ray.storage.filesystem import Storage
-from support.examples import small_config, small_vector_config, write_text_data, write_untrained_run, write_vector_data
+from support.untrained_runs import published, write_runs
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
@@ -41,23 +39,8 @@ KINDS = {
 def root(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Path:
     """Storage with untrained runs: a mixture over texts, and a dot product over vectors."""
     folder = tmp_path_factory.mktemp("indexing")
-    texts, vectors = write_text_data(folder / "texts"), write_vector_data(folder / "vectors", num_items=400)
-    store = Storage(str(folder))
-    write_untrained_run(store, "mixture", of(small_config(), texts))
-    frozen = small_vector_config("dot product")
-    frozen = frozen.with_family(encoder=replace(frozen.family.encoder, query_width=7, item_shape=(1, 7)))
-    write_untrained_run(store, "dot", of(frozen, vectors))
+    write_runs(folder)
     return folder
-
-
-def of(config: RunConfig, folder: Path) -> RunConfig:
-    return replace(config, data=DataConfig(folder=str(folder)))
-
-
-def published(root: Path, run: str, name: str, **stored: Any) -> Version:
-    on_ray.encode(str(root), run, version=name, num_shards=2, part_items=64, stored=stored)
-    on_ray.publish(str(root), name)
-    return local.open(str(root), name)
 
 
 QUERIES = np.random.default_rng(5).standard_normal((20, 7)).tolist()

@@ -9,9 +9,10 @@ import pytest
 
 from rails_ray.on_ray import processes
 
-SLEEPS = "import time; print(flush=True); time.sleep(1000)"
-IGNORES = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEPS
-HAS_A_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLEEPS!r}])"
+STAYS = "import signal; print(flush=True); signal.pause()"
+IGNORES = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + STAYS
+ENDS = "import sys; print(flush=True); sys.stdin.read(); print('ended')"  # when its input does
+HAS_A_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {STAYS!r}])"
 
 # The task leaves a process behind of which Ray knows nothing, as of a worker that has closed its connection.
 A_TASK_LEAVES_A_PROCESS = f"""
@@ -26,14 +27,14 @@ def leave():
     return subprocess.Popen([sys.executable, "-c", {IGNORES!r}], stdout=subprocess.DEVNULL).pid
 
 processes.GRACE_S = 0.5
-own = subprocess.Popen([sys.executable, "-c", {SLEEPS!r}], stdout=subprocess.DEVNULL)
+own = subprocess.Popen([sys.executable, "-c", {STAYS!r}], stdout=subprocess.DEVNULL)
 with cluster():
-    other = subprocess.Popen([sys.executable, "-c", {SLEEPS!r}], stdout=subprocess.DEVNULL)
+    other = subprocess.Popen([sys.executable, "-c", {STAYS!r}], stdout=subprocess.DEVNULL)
     left = ray.get(leave.remote())
     started = processes.with_descendants(processes.children())
     assert left in [process.pid for process in started]
 psutil.wait_procs([process for process in started if process.pid not in (own.pid, other.pid)], timeout=10)
-lives = {{process.pid for process in started if processes._is_alive(process)}}
+lives = {{process.pid for process in started if process.is_running()}}
 assert lives == {{own.pid, other.pid}}, lives
 own.kill()
 other.kill()
@@ -47,11 +48,14 @@ def started() -> Iterator[list[subprocess.Popen[bytes]]]:
     yield found
     for process in found:
         process.kill()
-        process.communicate()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            assert stream is not None
+            stream.close()
 
 
 def start(started: list[subprocess.Popen[bytes]], program: str) -> psutil.Process:
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     started.append(process)
     assert process.stdout is not None
     process.stdout.readline()  # the program's own first line: it runs
@@ -71,15 +75,18 @@ def test_a_process_that_does_not_end_is_killed(
     monkeypatch.setattr(processes, "GRACE_S", 0.1)
     processes.end(family)
     psutil.wait_procs(family, timeout=10)
-    assert not any(processes._is_alive(process) for process in family)
+    assert [process.pid for process in family if process.is_running() and process.status() != "zombie"] == []
     processes.end(family)  # which have ended
     assert processes.with_descendants(family) == []
 
 
 def test_a_process_that_ends_by_itself_is_waited_for(started: list[subprocess.Popen[bytes]]) -> None:
-    process = start(started, "import time; print(flush=True); time.sleep(0.3); raise SystemExit(7)")
+    process = start(started, ENDS)
+    assert started[0].stdin is not None
+    assert started[0].stdout is not None
+    started[0].stdin.close()
     processes.end([process])
-    assert started[0].wait(timeout=10) == 7
+    assert started[0].stdout.read() == b"ended\n"  # not by a signal
 
 
 def test_a_cluster_leaves_no_process_of_its_own_and_all_others() -> None:

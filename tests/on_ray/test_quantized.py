@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +12,10 @@ from rails_ray.build import family
 from rails_ray.build.data import read_data
 from rails_ray.build.quantized import Coded, quantizer_of
 from rails_ray.build.version import version_items
-from rails_ray.config import DataConfig, RunConfig
 from rails_ray.config.storing import PqItems
 from rails_ray.errors import DamagedError
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.indexes.ivf import IvfConfig
-from rails_ray.local import Version
 from rails_ray.quantizers.pq import PqConfig
 from rails_ray.quantizers.read_back import shortened
 from rails_ray.retrieval.searchable import METHODS
@@ -27,7 +24,8 @@ from rails_ray.storage import quantizers, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import item_state
 from rails_ray.storage.shards import read_part
-from support.examples import small_config, small_vector_config, write_text_data, write_untrained_run, write_vector_data
+from support.examples import small_config
+from support.untrained_runs import of, published, write_runs
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
@@ -40,23 +38,8 @@ ALL = {"nprobe": 3, "num_candidates": 60, "num_per_embedding": 60}
 def root(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Path:
     """Storage with untrained runs: a mixture over texts, and a dot product over vectors."""
     folder = tmp_path_factory.mktemp("quantized")
-    texts, vectors = write_text_data(folder / "texts"), write_vector_data(folder / "vectors", num_items=400)
-    store = Storage(str(folder))
-    write_untrained_run(store, "mixture", of(small_config(), texts))
-    frozen = small_vector_config("dot product")
-    frozen = frozen.with_family(encoder=replace(frozen.family.encoder, query_width=7, item_shape=(1, 7)))
-    write_untrained_run(store, "dot", of(frozen, vectors))
+    write_runs(folder)
     return folder
-
-
-def of(config: RunConfig, folder: Path) -> RunConfig:
-    return replace(config, data=DataConfig(folder=str(folder)))
-
-
-def published(root: Path, run: str, name: str, **stored: Any) -> Version:
-    on_ray.encode(str(root), run, version=name, num_shards=2, part_items=64, stored=stored)
-    on_ray.publish(str(root), name)
-    return local.open(str(root), name)
 
 
 def test_the_job_makes_what_one_process_makes(root: Path) -> None:
