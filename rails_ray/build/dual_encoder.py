@@ -1,6 +1,6 @@
 """Config -> objects of a dual encoder: models, and what their scores offer; a part of `build`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from torch import nn
 from rails_ray.build.dual_encoder_items import DualEncoderItems
 from rails_ray.build.dual_encoder_training import DualEncoderTraining
 from rails_ray.build.family import Family, Sizes
+from rails_ray.build.quantizer_piece import ENCODER, QUANTIZER, QuantizerPiece
 from rails_ray.collectives.first import from_first
 from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.config import RunConfig
@@ -48,7 +49,7 @@ from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.storage.ids import ItemIds
 from rails_ray.training import state
 from rails_ray.training.loop import Progress, TrainingConfig
-from rails_ray.training.piece import Given, Prepared, Steps
+from rails_ray.training.piece import Given, Piece, Prepared, Steps
 
 EncoderModule = TwoTower | TextTransformer | Sasrec | Vectors | FrozenText
 FROZEN = (SentenceTransformerConfig, FunctionConfig)  # models of texts of which nothing is trained
@@ -159,8 +160,10 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
             )
         return self.config.with_family(encoder=replace(encoder, num_items=num_items, corpus=corpus))
 
-    def pieces(self) -> list["DualEncoderPiece"]:
-        return [DualEncoderPiece(self)]
+    def pieces(self) -> Sequence[Piece]:
+        if self.own.trained_quantizer is None:
+            return [DualEncoderPiece(self)]
+        return [DualEncoderPiece(self, ENCODER), QuantizerPiece(self)]
 
     def report(self, model: Model, item_features: Any, held_out: Queries) -> Report:
         """The report on held-out queries over items with these features, cut off by mass if the run trains tau_q."""
@@ -195,15 +198,30 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
         return made(encoded_by.item_width, self.similarity().num_components, self.own.components)
 
     def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> DualEncoder:
-        [(_, data)] = weights
-        return state.loaded(self.model, data).eval()
+        data, prefix = self._weights(weights)
+        if not prefix:
+            return state.loaded(self.model, data).eval()
+        model = self.model()
+        state.load_below(model, data, prefix)
+        return model.eval()
+
+    def _weights(self, weights: Iterable[tuple[str, bytes]]) -> tuple[bytes, str]:
+        """The file that holds the model, and what the names of its tensors begin with."""
+        files = dict(weights)
+        of_codebooks = next((path for path in files if path.startswith(f"{QUANTIZER}/")), None)
+        if of_codebooks is not None:
+            data = files.pop(of_codebooks)
+            if self.own.trained_quantizer is not None and self.own.trained_quantizer.when == "jointly":
+                return data, "model."
+        [data] = files.values()
+        return data, ""
 
     def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> MixtureOfLogits | DotProduct:
         """Without the encoder, which may be large; a dot product has no weights at all."""
         made = self.similarity().eval()
         if isinstance(made, MixtureOfLogits):
-            [(_, data)] = weights
-            state.load_below(made, data, "similarity.")
+            data, prefix = self._weights(weights)
+            state.load_below(made, data, f"{prefix}similarity.")
         return made
 
     def encoder(self, num_components: tuple[int, int]) -> EncoderModule:

@@ -11,10 +11,12 @@ from torch import Tensor
 from rails_ray.build import quantized
 from rails_ray.build.family import NO_INDEXES, Read
 from rails_ray.build.items import ByModel, Fit, Fitting, ItemEncoder
+from rails_ray.build.quantizer_piece import QUANTIZER, read_back, trained_quantizer
 from rails_ray.config import RunConfig
 from rails_ray.config.dual_encoder import DualEncoderConfig
 from rails_ray.config.storing import PqItems
 from rails_ray.data.corpus import ItemSource
+from rails_ray.data.dataset import DataSet
 from rails_ray.indexes import VectorIndex
 from rails_ray.indexes.faiss_index import IndexConfig
 from rails_ray.indexes.flat import FlatConfig
@@ -28,6 +30,7 @@ from rails_ray.similarities.mol import MixtureOfLogits
 from rails_ray.similarities.states import AnyItems, ItemState, QuantizedItems
 from rails_ray.storage import quantizers, runs
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import WEIGHTS
 from rails_ray.storage.runs import Run
 from rails_ray.storage.tables import FileRows
 
@@ -75,11 +78,16 @@ class DualEncoderItems(ABC):
         return Fit(store=store, files=lambda: {quantizers.NAME: asked.storage.read(path)})
 
     def fitted_quantizer(self, root: str, run: Run, source: ItemSource, files: Sequence[FileRows]) -> bytes:
-        """The file of a quantizer that is fitted to a sample of the items, as the model of a run has them."""
+        """The file of the quantizer that a run has trained, or of one that is fitted to a sample of the items, as the
+        model of the run has them."""
         assert isinstance(self.own.items, PqItems)
-        weights = runs.weights(Storage(root), run)
-        encode = ByModel(self.trained_model(weights))
-        return quantized.fitted(self.own.items, quantized.sampled(source, files, encode), self.config.seed)
+        weights = dict(runs.weights(Storage(root), run))
+        encode = ByModel(self.trained_model(weights.items()))
+        sample = quantized.sampled(source, files, encode)
+        trained = None
+        if self.own.trained_quantizer is not None:
+            trained = trained_quantizer(self.own, weights[f"{QUANTIZER}/{WEIGHTS}"], *sample.shape[1:])
+        return quantized.fitted(self.own.items, sample, self.config.seed, trained)
 
     def item_encoder(
         self, storage: Storage, folder: str, weights: Iterable[tuple[str, bytes]], device: str
@@ -89,6 +97,14 @@ class DualEncoderItems(ABC):
             return encode
         stored = quantizers.from_bytes(storage.read(f"{folder}/{quantizers.NAME}"))
         return quantized.Coded(encode, self.own.items, *stored)
+
+    def run_items(self, storage: Storage, run: str, model: Model, data: DataSet) -> AnyItems:
+        """All items as the run's model has them, or as the codebooks that the run has trained read them back."""
+        items: Any = ByModel(model)(data.item_ids, data.item_inputs)
+        if self.own.trained_quantizer is None:
+            return items  # type: ignore[no-any-return]
+        weights = storage.read(f"runs/{run}/{QUANTIZER}/{WEIGHTS}")
+        return read_back(trained_quantizer(self.own, weights, items.num_components, items.width), items)
 
     def stored_as(self, **fields: Any) -> RunConfig:
         items, dtype = fields.pop("items", self.own.items), fields.pop("dtype", None)

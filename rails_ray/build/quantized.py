@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rails_ray.build.items import ItemEncoder
-from rails_ray.config.storing import PqItems
+from rails_ray.config.storing import PqItems, TrainedConfig
 from rails_ray.data.corpus import ItemSource, item_inputs
 from rails_ray.indexes.codes import check_nlist, fit_lists, lists_of
 from rails_ray.quantizers.opq import OpqConfig, fit_opq
@@ -63,29 +63,30 @@ def _components(state: Any) -> Tensor:
     return state.components.float().cpu()
 
 
-def fitted(config: PqItems, sample: Float[Tensor, "N P_X d"], seed: int) -> bytes:
+def fitted(
+    config: PqItems, sample: Float[Tensor, "N P_X d"], seed: int, trained: ProductQuantizer | None = None
+) -> bytes:
     """The file of a quantizer for items like these, with centroids if they are put in lists.
+
+    Args:
+        trained: the quantizer that a run has trained; None to fit one.
 
     Raises:
         ValueError: if components cannot be cut into so many parts, or the sample is too small.
     """
     centroids = fit_lists(sample.mean(dim=1), config.nlist, seed) if config.nlist else None
-    return quantizers.to_bytes(quantizer_of(config, sample, seed), centroids)
+    return quantizers.to_bytes(trained or quantizer_of(config, sample, seed), centroids)
 
 
 def quantizer_of(config: PqItems, sample: Float[Tensor, "N P_X d"], seed: int) -> ProductQuantizer:
-    """A quantizer for items like these. Raises what `fitted` does."""
-    num_components = sample.shape[1]
+    """A quantizer for items like these, or what its training begins with. Raises what `fitted` does."""
+    num_components, fitted_by = sample.shape[1], config.quantizer
     num_subspaces, flat = num_components * config.num_subspaces, sample.flatten(start_dim=1)
-    if isinstance(config.quantizer, OpqConfig):
-        return fit_opq(
-            flat,
-            num_subspaces,
-            config.num_codewords,
-            seed=seed,
-            num_vectors=num_components,
-            num_rounds=config.quantizer.num_rounds,
-        )
+    if isinstance(fitted_by, TrainedConfig):
+        fitted_by = fitted_by.start
+    if isinstance(fitted_by, OpqConfig):
+        sizes, rounds = (num_subspaces, config.num_codewords), fitted_by.num_rounds
+        return fit_opq(flat, *sizes, seed=seed, num_vectors=num_components, num_rounds=rounds)
     return fit_pq(flat, num_subspaces, config.num_codewords, seed=seed)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import tyro
 from pydantic import Field
 
-from rails_ray.config.storing import Dtype, IndexOf, PqItems
+from rails_ray.config.storing import Dtype, IndexOf, PqItems, TrainedConfig
 from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.encoders.frozen import FunctionConfig, SentenceTransformerConfig
 from rails_ray.encoders.sasrec import SasrecConfig
@@ -118,6 +118,13 @@ class DualEncoderConfig:
     negatives: Annotated[Negatives, Field(discriminator="kind")] = field(default_factory=UniformNegatives)
     encode_size: int = 0
 
+    @property
+    def trained_quantizer(self) -> TrainedConfig | None:
+        """How codebooks are trained; None if none are."""
+        if isinstance(self.items, PqItems) and isinstance(self.items.quantizer, TrainedConfig):
+            return self.items.quantizer
+        return None
+
     def __post_init__(self) -> None:
         if self.encode_size < 0:
             raise ValueError(f"encode_size must be at least 0, got {self.encode_size}")
@@ -160,6 +167,12 @@ class DualEncoderConfig:
                 f"items.num_subspaces must divide the {self.components.width} numbers of a component, got "
                 f"{self.items.num_subspaces}"
             )
+        if self.items.quantizer.kind == "trained" and self.loss.kind == "none":
+            raise ValueError(
+                "items.quantizer.kind must be pq or opq for loss.kind none, got trained: the loss is what trains it"
+            )
+        if self.items.quantizer.kind == "trained" and self.encoder.kind == "sasrec":
+            raise ValueError("items.quantizer.kind must be pq or opq for a model of histories, got trained")
         if self.index != FlatConfig() and not self.items.has_vectors:
             raise ValueError(
                 f"index.kind must be flat in fp32 for items.kind pq, got {self.index.kind}: codes are searched as they "

@@ -5,13 +5,48 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rails_ray.quantizers.distill_vq import DistillVqConfig
+from rails_ray.quantizers.dpq import DpqConfig
+from rails_ray.quantizers.dqn import DqnConfig
+from rails_ray.quantizers.dvsq import DvsqConfig
+from rails_ray.quantizers.jpq import JpqConfig
+from rails_ray.quantizers.mopq import MopqConfig
 from rails_ray.quantizers.opq import OpqConfig
 from rails_ray.quantizers.pq import PqConfig
 from rails_ray.quantizers.product import check_sizes
+from rails_ray.quantizers.spq import SpqConfig
+from rails_ray.training.loop import TrainingConfig
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 IndexOf = Literal["average", "components", "both"]
-Quantizer = PqConfig | OpqConfig
+Method = DqnConfig | DvsqConfig | SpqConfig | DpqConfig | MopqConfig | DistillVqConfig | JpqConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedConfig:
+    """Codebooks that a run trains, in a piece of its own that comes after the encoder's.
+
+    Args:
+        method: what codebooks are trained by.
+        when: `after` the encoder, which stays as it is, or `jointly` with it.
+        start: what fits the codebooks that training begins with.
+        training: the steps of the piece.
+        revive_every: steps between two looks at codewords that no item has; 0 for none.
+    """
+
+    kind: Literal["trained"] = "trained"
+    method: Annotated[Method, Field(discriminator="kind")] = field(default_factory=MopqConfig)
+    when: Literal["after", "jointly"] = "after"
+    start: Annotated[PqConfig | OpqConfig, Field(discriminator="kind")] = field(default_factory=OpqConfig)
+    training: TrainingConfig = field(default_factory=lambda: TrainingConfig(num_steps=1000, batch_size=512))
+    revive_every: int = 100
+
+    def __post_init__(self) -> None:
+        if self.revive_every < 0:
+            raise ValueError(f"revive_every must be at least 0, got {self.revive_every}")
+
+
+Quantizer = PqConfig | OpqConfig | TrainedConfig
 
 
 @dataclass(frozen=True, kw_only=True)
