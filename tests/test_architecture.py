@@ -162,6 +162,7 @@ STATE_ROOMS = {
 STEP_ROOMS = {
     "rails_ray/training/contrast.py": "scores a dual encoder's queries against its items, on other workers too",
     "rails_ray/training/objectives.py": "reads the components that a loss compares",
+    "rails_ray/training/over_frozen.py": "stands in for a dual encoder whose states are there already",
     "rails_ray/training/quantizing.py": "replaces the components of items by what their codes stand for",
     "rails_ray/training/step.py": "is the step of a dual encoder",
     "rails_ray/training/terms.py": "regularises the components of items",

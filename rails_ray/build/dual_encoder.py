@@ -1,6 +1,6 @@
 """Config -> objects of a dual encoder: models, and what their scores offer; a part of `build`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from torch import nn
 from rails_ray.build.dual_encoder_items import DualEncoderItems
 from rails_ray.build.dual_encoder_training import DualEncoderTraining
 from rails_ray.build.family import Family, Sizes
-from rails_ray.build.quantizer_piece import ENCODER, QUANTIZER, QuantizerPiece
+from rails_ray.build.quantizer_piece import ENCODER, EarlierEncoder, QuantizerPiece, of_encoder
 from rails_ray.collectives.first import from_first
 from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.config import RunConfig
@@ -25,7 +25,7 @@ from rails_ray.cutoffs.distributions import BetaDistribution, ExpDistribution
 from rails_ray.cutoffs.offers import Offers
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import FORMS, QueryForm, vectors_of_items
-from rails_ray.data.queries import DenseRows, Queries
+from rails_ray.data.queries import DenseRows
 from rails_ray.encoders import frozen
 from rails_ray.encoders.components import (
     GivenItems,
@@ -46,6 +46,7 @@ from rails_ray.models import Model
 from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
+from rails_ray.similarities.states import AnyItems
 from rails_ray.storage.ids import ItemIds
 from rails_ray.training import state
 from rails_ray.training.loop import Progress, TrainingConfig
@@ -161,14 +162,17 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
         return self.config.with_family(encoder=replace(encoder, num_items=num_items, corpus=corpus))
 
     def pieces(self) -> Sequence[Piece]:
-        if self.own.trained_quantizer is None:
+        quantizer = self.own.trained_quantizer
+        if quantizer is None:
             return [DualEncoderPiece(self)]
+        if quantizer.encoder_of:
+            return [EarlierEncoder(self, quantizer.encoder_of), QuantizerPiece(self)]
         return [DualEncoderPiece(self, ENCODER), QuantizerPiece(self)]
 
-    def report(self, model: Model, item_features: Any, held_out: Queries) -> Report:
-        """The report on held-out queries over items with these features, cut off by mass if the run trains tau_q."""
+    def report(self, model: Model, encoded: Callable[[], AnyItems], read: DataSet) -> Report:
+        """The report on the validation queries over encoded items, cut off by mass if the run trains tau_q."""
         distribution = self.offers.distribution() if self.offers.has_trained_temperature else None
-        return validate(model, partial(encode_items, model, item_features), held_out, distribution)
+        return validate(model, encoded, read.queries["valid"], distribution)
 
     def model(self) -> DualEncoder:
         """An untrained model on the CPU; its initial weights depend on the seed alone."""
@@ -198,29 +202,18 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
         return made(encoded_by.item_width, self.similarity().num_components, self.own.components)
 
     def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> DualEncoder:
-        data, prefix = self._weights(weights)
+        data, prefix = of_encoder(weights)
         if not prefix:
             return state.loaded(self.model, data).eval()
         model = self.model()
         state.load_below(model, data, prefix)
         return model.eval()
 
-    def _weights(self, weights: Iterable[tuple[str, bytes]]) -> tuple[bytes, str]:
-        """The file that holds the model, and what the names of its tensors begin with."""
-        files = dict(weights)
-        of_codebooks = next((path for path in files if path.startswith(f"{QUANTIZER}/")), None)
-        if of_codebooks is not None:
-            data = files.pop(of_codebooks)
-            if self.own.trained_quantizer is not None and self.own.trained_quantizer.when == "jointly":
-                return data, "model."
-        [data] = files.values()
-        return data, ""
-
     def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> MixtureOfLogits | DotProduct:
         """Without the encoder, which may be large; a dot product has no weights at all."""
         made = self.similarity().eval()
         if isinstance(made, MixtureOfLogits):
-            data, prefix = self._weights(weights)
+            data, prefix = of_encoder(weights)
             state.load_below(made, data, f"{prefix}similarity.")
         return made
 
@@ -290,7 +283,7 @@ class DualEncoderPiece:
         item_features, held_out = model.item_features(read.item_inputs), read.queries["valid"]
 
         def report(progress: Progress) -> dict[str, Any]:
-            return family.report(model, item_features, held_out).to_dict()
+            return family.report(model, partial(encode_items, model, item_features), read).to_dict()
 
         if self.training is None:
             return Prepared(module=model, report=report, steps=None)

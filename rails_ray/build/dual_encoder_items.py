@@ -11,7 +11,7 @@ from torch import Tensor
 from rails_ray.build import quantized
 from rails_ray.build.family import NO_INDEXES, Read
 from rails_ray.build.items import ByModel, Fit, Fitting, ItemEncoder
-from rails_ray.build.quantizer_piece import QUANTIZER, read_back, trained_quantizer
+from rails_ray.build.quantizer_piece import QUANTIZER, read_back, read_quantizer, trained_quantizer
 from rails_ray.config import RunConfig
 from rails_ray.config.dual_encoder import DualEncoderConfig
 from rails_ray.config.storing import PqItems
@@ -103,8 +103,7 @@ class DualEncoderItems(ABC):
         items: Any = ByModel(model)(data.item_ids, data.item_inputs)
         if self.own.trained_quantizer is None:
             return items  # type: ignore[no-any-return]
-        weights = storage.read(f"runs/{run}/{QUANTIZER}/{WEIGHTS}")
-        return read_back(trained_quantizer(self.own, weights, items.num_components, items.width), items)
+        return read_back(read_quantizer(storage, run, self.own, items), items)
 
     def stored_as(self, **fields: Any) -> RunConfig:
         items, dtype = fields.pop("items", self.own.items), fields.pop("dtype", None)

@@ -1,10 +1,16 @@
-"""The piece of a run that trains codebooks, after the encoder or with it; a part of `build`."""
+"""The pieces of a run that trains codebooks: an encoder, then codebooks for its items; a part of `build`.
+
+Codebooks begin as what is fitted to the items. Then they are trained over encoded queries and items, or together with
+the encoder. Queries are compared with the items of the other pairs of a batch, of one worker or of all.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from rails_ray.build import quantized
@@ -13,23 +19,26 @@ from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.config import RunConfig
 from rails_ray.config.dual_encoder import DualEncoderConfig
 from rails_ray.config.storing import PqItems, TrainedConfig
-from rails_ray.data.batch import Sampler
+from rails_ray.data.batch import FeatureRows, Sampler
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.evaluation.metrics import mean_reciprocal_rank
 from rails_ray.evaluation.ranking import encode_items, query_batches, rank_all
-from rails_ray.evaluation.report import Report, validate
+from rails_ray.evaluation.report import Report
+from rails_ray.losses.sampled_softmax import scaled_logit
 from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.quantizers.learned import LearnedQuantizer, num_dead
 from rails_ray.quantizers.product import ProductQuantizer
 from rails_ray.quantizers.read_back import shortened
-from rails_ray.similarities import Scored
-from rails_ray.similarities.states import ItemState, QueryState, concatenate, take, to
+from rails_ray.similarities.states import ItemState, concatenate, to
 from rails_ray.storage import runs
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import WEIGHTS
 from rails_ray.training import state
 from rails_ray.training.contrast import Contrast
 from rails_ray.training.loop import PRECISIONS, Progress, TrainingConfig
-from rails_ray.training.objectives import Objective
+from rails_ray.training.objectives import Contrastive, Objective
+from rails_ray.training.over_frozen import OverFrozen, PairModel, Rows
 from rails_ray.training.piece import Given, Prepared, Steps
 from rails_ray.training.quantizing import MethodTerm, Quantizing
 from rails_ray.training.step import TrainingStep
@@ -39,59 +48,9 @@ ENCODER, QUANTIZER = "encoder", "quantizer"  # the pieces of a run that trains c
 MOST_MEASURED = 2**16  # items whose reconstruction a report tells
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The contract of `FeatureRows`: inputs by their numbers."""
-
-    rows: Tensor
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def take(self, rows: Tensor) -> "Rows":
-        return Rows(self.rows[rows])
-
-    def to(self, device: torch.device | str) -> "Rows":
-        return Rows(self.rows.to(device))
-
-
-class OverFrozen(nn.Module):
-    """Encoded queries and items in place of what encodes them, as `TrainingStep` asks for these. Nothing of it is
-    trained."""
-
-    def __init__(self, similarity: nn.Module, queries: QueryState, items: ItemState) -> None:
-        super().__init__()
-        self.similarity: Any = similarity
-        self.requires_grad_(False)
-        self.states = queries, items  # not stored with the weights
-
-    def train(self, mode: bool = True) -> "OverFrozen":
-        """It stays in evaluation mode: a dropout of the similarity is for its own training."""
-        super().train(False)
-        return self
-
-    def encode_queries(self, rows: Rows, precision: torch.dtype = torch.float32) -> QueryState:
-        return to(take(self.states[0], rows.rows.cpu()), rows.rows.device)
-
-    def encode_items(self, rows: Rows, precision: torch.dtype = torch.float32) -> ItemState:
-        return to(take(self.states[1], rows.rows.cpu()), rows.rows.device)
-
-    def score(self, query: QueryState, items: ItemState) -> Scored:
-        scored: Scored = self.similarity(query, items)
-        return scored
-
-
-class Trained(nn.Module):
-    """What the piece leaves behind: codebooks, and the encoder if it was trained with them."""
-
-    def __init__(self, quantizer: LearnedQuantizer, model: nn.Module | None) -> None:
-        super().__init__()
-        self.quantizer = quantizer
-        self.model = model
-
-
+@runtime_checkable
 class OfPairs(Protocol):
-    """What the piece asks of its family."""
+    """What the pieces ask of their family."""
 
     @property
     def config(self) -> RunConfig: ...
@@ -99,9 +58,9 @@ class OfPairs(Protocol):
     @property
     def own(self) -> DualEncoderConfig: ...
 
-    def model(self) -> DualEncoder: ...
-
     def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> DualEncoder: ...
+
+    def report(self, model: Any, encoded: Callable[[], ItemState], read: DataSet) -> Report: ...
 
     def sampler(self, trained: DualEncoder, read: DataSet, rank: int = 0, num_workers: int = 1) -> Sampler: ...
 
@@ -111,24 +70,49 @@ class OfPairs(Protocol):
 
     def terms(self, mean_over_workers: Callable[[Tensor], Tensor]) -> list[Term]: ...
 
-    @property
-    def offers(self) -> Any: ...
+
+class Trained(nn.Module):
+    """What is stored: codebooks, and the encoder if it was trained with them."""
+
+    def __init__(self, quantizer: LearnedQuantizer, model: nn.Module | None) -> None:
+        super().__init__()
+        self.quantizer = quantizer
+        self.model = model
+
+
+@dataclass(frozen=True)
+class EarlierEncoder:
+    """The contract of `Piece`: the encoder of another run, as it is."""
+
+    family: OfPairs
+    encoder_of: str
+    name: str = ENCODER
+    after: tuple[str, ...] = ()
+    shares_gradient: bool = False
+    training: TrainingConfig | None = None
+
+    def check_workers(self, num_workers: int) -> None:
+        """It takes no step."""
+
+    def prepare(self, given: Given) -> Prepared:
+        earlier = runs.read(given.storage, self.encoder_of)
+        model = self.family.trained_model(runs.weights(given.storage, earlier))
+        features = model.item_features(given.read.item_inputs)
+
+        def report(progress: Progress) -> dict[str, Any]:
+            return self.family.report(model, partial(_encoded, model, features), given.read).to_dict()
+
+        return Prepared(module=model, report=report, steps=None)
 
 
 @dataclass(frozen=True)
 class QuantizerPiece:
-    """The contract of `Piece`: codebooks over an encoder that another piece has trained."""
+    """The contract of `Piece`: codebooks for the items of an encoder that an earlier piece has left."""
 
     family: OfPairs
     name: str = QUANTIZER
     after: tuple[str, ...] = (ENCODER,)
     shares_gradient: bool = True
-
-    @property
-    def items(self) -> PqItems:
-        """How items are stored."""
-        assert isinstance(self.family.own.items, PqItems)
-        return self.family.own.items
 
     @property
     def how(self) -> TrainedConfig:
@@ -144,81 +128,113 @@ class QuantizerPiece:
         """Batches of pairs may be cut into unequal slices."""
 
     def prepare(self, given: Given) -> Prepared:
-        family, read, how = self.family, given.read, self.how
-        encoder = runs.read_piece(given.storage, given.run, ENCODER)
-        model = family.trained_model(runs.weights(given.storage, encoder))
-        item_features, held_out = model.item_features(read.item_inputs), read.queries["valid"]
-        items = _items(encode_items(model, item_features))
-        start = quantized.quantizer_of(self.items, _some(items.components), family.config.seed)
-        learned = how.method.begin(start)
-        is_joint = how.when == "jointly"
-        trained: Any = model if is_joint else self._frozen(model, read, items)
-        workers = given.rank, given.num_workers
-        sampler = family.sampler(model, read, *workers) if is_joint else self._pairs(read, *workers)
+        family, how, is_joint = self.family, self.how, self.how.when == "jointly"
+        model = family.trained_model(runs.weights(given.storage, runs.read_piece(given.storage, given.run, ENCODER)))
+        features = model.item_features(given.read.item_inputs)
+        begun_with = _encoded(model, features)
+        assert isinstance(family.own.items, PqItems)
+        start = quantized.quantizer_of(family.own.items, _some(begun_with), family.config.seed)
         quantizing = Quantizing(
             how.method,
-            learned,
+            how.method.begin(start),
             revive_every=how.revive_every,
             mean_over_workers=mean_over_workers,
             from_first=from_first,
         )
+        trained: PairModel = model
+        if not is_joint:
+            queries: list[Any] = [query for _, query in query_batches(model, given.read.queries["train"].inputs)]
+            trained = OverFrozen(model.similarity, concatenate(queries), begun_with)
         step = TrainingStep(
             trained,
-            family.objective(model),
+            self._objective(model),
             family.contrast(),
-            terms=[*(family.terms(mean_over_workers) if is_joint else []), self._term()],
+            terms=[*(family.terms(mean_over_workers) if is_joint else []), MethodTerm(how.method, self._tau)],
             quantizing=quantizing,
+            encode_size=family.own.encode_size if is_joint else 0,
             precision=PRECISIONS[how.training.precision],
         )
-
-        def now() -> ItemState:
-            """All items, as their codes of now stand for them."""
-            found = _items(encode_items(model, item_features)) if is_joint else items
-            return read_back(learned.frozen(), found)
-
-        def report(progress: Progress) -> dict[str, Any]:
-            offers = family.offers
-            distribution = offers.distribution() if offers.has_trained_temperature else None
-            told: Report = validate(model, now, held_out, distribution)
-            found = _items(encode_items(model, item_features)) if is_joint else items
-            return (
-                told.to_dict()
-                | measured(learned.frozen(), _some(found.components))
-                | {"num_revived": int(quantizing.num_revived)}
-            )
+        found = Found(model, features, quantizing, None if is_joint else begun_with)
 
         def mrr() -> float:
-            return mean_reciprocal_rank(rank_all(model, now(), held_out, 1).best_rank)
+            return mean_reciprocal_rank(rank_all(model, found.read_back(), given.read.queries["valid"], 1).best_rank)
 
         return Prepared(
-            module=Trained(learned, model if is_joint else None),
-            report=report,
+            module=Trained(quantizing.learned, model if is_joint else None),
+            report=lambda progress: family.report(model, found.read_back, given.read).to_dict() | found.measured(),
             steps=Steps(
                 step=step,
-                batch_of=sampler.batch,
+                batch_of=self._sampler(model, given).batch,
                 seed=[family.config.seed, given.rank],
+                rates={"model.": how.encoder_rate},
                 validate=lambda: from_first(mrr() if given.is_first else 0.0),
             ),
         )
 
-    def _frozen(self, model: DualEncoder, read: DataSet, items: ItemState) -> OverFrozen:
-        queries: list[Any] = [query for _, query in query_batches(model, read.queries["train"].inputs)]
-        return OverFrozen(model.similarity, concatenate(queries), items)
+    @property
+    def _tau(self) -> float:
+        return self.family.own.similarity.temperature
 
-    def _pairs(self, read: DataSet, rank: int, num_workers: int) -> InBatchSampler:
-        queries = read.queries["train"]
+    def _objective(self, model: DualEncoder) -> Objective:
+        """The run's own; without one, the softmax of Equation 2."""
+        if self.family.own.loss.kind == "none":
+            return Contrastive(partial(scaled_logit, tau=self._tau), 0.0)
+        return self.family.objective(model)
+
+    def _sampler(self, model: DualEncoder, given: Given) -> InBatchSampler:
+        queries, inputs = given.read.queries["train"], given.read.item_inputs
+        features: tuple[FeatureRows, FeatureRows]
+        features = model.query_features(queries.inputs), model.item_features(inputs)
+        if self.how.when == "after":
+            features = Rows(torch.arange(len(queries))), Rows(torch.arange(len(given.read.item_ids)))
         return InBatchSampler(
             queries,
-            Rows(torch.arange(len(queries))),
-            Rows(torch.arange(len(read.item_ids))),
+            *features,
             batch_size=self.training.batch_size,
             seed=self.family.config.seed,
-            rank=rank,
-            num_workers=num_workers,
+            rank=given.rank,
+            num_workers=given.num_workers,
         )
 
-    def _term(self) -> MethodTerm:
-        return MethodTerm(self.how.method, self.family.own.similarity.temperature)
+
+@dataclass(frozen=True)
+class Found:
+    """Items with their codes of now, wherever training has put model and codebooks.
+
+    frozen: the items as they stay; None if the model is trained.
+    """
+
+    model: DualEncoder
+    features: FeatureRows
+    quantizing: Quantizing
+    frozen: ItemState | None
+
+    @property
+    def quantizer(self) -> ProductQuantizer:
+        """The quantizer of now."""
+        return self.quantizing.learned.frozen()
+
+    def items(self) -> ItemState:
+        """Items before they are codes."""
+        device = self.quantizing.learned.codebooks.device
+        self.model.to(device)
+        return _encoded(self.model, self.features) if self.frozen is None else to(self.frozen, device)
+
+    def read_back(self) -> ItemState:
+        """Items as their codes stand for them."""
+        return read_back(self.quantizer, self.items())
+
+    def measured(self) -> dict[str, Any]:
+        """What a report says of codebooks: the mean of |x - x~|^2, codewords that no item has, and how many were put
+        elsewhere since training began."""
+        flat, quantizer = _some(self.items()).flatten(start_dim=1), self.quantizer
+        codes = quantizer.encode(flat)
+        loss = (flat - quantizer.decode(codes)).square().sum(dim=1).mean()
+        return {
+            "reconstruction_loss": float(loss),
+            "num_dead_codewords": num_dead(codes, quantizer.num_codewords),
+            "num_revived": int(self.quantizing.num_revived),
+        }
 
 
 def read_back(quantizer: ProductQuantizer, items: ItemState) -> ItemState:
@@ -228,16 +244,18 @@ def read_back(quantizer: ProductQuantizer, items: ItemState) -> ItemState:
     return ItemState(components, items.gate, components.mean(dim=1))
 
 
-def measured(quantizer: ProductQuantizer, components: Tensor) -> dict[str, Any]:
-    """What a report says of codebooks: the mean of |x - x~|^2, and codewords that no item has."""
-    flat = components.flatten(start_dim=1)
-    codes = quantizer.encode(flat)
-    loss = (flat - quantizer.decode(codes)).square().sum(dim=1).mean()
-    return {"reconstruction_loss": float(loss), "num_dead_codewords": num_dead(codes, quantizer.num_codewords)}
+def of_encoder(weights: Iterable[tuple[str, bytes]]) -> tuple[bytes, str]:
+    """The file of a run that holds its encoder, and what the names of its tensors begin with there."""
+    files = dict(weights)
+    of_codebooks = files.pop(f"{QUANTIZER}/{WEIGHTS}", None)
+    if of_codebooks is not None and state.has_below(of_codebooks, "model."):
+        return of_codebooks, "model."
+    [data] = files.values()
+    return data, ""
 
 
 def trained_quantizer(own: DualEncoderConfig, weights: bytes, num_components: int, width: int) -> ProductQuantizer:
-    """The quantizer that the piece of a run has left behind.
+    """The quantizer that the piece of a run has left.
 
     Args:
         num_components: P_X.
@@ -249,18 +267,25 @@ def trained_quantizer(own: DualEncoderConfig, weights: bytes, num_components: in
     items, how = own.items, own.trained_quantizer
     assert isinstance(items, PqItems)
     assert how is not None
-    part = torch.zeros(num_components * items.num_subspaces, items.num_codewords, width // items.num_subspaces)
+    parts = torch.zeros(num_components * items.num_subspaces, items.num_codewords, width // items.num_subspaces)
     rotation = torch.eye(width) if how.start.kind == "opq" else None
-    learned = how.method.begin(ProductQuantizer.of(part, rotation))
+    learned = how.method.begin(ProductQuantizer.of(parts, rotation))
     state.load_below(learned, weights, "quantizer.")
     return learned.frozen()
 
 
-def _items(encoded: Any) -> ItemState:
-    assert isinstance(encoded, ItemState)
-    return replace(encoded, components=encoded.components.float())
+def read_quantizer(storage: Storage, run: str, own: DualEncoderConfig, items: ItemState) -> ProductQuantizer:
+    """The quantizer that a run has trained for items like these."""
+    weights = storage.read(f"runs/{run}/{QUANTIZER}/{WEIGHTS}")
+    return trained_quantizer(own, weights, items.num_components, items.width)
 
 
-def _some(components: Tensor) -> Tensor:
-    """At most MOST_MEASURED items, from all over the corpus."""
-    return components[:: -(-len(components) // MOST_MEASURED)]
+def _encoded(model: DualEncoder, features: FeatureRows) -> ItemState:
+    items = encode_items(model, features)
+    assert isinstance(items, ItemState)
+    return replace(items, components=items.components.float())
+
+
+def _some(items: ItemState) -> Float[Tensor, "N P_X d"]:
+    """Components of at most MOST_MEASURED items, from all over the corpus."""
+    return items.components[:: -(-len(items) // MOST_MEASURED)]

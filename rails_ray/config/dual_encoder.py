@@ -162,21 +162,33 @@ class DualEncoderConfig:
         """Codes are an index of their own, and cut components into equal parts."""
         if self.items.kind != "pq":
             return
-        if self.components.width % self.items.num_subspaces:
+        if self._knows_width and self.components.width % self.items.num_subspaces:
             raise ValueError(
                 f"items.num_subspaces must divide the {self.components.width} numbers of a component, got "
                 f"{self.items.num_subspaces}"
             )
-        if self.items.quantizer.kind == "trained" and self.loss.kind == "none":
-            raise ValueError(
-                "items.quantizer.kind must be pq or opq for loss.kind none, got trained: the loss is what trains it"
-            )
-        if self.items.quantizer.kind == "trained" and self.encoder.kind == "sasrec":
-            raise ValueError("items.quantizer.kind must be pq or opq for a model of histories, got trained")
+        if self.trained_quantizer is not None:
+            self._check_trained(self.trained_quantizer)
         if self.index != FlatConfig() and not self.items.has_vectors:
             raise ValueError(
                 f"index.kind must be flat in fp32 for items.kind pq, got {self.index.kind}: codes are searched as they "
                 "are, or in lists (items.nlist); to build an index of vectors, keep them (items.has_vectors)"
+            )
+
+    @property
+    def _knows_width(self) -> bool:
+        """Whether the width of a component is what the config says, and not yet what vectors bring."""
+        if self.components.items == "projected":
+            return True
+        return bool(self.encoder.item_shape if isinstance(self.encoder, VectorsConfig) else self.encoder.width)
+
+    def _check_trained(self, quantizer: TrainedConfig) -> None:
+        """Codebooks are trained by pairs of a query and an item, and an encoder only where it has a loss."""
+        if self.encoder.kind == "sasrec":
+            raise ValueError("items.quantizer.kind must be pq or opq for a model of histories, got trained")
+        if self.loss.kind == "none" and quantizer.when == "jointly":
+            raise ValueError(
+                "items.quantizer.when must be after for loss.kind none, got jointly: nothing of the encoder is trained"
             )
 
     def _check_histories(self) -> None:

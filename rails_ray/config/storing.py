@@ -28,7 +28,10 @@ class TrainedConfig:
 
     Args:
         method: what codebooks are trained by.
+        encoder_of: an earlier run of this config, but for its items, whose encoder this run begins with; empty to
+            train one.
         when: `after` the encoder, which stays as it is, or `jointly` with it.
+        encoder_rate: share of the learning rate that the encoder takes if it is trained jointly, above 0.
         start: what fits the codebooks that training begins with.
         training: the steps of the piece.
         revive_every: steps between two looks at codewords that no item has; 0 for none.
@@ -36,7 +39,9 @@ class TrainedConfig:
 
     kind: Literal["trained"] = "trained"
     method: Annotated[Method, Field(discriminator="kind")] = field(default_factory=MopqConfig)
+    encoder_of: str = ""
     when: Literal["after", "jointly"] = "after"
+    encoder_rate: float = 0.1
     start: Annotated[PqConfig | OpqConfig, Field(discriminator="kind")] = field(default_factory=OpqConfig)
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(num_steps=1000, batch_size=512))
     revive_every: int = 100
@@ -44,6 +49,8 @@ class TrainedConfig:
     def __post_init__(self) -> None:
         if self.revive_every < 0:
             raise ValueError(f"revive_every must be at least 0, got {self.revive_every}")
+        if not self.encoder_rate > 0:
+            raise ValueError(f"encoder_rate must be above 0, got {self.encoder_rate}")
 
 
 Quantizer = PqConfig | OpqConfig | TrainedConfig

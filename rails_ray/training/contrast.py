@@ -28,9 +28,9 @@ from rails_ray.collectives.ring import Ring, Shift, over_all_items, shift_on_rin
 from rails_ray.data.batch import TrainingBatch
 from rails_ray.losses.negatives import Roles, are_copies, roles_among_copies
 from rails_ray.losses.streaming_log_sum_exp import Sums
-from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.similarities.states import ItemState, QueryState, take, tensors_of, with_tensors
 from rails_ray.training.objectives import Contrastive, Objective
+from rails_ray.training.over_frozen import PairModel
 
 Gates = Float[Tensor, "B P"] | None
 
@@ -40,7 +40,7 @@ class Contrast(Protocol):
     """Compares a worker's queries with items."""
 
     def __call__(
-        self, model: DualEncoder, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
+        self, model: PairModel, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
     ) -> tuple[Float[Tensor, ""], Gates]:
         """The sum of the losses of this worker's queries, in nats, and the gates of their positives."""
 
@@ -49,7 +49,7 @@ class WithinBatch:
     """The items of the worker's own batch."""
 
     def __call__(
-        self, model: DualEncoder, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
+        self, model: PairModel, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
     ) -> tuple[Tensor, Gates]:
         place_of(tensors_of(items), "embeddings of items")
         if batch.num_shared is None:
@@ -73,7 +73,7 @@ class Gathered:
     gather: Callable[[list[Tensor], Place], list[Tensor]] = gathering.gather
 
     def __call__(
-        self, model: DualEncoder, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
+        self, model: PairModel, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
     ) -> tuple[Tensor, Gates]:
         shared = Shared.of(items, batch)
         of_all = with_tensors(items, self.gather(tensors_of(items), shared.place))
@@ -87,7 +87,7 @@ class PrimaryAndImage:
     """The same by primary and image losses, as the paper has it."""
 
     def __call__(
-        self, model: DualEncoder, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
+        self, model: PairModel, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
     ) -> tuple[Tensor, Gates]:
         shared = Shared.of(items, batch)
         parts = tensors_of(query)
@@ -114,7 +114,7 @@ class Streamed:
     shift: Shift = shift_on_ring
 
     def __call__(
-        self, model: DualEncoder, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
+        self, model: PairModel, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
     ) -> tuple[Tensor, Gates]:
         assert isinstance(objective, Contrastive)
         shared = Shared.of(items, batch)
@@ -170,7 +170,7 @@ class Shared:
         return roles_among_copies(self.item_rows, is_copy, self.positive(batch), batch.positive_rows, batch.relevance)
 
 
-def own_gates(model: DualEncoder, query: QueryState, items: ItemState, batch: TrainingBatch) -> Gates:
+def own_gates(model: PairModel, query: QueryState, items: ItemState, batch: TrainingBatch) -> Gates:
     """The gates of each query and its positive."""
     if items.gate is None:
         return None

@@ -6,9 +6,11 @@ the whole state of a run, and an interrupted run goes on from its last checkpoin
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from itertools import groupby
+from types import MappingProxyType
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,6 +25,7 @@ LEAST = {
     "validate_every": 0,
     "patience": 0,
 }  # of `TrainingConfig`'s fields
+NO_RATES: Mapping[str, float] = MappingProxyType({})
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": None}
 
 
@@ -109,6 +112,7 @@ def train(
     *,
     seed: Sequence[int],
     report: Callable[[int, float], None],
+    rates: Mapping[str, float] = NO_RATES,
     validate: Callable[[], float] | None = None,
     checkpoint: bytes | None = None,
     save: Callable[[bytes], None] | None = None,
@@ -123,22 +127,20 @@ def train(
         batch_of: the batch of a step, by its number from 0.
         seed: seeds dropout; it differs between workers.
         report: called after each step with the number of steps done and the loss.
+        rates: share of the learning rate of the parameters whose names begin so; 1 for all others.
         validate: called every `validate_every` steps, in evaluation mode; it must return the same value on all workers.
         checkpoint: a checkpoint of the same run, to go on from.
         save: takes a checkpoint whenever `is_due` says so.
         from_each: gives every worker's value, by rank; the loss of a step is their mean.
 
     Raises:
-        FloatingPointError: on all workers, as soon as the loss of one is not finite.
+        FloatingPointError: on all workers, as soon as the loss of one is not finite, or what it is taken of.
         ValueError: if the checkpoint does not fit the step.
     """
-    optimizer = torch.optim.AdamW(
-        [parameter for parameter in step.parameters() if parameter.requires_grad],
-        lr=config.learning_rate,
-        weight_decay=config.weight_decay,
-        fused=True,
-    )
     plain: nn.Module = getattr(step, "module", step)  # without a data-parallel wrapper
+    optimizer = torch.optim.AdamW(
+        _groups(plain, rates), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
+    )
     progress, best = Progress(), None
     if checkpoint is not None:
         facts, best = state.load_checkpoint(plain, optimizer, checkpoint)
@@ -151,9 +153,12 @@ def train(
         number = len(progress.losses)
         seed_step(seed, number)
         for group in optimizer.param_groups:
-            group["lr"] = config.learning_rate * learning_rate_factor(number, config)
+            group["lr"] = group["rate"] * config.learning_rate * learning_rate_factor(number, config)
         optimizer.zero_grad(set_to_none=True)
-        loss = step(batch_of(number).to(device))
+        try:
+            loss = step(batch_of(number).to(device))
+        except FloatingPointError as error:
+            raise FloatingPointError(f"step {number + 1}: {error}") from None
         value = _mean_if_finite(from_each(loss.item()), number + 1)
         loss.backward()
         optimizer.step()
@@ -173,6 +178,18 @@ def train(
     step.eval()
     progress.seconds = clock() - started
     return progress
+
+
+def _groups(step: nn.Module, rates: Mapping[str, float]) -> list[dict[str, Any]]:
+    """What an optimiser trains, in the order of the module: neighbours of the same rate together."""
+
+    def rate_of(named: tuple[str, nn.Parameter]) -> float:
+        return next((rate for prefix, rate in rates.items() if named[0].startswith(prefix)), 1.0)
+
+    trained = [named for named in step.named_parameters() if named[1].requires_grad]
+    return [
+        {"params": [parameter for _, parameter in group], "rate": rate} for rate, group in groupby(trained, rate_of)
+    ]
 
 
 def _mean_if_finite(losses: list[float], step: int) -> float:

@@ -5,8 +5,8 @@ after the encoder whose items it divides. A piece without a gradient fits itself
 """
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
@@ -47,12 +47,14 @@ class Steps:
     step: takes a batch and returns its loss.
     batch_of: this worker's batch of a step, by its number from 0.
     seed: seeds dropout; it differs between workers.
+    rates: share of the learning rate of the parameters whose names in `step` begin so; 1 for all others.
     validate: the value that training compares, the same on all workers; larger is better.
     """
 
     step: nn.Module
     batch_of: Callable[[int], Batch]
     seed: Sequence[int]
+    rates: Mapping[str, float] = field(default_factory=dict)
     validate: Callable[[], float] | None = None
 
 
@@ -144,6 +146,7 @@ def fit(
             prepared.steps.batch_of,
             piece.training,
             seed=prepared.steps.seed,
+            rates=prepared.steps.rates,
             report=report,
             validate=prepared.steps.validate,
             checkpoint=given.checkpoint,

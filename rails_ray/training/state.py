@@ -105,10 +105,27 @@ def steps_done(checkpoint: bytes) -> int:
     return len(_facts(checkpoint)["losses"])
 
 
-def _facts(checkpoint: bytes) -> dict[str, Any]:
+def has_below(weights: bytes, prefix: str) -> bool:
+    """Whether the names of any stored tensors begin with `prefix`.
+
+    Raises:
+        ValueError: if these are no weights.
+    """
+    return any(name.startswith(prefix) for name in _header(weights))
+
+
+def _header(stored: bytes) -> dict[str, Any]:
     # A safetensors file begins with the length of its header, 8 bytes, and the header, JSON.
-    length = int.from_bytes(checkpoint[:8], "little")
-    metadata = json.loads(checkpoint[8 : 8 + length]).get("__metadata__", {})
+    length = int.from_bytes(stored[:8], "little")
+    try:
+        header: dict[str, Any] = json.loads(stored[8 : 8 + length])
+    except ValueError as error:
+        raise ValueError(f"weights must be safetensors, got: {error}") from None
+    return header
+
+
+def _facts(checkpoint: bytes) -> dict[str, Any]:
+    metadata = _header(checkpoint).get("__metadata__", {})
     if "facts" not in metadata:
         raise ValueError("a checkpoint must hold facts beside its tensors, got weights alone")
     facts: dict[str, Any] = json.loads(metadata["facts"])

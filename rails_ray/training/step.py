@@ -26,11 +26,11 @@ from torch.utils.checkpoint import checkpoint
 
 from rails_ray.collectives.group import place_of
 from rails_ray.data.batch import TrainingBatch
-from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.randomness import drawing, new_seed
 from rails_ray.similarities.states import State, concatenate, tensors_of
 from rails_ray.training.contrast import Contrast
 from rails_ray.training.objectives import Objective
+from rails_ray.training.over_frozen import PairModel
 from rails_ray.training.quantizing import Quantizing
 from rails_ray.training.terms import Compared, Term
 
@@ -50,7 +50,7 @@ class TrainingStep(nn.Module):
 
     def __init__(
         self,
-        model: DualEncoder,
+        model: PairModel,
         objective: Objective,
         contrast: Contrast,
         *,

@@ -24,6 +24,7 @@ from rails_ray.config import DataConfig, RunConfig, to_json
 from rails_ray.config.bm25 import Bm25Config
 from rails_ray.config.dual_encoder import DualEncoderConfig, UniformNegatives
 from rails_ray.config.solar import SolarConfig
+from rails_ray.config.storing import PqItems, TrainedConfig
 from rails_ray.data.batch import PairSampler, WindowSampler
 from rails_ray.data.dataset import Texts
 from rails_ray.data.queries import ItemLists, Queries
@@ -118,6 +119,13 @@ def small_config(similarity: str = "mixture") -> RunConfig:
         ),
         training=TrainingConfig(num_steps=60, batch_size=16, learning_rate=1e-2),
     )
+
+
+def trained_items(**how: Any) -> PqItems:
+    """Codes whose codebooks a run trains in a dozen steps."""
+    training = TrainingConfig(num_steps=12, batch_size=16, validate_every=4)
+    trained = TrainedConfig(training=training, revive_every=5, **how)
+    return PqItems(num_subspaces=2, num_codewords=4, quantizer=trained)
 
 
 def small_solar_config(num_chunks: int = 4, num_buckets: int = 20, **encoder: Any) -> RunConfig:
