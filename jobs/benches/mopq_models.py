@@ -1,0 +1,284 @@
+"""Models of `mopq`: dense ones, and each method's codebooks over them, trained by the product's own piece.
+
+One process stands for D workers. With cross-device negatives its gradient is theirs, as tests hold; with in-batch ones
+it is the mean over D slices of the batch, each of which has its own negatives.
+"""
+
+import copy
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rails_ray.build import family
+from rails_ray.build.data import for_data, read_data
+from rails_ray.build.dual_encoder import DualEncoderFamily
+from rails_ray.build.quantizer_piece import ENCODER, QUANTIZER, QuantizerPiece, trained_quantizer
+from rails_ray.config import DataConfig, RunConfig, to_json
+from rails_ray.config.dual_encoder import InBatchNegatives
+from rails_ray.config.storing import Method, PqItems, TrainedConfig
+from rails_ray.data.batch import Batch, TrainingBatch
+from rails_ray.data.dataset import DataSet
+from rails_ray.data.in_batch import InBatchSampler
+from rails_ray.data.queries import Queries
+from rails_ray.encoders.components import ComponentsConfig
+from rails_ray.encoders.two_tower import TwoTowerConfig
+from rails_ray.evaluation.ranking import encode_items, query_batches
+from rails_ray.quantizers.opq import OpqConfig
+from rails_ray.quantizers.product import ProductQuantizer
+from rails_ray.recipes import by_name
+from rails_ray.similarities.dot_product import DotProductConfig
+from rails_ray.similarities.states import ItemState, QueryState
+from rails_ray.storage import runs
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import WEIGHTS
+from rails_ray.training import state
+from rails_ray.training.contrast import Gates
+from rails_ray.training.loop import TrainingConfig, train
+from rails_ray.training.objectives import ContrastiveConfig, Objective
+from rails_ray.training.over_frozen import PairModel
+from rails_ray.training.piece import Given
+from rails_ray.training.step import TrainingStep
+
+NUM_WORKERS = 8  # the paper's
+WIDTH = 128
+KS = (10, 50, 100)
+OPQ_ROUNDS = 20
+DENSE_STEPS = {"tldr": 1500, "wordnet": 3000}
+
+
+def no_report(done: int, loss: float) -> None:
+    """Nobody looks."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One data set, seed and folder of runs."""
+
+    data: str
+    folder: Path
+    storage: Storage
+    seed: int
+
+    def config(self) -> RunConfig:
+        """The dense model."""
+        base = by_name("text-dot")
+        steps = DENSE_STEPS[self.data]
+        return replace(
+            base,
+            seed=self.seed,
+            data=DataConfig(folder=str(self.folder / self.data)),
+            training=replace(base.training, num_steps=steps, batch_size=512, learning_rate=3e-3),
+        ).with_family(
+            encoder=TwoTowerConfig(width=WIDTH, hidden=256, num_buckets=2**15),
+            components=ComponentsConfig(width=WIDTH, query_hidden=0, gate_hidden=64),
+            similarity=DotProductConfig(),
+            loss=ContrastiveConfig(kind="sampled_softmax", pointwise_weight=0.0),
+            negatives=InBatchNegatives(),
+        )
+
+    def run(self, *parts: object) -> str:
+        """A name."""
+        return "-".join(str(part) for part in (self.data, self.seed, *parts))
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Items of a model, and for each split its queries and the rows of their relevant items."""
+
+    items: Tensor
+    queries: dict[str, tuple[Tensor, Queries]]
+
+    def recalls(self, scored: Tensor, split: str = "test") -> dict[str, float]:
+        """R@k: the mean share of a query's relevant items among the k best by inner product with `scored`."""
+        queries, _ = self.queries[split]
+        rows = torch.cat([(part @ scored.T).topk(KS[-1], dim=1).indices for part in queries.split(256)])
+        return self.recalls_of(rows, split)
+
+    def recalls_of(self, rows: Tensor, split: str = "test") -> dict[str, float]:
+        """The same of rows that a search found."""
+        shares: dict[int, list[float]] = {k: [] for k in KS}
+        for line, found in enumerate(rows.numpy()):
+            relevant = self.queries[split][1].relevant[line]
+            for k in KS:
+                shares[k].append(float(np.isin(relevant, found[:k]).mean()))
+        return {f"R@{k}": float(np.mean(values)) for k, values in shares.items()}
+
+
+def dense(bench: Bench) -> tuple[RunConfig, DataSet]:
+    """Train the dense model, unless it is there."""
+    config = bench.config()
+    read = read_data(config, bench.storage)
+    own = family(for_data(config, read))
+    assert isinstance(own, DualEncoderFamily)
+    name = bench.run("dense")
+    if not runs.is_finished(bench.storage, name):
+        [piece] = own.pieces()
+        prepared = piece.prepare(Given(read=read, storage=bench.storage, run=name))
+        assert prepared.steps is not None
+        progress = train(
+            prepared.steps.step,
+            prepared.steps.batch_of,
+            own.config.training,
+            seed=prepared.steps.seed,
+            report=no_report,
+            clock=time.process_time,
+        )
+        store(bench.storage, name, own.config, state.to_bytes(prepared.module), progress.seconds)
+    return own.config, read
+
+
+def store(storage: Storage, name: str, config: RunConfig, weights: bytes, seconds: float) -> None:
+    """A run without a report."""
+    runs.write(
+        storage,
+        name,
+        weights=weights,
+        validation=b'{"cutoff_mass": null}',
+        training={"seconds": seconds},
+        config=to_json(config),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """How codebooks are trained.
+
+    negatives: in_batch, ncs (items of other workers, as constants) or dcs.
+    """
+
+    method: Method
+    negatives: Literal["in_batch", "ncs", "dcs"] = "in_batch"
+    num_subspaces: int = 8
+    num_codewords: int = 256
+    when: Literal["after", "jointly"] = "jointly"
+    num_steps: int = 500
+
+    @property
+    def name(self) -> str:
+        """Other for each other one."""
+        digest = hashlib.sha256(repr(self).encode()).hexdigest()[:8]
+        return f"{self.method.kind}-{self.negatives}-{digest}"
+
+    @property
+    def items(self) -> PqItems:
+        """As the run's config says it."""
+        trained = TrainedConfig(
+            method=self.method,
+            when=self.when,
+            start=OpqConfig(num_rounds=OPQ_ROUNDS),
+            training=TrainingConfig(num_steps=self.num_steps, batch_size=512, learning_rate=1e-3),
+            revive_every=100 * (NUM_WORKERS if self.negatives == "in_batch" else 1),
+        )
+        return PqItems(num_subspaces=self.num_subspaces, num_codewords=self.num_codewords, quantizer=trained)
+
+
+def codebooks(bench: Bench, config: RunConfig, read: DataSet, how: Trained) -> tuple[Encoded, ProductQuantizer, float]:
+    """Codebooks that are trained from the dense model, unless they are there; what they encode, and the CPU seconds of
+    training."""
+    name, storage = bench.run(how.name), bench.storage
+    own = family(config.with_family(items=how.items))
+    assert isinstance(own, DualEncoderFamily)
+    if not runs.is_finished(storage, f"{name}/{QUANTIZER}"):
+        weights = storage.read(f"runs/{bench.run('dense')}/{WEIGHTS}")
+        store(storage, f"{name}/{ENCODER}", own.config, weights, 0.0)
+        piece = QuantizerPiece(own)
+        prepared = piece.prepare(Given(read=read, storage=storage, run=name))
+        steps = prepared.steps
+        assert steps is not None
+        assert isinstance(steps.step, TrainingStep)
+        step: nn.Module = steps.step
+        batch_of: Callable[[int], Batch] = steps.batch_of
+        if how.negatives == "in_batch":
+            step, batch_of = OfSlices(steps.step), slices(steps.batch_of)
+        elif how.negatives == "ncs":
+            steps.step.contrast = Constants(NUM_WORKERS)
+        rates = {f"{prefix}{name}": rate for name, rate in steps.rates.items() for prefix in ("", "step.")}
+        progress = train(
+            step, batch_of, piece.training, seed=steps.seed, rates=rates, report=no_report, clock=time.process_time
+        )
+        store(storage, f"{name}/{QUANTIZER}", own.config, state.to_bytes(prepared.module), progress.seconds)
+    files = [(f"{part}/{WEIGHTS}", storage.read(f"runs/{name}/{part}/{WEIGHTS}")) for part in (ENCODER, QUANTIZER)]
+    encoded = encoded_by(own.trained_model(files), read)
+    quantizer = trained_quantizer(own.own, files[1][1], 1, WIDTH)
+    return encoded, quantizer, runs.read_piece(storage, name, QUANTIZER).training["seconds"]
+
+
+def encoded_densely(bench: Bench, config: RunConfig, read: DataSet) -> Encoded:
+    """Items and queries as the dense model has them."""
+    storage, name = bench.storage, bench.run("dense")
+    model = family(config).trained_model(runs.weights(storage, runs.read(storage, name)))
+    return encoded_by(model, read)
+
+
+def encoded_by(model: Any, read: DataSet) -> Encoded:
+    """All items, and the queries that nothing was trained on."""
+    items: Any = encode_items(model, model.item_features(read.item_inputs))
+    queries = {}
+    for split in ("valid", "test"):
+        asked = read.queries[split]
+        states: list[Any] = [query for _, query in query_batches(model, asked.inputs)]
+        queries[split] = torch.cat([query.components.squeeze(1) for query in states]), asked
+    return Encoded(items.components.squeeze(1).float(), queries)
+
+
+# D workers in one process
+
+
+class OfSlices(nn.Module):
+    """The mean of a step over the slices of a batch: in-batch negatives of D workers."""
+
+    def __init__(self, step: nn.Module) -> None:
+        super().__init__()
+        self.step = step
+
+    def forward(self, batches: "Slices") -> Tensor:
+        return torch.stack([self.step(batch) for batch in batches.batches]).mean()
+
+
+@dataclass(frozen=True)
+class Slices:
+    """The contract of `Batch`."""
+
+    batches: list[TrainingBatch]
+
+    def to(self, device: torch.device | str) -> "Slices":
+        return self
+
+
+def slices(batch_of: Callable[[int], Batch]) -> Callable[[int], Slices]:
+    """The batches of each worker, of what gives one worker all of them."""
+    whole: Any = getattr(batch_of, "__self__", None)
+    assert isinstance(whole, InBatchSampler)
+    samplers = []
+    for rank in range(NUM_WORKERS):
+        sampler = copy.copy(whole)
+        sampler.rank, sampler.num_workers = rank, NUM_WORKERS
+        samplers.append(sampler)
+    return lambda step: Slices([sampler.batch(step) for sampler in samplers])
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The contract of `Contrast`: a gradient reaches the items of a query's own worker alone (NCS)."""
+
+    num_workers: int
+
+    def __call__(
+        self, model: PairModel, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
+    ) -> tuple[Tensor, Gates]:
+        losses, roles = [], batch.roles()
+        for lines in torch.arange(len(query)).tensor_split(self.num_workers):
+            is_own = torch.zeros(len(items), dtype=torch.bool)
+            is_own[batch.positive[lines]] = True
+            components = torch.where(is_own[:, None, None], items.components, items.components.detach())
+            part = QueryState(query.components[lines], query.gate, query.temperature[lines])
+            scores = model.score(part, replace(items, components=components)).scores
+            losses.append(objective(scores, part, type(roles)(*(fact[lines] for fact in roles))).sum())
+        return torch.stack(losses).sum(), None

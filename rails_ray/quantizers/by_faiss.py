@@ -1,0 +1,88 @@
+"""What FAISS compresses vectors by, by its name: what a user would take today, at equal bytes.
+
+    num_bytes = sa_code_size()
+
+Bytes are those that an item takes, not its nominal bits: the one bit per number of RaBitQ takes 24 bytes at 128
+numbers, with the factors that it stores beside it.
+
+Axes: X items, B queries, d numbers of a vector.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+from rails_ray.faiss_library import as_float32, faiss_library, finite
+
+AT_128 = {
+    8: ("PQ8", "OPQ8,PQ8", "PQ16x4fs", "RQ8x8", "LSQ8x8", "PRQ4x2x8", "PCAR16,SQ4"),
+    16: ("OPQ16,PQ16", "PQ32x4fs", "LSQ16x8", "PCAR32,SQ4", "PCAR64,RaBitQ"),
+    24: ("RaBitQ",),
+    52: ("RaBitQ2",),
+    64: ("SQ4",),
+}  # names by the bytes that a vector of 128 numbers then takes
+
+
+@dataclass(frozen=True)
+class FaissQuantizer:
+    """The contract of `ProductQuantizer`, as far as codes need not be a product's.
+
+    index: of FAISS, trained and empty, by inner product.
+    """
+
+    index: Any
+
+    @property
+    def num_bytes(self) -> int:
+        """Of an item."""
+        size: int = self.index.sa_code_size()
+        return size
+
+    def encode(self, vectors: Float[Tensor, "X d"]) -> UInt8[Tensor, "X _"]:
+        """The codes of vectors.
+
+        Raises:
+            ValueError: if vectors are not finite.
+        """
+        codes: Tensor = torch.from_numpy(self.index.sa_encode(finite(vectors, "vectors")))
+        return codes
+
+    def decode(self, codes: UInt8[Tensor, "X _"]) -> Float[Tensor, "X d"]:
+        """What codes stand for, as far as they do without a query."""
+        vectors: Tensor = torch.from_numpy(self.index.sa_decode(np.ascontiguousarray(codes.numpy())))
+        return vectors
+
+    def search(
+        self, queries: Float[Tensor, "B d"], vectors: Float[Tensor, "X d"], k: int
+    ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
+        """Scores and rows of the k best items by the index's own estimate of an inner product."""
+        filled = faiss_library().clone_index(self.index)
+        filled.add(as_float32(vectors))
+        scores, rows = filled.search(as_float32(queries), k)
+        return torch.from_numpy(scores), torch.from_numpy(rows)
+
+
+def fit_by_faiss(name: str, vectors: Float[Tensor, "N d"]) -> FaissQuantizer:
+    """A quantizer that FAISS trains.
+
+    Args:
+        name: as FAISS's index_factory takes it; AT_128 has some.
+
+    Raises:
+        ValueError: if vectors are not finite, or FAISS knows no such index for their width.
+        UnsupportedError: without FAISS.
+    """
+    faiss, values = faiss_library(), finite(vectors, "vectors")
+    try:
+        index = faiss.index_factory(values.shape[1], name, faiss.METRIC_INNER_PRODUCT)
+        index.train(values)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise ValueError(
+            f"name must be an index of FAISS for {values.shape[1]} numbers, got {name!r}: {reason}"
+        ) from None
+    return FaissQuantizer(index)
