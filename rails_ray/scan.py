@@ -13,10 +13,12 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from rails_ray.kernels.reaching import num_reaching, reaching
 from rails_ray.top_k import TopK, merge, select
 from rails_ray.wanted import Found, Wanted
 
-GROUP = 32  # columns; only their largest is compared, unless it reaches a threshold: few do
+LEAST = torch.finfo(torch.float32).min  # the least score that an item can be found with: -inf marks none
+MANY = 16  # if more than one score in so many reaches a threshold, the best are selected of all
 
 
 class Scan:
@@ -117,9 +119,10 @@ class _Best:
         return None if self.top_k is None or self.top_k.k < self.k else self.top_k.scores[:, -1]
 
     def add(self, first_row: int, scores: Float[Tensor, "B X"]) -> None:
-        part = select(scores, self.k)
-        part = TopK(part.scores, part.item_rows + first_row)
-        self.top_k = part if self.top_k is None else merge([self.top_k, part], self.k)
+        part = select(scores, self.k) if self.floor is None else _reaching(scores, self.floor.clamp(min=LEAST), self.k)
+        if part.k:
+            part = TopK(part.scores, part.item_rows + first_row)
+            self.top_k = part if self.top_k is None else merge([self.top_k, part], self.k)
 
 
 class _Above:
@@ -128,18 +131,13 @@ class _Above:
     def __init__(self, threshold: Float[Tensor, " B"], k: int) -> None:
         self.k = k
         # The least score of use: the threshold, above -inf as that marks no item, and the k-th best beyond k items.
-        self.reach = threshold.float().clamp(min=torch.finfo(torch.float32).min)
+        self.reach = threshold.float().clamp(min=LEAST)
         self.num_above = torch.zeros_like(self.reach, dtype=torch.int64)  # exact up to k, then above it
         self.parts: list[TopK] = []
         self.num_pending = 0
 
     def add(self, first_row: int, scores: Float[Tensor, "B X"]) -> None:
-        in_groups = scores.shape[1] // GROUP * GROUP
-        self._take(first_row, scores[:, :in_groups], GROUP)
-        self._take(first_row + in_groups, scores[:, in_groups:], 1)
-
-    def _take(self, first_row: int, scores: Float[Tensor, "B X"], group: int) -> None:
-        found = _reaching(scores, self.reach, self.k, group)
+        found = _reaching(scores, self.reach, self.k)
         if not found.k:
             return
         self.parts.append(TopK(found.scores, found.item_rows + first_row))
@@ -167,27 +165,17 @@ def trimmed(found: TopK) -> TopK:
     return TopK(found.scores[:, :longest], found.item_rows[:, :longest])
 
 
-def _reaching(scores: Float[Tensor, "B X"], reach: Float[Tensor, " B"], k: int, group: int) -> TopK:
+def _reaching(scores: Float[Tensor, "B X"], reach: Float[Tensor, " B"], k: int) -> TopK:
     """The columns whose score is at least `reach`, in column order; if they are too many, the k + 1 best of each line,
     best first."""
-    if not scores.numel():
-        return _nothing(reach)
-    groups = scores.unflatten(1, (-1, group))
-    is_hit = (groups.amax(dim=2) < reach[:, None]).logical_not_()  # so that a NaN does not hide its neighbours
-    query, number = is_hit.nonzero(as_tuple=True)
-    if 2 * len(query) > is_hit.numel() and int(query.bincount().max()) > k:  # a selection then takes less time
+    num = num_reaching(scores, reach)
+    longest = int(num.max()) if len(num) else 0
+    if longest > k and MANY * int(num.sum()) > scores.numel():  # a selection then takes less time
         best = select(scores, k + 1)
         return TopK(best.scores.masked_fill(best.scores < reach[:, None], -torch.inf), best.item_rows)
-    hit, place = (groups[query, number] >= reach[query, None]).nonzero(as_tuple=True)
-    return _lines(query[hit], number[hit] * group + place, scores)
-
-
-def _lines(query: Int[Tensor, " N"], column: Int[Tensor, " N"], scores: Float[Tensor, "B X"]) -> TopK:
-    """Places of `scores`, ordered by query, as one line per query."""
-    num = query.bincount(minlength=len(scores))
+    query, column = reaching(scores, reach, num)
     place = torch.arange(len(query), device=query.device) - (num.cumsum(dim=0) - num)[query]
-    shape = len(scores), int(num.max())
-    found = TopK(scores.new_full(shape, -torch.inf), column.new_zeros(shape))
+    found = TopK(scores.new_full((len(scores), longest), -torch.inf), column.new_zeros(len(scores), longest))
     found.scores[query, place] = scores[query, column]
     found.item_rows[query, place] = column
     return found

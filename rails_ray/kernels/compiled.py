@@ -9,8 +9,9 @@ to keep it in.
 """
 
 import logging
+import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from itertools import pairwise
 from types import ModuleType
@@ -38,12 +39,27 @@ def loops_for(*tensors: Tensor) -> ModuleType | None:
 
 
 def in_threads(work: Callable[[int, int], object], num_lines: int) -> None:
-    """Calls `work(first, end)` for parts of equal size of the lines 0 .. num_lines - 1, all parts at once."""
+    """Calls `work(first, end)` for parts of equal size of the lines 0 .. num_lines - 1, all parts at once: the last one
+    here, the others in threads that stay, as to start one takes as long as to look up thousands of items. `work` must
+    not call this itself."""
     num_threads = min(torch.get_num_threads(), num_lines)
     if num_threads <= 1:
         work(0, num_lines)
         return
     ends = [num_lines * number // num_threads for number in range(num_threads + 1)]
-    with ThreadPoolExecutor(num_threads) as threads:
-        for done in [threads.submit(work, *part) for part in pairwise(ends)]:
-            done.result()
+    *others, last = pairwise(ends)
+    running = [_threads(num_threads - 1).submit(work, *part) for part in others]
+    try:
+        work(*last)
+    finally:
+        wait(running)  # they write where the caller reads
+    for done in running:
+        done.result()
+
+
+@cache
+def _threads(num: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(num, thread_name_prefix="rails-ray")
+
+
+os.register_at_fork(after_in_child=_threads.cache_clear)  # a child has none of its parent's threads

@@ -14,8 +14,10 @@ Axes: B queries, X items, C candidates of a query, M parts of a code, L entries 
 
 from functools import partial
 
+import numpy as np
 import torch
 from jaxtyping import Float, Integer
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.kernels.compiled import in_threads, loops_for
@@ -65,11 +67,12 @@ class LookUps:
     def __init__(self, tables: Float[Tensor, "B M L"]) -> None:
         self.tables = tables.detach().float().contiguous()
         num_queries, num_parts, num_entries = tables.shape
-        self.beside: list[tuple[slice, Tensor]] = []
+        self.beside: list[tuple[slice, NDArray[np.float32]]] = []
         if num_queries >= LEAST_BESIDE and num_parts * num_entries <= MOST_ENTRIES and tables.is_cpu:
             for first in range(0, num_queries, BESIDE):
                 own = slice(first, first + BESIDE)
-                self.beside.append((own, self.tables[own].permute(1, 2, 0).contiguous()))
+                # By numpy: torch's threads would wait busily for more, where the loops are to run.
+                self.beside.append((own, np.ascontiguousarray(self.tables[own].numpy().transpose(1, 2, 0))))
 
     def scores(self, codes: Integer[Tensor, "X M"], dtype: torch.dtype = torch.float32) -> Float[Tensor, "B X"]:
         """What `scores` gives."""
@@ -78,8 +81,8 @@ class LookUps:
             return gathered_scores(self.tables, codes, dtype)
         found, rows = torch.empty(len(self.tables), len(codes), dtype=dtype), codes.numpy()
         asked = [(loops.look_up_beside, own, table) for own, table in self.beside]
-        for look_up, own, table in asked or [(loops.look_up, slice(None), self.tables)]:
-            arrays = table.numpy(), rows, found[own].numpy()
+        for look_up, own, table in asked or [(loops.look_up, slice(None), self.tables.numpy())]:
+            arrays = table, rows, found[own].numpy()
             in_threads(partial(look_up, *arrays), len(codes))
         return found
 
