@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.errors import UnsupportedError
+
+
+def has_faiss() -> bool:
+    """Whether it is installed."""
+    return find_spec("faiss") is not None
 
 
 def faiss_library() -> Any:

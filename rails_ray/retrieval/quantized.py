@@ -7,16 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from rails_ray.faiss_library import has_faiss
 from rails_ray.indexes import VectorIndex
 from rails_ray.indexes.codes import CodeIndex, in_lists
+from rails_ray.indexes.fast_codes import FastCodeIndex
 from rails_ray.kernels import lookup_scan
 from rails_ray.kernels.lookup_scan import LEAST_BESIDE
 from rails_ray.losses import ScoreLogit
 from rails_ray.masks import Mask
-from rails_ray.quantizers.product import unpack
+from rails_ray.quantizers.product import ProductQuantizer, unpack
 from rails_ray.quantizers.read_back import ReadBack, excess, of_component
 from rails_ray.quantizers.similarity import QuantizedSimilarity
 from rails_ray.retrieval import Retriever
@@ -59,13 +61,12 @@ class ByQuantized:
             quantizer = replace(quantizer, rotation=None)  # queries are turned in its place
             kept, off = ReadBack(quantizer, codes, items.gate, num_components), excess(quantizer, codes, num_components)
         error = _largest(off.mean(dim=1))
-        by_code: dict[str, VectorIndex] = {AVERAGE: CodeIndex(quantizer, codes, num_components, error)}
+        by_code: dict[str, VectorIndex] = {AVERAGE: code_index(quantizer, codes, num_components, error)}
         if items.components is None and num_components > 1:
             for number in range(num_components):
                 own, place = of_component(quantizer, num_components, number)
-                by_code[component_name(number)] = CodeIndex(
-                    own, codes[:, place].contiguous(), 1, _largest(off[:, number])
-                )
+                of_codes = codes[:, place].contiguous()
+                by_code[component_name(number)] = code_index(own, of_codes, 1, _largest(off[:, number]))
         self.by_components = ByComponents(similarity.similarity, kept, by_code if items.components is None else indexes)
         self.by_codes = {"lookup": FirstStage(kept, by_code)}
         if items.lists is not None and similarity.centroids is not None:
@@ -104,6 +105,15 @@ class ByQuantized:
     def explain(self, query: QueryState, item_rows: Sequence[int]) -> Explained:
         """The contract of `Searchable`."""
         return self.by_components.explain(turned_query(query, self.rotation), item_rows)
+
+
+def code_index(
+    quantizer: ProductQuantizer, codes: UInt8[Tensor, "X M"], num_vectors: int, error: float
+) -> CodeIndex | FastCodeIndex:
+    """What finds candidates by codes: FAISS's fast scan of 16 codewords on a CPU that has FAISS."""
+    if has_faiss() and FastCodeIndex.suits(quantizer, codes):
+        return FastCodeIndex(quantizer, codes, num_vectors, error)
+    return CodeIndex(quantizer, codes, num_vectors, error)
 
 
 def _largest(off: Float[Tensor, " X"]) -> float:

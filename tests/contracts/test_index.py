@@ -16,14 +16,16 @@ from torch import Tensor
 import oracles
 from rails_ray.indexes import Index, flat, lookup
 from rails_ray.indexes.faiss_index import FaissIndex, IndexConfig, build, fit
+from rails_ray.indexes.fast_codes import FastCodeIndex
 from rails_ray.indexes.flat import FlatConfig, FlatIndex
 from rails_ray.indexes.hnsw import HnswConfig
 from rails_ray.indexes.ivf import IvfConfig
 from rails_ray.indexes.lookup import LookupIndex
 from rails_ray.masks import Exclusions
+from rails_ray.quantizers.product import ProductQuantizer
 from rails_ray.wanted import Wanted
 
-WIDTH, NUM_ENTRIES = 3, 5
+WIDTH, NUM_ENTRIES, NUM_CODEWORDS = 3, 5, 7
 
 
 class Member(NamedTuple):
@@ -58,6 +60,20 @@ def faiss_index(config: IndexConfig) -> Callable[[Tensor], Index]:
     return make
 
 
+CODEWORDS = halves(NUM_CODEWORDS, 1, WIDTH, generator=torch.Generator().manual_seed(5)).permute(2, 0, 1)  # [M, L, 1]
+
+
+def some_of_codewords(num: int, generator: torch.Generator) -> Tensor:
+    """What random codes stand for."""
+    codes = torch.randint(NUM_CODEWORDS, (num, WIDTH), generator=generator, dtype=torch.uint8)
+    return ProductQuantizer.of(CODEWORDS).decode(codes)
+
+
+def fast_codes(items: Tensor) -> Index:
+    quantizer = ProductQuantizer.of(CODEWORDS)
+    return FastCodeIndex(quantizer, quantizer.encode(items))
+
+
 EXACT = {
     "flat": Member(FlatIndex, some_vectors, some_vectors, oracles.dot, flat),
     "look-up": Member(
@@ -73,6 +89,7 @@ INEXACT = {
     "FAISS's flat, 16 bits": Member(faiss_index(FlatConfig(storage="fp16")), some_vectors, some_vectors, oracles.dot),
     "ivf": Member(faiss_index(IvfConfig(nlist=5)), some_vectors, some_vectors, oracles.dot),
     "hnsw": Member(faiss_index(HnswConfig(M=4)), some_vectors, some_vectors, oracles.dot),
+    "fast scan of codes": Member(fast_codes, some_of_codewords, some_vectors, oracles.dot),
 }
 MEMBERS = {**EXACT, **INEXACT}
 exact_members = pytest.mark.parametrize("member", EXACT.values(), ids=EXACT)

@@ -1,0 +1,115 @@
+"""Codes of 16 codewords, scored in registers by FAISS's fast scan, then once more by looking up.
+
+    T'[m, l]     = round((T[m, l] - min_l T[m, l]) 255 / s)             s = max_m (max_l - min_l) T[m, l]
+    score'(q, x) = sum_m min_l T[m, l] + s / 255 sum_m T'[m, code_m(x)]
+    |score' - score| <= M s / 510
+
+A byte for each entry of a table is what lets 32 items be added at once. The items with the best score' are scored by
+the table itself; what was passed over scores at most the least score' found, plus M s / 510. FAISS has no threshold for
+such a scan: what reaches one is found by looking up all codes.
+
+Source: Andre et al., Quicker ADC; FAISS's IndexPQFastScan.
+
+Axes: B queries, X items, d width of a vector, V vectors of an item, D = V d, M subspaces of D, L codewords.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor
+
+from rails_ray.faiss_library import as_float32, faiss_library
+from rails_ray.indexes.codes import UNIT, shared, with_error
+from rails_ray.indexes.lookup import LookupIndex
+from rails_ray.indexes.probing import Probing
+from rails_ray.kernels import lookup_scan
+from rails_ray.masks import Mask
+from rails_ray.quantizers.in_faiss import to_faiss
+from rails_ray.quantizers.product import ProductQuantizer
+from rails_ray.top_k import select
+from rails_ray.wanted import Found, Wanted
+
+MOST_SUBSPACES = 256  # whose bytes a sum of 16 bits holds
+LONGEST_LIST = 2**13  # items to be scored again; more are looked up all at once
+
+
+class FastCodeIndex:
+    """The contract of `VectorIndex`, by codes of at most 16 codewords.
+
+    Args:
+        codes: one codeword a byte, on the CPU.
+        num_vectors: V; queries [B, d] ask for their mean.
+        error: the largest |x - x~| of the mean; 0 if what codes stand for is what is searched for.
+
+    Raises:
+        ValueError: if codes are none of the quantizer.
+        UnsupportedError: without FAISS.
+    """
+
+    is_exact = False
+
+    def __init__(
+        self, quantizer: ProductQuantizer, codes: UInt8[Tensor, "X M"], num_vectors: int = 1, error: float = 0.0
+    ) -> None:
+        quantizer.check_codes(codes)
+        self.by_lookup = LookupIndex(codes)
+        self.quantizer = quantizer
+        self.codes = codes
+        self.num_vectors = num_vectors
+        self.error = error
+        self.index = faiss_library().IndexPQFastScan(to_faiss(replace(quantizer, rotation=None), codes))
+
+    @staticmethod
+    def suits(quantizer: ProductQuantizer, codes: UInt8[Tensor, "X M"]) -> bool:
+        """Whether FAISS has a fast scan of such codes."""
+        return quantizer.is_packed and quantizer.num_subspaces <= MOST_SUBSPACES and codes.is_cpu and len(codes) > 0
+
+    def search(self, queries: Float[Tensor, "B d"], wanted: Wanted, probing: Probing | None = None) -> Found:
+        """The contract of `VectorIndex`; every code is looked at."""
+        wanted.check_queries(len(queries))
+        num_left = wanted.num_left(len(queries), len(self.codes))
+        num = wanted.k + len(self.codes) - int(num_left.min()) if len(queries) else 0
+        asked = shared(queries, self.num_vectors)
+        tables = self.quantizer.lookup_table(asked)
+        if wanted.threshold is not None or not 0 < num < min(len(self.codes), LONGEST_LIST):
+            return self._looked_up(tables, queries, wanted)
+        found = self.index.search(as_float32(self.quantizer.rotated(asked)), num)
+        estimates, rows = (torch.from_numpy(part) for part in found)
+        if bool((rows < 0).any()):  # FAISS leaves out items all of whose entries are the least
+            return self._looked_up(tables, queries, wanted)
+        scores = lookup_scan.scores(tables, self.codes[rows])
+        if wanted.mask is not None:
+            scores.masked_fill_(self._is_hidden(rows, wanted.mask), -torch.inf)
+        best = select(scores, wanted.k, rows)
+        found_all = best.num_found() >= num_left
+        passed_over = torch.maximum(estimates[:, -1] + rounding(tables), best.scores[:, -1])
+        bound = passed_over + queries.norm(dim=1).float() * self.error * (1 + UNIT)
+        num_scored = torch.full_like(num_left, len(self.codes))
+        return Found(
+            best.scores,
+            best.item_rows.masked_fill(best.scores == -torch.inf, 0),
+            bound.masked_fill(found_all, -torch.inf),
+            (num_left > wanted.k) & (best.num_found() == wanted.k),
+            num_scored,
+            None,
+        )
+
+    def _looked_up(self, tables: Float[Tensor, "B M L"], queries: Float[Tensor, "B d"], wanted: Wanted) -> Found:
+        found = self.by_lookup.search(tables, wanted)
+        return with_error(found, queries, wanted, self.error, len(self.codes))
+
+    def _is_hidden(self, rows: Int[Tensor, "B N"], mask: Mask) -> Bool[Tensor, "B N"]:
+        """Which of each query's rows no answer may hold."""
+        hidden = mask.hidden_rows(len(rows), len(self.codes))
+        parts = zip(rows.numpy(), hidden.starts.tolist(), hidden.ends.tolist(), strict=True)
+        return torch.from_numpy(np.stack([np.isin(own, hidden.rows[start:end]) for own, start, end in parts]))
+
+
+def rounding(tables: Float[Tensor, "B M L"]) -> Float[Tensor, " B"]:
+    """How far a sum of rounded entries may be from the sum."""
+    num_subspaces = tables.shape[1]
+    span = (tables.amax(dim=2) - tables.amin(dim=2)).amax(dim=1)
+    largest = tables.abs().amax(dim=2).sum(dim=1)  # float32 adds M of them, in FAISS and here
+    return num_subspaces * span / 510 + 4 * (num_subspaces + 8) * UNIT * largest
