@@ -77,7 +77,7 @@ class Scan:
         return Found(best.scores, best.item_rows, bound, is_truncated, num_scored, reason)
 
     def _chosen(self, like: Int[Tensor, " B"]) -> TopK:
-        best = None if self.best is None else self.best.top_k
+        best = None if self.best is None else self.best.top_k()
         if self.above is None:
             return _nothing(like) if best is None else best
         found = self.above.top_k()
@@ -107,22 +107,35 @@ def scan(
 
 
 class _Best:
-    """The k best: one block and the running k best are held."""
+    """The k best: one block, the k best of some time ago, and at most k items or a block's since then are held."""
 
     def __init__(self, k: int) -> None:
         self.k = k
-        self.top_k: TopK | None = None
+        self.parts: list[TopK] = []  # the k best first
 
     @property
     def floor(self) -> Float[Tensor, " B"] | None:
         """The k-th best score so far, which a later item must exceed; None before k items were seen."""
-        return None if self.top_k is None or self.top_k.k < self.k else self.top_k.scores[:, -1]
+        best = self.top_k()
+        return None if best is None or best.k < self.k else best.scores[:, -1]
 
     def add(self, first_row: int, scores: Float[Tensor, "B X"]) -> None:
-        part = select(scores, self.k) if self.floor is None else _reaching(scores, self.floor.clamp(min=LEAST), self.k)
+        first = self.parts[0] if self.parts else None
+        is_full = first is not None and first.k == self.k
+        if first is None or not is_full:
+            part = select(scores, self.k)
+        else:
+            part = _reaching(scores, first.scores[:, -1].clamp(min=LEAST), self.k)
         if part.k:
-            part = TopK(part.scores, part.item_rows + first_row)
-            self.top_k = part if self.top_k is None else merge([self.top_k, part], self.k)
+            self.parts.append(TopK(part.scores, part.item_rows + first_row))
+        if not is_full or sum(part.k for part in self.parts[1:]) >= self.k:  # a merge takes as long as a small block
+            self.top_k()
+
+    def top_k(self) -> TopK | None:
+        """The k best of all parts; None before any item was seen."""
+        if len(self.parts) > 1:
+            self.parts = [merge(self.parts, self.k)]
+        return self.parts[0] if self.parts else None
 
 
 class _Above:

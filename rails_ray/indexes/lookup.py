@@ -14,7 +14,9 @@ from rails_ray.kernels import lookup_scan
 from rails_ray.scan import scan
 from rails_ray.wanted import Found, Wanted
 
-BLOCK_SCORES = 2**21  # scores of a block, 8 MB: the codes of a batch of 32 queries, 64,000 items, stay in the cache
+BLOCK_SCORES = 2**23  # scores of a block, 32 MB: after each one torch selects, whose threads keep the loops waiting
+    2**23
+)  # scores of a block, 32 MB: after each one torch selects, and its threads keep the loops waiting a while
 
 
 class LookupIndex:
