@@ -15,8 +15,6 @@ from rails_ray.scan import scan
 from rails_ray.wanted import Found, Wanted
 
 BLOCK_SCORES = 2**23  # scores of a block, 32 MB: after each one torch selects, whose threads keep the loops waiting
-    2**23
-)  # scores of a block, 32 MB: after each one torch selects, and its threads keep the loops waiting a while
 
 
 class LookupIndex:
