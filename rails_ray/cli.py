@@ -143,7 +143,7 @@ def _kinds(arguments: Sequence[str]) -> dict[str, str]:
     words = [part for argument in arguments for part in argument.split("=", 1)]
     found = {}
     for word, kind in itertools.pairwise(words):
-        option = re.fullmatch(r"--([\w-]+)\.kind", word)
+        option = re.fullmatch(r"--([\w.-]+)\.kind", word)
         if option is not None:
             found[option[1].replace("-", "_")] = kind
     return found

@@ -90,24 +90,34 @@ class RunConfig:
         """A copy with other members of its family's unions. A member of another kind begins with its defaults.
 
         Args:
-            kinds: the kind that each union gets, by the name of its field.
+            kinds: the kind that each union gets, by the name of its field, or by the dotted names of fields down to it.
 
         Raises:
             ValueError: if a field is no union of the family, or has no such kind.
         """
-        changed = {}
-        for name, kind in kinds.items():
-            members = _members(type(self.family), name)
-            if kind not in members:
-                raise ValueError(f"{name}.kind must be one of {', '.join(members) or 'none'}, got {kind!r}")
-            if not isinstance(getattr(self.family, name), members[kind]):
-                changed[name] = members[kind](kind=kind)
-        return self.with_family(**changed)
+        return dataclasses.replace(self, family=_with_kinds(self.family, kinds))
 
 
-def _members(family: type, name: str) -> dict[str, Any]:
-    """The members of a family's union by their kinds; none if the field is no union."""
-    hint = get_type_hints(family).get(name)
+def _with_kinds(config: Any, kinds: Mapping[str, str], where: str = "") -> Any:
+    changed, below = dict[str, Any](), dict[str, dict[str, str]]()
+    for path, kind in kinds.items():
+        name, _, rest = path.partition(".")
+        members = _members(type(config), name)
+        if rest:
+            below.setdefault(name, {})[rest] = kind
+        elif kind not in members:
+            raise ValueError(f"{where}{name}.kind must be one of {', '.join(members) or 'none'}, got {kind!r}")
+        elif not isinstance(getattr(config, name), members[kind]):
+            changed[name] = members[kind](kind=kind)
+    for name, own in below.items():
+        part = changed.get(name, getattr(config, name, None))
+        changed[name] = _with_kinds(part, own, f"{where}{name}.")
+    return dataclasses.replace(config, **changed)
+
+
+def _members(config: type, name: str) -> dict[str, Any]:
+    """The members of a union by their kinds; none if the field is no union."""
+    hint = get_type_hints(config).get(name) if dataclasses.is_dataclass(config) else None
     found = [member for member in get_args(hint) or (hint,) if dataclasses.is_dataclass(member)]
     hints = [(member, get_type_hints(member).get("kind")) for member in found]
     return {kind: member for member, literal in hints for kind in get_args(literal)}

@@ -49,6 +49,11 @@ class TrainedConfig:
     def __post_init__(self) -> None:
         if self.revive_every < 0:
             raise ValueError(f"revive_every must be at least 0, got {self.revive_every}")
+        if self.method.kind == "jpq" and self.when == "jointly":
+            raise ValueError(
+                "when must be after for method.kind jpq, got jointly: its codes stay as they are, whatever an encoder "
+                "becomes"
+            )
         if not self.encoder_rate > 0:
             raise ValueError(f"encoder_rate must be above 0, got {self.encoder_rate}")
 
