@@ -147,6 +147,14 @@ def pieces(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
     return table
 
 
+def of_codes(facts: Mapping[str, float]) -> str:
+    """What was measured of a quantizer, in a line."""
+    loss, dead = facts["reconstruction_loss"], int(facts["num_dead_codewords"])
+    return (
+        f"codes: {loss:.3g} off an item's components in the mean square; {dead:,} codewords have no item of the sample"
+    )
+
+
 def calibration(report: CalibrationReport, title: str) -> Table:
     """A table of nominal and measured coverage, overall and by segment, with the list lengths at each level."""
     table = Table(title=title, title_justify="left")

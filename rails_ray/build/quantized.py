@@ -17,6 +17,7 @@ from rails_ray.build.items import ItemEncoder
 from rails_ray.config.storing import PqItems, TrainedConfig
 from rails_ray.data.corpus import ItemSource, item_inputs
 from rails_ray.indexes.codes import check_nlist, fit_lists, lists_of
+from rails_ray.quantizers.measured import measured
 from rails_ray.quantizers.opq import OpqConfig, fit_opq
 from rails_ray.quantizers.pq import check_sample, fit_pq
 from rails_ray.quantizers.product import ProductQuantizer, pack, residual_norms, unpack
@@ -75,7 +76,8 @@ def fitted(
         ValueError: if components cannot be cut into so many parts, or the sample is too small.
     """
     centroids = fit_lists(sample.mean(dim=1), config.nlist, seed) if config.nlist else None
-    return quantizers.to_bytes(trained or quantizer_of(config, sample, seed), centroids)
+    quantizer = trained or quantizer_of(config, sample, seed)
+    return quantizers.to_bytes(quantizer, centroids, measured(quantizer, sample.flatten(start_dim=1)))
 
 
 def quantizer_of(config: PqItems, sample: Float[Tensor, "N P_X d"], seed: int) -> ProductQuantizer:

@@ -27,7 +27,8 @@ from rails_ray.evaluation.ranking import encode_items, query_batches, rank_all
 from rails_ray.evaluation.report import Report
 from rails_ray.losses.sampled_softmax import scaled_logit
 from rails_ray.models.dual_encoder import DualEncoder
-from rails_ray.quantizers.learned import LearnedQuantizer, num_dead
+from rails_ray.quantizers.learned import LearnedQuantizer
+from rails_ray.quantizers.measured import measured
 from rails_ray.quantizers.product import ProductQuantizer
 from rails_ray.quantizers.read_back import shortened
 from rails_ray.similarities.states import ItemState, concatenate, to
@@ -227,14 +228,8 @@ class Found:
     def measured(self) -> dict[str, Any]:
         """What a report says of codebooks: the mean of |x - x~|^2, codewords that no item has, and how many were put
         elsewhere since training began."""
-        flat, quantizer = _some(self.items()).flatten(start_dim=1), self.quantizer
-        codes = quantizer.encode(flat)
-        loss = (flat - quantizer.decode(codes)).square().sum(dim=1).mean()
-        return {
-            "reconstruction_loss": float(loss),
-            "num_dead_codewords": num_dead(codes, quantizer.num_codewords),
-            "num_revived": int(self.quantizing.num_revived),
-        }
+        of_items = measured(self.quantizer, _some(self.items()).flatten(start_dim=1))
+        return of_items | {"num_revived": int(self.quantizing.num_revived)}
 
 
 def read_back(quantizer: ProductQuantizer, items: ItemState) -> ItemState:

@@ -83,7 +83,8 @@ class Encode(Stored):
         load()
         from rails_ray import on_ray, rendering
         from rails_ray.on_ray.cluster import cluster
-        from rails_ray.storage.filesystem import timed_name
+        from rails_ray.storage import quantizers
+        from rails_ray.storage.filesystem import Storage, timed_name
 
         run_config, stored = self.untrained(), self.stored()
         run = self.run_name or self.version or timed_name(f"{self.recipe}")  # the same again, to resume the version
@@ -108,6 +109,9 @@ class Encode(Stored):
             )
         made = f", {len(encoded.indexes)} indexes" if encoded.indexes else ""
         out.print(f"version {encoded.version}: {encoded.num_items} items in {len(encoded.shard_items)} shards{made}")
+        if quantizers.NAME in {entry.path for entry in encoded.files}:
+            stored = quantizers.facts(Storage(self.storage).read(f"versions/{encoded.version}/{quantizers.NAME}"))
+            out.print(rendering.of_codes(stored))
         say_next(f"rails-ray publish --version {encoded.version}", self.storage)
         return {"version": encoded.version, "num_items": encoded.num_items, "shard_items": encoded.shard_items}
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from rails_ray.losses.negatives import Roles
@@ -247,11 +247,6 @@ def check_numbers(tau: float | None, **weights: float) -> None:
     for name, weight in weights.items():
         if not weight >= 0:
             raise ValueError(f"{name} must be at least 0, got {weight}")
-
-
-def num_dead(codes: UInt8[Tensor, "X M"], num_codewords: int) -> int:
-    """Codewords that no item has."""
-    return sum(num_codewords - len(column.unique()) for column in codes.T)
 
 
 def _transposed(rotation: Tensor | None) -> Tensor | None:

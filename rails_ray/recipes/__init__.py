@@ -10,8 +10,15 @@ from rails_ray.recipes.baselines import baseline_bm25
 from rails_ray.recipes.emoji import emoji_dot, emoji_mol
 from rails_ray.recipes.ml1m import ml1m_sasrec, ml1m_sasrec_mol
 from rails_ray.recipes.solar import features_solar, text_solar, vector_solar
-from rails_ray.recipes.text import text_dot, text_dot_glas, text_mol, text_transformer_dot, text_transformer_mol
-from rails_ray.recipes.vectors import vector_cosine, vector_dot, vector_mol
+from rails_ray.recipes.text import (
+    text_dot,
+    text_dot_glas,
+    text_mol,
+    text_mopq,
+    text_transformer_dot,
+    text_transformer_mol,
+)
+from rails_ray.recipes.vectors import vector_cosine, vector_dot, vector_mol, vector_mopq
 
 RECIPES: tuple[Callable[[], RunConfig], ...] = (
     emoji_mol,
@@ -21,6 +28,7 @@ RECIPES: tuple[Callable[[], RunConfig], ...] = (
     text_transformer_mol,
     text_transformer_dot,
     text_dot_glas,
+    text_mopq,
     ml1m_sasrec,
     ml1m_sasrec_mol,
     text_solar,
@@ -29,6 +37,7 @@ RECIPES: tuple[Callable[[], RunConfig], ...] = (
     vector_mol,
     vector_dot,
     vector_cosine,
+    vector_mopq,
     baseline_bm25,
 )
 FOR_PACKAGED = ("emoji-mol", "emoji-dot")  # recipes that are sized for the data set in the package

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from rails_ray.config import RunConfig
 from rails_ray.config.dual_encoder import CrossDeviceNegatives
+from rails_ray.config.storing import PqItems, TrainedConfig
 from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.encoders.text import TransformerConfig
 from rails_ray.encoders.two_tower import TwoTowerConfig
@@ -36,6 +37,16 @@ def text_dot_glas() -> RunConfig:
     regulariser only spreads items out there.
     """
     return replace(text_dot(), name="text-dot-glas").with_family(terms=TermsConfig(glas_weight=100.0))
+
+
+def text_mopq() -> RunConfig:
+    """The towers under a dot product of 128 numbers, trained; then trained further, together with codebooks that store
+    an item in 8 bytes. The items of all workers are negatives for each query."""
+    return replace(text_dot(), name="text-mopq").with_family(
+        components=ComponentsConfig(width=128, query_hidden=0, gate_hidden=64),
+        negatives=CrossDeviceNegatives(),
+        items=PqItems(quantizer=TrainedConfig(when="jointly")),
+    )
 
 
 def text_transformer_dot() -> RunConfig:

@@ -8,7 +8,8 @@ its gate 64. On TLDR both find as much, on SciFact the dot product finds more (j
 from dataclasses import replace
 
 from rails_ray.config import RunConfig
-from rails_ray.config.dual_encoder import DualEncoderConfig
+from rails_ray.config.dual_encoder import CrossDeviceNegatives, DualEncoderConfig
+from rails_ray.config.storing import PqItems, TrainedConfig
 from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.encoders.vectors import VectorsConfig
 from rails_ray.similarities.dot_product import DotProductConfig
@@ -41,6 +42,14 @@ def vector_mol() -> RunConfig:
             logit_dropout=0.0,
             gate_dropout=0.0,
         ),
+    )
+
+
+def vector_mopq() -> RunConfig:
+    """The cosine of the vectors as they are, by codebooks that are trained and store an item in 8 bytes. The items of
+    all workers are negatives for each query."""
+    return replace(vector_cosine(), name="vector-mopq").with_family(
+        negatives=CrossDeviceNegatives(), items=PqItems(quantizer=TrainedConfig())
     )
 
 

@@ -1,5 +1,6 @@
 """Items that are stored as codes: encoded by the job, the same in one process, searched, measured, refused."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -179,6 +180,12 @@ def test_the_command(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
         *storage,
     ]
     assert cli.main([*command, "--keep-vectors"]) == 0
+    told = re.search(
+        r"codes: ([\d.e-]+) off an item's components in the mean square; (\d+) code", capfd.readouterr().out
+    )
+    assert told is not None
+    assert 0 < float(told[1]) < 2, "of two components of length 1"
+    assert int(told[2]) < 96
     assert cli.main(["publish", "--version", "by-command", *storage]) == 0
     query = ["query", "red car", "--local", "--version", "by-command", "--method", "ivf_lookup", "--nprobe", "3"]
     assert cli.main([*query, *storage]) == 0

@@ -16,7 +16,8 @@ from rails_ray.quantizers.dpq import DpqConfig
 from rails_ray.quantizers.dqn import DqnConfig
 from rails_ray.quantizers.dvsq import DvsqConfig
 from rails_ray.quantizers.jpq import JpqConfig
-from rails_ray.quantizers.learned import LearnedQuantizer, Matched, Method, Quantized, balance, num_dead
+from rails_ray.quantizers.learned import LearnedQuantizer, Matched, Method, Quantized, balance
+from rails_ray.quantizers.measured import num_dead
 from rails_ray.quantizers.mopq import MopqConfig
 from rails_ray.quantizers.product import ProductQuantizer, Selection
 from rails_ray.quantizers.spq import SpqConfig
