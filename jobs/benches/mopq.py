@@ -51,25 +51,25 @@ GRIDS: dict[str, tuple[Method, ...]] = {
     "dvsq": tuple(DvsqConfig(distortion_weight=weight) for weight in (1.0, 10.0, 100.0)),
     "spq": (
         SpqConfig(tau=0.01, disagreement_weight=0.1),
-        SpqConfig(tau=0.01, disagreement_weight=1.0),
         SpqConfig(tau=0.003, disagreement_weight=0.1),
+        SpqConfig(tau=0.001, disagreement_weight=0.1),
     ),
     "dpq": (
         DpqConfig(tau=0.1, reconstruction_weight=0.1),
         DpqConfig(tau=0.01, reconstruction_weight=0.1),
-        DpqConfig(tau=0.01, reconstruction_weight=0.01),
+        DpqConfig(tau=0.003, reconstruction_weight=0.1),
     ),
     "distill_vq": (
         DistillVqConfig(tau=0.1, distillation_weight=1.0),
-        DistillVqConfig(tau=0.1, distillation_weight=10.0),
         DistillVqConfig(tau=0.01, distillation_weight=1.0),
+        DistillVqConfig(tau=0.003, distillation_weight=1.0),
     ),
     "jpq": (JpqConfig(),),
     "mopq": (
-        MopqConfig(tau=0.1, codeword_weight=0.0),
         MopqConfig(tau=0.1, codeword_weight=0.01),
         MopqConfig(tau=0.01, codeword_weight=0.01),
-        MopqConfig(tau=0.01, codeword_weight=0.1),
+        MopqConfig(tau=0.003, codeword_weight=0.01),
+        MopqConfig(tau=0.003, codeword_weight=0.0),
     ),
 }
 ON_WORDNET = ("dqn", "spq", "mopq")

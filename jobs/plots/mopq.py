@@ -1,0 +1,78 @@
+"""The rows of `jobs.benches.mopq quality`: recall against bytes per item, all methods on one picture."""
+
+from collections import defaultdict
+from statistics import mean
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+from jobs.benches.record import RESULTS, last_rows
+
+TRAINED = {
+    "mopq dcs": ("MoPQ, all workers", "C3", "*"),
+    "mopq ncs": ("MoPQ, constants", "C3", "d"),
+    "mopq in_batch": ("MoPQ, in-batch", "C3", "o"),
+    "distill_vq in_batch": ("Distill-VQ", "C4", "o"),
+    "jpq in_batch": ("JPQ", "C5", "o"),
+    "spq in_batch": ("SPQ", "C2", "o"),
+    "dpq in_batch": ("DPQ", "C6", "o"),
+    "dvsq in_batch": ("DVSQ", "C8", "o"),
+    "dqn in_batch": ("DQN", "C9", "o"),
+}
+FITTED = {"pq": ("PQ", "C7", "s"), "opq": ("OPQ", "C0", "s")}
+
+
+def main() -> None:
+    environment, rows = last_rows("mopq", "data")
+    corpora = list(dict.fromkeys(row["data"] for row in rows))
+    figure, axes = plt.subplots(1, len(corpora), figsize=(7.5 * len(corpora), 6), layout="constrained", squeeze=False)
+    for axis, corpus in zip(axes[0], corpora, strict=True):
+        recall(axis, [row for row in rows if row["data"] == corpus])
+        axis.set(title=corpus)
+    axes[0][0].legend(fontsize=7, loc="lower right")
+    hardware = f"{environment['cores']} cores of {environment['processor']}"
+    figure.suptitle(f"What codes find among all items: texts as 128 numbers; {hardware}", fontsize=10)
+    figure.savefig(RESULTS / "mopq.png", dpi=120)
+
+
+def recall(axis: Axes, rows: list[dict[str, Any]]) -> None:
+    """Upper left is better. Each point is the mean of the seeds."""
+    points = defaultdict[tuple[str, float], list[float]](list)
+    for row in chosen(rows):
+        negatives = row["negatives"]
+        name = row["method"] if negatives == "none" else f"{row['method']} {negatives}"
+        points[name, row["bytes"]].append(row["R@10"])
+    for name in dict.fromkeys(name for name, _ in points):
+        own = sorted((size, mean(found)) for (named, size), found in points.items() if named == name)
+        sizes, values = zip(*own, strict=True)
+        label, colour, marker = {**TRAINED, **FITTED}.get(name, (None, "0.6", "x"))
+        axis.plot(sizes, values, marker, linestyle="-" if len(own) > 1 else "", color=colour, label=label, alpha=0.9)
+        if label is None:
+            axis.annotate(name, (sizes[-1], values[-1]), fontsize=6, xytext=(3, 3), textcoords="offset points")
+    sizes = [4, 8, 16, 32, 64, 128, 256, 512]
+    axis.set(xlabel="bytes per item", ylabel="R@10", xscale="log", xticks=sizes, xticklabels=sizes)
+    axis.minorticks_off()
+    axis.grid(alpha=0.3)
+
+
+def chosen(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of the settings that the first seed chose, with codewords chosen by l2."""
+    best = dict[str, Any]()
+    for method in {row["method"] for row in rows if "config" in row}:
+        tried = [row for row in rows if row["method"] == method and row["negatives"] == "in_batch" and is_plain(row)]
+        best[method] = max(tried, key=lambda row: (row["seed"] == tried[0]["seed"], row["valid R@10"]))["config"]
+    return [row for row in rows if "config" not in row or row["config"] == best[row["method"]]]
+
+
+def is_plain(row: dict[str, Any]) -> bool:
+    """Whether it is one of 8 x 256 that chooses by l2."""
+    sizes = row["num_subspaces"], row["num_codewords"]
+    return sizes == (8, 256) and row["config"].get("selection", "l2") == "l2"
+
+
+if __name__ == "__main__":
+    main()
