@@ -1,20 +1,18 @@
 """Models of `mopq`: dense ones, and each method's codebooks over them, trained by the product's own piece.
 
-One process stands for D workers. With cross-device negatives its gradient is theirs, as tests hold; with in-batch ones
-it is the mean over D slices of the batch, each of which has its own negatives.
+One process stands for D workers, each with a slice of the batch. With cross-device negatives its gradient is theirs, as
+tests hold. With in-batch ones, queries of a slice are compared with the items of that slice alone.
 """
 
-import copy
 import hashlib
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rails_ray.build import family
 from rails_ray.build.data import for_data, read_data
@@ -23,18 +21,19 @@ from rails_ray.build.quantizer_piece import ENCODER, QUANTIZER, QuantizerPiece, 
 from rails_ray.config import DataConfig, RunConfig, to_json
 from rails_ray.config.dual_encoder import InBatchNegatives
 from rails_ray.config.storing import Method, PqItems, TrainedConfig
-from rails_ray.data.batch import Batch, TrainingBatch
+from rails_ray.data.batch import TrainingBatch
 from rails_ray.data.dataset import DataSet
-from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.data.queries import Queries
 from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.encoders.two_tower import TwoTowerConfig
 from rails_ray.evaluation.ranking import encode_items, query_batches
+from rails_ray.losses.negatives import Roles
+from rails_ray.quantizers.learned import Assigned, Matched, Quantized
 from rails_ray.quantizers.opq import OpqConfig
 from rails_ray.quantizers.product import ProductQuantizer
 from rails_ray.recipes import by_name
 from rails_ray.similarities.dot_product import DotProductConfig
-from rails_ray.similarities.states import ItemState, QueryState
+from rails_ray.similarities.states import ItemState, QueryState, take
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import WEIGHTS
@@ -45,6 +44,7 @@ from rails_ray.training.objectives import ContrastiveConfig, Objective
 from rails_ray.training.over_frozen import PairModel
 from rails_ray.training.piece import Given
 from rails_ray.training.step import TrainingStep
+from rails_ray.training.terms import Compared
 
 NUM_WORKERS = 8  # the paper's
 WIDTH = 128
@@ -174,7 +174,6 @@ class Trained:
             when=self.when,
             start=OpqConfig(num_rounds=OPQ_ROUNDS),
             training=TrainingConfig(num_steps=self.num_steps, batch_size=512, learning_rate=1e-3),
-            revive_every=100 * (NUM_WORKERS if self.negatives == "in_batch" else 1),
         )
         return PqItems(num_subspaces=self.num_subspaces, num_codewords=self.num_codewords, quantizer=trained)
 
@@ -193,15 +192,19 @@ def codebooks(bench: Bench, config: RunConfig, read: DataSet, how: Trained) -> t
         steps = prepared.steps
         assert steps is not None
         assert isinstance(steps.step, TrainingStep)
-        step: nn.Module = steps.step
-        batch_of: Callable[[int], Batch] = steps.batch_of
         if how.negatives == "in_batch":
-            step, batch_of = OfSlices(steps.step), slices(steps.batch_of)
+            steps.step.contrast = InBatch()
+            steps.step.terms = [InBatchTerm(how.method, own.own.similarity.temperature)]
         elif how.negatives == "ncs":
-            steps.step.contrast = Constants(NUM_WORKERS)
-        rates = {f"{prefix}{name}": rate for name, rate in steps.rates.items() for prefix in ("", "step.")}
+            steps.step.contrast = Constants()
         progress = train(
-            step, batch_of, piece.training, seed=steps.seed, rates=rates, report=no_report, clock=time.process_time
+            steps.step,
+            steps.batch_of,
+            piece.training,
+            seed=steps.seed,
+            rates=steps.rates,
+            report=no_report,
+            clock=time.process_time,
         )
         store(storage, f"{name}/{QUANTIZER}", own.config, state.to_bytes(prepared.module), progress.seconds)
     files = [(f"{part}/{WEIGHTS}", storage.read(f"runs/{name}/{part}/{WEIGHTS}")) for part in (ENCODER, QUANTIZER)]
@@ -231,54 +234,75 @@ def encoded_by(model: Any, read: DataSet) -> Encoded:
 # D workers in one process
 
 
-class OfSlices(nn.Module):
-    """The mean of a step over the slices of a batch: in-batch negatives of D workers."""
+@dataclass(frozen=True)
+class OfWorker:
+    """A worker's part of a batch: the queries `lines` and the items `rows` that answer them."""
 
-    def __init__(self, step: nn.Module) -> None:
-        super().__init__()
-        self.step = step
+    lines: Tensor
+    rows: Tensor
+    roles: Roles
 
-    def forward(self, batches: "Slices") -> Tensor:
-        return torch.stack([self.step(batch) for batch in batches.batches]).mean()
+    def matched(self, query: QueryState, quantized: Quantized, tau: float) -> Matched:
+        """What a method's own loss reads."""
+        assigned = Assigned(*(tensor[self.rows] for tensor in quantized.assigned))
+        vectors, soft = quantized.vectors[self.rows], quantized.soft[self.rows]
+        return Matched(
+            query.components[self.lines], Quantized(vectors, assigned, soft, quantized.num_components), self.roles, tau
+        )
+
+
+def workers(batch: TrainingBatch) -> list[OfWorker]:
+    """The parts of a batch."""
+    whole, parts = batch.roles(), []
+    for lines in torch.arange(len(batch.positive)).tensor_split(NUM_WORKERS):
+        rows, positive = batch.positive[lines].unique(return_inverse=True)
+        columns = lines[:, None], rows
+        parts.append(OfWorker(lines, rows, Roles(positive, whole.is_relevant[columns], whole.is_negative[columns])))
+    return parts
 
 
 @dataclass(frozen=True)
-class Slices:
-    """The contract of `Batch`."""
+class InBatch:
+    """The contract of `Contrast`: each worker's queries against its own items."""
 
-    batches: list[TrainingBatch]
+    def __call__(
+        self, model: PairModel, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
+    ) -> tuple[Tensor, Gates]:
+        losses = []
+        for part in workers(batch):
+            own = take(query, part.lines)
+            losses.append(objective(model.score(own, take(items, part.rows)).scores, own, part.roles).sum())
+        return torch.stack(losses).sum(), None
 
-    def to(self, device: torch.device | str) -> "Slices":
-        return self
 
+@dataclass(frozen=True)
+class InBatchTerm:
+    """The contract of `Term`: a method's own loss on each worker."""
 
-def slices(batch_of: Callable[[int], Batch]) -> Callable[[int], Slices]:
-    """The batches of each worker, of what gives one worker all of them."""
-    whole: Any = getattr(batch_of, "__self__", None)
-    assert isinstance(whole, InBatchSampler)
-    samplers = []
-    for rank in range(NUM_WORKERS):
-        sampler = copy.copy(whole)
-        sampler.rank, sampler.num_workers = rank, NUM_WORKERS
-        samplers.append(sampler)
-    return lambda step: Slices([sampler.batch(step) for sampler in samplers])
+    method: Method
+    tau: float
+
+    def __call__(self, compared: Compared) -> Tensor:
+        assert compared.quantized is not None
+        losses = [
+            self.method.loss(part.matched(compared.query, compared.quantized, self.tau)).sum()
+            for part in workers(compared.batch)
+        ]
+        return torch.stack(losses).sum() * compared.batch.weight
 
 
 @dataclass(frozen=True)
 class Constants:
     """The contract of `Contrast`: a gradient reaches the items of a query's own worker alone (NCS)."""
 
-    num_workers: int
-
     def __call__(
         self, model: PairModel, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
     ) -> tuple[Tensor, Gates]:
-        losses, roles = [], batch.roles()
-        for lines in torch.arange(len(query)).tensor_split(self.num_workers):
-            is_own = torch.zeros(len(items), dtype=torch.bool)
-            is_own[batch.positive[lines]] = True
-            components = torch.where(is_own[:, None, None], items.components, items.components.detach())
-            part = QueryState(query.components[lines], query.gate, query.temperature[lines])
-            scores = model.score(part, replace(items, components=components)).scores
-            losses.append(objective(scores, part, type(roles)(*(fact[lines] for fact in roles))).sum())
+        losses, whole = [], batch.roles()
+        for part in workers(batch):
+            is_own = torch.zeros(len(items), 1, 1, dtype=torch.bool)
+            is_own[part.rows] = True
+            components = torch.where(is_own, items.components, items.components.detach())
+            own, roles = take(query, part.lines), Roles(*(fact[part.lines] for fact in whole))
+            losses.append(objective(model.score(own, replace(items, components=components)).scores, own, roles).sum())
         return torch.stack(losses).sum(), None
