@@ -19,7 +19,7 @@ from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.config import RunConfig
 from rails_ray.config.dual_encoder import DualEncoderConfig
 from rails_ray.config.storing import PqItems, TrainedConfig
-from rails_ray.data.batch import FeatureRows, Sampler
+from rails_ray.data.batch import FeatureRows
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.evaluation.metrics import mean_reciprocal_rank
@@ -62,8 +62,6 @@ class OfPairs(Protocol):
     def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> DualEncoder: ...
 
     def report(self, model: Any, encoded: Callable[[], ItemState], read: DataSet) -> Report: ...
-
-    def sampler(self, trained: DualEncoder, read: DataSet, rank: int = 0, num_workers: int = 1) -> Sampler: ...
 
     def objective(self, trained: Any) -> Objective: ...
 
@@ -133,11 +131,9 @@ class QuantizerPiece:
         model = family.trained_model(runs.weights(given.storage, runs.read_piece(given.storage, given.run, ENCODER)))
         features = model.item_features(given.read.item_inputs)
         begun_with = _encoded(model, features)
-        assert isinstance(family.own.items, PqItems)
-        start = quantized.quantizer_of(family.own.items, _some(begun_with), family.config.seed)
         quantizing = Quantizing(
             how.method,
-            how.method.begin(start),
+            how.method.begin(self._start(begun_with, given)),
             revive_every=how.revive_every,
             mean_over_workers=mean_over_workers,
             from_first=from_first,
@@ -171,6 +167,17 @@ class QuantizerPiece:
                 validate=lambda: from_first(mrr() if given.is_first else 0.0),
             ),
         )
+
+    def _start(self, items: ItemState, given: Given) -> ProductQuantizer:
+        """What is fitted to the items, by one worker; any codebooks of these sizes where a checkpoint has others."""
+        if given.checkpoint is not None:
+            return _of_zeros(self.family.own, items.num_components, items.width)
+        config = self.family.own.items
+        assert isinstance(config, PqItems)
+        seed = self.family.config.seed
+        start = from_first(quantized.quantizer_of(config, _some(items), seed) if given.is_first else None)
+        assert start is not None
+        return start
 
     @property
     def _tau(self) -> float:
@@ -259,12 +266,8 @@ def trained_quantizer(own: DualEncoderConfig, weights: bytes, num_components: in
     Raises:
         ValueError: if the weights do not fit.
     """
-    items, how = own.items, own.trained_quantizer
-    assert isinstance(items, PqItems)
-    assert how is not None
-    parts = torch.zeros(num_components * items.num_subspaces, items.num_codewords, width // items.num_subspaces)
-    rotation = torch.eye(width) if how.start.kind == "opq" else None
-    learned = how.method.begin(ProductQuantizer.of(parts, rotation))
+    assert own.trained_quantizer is not None
+    learned = own.trained_quantizer.method.begin(_of_zeros(own, num_components, width))
     state.load_below(learned, weights, "quantizer.")
     return learned.frozen()
 
@@ -273,6 +276,15 @@ def read_quantizer(storage: Storage, run: str, own: DualEncoderConfig, items: It
     """The quantizer that a run has trained for items like these."""
     weights = storage.read(f"runs/{run}/{QUANTIZER}/{WEIGHTS}")
     return trained_quantizer(own, weights, items.num_components, items.width)
+
+
+def _of_zeros(own: DualEncoderConfig, num_components: int, width: int) -> ProductQuantizer:
+    """Codebooks of the run's sizes."""
+    items, how = own.items, own.trained_quantizer
+    assert isinstance(items, PqItems)
+    assert how is not None
+    parts = torch.zeros(num_components * items.num_subspaces, items.num_codewords, width // items.num_subspaces)
+    return ProductQuantizer.of(parts, torch.eye(width) if how.start.kind == "opq" else None)
 
 
 def _encoded(model: DualEncoder, features: FeatureRows) -> ItemState:

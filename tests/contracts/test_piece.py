@@ -56,13 +56,7 @@ FAMILIES: dict[str, tuple[RunConfig, Callable[[Path], Path]]] = {
     ),
 }
 STEPLESS = {"counting": CountingPiece()}
-SHARED = [
-    "pairs",
-    "in batch",
-    "histories",
-    "codebooks after",
-    "codebooks jointly",
-]  # a transformer's tokens come from the first worker
+SHARED = ["pairs", "in batch", "histories"]  # tokens of a transformer, and codebooks, come from the first worker
 
 
 @dataclass(frozen=True)
@@ -212,7 +206,7 @@ def test_where_the_gradient_is_shared_slices_add_up(name: str, tmp_path: Path) -
 
     whole, slices = gone(0, 1), [gone(rank, 2) for rank in range(2)]
     assert sum(num for _, _, num in slices) == whole[2]
-    if name not in ("pairs", "histories"):  # each worker has negatives of its own
+    if name == "in batch":  # each worker has negatives of its own
         return
     assert sum(loss for loss, _, _ in slices) / 2 == pytest.approx(whole[0], rel=1e-5)
     for key, gradient in whole[1].items():
