@@ -143,7 +143,7 @@ def measured(bench: Bench, best: dict[str, Method]) -> Iterator[dict[str, Any]]:
     names = GRIDS if bench.data == "tldr" else ON_WORDNET
     is_first = not best
     for name in names:
-        grid = GRIDS[name] if is_first else (best[name],)
+        grid = GRIDS[name] if name not in best else (best[name],)
         rows = []
         for method in grid:
             rows.append(trained(bench, config, read, how_of(method)))

@@ -34,7 +34,7 @@ from rails_ray.quantizers.product import ProductQuantizer
 from rails_ray.recipes import by_name
 from rails_ray.similarities.dot_product import DotProductConfig
 from rails_ray.similarities.states import ItemState, QueryState, take
-from rails_ray.storage import runs
+from rails_ray.storage import quantizers, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import WEIGHTS
 from rails_ray.training import state
@@ -178,6 +178,19 @@ class Trained:
         return PqItems(num_subspaces=self.num_subspaces, num_codewords=self.num_codewords, quantizer=trained)
 
 
+class FromStored(QuantizerPiece):
+    """Codebooks that begin as OPQ's, which is fitted once for a dense model and sizes."""
+
+    def start(self, items: ItemState, given: Given) -> ProductQuantizer:
+        own = self.family.own.items
+        assert isinstance(own, PqItems)
+        data, seed = given.run.split("-")[:2]
+        path = f"starts/{data}-{seed}-{own.num_subspaces}x{own.num_codewords}.safetensors"
+        if not given.storage.exists(path):
+            given.storage.write(path, quantizers.to_bytes(super().start(items, given), None))
+        return quantizers.from_bytes(given.storage.read(path))[0]
+
+
 def codebooks(bench: Bench, config: RunConfig, read: DataSet, how: Trained) -> tuple[Encoded, ProductQuantizer, float]:
     """Codebooks that are trained from the dense model, unless they are there; what they encode, and the CPU seconds of
     training."""
@@ -187,7 +200,7 @@ def codebooks(bench: Bench, config: RunConfig, read: DataSet, how: Trained) -> t
     if not runs.is_finished(storage, f"{name}/{QUANTIZER}"):
         weights = storage.read(f"runs/{bench.run('dense')}/{WEIGHTS}")
         store(storage, f"{name}/{ENCODER}", own.config, weights, 0.0)
-        piece = QuantizerPiece(own)
+        piece = FromStored(own)
         prepared = piece.prepare(Given(read=read, storage=storage, run=name))
         steps = prepared.steps
         assert steps is not None

@@ -133,7 +133,7 @@ class QuantizerPiece:
         begun_with = _encoded(model, features)
         quantizing = Quantizing(
             how.method,
-            how.method.begin(self._start(begun_with, given)),
+            how.method.begin(self.start(begun_with, given)),
             revive_every=how.revive_every,
             mean_over_workers=mean_over_workers,
             from_first=from_first,
@@ -168,7 +168,7 @@ class QuantizerPiece:
             ),
         )
 
-    def _start(self, items: ItemState, given: Given) -> ProductQuantizer:
+    def start(self, items: ItemState, given: Given) -> ProductQuantizer:
         """What is fitted to the items, by one worker; any codebooks of these sizes where a checkpoint has others."""
         if given.checkpoint is not None:
             return _of_zeros(self.family.own, items.num_components, items.width)
