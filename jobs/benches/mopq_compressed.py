@@ -98,7 +98,7 @@ def measured(model: Any, read: DataSet, seed: int, repeats: int) -> Iterator[dic
         found = {num: by_codes.search(query, Wanted(num)).item_rows for num in RESCORED}
         ways = [partial(one.search, asked, Wanted(K)) for one in (by_vectors, by_codes)]
         vectors, codes = in_turns(repeats, *ways)
-        kept = {num: recall(rescored(scored, items, query, rows), best) for num, rows in found.items()}
+        kept = {num: recall(rescored(model.similarity, items, query, rows), best) for num, rows in found.items()}
         num_bytes = coded.codes.shape[1]
         yield {
             "num_items": len(items),
@@ -113,12 +113,13 @@ def measured(model: Any, read: DataSet, seed: int, repeats: int) -> Iterator[dic
         }
 
 
-def rescored(scored: Callable[..., Any], items: ItemState, query: QueryState, rows: Tensor) -> Tensor:
+def rescored(similarity: Callable[..., Any], items: ItemState, query: QueryState, rows: Tensor) -> Tensor:
     """The 100 best of each query's own rows by the vectors."""
     parts = []
     for first in range(0, len(rows), TIMED):
         own = rows[first : first + TIMED]
-        scores = scored(take(query, slice(first, first + TIMED)), take(items, own)).scores
+        with torch.no_grad():
+            scores = similarity(take(query, slice(first, first + TIMED)), take(items, own)).scores
         parts.append(own.gather(1, scores.topk(K, dim=1).indices))
     return torch.cat(parts)
 

@@ -14,7 +14,9 @@ from rails_ray.kernels import lookup_scan
 from rails_ray.scan import scan
 from rails_ray.wanted import Found, Wanted
 
-BLOCK_SCORES = 2**23  # scores of a block, 32 MB: after each one torch selects, whose threads keep the loops waiting
+BLOCK_SCORES = 2**21  # scores of a block, 8 MB: the codes of a batch of 32 queries, 64,000 items, stay in the cache
+SCORES_BESIDE = 2**23  # where queries lie side by side: codes are read once, and torch, whose threads then keep the
+# loops waiting, selects after each block
 
 
 class LookupIndex:
@@ -51,7 +53,9 @@ class LookupIndex:
             ValueError: if the codes do not fit the tables.
         """
         self._check(tables)
-        size, looked_up = max(BLOCK_SCORES // max(len(tables), 1), 1), lookup_scan.LookUps(tables)
+        looked_up = lookup_scan.LookUps(tables)
+        most = SCORES_BESIDE if looked_up.beside else BLOCK_SCORES
+        size = max(most // max(len(tables), 1), 1)
         for first in range(0, len(self.codes), size):
             yield first, looked_up.scores(self.codes[first : first + size])
 
