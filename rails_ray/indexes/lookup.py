@@ -7,6 +7,7 @@ Axes: B queries, X items, M parts of a code, L entries of a table.
 
 from collections.abc import Iterator
 
+import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
@@ -47,7 +48,7 @@ class LookupIndex:
         return scan(self.blocks(tables), wanted, len(tables), len(self.codes), tables.device)
 
     def blocks(self, tables: Float[Tensor, "B M L"]) -> Iterator[tuple[int, Float[Tensor, "B _"]]]:
-        """(First item row, scores) of each block.
+        """(First item row, scores) of each block. The next block takes their memory.
 
         Raises:
             ValueError: if the codes do not fit the tables.
@@ -56,8 +57,9 @@ class LookupIndex:
         looked_up = lookup_scan.LookUps(tables)
         most = SCORES_BESIDE if looked_up.beside else BLOCK_SCORES
         size = max(most // max(len(tables), 1), 1)
+        memory = torch.empty(len(tables) * min(size, len(self.codes)))
         for first in range(0, len(self.codes), size):
-            yield first, looked_up.scores(self.codes[first : first + size])
+            yield first, looked_up.scores(self.codes[first : first + size], memory=memory)
 
     def _check(self, tables: Float[Tensor, "B M L"]) -> None:
         num_parts, num_entries = tables.shape[1:]

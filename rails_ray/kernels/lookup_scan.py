@@ -12,6 +12,7 @@ Source: SOLAR, Section 4 (inference); Jegou et al., Product Quantization, Equati
 Axes: B queries, X items, C candidates of a query, M parts of a code, L entries of a table.
 """
 
+import math
 from functools import partial
 
 import numpy as np
@@ -74,12 +75,22 @@ class LookUps:
                 # By numpy: torch's threads would wait busily for more, where the loops are to run.
                 self.beside.append((own, np.ascontiguousarray(self.tables[own].numpy().transpose(1, 2, 0))))
 
-    def scores(self, codes: Integer[Tensor, "X M"], dtype: torch.dtype = torch.float32) -> Float[Tensor, "B X"]:
-        """What `scores` gives."""
+    def scores(
+        self,
+        codes: Integer[Tensor, "X M"],
+        dtype: torch.dtype = torch.float32,
+        memory: Float[Tensor, " _"] | None = None,
+    ) -> Float[Tensor, "B X"]:
+        """What `scores` gives.
+
+        Args:
+            memory: where the scores may lie, of this dtype and at least as many; new pages of 32 MB take 10 ms.
+        """
         loops = loops_for(self.tables, codes)
         if loops is None:
             return gathered_scores(self.tables, codes, dtype)
-        found, rows = torch.empty(len(self.tables), len(codes), dtype=dtype), codes.numpy()
+        shape, rows = (len(self.tables), len(codes)), codes.numpy()
+        found = torch.empty(shape, dtype=dtype) if memory is None else memory[: math.prod(shape)].view(shape)
         asked = [(loops.look_up_beside, own, table) for own, table in self.beside]
         for look_up, own, table in asked or [(loops.look_up, slice(None), self.tables.numpy())]:
             arrays = table, rows, found[own].numpy()
