@@ -70,6 +70,8 @@ GRIDS: dict[str, tuple[Method, ...]] = {
         MopqConfig(tau=0.01, codeword_weight=0.01),
         MopqConfig(tau=0.003, codeword_weight=0.01),
         MopqConfig(tau=0.003, codeword_weight=0.0),
+        MopqConfig(tau=0.003, codeword_weight=0.01, dense_weight=1.0),
+        MopqConfig(tau=0.003, codeword_weight=0.0, dense_weight=1.0),
     ),
 }
 ON_WORDNET = ("dqn", "spq", "mopq")

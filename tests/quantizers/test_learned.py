@@ -29,6 +29,7 @@ METHODS: dict[str, Method] = {
     "spq": SpqConfig(),
     "dpq": DpqConfig(),
     "mopq": MopqConfig(codeword_weight=0.5),
+    "mopq, dense": MopqConfig(codeword_weight=0.5, dense_weight=2.0),
     "distill_vq": DistillVqConfig(),
     "jpq": JpqConfig(),
 }
@@ -155,6 +156,8 @@ def test_losses_equal_the_equations() -> None:
             case MopqConfig():
                 code = items.assigned.codes[row].tolist()
                 expected = -0.5 * sum(log_p[row, m, entry].item() for m, entry in enumerate(code))
+                given = oracles.softmax([oracles.dot(query, own) / 0.1 for own in items.vectors.tolist()])
+                expected -= method.dense_weight * math.log(given[row])
             case DistillVqConfig():
                 teacher = oracles.softmax([oracles.dot(query, own) / 0.1 for own in items.vectors.tolist()])
                 student = oracles.softmax([oracles.dot(query, own) / 0.1 for own in items.assigned.hard.tolist()])
