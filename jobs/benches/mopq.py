@@ -189,9 +189,8 @@ def found(encoded: Encoded, quantizer: ProductQuantizer) -> dict[str, Any]:
     """What codes of a quantizer find."""
     codes = quantizer.encode(encoded.items)
     read_back = quantizer.decode(codes)
-    bits = (quantizer.num_codewords - 1).bit_length()
     return {
-        "bytes": quantizer.num_subspaces * bits / 8,
+        "bytes": quantizer.num_subspaces * (0.5 if quantizer.is_packed else 1),
         "reconstruction_loss": float((encoded.items - read_back).square().sum(dim=1).mean()),
         "valid R@10": encoded.recalls(read_back, "valid")["R@10"],
         **encoded.recalls(read_back),

@@ -31,7 +31,7 @@ class DistillVqConfig:
     """
 
     kind: Literal["distill_vq"] = "distill_vq"
-    tau: float = 0.1
+    tau: float = 0.01
     distillation_weight: float = 1.0
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ class DpqConfig:
     """
 
     kind: Literal["dpq"] = "dpq"
-    tau: float = 0.1
+    tau: float = 0.003
     reconstruction_weight: float = 0.1
 
     def __post_init__(self) -> None:

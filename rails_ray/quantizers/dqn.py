@@ -27,7 +27,7 @@ class DqnConfig:
     """
 
     kind: Literal["dqn"] = "dqn"
-    reconstruction_weight: float = 0.1
+    reconstruction_weight: float = 0.01
 
     def __post_init__(self) -> None:
         check_numbers(None, reconstruction_weight=self.reconstruction_weight)

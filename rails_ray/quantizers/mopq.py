@@ -35,7 +35,7 @@ class MopqConfig:
 
     kind: Literal["mopq"] = "mopq"
     selection: Selection = "l2"
-    tau: float = 0.1
+    tau: float = 0.003
     codeword_weight: float = 0.01
     dense_weight: float = 0.0
     is_balanced: bool = False

@@ -32,8 +32,8 @@ class SpqConfig:
     """
 
     kind: Literal["spq"] = "spq"
-    tau: float = 0.1
-    disagreement_weight: float = 1.0
+    tau: float = 0.003
+    disagreement_weight: float = 0.1
     evenness_weight: float = 0.01
 
     def __post_init__(self) -> None:

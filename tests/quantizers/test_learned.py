@@ -142,7 +142,7 @@ def test_losses_equal_the_equations() -> None:
         apart = sum((a - b) ** 2 for a, b in zip(x, hard, strict=True))
         match method:
             case DqnConfig() | DpqConfig():
-                expected = 0.1 * apart
+                expected = method.reconstruction_weight * apart
             case DvsqConfig():
                 moved = [oracles.dot(query, own) ** 2 for own in (items.vectors - items.assigned.hard).tolist()]
                 expected = 10 * sum(moved) / 5
@@ -151,7 +151,7 @@ def test_losses_equal_the_equations() -> None:
                 p = log_p.exp()
                 gini = [sum(v**2 for v in p[:, m].mean(dim=0).tolist()) for m in range(3)]
                 sure = [sum(v**2 for v in own) for item in p.tolist() for own in item]
-                expected = sum((a - b) ** 2 for a, b in zip(soft, hard, strict=True))
+                expected = method.disagreement_weight * sum((a - b) ** 2 for a, b in zip(soft, hard, strict=True))
                 expected += 0.01 * (sum(gini) - sum(sure) / 5)
             case MopqConfig():
                 code = items.assigned.codes[row].tolist()
