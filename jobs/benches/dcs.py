@@ -32,7 +32,7 @@ from rich.progress import track
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from jobs.benches.record import Record
+from jobs.benches.record import Record, quiet
 from rails_ray.build.data import read_data
 from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.collectives.each import from_each
@@ -132,7 +132,7 @@ def hit_rates(config: RunConfig, kind: str, warm_up: int) -> dict[str, Any]:
         sampler.batch,
         config.training,
         seed=[config.seed, rank()],
-        report=lambda done, loss: None,
+        report=quiet,
         from_each=from_each,
     )
     if rank():

@@ -8,7 +8,7 @@ Held fixed in `quality`: a two-tower text encoder of 128 numbers under a dot pro
 which everything starts), batches of 512 pairs, Adam at 1e-3 for codebooks and 1e-4 for the encoder, 500 steps, start by
 OPQ. One process stands for 8 workers. Weights and temperatures are the best of a grid on the validation queries of the
 first data set and seed. R@k is the mean share of a test query's relevant items among the k best of the whole corpus.
-Trained codebooks are kept in `--storage`, so that an interrupted run goes on.
+An interrupted run goes on: what it recorded is not measured again, and trained codebooks are kept in `--storage`.
 
 A yes, as in the paper: MoPQ with cross-device negatives above MoPQ in-batch above the best other method of 8 bytes in
 R@10 (Table 3); loss of reconstruction and recall not monotone (Table 1); in-batch < NCS < DCS and selections all alike
@@ -20,18 +20,19 @@ FAISS's own time, 1.3 times with 1,000 rescored; 16 codewords 4 times faster tha
 hundred best of the vectors, its exact scan in at most 1.5 times the time.
 """
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 import tyro
 from rich.console import Console
 
 from jobs.benches import mopq_compressed, mopq_speed
-from jobs.benches.mopq_models import Bench, Encoded, Trained, codebooks, dense, encoded_densely
-from jobs.benches.record import Record
+from jobs.benches.mopq_models import KS, Bench, Encoded, Trained, codebooks, dense, encoded_densely
+from jobs.benches.record import Record, recorded
 from rails_ray.config.storing import Method
 from rails_ray.quantizers.by_faiss import AT_128, fit_by_faiss
 from rails_ray.quantizers.distill_vq import DistillVqConfig
@@ -80,7 +81,7 @@ SIZES = ((4, 128), (4, 256), (8, 128), (16, 128), (16, 256))  # beside 8 x 256
 
 
 @dataclass(frozen=True)
-class Quality:
+class Data:
     """
     folder: holds the data sets.
     storage: where trained models are kept.
@@ -88,13 +89,20 @@ class Quality:
 
     folder: Path
     storage: Path
+
+
+@dataclass(frozen=True)
+class Quality(Data):
+    """What codes find."""
+
     data: tuple[Literal["tldr", "wordnet"], ...] = ("tldr", "wordnet")
     seeds: tuple[int, ...] = (0, 1, 2)
 
 
 @dataclass(frozen=True)
 class Speed:
-    """
+    """How long a search takes.
+
     num_items: codes that are searched.
     repeats: timings of each in turns; the median counts.
     """
@@ -104,15 +112,39 @@ class Speed:
 
 
 @dataclass(frozen=True)
-class Compressed:
-    """
-    folder: holds the data sets.
-    storage: where trained models are kept.
-    """
+class Compressed(Data):
+    """What the components of a mixture lose as codes."""
 
-    folder: Path
-    storage: Path
     repeats: int = 7
+
+
+IDENTITY = ("data", "seed", "method", "negatives", "bytes", "config", "num_subspaces", "num_codewords")
+
+
+def identity(row: dict[str, Any]) -> str:
+    """Equal for two measurements of the same thing."""
+    return json.dumps([row.get(name) for name in IDENTITY], sort_keys=True)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one data set and seed. What was recorded before is not measured again."""
+
+    bench: Bench
+    record: Record
+    known: dict[str, dict[str, Any]] = field(
+        default_factory=lambda: {identity(row): row for row in recorded("mopq") if "method" in row}
+    )
+
+    def row(self, what: dict[str, Any], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The row of `what`, and of what `measure` finds."""
+        own = {"data": self.bench.data, "seed": self.bench.seed, **what}
+        known = self.known.get(identity(json.loads(json.dumps(own))))
+        if known is not None:
+            return known
+        own |= measure()
+        self.record.row(**own)
+        return own
 
 
 def main(arguments: Quality | Speed | Compressed) -> None:
@@ -128,40 +160,45 @@ def main(arguments: Quality | Speed | Compressed) -> None:
     for data in arguments.data:
         for seed in arguments.seeds:
             bench = Bench(data, arguments.folder, Storage(str(arguments.storage)), seed)
-            for row in measured(bench, best):
-                record.row(data=data, seed=seed, **row)
+            for row in measured(bench, Rows(bench, record), best):
                 console.print(f"{data} {seed} {row['method']:12} {row['negatives']:8} {row['bytes']:4}", row["R@10"])
 
 
-def measured(bench: Bench, best: dict[str, Method]) -> Iterator[dict[str, Any]]:
+def measured(bench: Bench, rows: Rows, best: dict[str, Method]) -> Iterator[dict[str, Any]]:
     """Rows of a data set and seed. The first seed fills in the best weights."""
     config, read = dense(bench)
     plain = encoded_densely(bench, config, read)
-    yield {"method": "flat", "negatives": "none", "bytes": 512, **plain.recalls(plain.items)}
+    yield rows.row({"method": "flat", "negatives": "none", "bytes": 512}, lambda: plain.recalls(plain.items))
     for name, fit in (("pq", fit_pq), ("opq", fit_opq)):
         for num_subspaces in (8, 16):
-            quantizer = fit(plain.items[:: -(-len(plain.items) // 2**16)], num_subspaces, 256, seed=bench.seed)
-            yield {"method": name, "negatives": "none", **found(plain, quantizer)}
+            yield rows.row(
+                {"method": name, "negatives": "none", "bytes": num_subspaces},
+                lambda fit=fit, parts=num_subspaces: found(plain, fit(plain.sample(), parts, 256, seed=bench.seed)),
+            )
+
+    def trained(how: Trained) -> dict[str, Any]:
+        return rows.row(facts(how), lambda: row_of(*codebooks(bench, config, read, how)))
+
     names = GRIDS if bench.data == "tldr" else ON_WORDNET
     is_first = not best
     for name in names:
         grid = GRIDS[name] if name not in best else (best[name],)
-        rows = []
+        tried = []
         for method in grid:
-            rows.append(trained(bench, config, read, how_of(method)))
-            yield rows[-1]
+            tried.append(trained(how_of(method)))
+            yield tried[-1]
         if is_first:
-            best[name] = max(zip(rows, grid, strict=True), key=lambda pair: pair[0]["valid R@10"])[1]
+            best[name] = max(zip(tried, grid, strict=True), key=lambda pair: pair[0]["valid R@10"])[1]
     for negatives in ("ncs", "dcs"):
-        yield trained(bench, config, read, replace(how_of(best["mopq"]), negatives=negatives))
+        yield trained(replace(how_of(best["mopq"]), negatives=negatives))
     if bench.data == "tldr" and is_first:
         for selection in SELECTIONS:
-            yield trained(bench, config, read, how_of(replace(best["mopq"], selection=selection)))
+            yield trained(how_of(replace(best["mopq"], selection=selection)))
         for num_subspaces, num_codewords in SIZES:
             for name in ("mopq", "spq"):
                 sizes = {"num_subspaces": num_subspaces, "num_codewords": num_codewords}
-                yield trained(bench, config, read, replace(how_of(best[name]), **sizes))
-    yield from by_faiss(bench, plain)
+                yield trained(replace(how_of(best[name]), **sizes))
+    yield from by_faiss(bench, rows, plain)
 
 
 def how_of(method: Method) -> Trained:
@@ -169,16 +206,22 @@ def how_of(method: Method) -> Trained:
     return Trained(method=method, when="after" if isinstance(method, JpqConfig) else "jointly")
 
 
-def trained(bench: Bench, config: Any, read: Any, how: Trained) -> dict[str, Any]:
-    """The row of trained codebooks."""
-    encoded, quantizer, seconds = codebooks(bench, config, read, how)
+def facts(how: Trained) -> dict[str, Any]:
+    """What tells trained codebooks from others."""
     return {
         "method": how.method.kind,
         "negatives": how.negatives,
+        "bytes": how.num_subspaces,
         "config": asdict(how.method),
         "num_subspaces": how.num_subspaces,
         "num_codewords": how.num_codewords,
         "steps": how.num_steps,
+    }
+
+
+def row_of(encoded: Encoded, quantizer: ProductQuantizer, seconds: float) -> dict[str, Any]:
+    """What trained codebooks find, and the vectors of the encoder that was trained with them."""
+    return {
         "cpu_s": seconds,
         "flat R@10": encoded.recalls(encoded.items)["R@10"],
         **found(encoded, quantizer),
@@ -187,17 +230,15 @@ def trained(bench: Bench, config: Any, read: Any, how: Trained) -> dict[str, Any
 
 def found(encoded: Encoded, quantizer: ProductQuantizer) -> dict[str, Any]:
     """What codes of a quantizer find."""
-    codes = quantizer.encode(encoded.items)
-    read_back = quantizer.decode(codes)
+    read_back = quantizer.decode(quantizer.encode(encoded.items))
     return {
-        "bytes": quantizer.num_subspaces * (0.5 if quantizer.is_packed else 1),
         "reconstruction_loss": float((encoded.items - read_back).square().sum(dim=1).mean()),
         "valid R@10": encoded.recalls(read_back, "valid")["R@10"],
         **encoded.recalls(read_back),
     }
 
 
-def by_faiss(bench: Bench, plain: Encoded) -> Iterator[dict[str, Any]]:
+def by_faiss(bench: Bench, rows: Rows, plain: Encoded) -> Iterator[dict[str, Any]]:
     """What FAISS finds by its own estimates at equal bytes; on WordNet RaBitQ alone, and beyond the first seed what
     takes seconds."""
     for num_bytes, names in AT_128.items():
@@ -205,23 +246,22 @@ def by_faiss(bench: Bench, plain: Encoded) -> Iterator[dict[str, Any]]:
             is_slow = name.startswith("LSQ")
             if (bench.data == "wordnet" and "RaBitQ" not in name) or (is_slow and bench.seed):
                 continue
-            quantizer = fit_by_faiss(name, plain.items[:: -(-len(plain.items) // 2**16)])
-            assert quantizer.num_bytes == num_bytes
-            _, rows = quantizer.search(plain.queries["test"][0], plain.items, 100)
-            read_back = quantizer.decode(quantizer.encode(plain.items))
-            yield {
-                "method": name,
-                "negatives": "none",
-                "bytes": num_bytes,
-                "reconstruction_loss": float((plain.items - read_back).square().sum(dim=1).mean()),
-                **plain.recalls_of(rows),
-            }
+            what = {"method": name, "negatives": "none", "bytes": num_bytes}
+            yield rows.row(what, lambda name=name: found_by_faiss(name, plain))
+
+
+def found_by_faiss(name: str, plain: Encoded) -> dict[str, Any]:
+    """What FAISS finds with the quantizer of a name."""
+    quantizer = fit_by_faiss(name, plain.sample())
+    _, rows = quantizer.search(plain.queries["test"][0], plain.items, KS[-1])
+    read_back = quantizer.decode(quantizer.encode(plain.items))
+    return {
+        "sa_code_size": quantizer.num_bytes,
+        "reconstruction_loss": float((plain.items - read_back).square().sum(dim=1).mean()),
+        **plain.recalls_of(rows),
+    }
 
 
 if __name__ == "__main__":
-    Asked = (
-        Annotated[Quality, tyro.conf.subcommand("quality")]
-        | Annotated[Speed, tyro.conf.subcommand("speed")]
-        | Annotated[Compressed, tyro.conf.subcommand("compressed")]
-    )
-    main(tyro.cli(Asked, description=__doc__))  # type: ignore[arg-type]
+    commands = {"quality": Quality, "speed": Speed, "compressed": Compressed}
+    main(tyro.extras.subcommand_cli_from_dict(commands, description=__doc__))

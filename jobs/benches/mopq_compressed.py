@@ -14,8 +14,8 @@ from rich.console import Console
 from torch import Tensor
 
 from jobs.benches.indexes import in_turns
-from jobs.benches.mopq_models import no_report, store
-from jobs.benches.record import Record
+from jobs.benches.mopq_models import store
+from jobs.benches.record import Record, quiet
 from rails_ray.build import family, quantized
 from rails_ray.build.data import for_data, read_data
 from rails_ray.config import DataConfig, RunConfig
@@ -74,7 +74,7 @@ def trained(config: RunConfig, read: DataSet, storage: Storage, name: str) -> An
             steps.batch_of,
             config.training,
             seed=steps.seed,
-            report=no_report,
+            report=quiet,
             validate=steps.validate,
         )
         store(storage, name, config, state.to_bytes(prepared.module), progress.seconds)

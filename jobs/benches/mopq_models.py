@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from jobs.benches.record import quiet
 from rails_ray.build import family
 from rails_ray.build.data import for_data, read_data
 from rails_ray.build.dual_encoder import DualEncoderFamily
@@ -51,10 +52,6 @@ WIDTH = 128
 KS = (10, 50, 100)
 OPQ_ROUNDS = 20
 DENSE_STEPS = {"tldr": 1500, "wordnet": 3000}
-
-
-def no_report(done: int, loss: float) -> None:
-    """Nobody looks."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +92,10 @@ class Encoded:
     items: Tensor
     queries: dict[str, tuple[Tensor, Queries]]
 
+    def sample(self) -> Tensor:
+        """At most 2^16 items, evenly spread."""
+        return self.items[:: -(-len(self.items) // 2**16)]
+
     def recalls(self, scored: Tensor, split: str = "test") -> dict[str, float]:
         """R@k: the mean share of a query's relevant items among the k best by inner product with `scored`."""
         queries, _ = self.queries[split]
@@ -127,7 +128,7 @@ def dense(bench: Bench) -> tuple[RunConfig, DataSet]:
             prepared.steps.batch_of,
             own.config.training,
             seed=prepared.steps.seed,
-            report=no_report,
+            report=quiet,
             clock=time.process_time,
         )
         store(bench.storage, name, own.config, state.to_bytes(prepared.module), progress.seconds)
@@ -216,7 +217,7 @@ def codebooks(bench: Bench, config: RunConfig, read: DataSet, how: Trained) -> t
             piece.training,
             seed=steps.seed,
             rates=steps.rates,
-            report=no_report,
+            report=quiet,
             clock=time.process_time,
         )
         store(storage, f"{name}/{QUANTIZER}", own.config, state.to_bytes(prepared.module), progress.seconds)

@@ -31,16 +31,26 @@ class Record:
             file.write(json.dumps({"execution": self.execution, **values}) + "\n")
 
 
+def quiet(done: int, loss: float) -> None:
+    """Progress of a training that is not recorded."""
+
+
+def recorded(name: str) -> list[dict[str, Any]]:
+    """All rows of a bench so far, environments among them."""
+    path = RESULTS / f"{name}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
 def last_execution(name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Environment and rows of the last execution of a bench."""
-    rows = [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text().splitlines()]
+    rows = recorded(name)
     own = [row for row in rows if row["execution"] == rows[-1]["execution"]]
     return own[0], own[1:]
 
 
 def last_rows(name: str, key: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The last environment, and for each value of `key` the rows of the last execution that measured it."""
-    rows = [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text().splitlines()]
+    rows = recorded(name)
     latest = {row[key]: row["execution"] for row in rows if key in row}
     environments = [row for row in rows if row.get("kind") == "environment"]
     return environments[-1], [row for row in rows if key in row and latest[row[key]] == row["execution"]]

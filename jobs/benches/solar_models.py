@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rich.progress import track
 from torch import Tensor
 
+from jobs.benches.record import quiet
 from rails_ray.build.data import for_data, read_data
 from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.build.solar import SolarFamily
@@ -37,10 +38,6 @@ STEPS_TIMED = 100  # of a dual encoder, before it is known how many fit into the
 
 Search = Callable[[Queries], Tensor]
 """Queries to the item rows of their K best, -1 where there is none [Q, K]."""
-
-
-def quiet(done: int, loss: float) -> None:
-    """Progress that nobody reads."""
 
 
 @dataclass(frozen=True)

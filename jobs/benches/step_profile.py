@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from jobs.benches.record import Record
+from jobs.benches.record import Record, quiet
 from rails_ray.build import family
 from rails_ray.build.data import for_data, read_data
 from rails_ray.build.dual_encoder import DualEncoderFamily
@@ -97,7 +97,7 @@ def shares(config: RunConfig, num_steps: int) -> tuple[float, dict[str, float]]:
     def steps(count: int) -> float:
         started = time.perf_counter()
         sizes = replace(config.training, num_steps=count, validate_every=0)
-        train(step, batch_of, sizes, seed=[0], report=lambda done, loss: None)
+        train(step, batch_of, sizes, seed=[0], report=quiet)
         return time.perf_counter() - started
 
     steps(2)  # first calls make caches

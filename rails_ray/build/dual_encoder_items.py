@@ -100,9 +100,10 @@ class DualEncoderItems(ABC):
 
     def run_items(self, storage: Storage, run: str, model: Model, data: DataSet) -> AnyItems:
         """All items as the run's model has them, or as the codebooks that the run has trained read them back."""
-        items: Any = ByModel(model)(data.item_ids, data.item_inputs)
+        items = ByModel(model)(data.item_ids, data.item_inputs)
         if self.own.trained_quantizer is None:
-            return items  # type: ignore[no-any-return]
+            return items
+        assert isinstance(items, ItemState)
         return read_back(read_quantizer(storage, run, self.own, items), items)
 
     def stored_as(self, **fields: Any) -> RunConfig:

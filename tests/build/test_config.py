@@ -23,7 +23,6 @@ from rails_ray.config.dual_encoder import (
     Negatives,
     UniformNegatives,
 )
-from rails_ray.config.storing import PqItems, TrainedConfig
 from rails_ray.data.batch import PairSampler, WindowSampler
 from rails_ray.data.corpus import item_inputs
 from rails_ray.data.forms import history as history_form
@@ -31,8 +30,6 @@ from rails_ray.encoders.sasrec import SasrecConfig
 from rails_ray.encoders.solar import ChunksConfig
 from rails_ray.encoders.text import TransformerConfig
 from rails_ray.losses.bucket_cross_entropy import BucketCrossEntropyConfig
-from rails_ray.quantizers.dqn import DqnConfig
-from rails_ray.quantizers.jpq import JpqConfig
 from rails_ray.similarities.dot_product import DotProductConfig
 from rails_ray.similarities.look_up import LookUpConfig
 from rails_ray.storage import manifest
@@ -44,8 +41,6 @@ from support.examples import (
     small_config,
     small_history_config,
     small_solar_config,
-    small_vector_config,
-    trained_items,
     write_sequence_data,
     write_text_data,
 )
@@ -365,54 +360,4 @@ def test_a_config_that_was_stored_before_a_field_was_there_has_its_default() -> 
 )
 def test_a_size_or_weight_that_cannot_be(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make()
-
-
-def test_kinds_below_kinds() -> None:
-    made = recipes.by_name("text-dot").with_kinds(
-        {"items.quantizer.method": "dqn", "items.quantizer": "trained", "items": "pq"}
-    )
-    expected = PqItems(quantizer=TrainedConfig(method=DqnConfig()))
-    assert made == recipes.by_name("text-dot").with_family(items=expected)
-    assert config.from_json(config.to_json(made)) == made
-
-
-@pytest.mark.parametrize(
-    ("kinds", "told"),
-    [
-        ({"items.quantizer": "trained"}, "items.quantizer.kind must be one of none, got 'trained'"),
-        (
-            {"items": "pq", "items.quantizer": "best"},
-            "items.quantizer.kind must be one of pq, opq, trained, got 'best'",
-        ),
-        ({"nothing.at": "all"}, "nothing.at.kind must be one of none, got 'all'"),
-        ({"items": "some"}, "items.kind must be one of full, pq, got 'some'"),
-    ],
-)
-def test_kinds_that_there_are_not(kinds: dict[str, str], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        recipes.by_name("text-dot").with_kinds(kinds)
-
-
-@pytest.mark.parametrize(
-    ("make", "told"),
-    [
-        (lambda: TrainedConfig(revive_every=-1), "revive_every must be at least 0, got -1"),
-        (lambda: TrainedConfig(encoder_rate=0.0), r"encoder_rate must be above 0, got 0\.0"),
-        (
-            lambda: TrainedConfig(method=JpqConfig(), when="jointly"),
-            "when must be after for method.kind jpq, got jointly",
-        ),
-        (
-            lambda: small_history_config().with_family(items=trained_items()),
-            "items.quantizer.kind must be pq or opq for a model of histories, got trained",
-        ),
-        (
-            lambda: small_vector_config("cosine").with_family(items=trained_items(when="jointly")),
-            "items.quantizer.when must be after for loss.kind none, got jointly",
-        ),
-    ],
-)
-def test_codebooks_that_cannot_be_trained(make: Callable[[], object], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
         make()
