@@ -76,6 +76,7 @@ GRIDS: dict[str, tuple[Method, ...]] = {
     ),
 }
 ON_WORDNET = ("dqn", "spq", "mopq")
+BEST_OTHERS = ("distill_vq", "spq")  # with cross-device negatives, to tell those from the loss
 SELECTIONS = ("cosine", "inner_product", "bilinear")
 SIZES = ((4, 128), (4, 256), (8, 128), (16, 128), (16, 256))  # beside 8 x 256
 
@@ -191,6 +192,8 @@ def measured(bench: Bench, rows: Rows, best: dict[str, Method]) -> Iterator[dict
             best[name] = max(zip(tried, grid, strict=True), key=lambda pair: pair[0]["valid R@10"])[1]
     for negatives in ("ncs", "dcs"):
         yield trained(replace(how_of(best["mopq"]), negatives=negatives))
+    for name in (name for name in BEST_OTHERS if name in best):
+        yield trained(replace(how_of(best[name]), negatives="dcs"))
     if bench.data == "tldr" and is_first:
         for selection in SELECTIONS:
             yield trained(how_of(replace(best["mopq"], selection=selection)))

@@ -10,7 +10,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from jobs.benches.record import RESULTS, last_rows
+from jobs.benches.record import RESULTS, recorded
 
 TRAINED = {
     "mopq dcs": ("MoPQ, all workers", "C3", "*"),
@@ -27,7 +27,9 @@ FITTED = {"pq": ("PQ", "C7", "s"), "opq": ("OPQ", "C0", "s")}
 
 
 def main() -> None:
-    environment, rows = last_rows("mopq", "data")
+    every = recorded("mopq")
+    environment = [row for row in every if row.get("kind") == "environment"][-1]
+    rows = [row for row in every if "method" in row]
     corpora = list(dict.fromkeys(row["data"] for row in rows))
     figure, axes = plt.subplots(1, len(corpora), figsize=(7.5 * len(corpora), 6), layout="constrained", squeeze=False)
     for axis, corpus in zip(axes[0], corpora, strict=True):
