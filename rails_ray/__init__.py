@@ -11,6 +11,7 @@ Axes, the same letters in every signature and comment:
     P_Q  query components                   P_X  item components;  P = P_Q * P_X
     R    buckets: of n-grams, of a chunk    E    excluded (query, item) pairs
     K    SOLAR's chunks                     M, L parts of a code, entries of a table for each
+    S    RBE's supports                     Q    its support queries
 """
 
 __version__ = "0.1.0"

@@ -27,6 +27,7 @@ MATHEMATICS = (
     "quantizers",
     "indexes",
     "retrieval",
+    "relevance",
     "cutoffs",
     "models",
 )
@@ -67,6 +68,7 @@ def test_the_mathematics_runs_where_only_torch_numpy_scipy_and_jaxtyping_are() -
         "httpx",
         "emoji",
         "fastapi",
+        "sklearn",
     }
     names = [*modules_of(*MATHEMATICS), "rails_ray.top_k", "rails_ray.masks", "rails_ray.wanted", "rails_ray.scan"]
     names.remove("rails_ray.encoders.tokenizer")  # imported where there are tokens to learn or to read

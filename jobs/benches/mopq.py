@@ -1,4 +1,4 @@
-"""MoPQ: what do codes find that are trained to match, at equal bytes, and how fast is a search of them?
+"""MoPQ: what do codes trained to match find at equal bytes, and how fast are they searched?
 
     python -m jobs.benches.mopq quality --folder DATA --storage FOLDER [--data tldr wordnet] [--seeds 0 1 2]
     python -m jobs.benches.mopq speed
@@ -34,7 +34,7 @@ from jobs.benches import mopq_compressed, mopq_speed
 from jobs.benches.mopq_models import KS, Bench, Encoded, Trained, codebooks, dense, encoded_densely
 from jobs.benches.record import Record, recorded
 from rails_ray.config.storing import Method
-from rails_ray.quantizers.by_faiss import AT_128, fit_by_faiss
+from rails_ray.quantizers.by_faiss import NAMES_BY_BYTES, fit_by_faiss
 from rails_ray.quantizers.distill_vq import DistillVqConfig
 from rails_ray.quantizers.dpq import DpqConfig
 from rails_ray.quantizers.dqn import DqnConfig
@@ -119,7 +119,7 @@ class Compressed(Data):
     repeats: int = 7
 
 
-IDENTITY = ("data", "seed", "method", "negatives", "bytes", "config", "num_subspaces", "num_codewords")
+IDENTITY = ("data", "seed", "method", "negatives", "bytes", "config", "num_subspaces", "num_codewords", "steps")
 
 
 def identity(row: dict[str, Any]) -> str:
@@ -242,9 +242,9 @@ def found(encoded: Encoded, quantizer: ProductQuantizer) -> dict[str, Any]:
 
 
 def by_faiss(bench: Bench, rows: Rows, plain: Encoded) -> Iterator[dict[str, Any]]:
-    """What FAISS finds by its own estimates at equal bytes; on WordNet RaBitQ alone, and beyond the first seed what
-    takes seconds."""
-    for num_bytes, names in AT_128.items():
+    """What FAISS finds by its own estimates at equal bytes: on WordNet only RaBitQ; LSQ, which is slow, for the first
+    seed only."""
+    for num_bytes, names in NAMES_BY_BYTES.items():
         for name in names:
             is_slow = name.startswith("LSQ")
             if (bench.data == "wordnet" and "RaBitQ" not in name) or (is_slow and bench.seed):

@@ -1,7 +1,8 @@
 """Models of `mopq`: dense ones, and each method's codebooks over them, trained by the product's own piece.
 
 One process stands for D workers, each with a slice of the batch. With cross-device negatives its gradient is theirs, as
-tests hold. With in-batch ones, queries of a slice are compared with the items of that slice alone.
+tests hold. With in-batch ones, queries of a slice are compared with the items of that slice alone. What a method adds
+to the softmax (a teacher's, evenness) reads a worker's own slice in both.
 """
 
 import hashlib
@@ -163,7 +164,7 @@ class Trained:
 
     @property
     def name(self) -> str:
-        """Other for each other one."""
+        """Differs if any setting differs."""
         digest = hashlib.sha256(repr(self).encode()).hexdigest()[:8]
         return f"{self.method.kind}-{self.negatives}-{digest}"
 
@@ -206,9 +207,9 @@ def codebooks(bench: Bench, config: RunConfig, read: DataSet, how: Trained) -> t
         steps = prepared.steps
         assert steps is not None
         assert isinstance(steps.step, TrainingStep)
+        steps.step.terms = [TermOfWorkers(how.method, own.own.similarity.temperature)]
         if how.negatives == "in_batch":
             steps.step.contrast = InBatch()
-            steps.step.terms = [InBatchTerm(how.method, own.own.similarity.temperature)]
         elif how.negatives == "ncs":
             steps.step.contrast = Constants()
         progress = train(
@@ -290,8 +291,8 @@ class InBatch:
 
 
 @dataclass(frozen=True)
-class InBatchTerm:
-    """The contract of `Term`: a method's own loss on each worker."""
+class TermOfWorkers:
+    """The contract of `Term`: a method's own loss, which on each worker reads its own part of the batch."""
 
     method: Method
     tau: float

@@ -21,6 +21,7 @@ from rails_ray.config.dual_encoder import (
     Encoder,
     UniformNegatives,
 )
+from rails_ray.config.storing import PqItems
 from rails_ray.cutoffs.distributions import BetaDistribution, ExpDistribution
 from rails_ray.cutoffs.offers import Offers
 from rails_ray.data.dataset import DataSet
@@ -44,6 +45,7 @@ from rails_ray.evaluation.ranking import encode_items
 from rails_ray.evaluation.report import Report, validate, validation_mrr
 from rails_ray.models import Model
 from rails_ray.models.dual_encoder import DualEncoder
+from rails_ray.quantizers.pq import check_sample
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.similarities.states import AnyItems
@@ -94,6 +96,9 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
 
     def completed(self, read: DataSet) -> RunConfig:
         """The config with what the data set or a frozen model decides: items, and the widths of vectors."""
+        if self.own.trained_quantizer is not None:
+            assert isinstance(self.own.items, PqItems)
+            check_sample(len(read.item_ids), self.own.items.num_codewords)
         config, encoder = self.with_items(read.item_ids), self.own.encoder
         if isinstance(encoder, VectorsConfig):
             return self._of_vectors(encoder, read)

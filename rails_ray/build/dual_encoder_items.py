@@ -78,8 +78,8 @@ class DualEncoderItems(ABC):
         return Fit(store=store, files=lambda: {quantizers.NAME: asked.storage.read(path)})
 
     def fitted_quantizer(self, root: str, run: Run, source: ItemSource, files: Sequence[FileRows]) -> bytes:
-        """The file of the quantizer that a run has trained, or of one that is fitted to a sample of the items, as the
-        model of the run has them."""
+        """The file of a quantizer: the run's trained one, or one fitted to a sample of the items that the run's model
+        encodes."""
         assert isinstance(self.own.items, PqItems)
         weights = dict(runs.weights(Storage(root), run))
         encode = ByModel(self.trained_model(weights.items()))
@@ -107,8 +107,17 @@ class DualEncoderItems(ABC):
         return read_back(read_quantizer(storage, run, self.own, items), items)
 
     def stored_as(self, **fields: Any) -> RunConfig:
-        items, dtype = fields.pop("items", self.own.items), fields.pop("dtype", None)
-        items = items if dtype is None else replace(items, dtype=dtype)
+        items = fields.pop("items", self.own.items)
+        if "codes" in fields:
+            items = self._as_codes(*fields.pop("codes"))
+        for option, name in (("keep_vectors", "has_vectors"), ("code_lists", "nlist")):
+            if option in fields:
+                value = fields.pop(option)
+                if not isinstance(items, PqItems):
+                    raise ValueError(f"{option} must stand beside codes, got none: ask for codes, such as 8x256")
+                items = replace(items, **{name: value})
+        if "dtype" in fields:
+            items = replace(items, dtype=fields.pop("dtype"))
         made = self.config.with_family(items=items, **fields)
         if "index_of" in fields and fields.get("index", self.own.index) == FlatConfig():
             raise ValueError(
@@ -116,6 +125,15 @@ class DualEncoderItems(ABC):
                 "another index, or leave it out"
             )
         return made
+
+    def _as_codes(self, num_subspaces: int, num_codewords: int) -> PqItems:
+        """Codes by OPQ, in place of how the run stores its items."""
+        if self.own.trained_quantizer is not None:
+            raise ValueError(
+                f"codes must be left out for run {self.config.name}, whose own codebooks are trained, got "
+                f"{num_subspaces}x{num_codewords}"
+            )
+        return PqItems(num_subspaces=num_subspaces, num_codewords=num_codewords, dtype=self.own.items.dtype)
 
     @property
     def storing(self) -> str:

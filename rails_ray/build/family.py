@@ -199,13 +199,15 @@ class Family(ABC):
         return ByModel(model)(data.item_ids, data.item_inputs)
 
     def stored_as(self, **fields: Any) -> RunConfig:
-        """The config of a version that stores its items otherwise than the run says: by `dtype`, `index`, `index_of`.
+        """The config of a version that stores its items otherwise than the run says: by `items` or `codes`,
+        `keep_vectors`, `code_lists`, `dtype`, `index`, `index_of`.
 
         Raises:
             ValueError: if its items cannot be stored so.
         """
         if fields:
-            raise ValueError(f"{next(iter(fields))} must be left out for run {self.config.name}, got one")
+            name, value = next(iter(fields.items()))
+            raise ValueError(f"{name} must be left out for run {self.config.name}, which has no choice, got {value}")
         return self.config
 
     @property

@@ -1,8 +1,8 @@
 """Config -> objects of items that are stored as codes: their quantizer, and what encodes and searches them; a part of
 `build`.
 
-The quantizer is fitted to a sample of the corpus when its encoding first begins, and stored beside the version, from
-which it is read when the version is searched.
+The quantizer is fitted to a sample of the corpus when encoding first begins, stored with the version, and read when
+that is searched.
 """
 
 from collections.abc import Sequence
@@ -21,22 +21,23 @@ from rails_ray.quantizers.measured import measured
 from rails_ray.quantizers.opq import OpqConfig, fit_opq
 from rails_ray.quantizers.pq import check_sample, fit_pq
 from rails_ray.quantizers.product import ProductQuantizer, pack, residual_norms, unpack
-from rails_ray.quantizers.read_back import shortened
+from rails_ray.quantizers.read_back import decoded
 from rails_ray.similarities.states import ItemState, QuantizedItems
 from rails_ray.storage import quantizers
 from rails_ray.storage.tables import FileRows
 
-SAMPLE_ITEMS = 2**16  # that a quantizer is fitted to: 256 for each of 256 codewords, as FAISS takes at most
+SAMPLE_ITEMS = 2**16  # FAISS's k-means takes at most 256 points for each of 256 codewords
 SAMPLE_BLOCKS = 64  # of consecutive items that the sample is made of, as neighbours may be alike
 
 
 def check(config: PqItems, num_items: int) -> None:
-    """Check before any work that a quantizer can be fitted to so many items.
+    """Check before any work that so many items suffice to fit a quantizer, unless a run has trained one, and lists.
 
     Raises:
         ValueError: if there are fewer than codewords, or than lists.
     """
-    check_sample(num_items, config.num_codewords)
+    if not isinstance(config.quantizer, TrainedConfig):
+        check_sample(num_items, config.num_codewords)
     check_nlist(config.nlist, num_items)
 
 
@@ -121,9 +122,8 @@ class Coded:
 
 
 def read_back(items: QuantizedItems, quantizer: ProductQuantizer) -> ItemState:
-    """Items as a similarity scores them: their vectors, or else what their codes stand for."""
+    """Items as a similarity scores them: by their vectors if they are kept, or else decoded."""
     if items.components is not None:
         return ItemState(items.components, items.gate, items.average)
     codes = unpack(items.codes, quantizer.num_subspaces) if quantizer.is_packed else items.codes
-    components = shortened(quantizer.decode(codes).unflatten(1, (items.num_components, -1)))
-    return ItemState(components, items.gate, components.mean(dim=1))
+    return decoded(quantizer, codes, items.num_components, items.gate)

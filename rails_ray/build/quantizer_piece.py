@@ -1,6 +1,6 @@
 """The pieces of a run that trains codebooks: an encoder, then codebooks for its items; a part of `build`.
 
-Codebooks begin as what is fitted to the items. Then they are trained over encoded queries and items, or together with
+Codebooks are first fitted to the items. Then they are trained over encoded queries and items, or together with
 the encoder. Queries are compared with the items of the other pairs of a batch, of one worker or of all.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from rails_ray.build import quantized
 from rails_ray.collectives.first import from_first
 from rails_ray.collectives.mean import mean_over_workers
-from rails_ray.config import RunConfig
+from rails_ray.config import FamilyConfig, RunConfig, from_json
 from rails_ray.config.dual_encoder import DualEncoderConfig
 from rails_ray.config.storing import PqItems, TrainedConfig
 from rails_ray.data.batch import FeatureRows
@@ -30,7 +30,7 @@ from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.quantizers.learned import LearnedQuantizer
 from rails_ray.quantizers.measured import measured
 from rails_ray.quantizers.product import ProductQuantizer
-from rails_ray.quantizers.read_back import shortened
+from rails_ray.quantizers.read_back import decoded
 from rails_ray.similarities.states import ItemState, concatenate, to
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
@@ -45,8 +45,9 @@ from rails_ray.training.quantizing import MethodTerm, Quantizing
 from rails_ray.training.step import TrainingStep
 from rails_ray.training.terms import Term
 
+ENCODES = ("encoder", "components", "temperature", "similarity")  # fields that decide what a model encodes
 ENCODER, QUANTIZER = "encoder", "quantizer"  # the pieces of a run that trains codebooks
-MOST_MEASURED = 2**16  # items whose reconstruction a report tells
+MOST_MEASURED = 2**16  # most items that a report measures the loss on
 
 
 @runtime_checkable
@@ -95,6 +96,7 @@ class EarlierEncoder:
 
     def prepare(self, given: Given) -> Prepared:
         earlier = runs.read(given.storage, self.encoder_of)
+        self._check(from_json(earlier.config).family)
         model = self.family.trained_model(runs.weights(given.storage, earlier))
         features = model.item_features(given.read.item_inputs)
 
@@ -102,6 +104,22 @@ class EarlierEncoder:
             return self.family.report(model, partial(_encoded, model, features), given.read).to_dict()
 
         return Prepared(module=model, report=report, steps=None)
+
+    def _check(self, earlier: FamilyConfig) -> None:
+        """
+        Raises:
+            ValueError: if the earlier run encodes in another way than this one.
+        """
+        if not isinstance(earlier, DualEncoderConfig):
+            raise ValueError(
+                f"encoder_of must name a run of a {self.family.own.kind}, got {self.encoder_of!r} of a {earlier.kind}"
+            )
+        for name in ENCODES:
+            had, own = getattr(earlier, name), getattr(self.family.own, name)
+            if had != own:
+                raise ValueError(
+                    f"encoder_of must name a run whose {name} is {own}, got {self.encoder_of!r} with {had}"
+                )
 
 
 @dataclass(frozen=True)
@@ -151,7 +169,7 @@ class QuantizerPiece:
             encode_size=family.own.encode_size if is_joint else 0,
             precision=PRECISIONS[how.training.precision],
         )
-        found = Found(model, features, quantizing, None if is_joint else begun_with)
+        found = DecodedItems(model, features, quantizing, None if is_joint else begun_with)
 
         def mrr() -> float:
             return mean_reciprocal_rank(rank_all(model, found.read_back(), given.read.queries["valid"], 1).best_rank)
@@ -169,7 +187,7 @@ class QuantizerPiece:
         )
 
     def start(self, items: ItemState, given: Given) -> ProductQuantizer:
-        """What is fitted to the items, by one worker; any codebooks of these sizes where a checkpoint has others."""
+        """Codebooks fitted by the first worker; zeros of the right sizes if a checkpoint replaces them."""
         if given.checkpoint is not None:
             return _of_zeros(self.family.own, items.num_components, items.width)
         config = self.family.own.items
@@ -206,7 +224,7 @@ class QuantizerPiece:
 
 
 @dataclass(frozen=True)
-class Found:
+class DecodedItems:
     """Items with their codes of now, wherever training has put model and codebooks.
 
     frozen: the items as they stay; None if the model is trained.
@@ -229,7 +247,7 @@ class Found:
         return _encoded(self.model, self.features) if self.frozen is None else to(self.frozen, device)
 
     def read_back(self) -> ItemState:
-        """Items as their codes stand for them."""
+        """The items, decoded by the codebooks of now, on the device where training put them."""
         return read_back(self.quantizer, self.items())
 
     def measured(self) -> dict[str, Any]:
@@ -240,10 +258,9 @@ class Found:
 
 
 def read_back(quantizer: ProductQuantizer, items: ItemState) -> ItemState:
-    """Items as their codes stand for them."""
-    back = quantizer.decode(quantizer.encode(items.components.flatten(start_dim=1)))
-    components = shortened(back.unflatten(1, (items.num_components, -1)))
-    return ItemState(components, items.gate, components.mean(dim=1))
+    """Items as they are after encoding and decoding."""
+    codes = quantizer.encode(items.components.flatten(start_dim=1))
+    return decoded(quantizer, codes, items.num_components, items.gate)
 
 
 def of_encoder(weights: Iterable[tuple[str, bytes]]) -> tuple[bytes, str]:
@@ -257,7 +274,7 @@ def of_encoder(weights: Iterable[tuple[str, bytes]]) -> tuple[bytes, str]:
 
 
 def trained_quantizer(own: DualEncoderConfig, weights: bytes, num_components: int, width: int) -> ProductQuantizer:
-    """The quantizer that the piece of a run has left.
+    """The quantizer that a run has trained.
 
     Args:
         num_components: P_X.

@@ -37,10 +37,10 @@ class Encode(Stored):
         use_gpu: Give each worker a GPU. If left out: yes, if the cluster has enough GPUs when encoding begins (an
             autoscaling cluster may not have them yet).
         part_items: Most items in a part; a crash loses at most one part of each worker.
-        codes: Store items' components as codes, 8x256 for 8 parts with 256 codewords each, 8 bytes a component. Up to
-            16 codewords take half a byte.
+        codes: Store components as codes: 8x256 cuts each into 8 parts with 256 codewords, which takes 8 bytes. With 16
+            codewords or fewer a part takes half a byte. If left out: as the run says.
         keep_vectors: Keep the components beside their codes, which then only choose candidates.
-        code_lists: Lists that codes are put in, for the method ivf_lookup. If left out: none.
+        code_lists: Lists that codes are put in, for the method ivf_lookup. If left out: as the run says, or none.
         dtype: Type of the numbers of items' vectors. If left out: the run's.
         index: What finds candidates: flat (a scan), ivf (lists) or hnsw (a graph), built by FAISS. If left out: the
             run's.
@@ -110,8 +110,8 @@ class Encode(Stored):
         made = f", {len(encoded.indexes)} indexes" if encoded.indexes else ""
         out.print(f"version {encoded.version}: {encoded.num_items} items in {len(encoded.shard_items)} shards{made}")
         if quantizers.NAME in {entry.path for entry in encoded.files}:
-            stored = quantizers.facts(Storage(self.storage).read(f"versions/{encoded.version}/{quantizers.NAME}"))
-            out.print(rendering.of_codes(stored))
+            facts = quantizers.facts(Storage(self.storage).read(f"versions/{encoded.version}/{quantizers.NAME}"))
+            out.print(rendering.of_codes(facts))
         say_next(f"rails-ray publish --version {encoded.version}", self.storage)
         return {"version": encoded.version, "num_items": encoded.num_items, "shard_items": encoded.shard_items}
 
@@ -151,25 +151,25 @@ class Encode(Stored):
                 given[field_name] = value
         made: dict[str, Any] = {"flat": FlatConfig, "ivf": IvfConfig, "hnsw": HnswConfig}
         index = None if self.index is None else made[self.index](**given)
-        asked = {"items": self.as_codes(), "dtype": self.dtype, "index": index, "index_of": self.index_of}
+        asked = {
+            "codes": self.sizes(),
+            "keep_vectors": self.keep_vectors or None,
+            "code_lists": self.code_lists,
+            "dtype": self.dtype,
+            "index": index,
+            "index_of": self.index_of,
+        }
         return {name: value for name, value in asked.items() if value is not None}
 
-    def as_codes(self) -> Any:
-        """How to store items as codes; None if they are not to be."""
-        from rails_ray.config.storing import PqItems
+    def sizes(self) -> tuple[int, int] | None:
+        """Parts of a code and codewords of each; None to store items as the run does."""
+        from rails_ray.quantizers.product import check_sizes
 
         if self.codes is None:
-            for name, value in (("--keep-vectors", self.keep_vectors), ("--code-lists", self.code_lists)):
-                if value:
-                    raise ValueError(f"{name} must stand beside --codes, got none: add --codes 8x256, or leave it out")
             return None
         sizes = re.fullmatch(r"(\d+)x(\d+)", self.codes)
         if sizes is None:
             raise ValueError(f"--codes must be PARTSxCODEWORDS, as 8x256, got {self.codes!r}")
-        num_subspaces, num_codewords = map(int, sizes.groups())
-        return PqItems(
-            num_subspaces=num_subspaces,
-            num_codewords=num_codewords,
-            has_vectors=self.keep_vectors,
-            nlist=self.code_lists or 0,
-        )
+        num_subspaces, num_codewords = int(sizes[1]), int(sizes[2])
+        check_sizes(num_subspaces, num_subspaces, num_codewords)
+        return num_subspaces, num_codewords

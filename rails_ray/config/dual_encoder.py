@@ -177,7 +177,7 @@ class DualEncoderConfig:
 
     @property
     def _knows_width(self) -> bool:
-        """Whether the width of a component is what the config says, and not yet what vectors bring."""
+        """Whether the config knows a component's width before any vectors are read."""
         if self.components.items == "projected":
             return True
         return bool(self.encoder.item_shape if isinstance(self.encoder, VectorsConfig) else self.encoder.width)
@@ -189,6 +189,11 @@ class DualEncoderConfig:
         if self.loss.kind == "none" and quantizer.when == "jointly":
             raise ValueError(
                 "items.quantizer.when must be after for loss.kind none, got jointly: nothing of the encoder is trained"
+            )
+        if self.terms.glas_weight and quantizer.when == "jointly":
+            raise ValueError(
+                f"items.quantizer.when must be after for terms.glas_weight {self.terms.glas_weight}, got jointly: "
+                "pairs that train codebooks have no co-occurrence"
             )
 
     def _check_histories(self) -> None:

@@ -63,7 +63,7 @@ Quantizer = PqConfig | OpqConfig | TrainedConfig
 
 @dataclass(frozen=True, kw_only=True)
 class PqItems:
-    """Every item keeps its components as codes: of each component, num_subspaces numbers below num_codewords.
+    """Components are stored as codes: num_subspaces numbers below num_codewords for each component.
 
     Args:
         num_subspaces: M, parts that a component is cut into; it must divide the component's width.

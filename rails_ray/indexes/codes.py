@@ -14,9 +14,11 @@ An item of several vectors has the codes of each of them. A search by their mean
 
 Source: Jegou et al., Product Quantization, Sections 3 and 4; MoPQ, Figure 1.
 
-Axes: B queries, X items, d width of a vector, V vectors of an item, D = V d, M subspaces of D, L codewords.
+Axes: B queries, X items, d width of a vector, V vectors of an item, D = V d, M subspaces of D, L codewords, l lists,
+N items of a sample.
 """
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -37,12 +39,13 @@ UNIT = 2.0**-24  # relative error of one rounded operation in float32
 
 
 class CodeIndex:
-    """The contract of `VectorIndex`, by codes of which every one is scored.
+    """The contract of `VectorIndex`, by scoring every code.
 
     Args:
         codes: one codeword a byte.
         num_vectors: V; queries [B, d] ask for their mean.
-        error: the largest |x - x~| of the mean; 0 if what codes stand for is what is searched for.
+        error: the largest distance of an item's mean vector to its decoded mean; 0 if decoded vectors are what is
+            searched.
     """
 
     def __init__(
@@ -61,11 +64,11 @@ class CodeIndex:
 
     def search(self, queries: Float[Tensor, "B d"], wanted: Wanted, probing: Probing | None = None) -> Found:
         """The contract of `VectorIndex`; every code is looked at."""
-        found = self.index.search(self.quantizer.lookup_table(shared(queries, self.num_vectors)), wanted)
+        found = self.index.search(self.quantizer.lookup_table(for_mean(queries, self.num_vectors)), wanted)
         return found if self.is_exact else with_error(found, queries, wanted, self.error, len(self.index.codes))
 
 
-class SharedIndex:
+class MeanIndex:
     """The contract of `VectorIndex`, by an index of D numbers that is asked for the mean of V vectors.
 
     Args:
@@ -87,16 +90,16 @@ class SharedIndex:
 
     def search(self, queries: Float[Tensor, "B d"], wanted: Wanted, probing: Probing | None = None) -> Found:
         """The contract of `VectorIndex`."""
-        return self.index.search(turned(shared(queries, self.num_vectors), self.rotation), wanted, probing)
+        return self.index.search(turned(for_mean(queries, self.num_vectors), self.rotation), wanted, probing)
 
 
-def shared(queries: Float[Tensor, "B d"], num_vectors: int) -> Float[Tensor, "B D"]:
-    """Queries whose inner product with V vectors, one after the other, is that of `queries` with their mean."""
+def for_mean(queries: Float[Tensor, "B d"], num_vectors: int) -> Float[Tensor, "B D"]:
+    """Queries whose inner product with V concatenated vectors equals the inner product of `queries` with their mean."""
     return queries if num_vectors == 1 else queries.repeat(1, num_vectors) / num_vectors
 
 
 def with_error(found: Found, queries: Float[Tensor, "B d"], wanted: Wanted, error: float, num_items: int) -> Found:
-    """`found` of scores that are off by at most |q| error, with what an item that was passed over scores at most."""
+    """`found`, whose scores are off by at most |q| error, with the highest score that a missing item can have."""
     last = found.scores.masked_fill(found.scores == -torch.inf, torch.inf)
     last = torch.cat([last, torch.full_like(found.bound, torch.inf)[:, None]], dim=1).amin(dim=1)
     if wanted.threshold is not None:
@@ -114,7 +117,7 @@ def in_lists(
     centroids: Float[Tensor, "l d"],
     num_vectors: int = 1,
     error: float = 0.0,
-) -> SharedIndex:
+) -> MeanIndex:
     """The index of codes in lists, FAISS's IndexIVFPQ of the vectors themselves (not of residuals), so that a code
     means the same in each list.
 
@@ -126,8 +129,11 @@ def in_lists(
         UnsupportedError: without FAISS.
     """
     faiss, nlist = faiss_library(), len(centroids)
-    if len(lists) and not 0 <= int(lists.min()) <= int(lists.max()) < nlist:
-        raise ValueError(f"lists must be at least 0 and below the {nlist} centroids, got {int(lists.max())}")
+    least, largest = (int(end) for end in lists.aminmax()) if len(lists) else (0, 0)
+    if not 0 <= least <= largest < nlist:
+        raise ValueError(
+            f"lists must be at least 0 and below the {nlist} centroids, got {least if least < 0 else largest}"
+        )
     coarse = faiss.IndexFlatIP(quantizer.width)
     coarse.add(as_float32(turned(centroids.repeat(1, num_vectors), quantizer.rotation)))
     flat = to_faiss(replace(quantizer, rotation=None))
@@ -140,7 +146,8 @@ def in_lists(
     index.pq = flat.pq
     index.is_trained = True
     _fill(faiss, index, (pack(codes) if flat.pq.nbits == 4 else codes).numpy(force=True), lists.numpy(force=True))
-    return SharedIndex(FaissIndex(index, error), num_vectors, quantizer.rotation, error)
+    longer = math.sqrt(num_vectors)  # FAISS is asked for the mean of V vectors by a query of length |q| / sqrt(V)
+    return MeanIndex(FaissIndex(index, error * longer), num_vectors, quantizer.rotation, error)
 
 
 def _fill(faiss: Any, index: Any, codes: np.ndarray, lists: np.ndarray) -> None:

@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from rails_ray.faiss_library import as_float32, faiss_library
-from rails_ray.indexes.codes import UNIT, shared, with_error
+from rails_ray.indexes.codes import UNIT, for_mean, with_error
 from rails_ray.indexes.lookup import LookupIndex
 from rails_ray.indexes.probing import Probing
 from rails_ray.kernels import lookup_scan
@@ -31,7 +31,7 @@ from rails_ray.quantizers.product import ProductQuantizer
 from rails_ray.top_k import select
 from rails_ray.wanted import Found, Wanted
 
-MOST_SUBSPACES = 256  # whose bytes a sum of 16 bits holds
+MOST_SUBSPACES = 256  # FAISS adds bytes in 16 bits: 256 * 255 < 2^16
 LONGEST_LIST = 2**13  # items to be scored again; more are looked up all at once
 
 
@@ -41,10 +41,11 @@ class FastCodeIndex:
     Args:
         codes: one codeword a byte, on the CPU.
         num_vectors: V; queries [B, d] ask for their mean.
-        error: the largest |x - x~| of the mean; 0 if what codes stand for is what is searched for.
+        error: the largest distance of an item's mean vector to its decoded mean; 0 if decoded vectors are what is
+            searched.
 
     Raises:
-        ValueError: if codes are none of the quantizer.
+        ValueError: if codes do not fit the quantizer.
         UnsupportedError: without FAISS.
     """
 
@@ -71,7 +72,7 @@ class FastCodeIndex:
         wanted.check_queries(len(queries))
         num_left = wanted.num_left(len(queries), len(self.codes))
         num = wanted.k + len(self.codes) - int(num_left.min()) if len(queries) else 0
-        asked = shared(queries, self.num_vectors)
+        asked = for_mean(queries, self.num_vectors)
         tables = self.quantizer.lookup_table(asked)
         if wanted.threshold is not None or not 0 < num < min(len(self.codes), LONGEST_LIST):
             return self._looked_up(tables, queries, wanted)
@@ -101,7 +102,7 @@ class FastCodeIndex:
         return with_error(found, queries, wanted, self.error, len(self.codes))
 
     def _is_hidden(self, rows: Int[Tensor, "B N"], mask: Mask) -> Bool[Tensor, "B N"]:
-        """Which of each query's rows no answer may hold."""
+        """Which of each query's rows the mask hides."""
         hidden = mask.hidden_rows(len(rows), len(self.codes))
         parts = zip(rows.numpy(), hidden.starts.tolist(), hidden.ends.tolist(), strict=True)
         return torch.from_numpy(np.stack([np.isin(own, hidden.rows[start:end]) for own, start, end in parts]))
@@ -111,5 +112,7 @@ def rounding(tables: Float[Tensor, "B M L"]) -> Float[Tensor, " B"]:
     """How far a sum of rounded entries may be from the sum."""
     num_subspaces = tables.shape[1]
     span = (tables.amax(dim=2) - tables.amin(dim=2)).amax(dim=1)
-    largest = tables.abs().amax(dim=2).sum(dim=1)  # float32 adds M of them, in FAISS and here
+    largest = tables.abs().amax(dim=2).sum(dim=1)
+    # FAISS and this module each add M entries in float32, and scale, shift and round in at most 8 operations; each
+    # errs by at most 2 UNIT of `largest`.
     return num_subspaces * span / 510 + 4 * (num_subspaces + 8) * UNIT * largest

@@ -1,11 +1,11 @@
-"""What the methods that train codebooks minimise beside, or in place of, a softmax over scores.
+"""Losses of the methods that train codebooks, beside or in place of a softmax over scores.
 
-    reconstruction     |x - x~|^2                                                             DQN, DPQ
-    distortion         mean over items of <q, x - x~>^2                                       DVSQ, Equation 5
-    disagreement       |soft(x) - hard(x)|^2                                                  SPQ
-    evenness           sum_m sum_l (mean_x P_m(l|x))^2 - mean_x sum_m sum_l P_m(l|x)^2        SPQ, Gini terms
-    likelihood         - sum_m log P_m(code_m(x) | x)                                         MoPQ, Equation 2, left
-    distillation       - sum_x softmax(teacher(q, x)) log softmax(student(q, x))              Distill-VQ
+    reconstruction           |x - x~|^2                                                            DQN, DPQ
+    distortion               mean over items of <q, x - x~>^2                                      DVSQ, Equation 5
+    disagreement             |soft(x) - hard(x)|^2                                                 SPQ
+    evenness                 sum_m sum_l (mean_x P_m(l|x))^2 - mean_x sum_m sum_l P_m(l|x)^2       SPQ, Gini terms
+    negative_log_likelihood  - sum_m log P_m(code_m(x) | x)                                        MoPQ, Equation 2
+    distillation             - sum_x softmax(teacher(q, x)) log softmax(student(q, x))             Distill-VQ
 
 Source: Cao et al., Deep Quantization Network (2016); Cao et al., Deep Visual-Semantic Quantization (2017); Klein and
 Wolf, End-to-End Supervised Product Quantization (2019); Chen et al., Differentiable Product Quantization (2020); MoPQ,
@@ -37,17 +37,19 @@ def mean_product(query: Float[Tensor, "B P_Q d"], items: Float[Tensor, "X P_X d"
 
 
 def disagreement(soft: Float[Tensor, "X D"], hard: Float[Tensor, "X D"]) -> Float[Tensor, " X"]:
-    """The squared distance of the mean codeword to the chosen one, of each item."""
+    """For each item, the squared distance between its mean codeword and its chosen one."""
     return (soft - hard).square().sum(dim=1)
 
 
 def evenness(log_probabilities: Float[Tensor, "X M L"]) -> Float[Tensor, ""]:
-    """Low where every codeword is as probable as the others over all items, and one is certain for each item."""
+    """Low if items share codewords evenly and each is sure of its own."""
     probabilities = log_probabilities.exp()
     return probabilities.mean(dim=0).square().sum() - probabilities.square().sum(dim=(1, 2)).mean()
 
 
-def likelihood(log_probabilities: Float[Tensor, "X M L"], codes: Int[Tensor, "X M"]) -> Float[Tensor, " X"]:
+def negative_log_likelihood(
+    log_probabilities: Float[Tensor, "X M L"], codes: Int[Tensor, "X M"]
+) -> Float[Tensor, " X"]:
     """- log of the probability of each item's code, in nats."""
     return -log_probabilities.gather(2, codes.unsqueeze(2)).sum(dim=(1, 2))
 

@@ -98,8 +98,9 @@ def encode(
         use_gpu: one GPU per task; by default if the cluster has enough of them.
         data: data whose items to encode, such as newer data; by default the data in the run's config. Without a folder,
             its tables take the place of the run's.
-        stored: how to store items, where it differs from the run's config: `dtype` of vectors, `index` and `index_of`,
-            as in `DualEncoderConfig`.
+        stored: how to store items, where it differs from the run's config: `items`, `index` and `index_of` as in
+            `DualEncoderConfig`; `dtype` of vectors; `codes`, (parts, codewords) fitted by OPQ; and for codes
+            `keep_vectors` and `code_lists`.
         new_codes: how to choose buckets for items without SOLAR codes: the least loaded of a few hashed buckets, or the
             buckets `predicted` for the item's text, so that queries find it before the next training.
         min_chunks: fewest trained chunks of SOLAR to accept; by default all.

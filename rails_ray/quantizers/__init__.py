@@ -3,7 +3,7 @@
 | member         | an item's code                                                     | paper                |
 | -------------- | ------------------------------------------------------------------ | -------------------- |
 | `random_codes` | K buckets, one in each chunk, drawn at random and never learned    | SOLAR                |
-| `product`      | M codewords, one for each part of its vector, by whichever method: |                      |
+| `product`      | M codewords, one for each part of its vector, chosen by one of:    |                      |
 | - `pq`         | codebooks by k-means                                               | Jegou et al., 2011   |
 | - `opq`        | a rotation first                                                   | Ge et al., 2013      |
 | - `dqn`        | trained: near the vectors                                          | Cao et al., 2016     |
@@ -14,6 +14,6 @@
 | - `distill_vq` | trained: codes rank items as vectors do                            | Xiao et al., 2022    |
 | - `jpq`        | trained: codes stay, codewords move                                | Zhan et al., 2021    |
 
-The trained ones are `learned.Method`s. `read_back` are items of codes as a search goes through them, `in_faiss` is the
-way to FAISS and back. `item_codes` holds the codes of known items by their ids, whoever chose them.
+The configs of the trained ones are `learned.Method`s. `read_back` decodes items for a search, `in_faiss` converts to
+FAISS's indexes and back. `item_codes` holds the codes of known items by their ids, whoever chose them.
 """

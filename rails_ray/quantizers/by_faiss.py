@@ -1,4 +1,4 @@
-"""What FAISS compresses vectors by, by its name: what a user would take today, at equal bytes.
+"""Quantizers that FAISS makes by name: what a user would take today, at equal bytes.
 
     num_bytes = sa_code_size()
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rails_ray.faiss_library import as_float32, faiss_library, finite
 
-AT_128 = {
+NAMES_BY_BYTES = {
     8: ("PQ8", "OPQ8,PQ8", "PQ16x4fs", "RQ8x8", "LSQ8x8", "PRQ4x2x8", "PCAR16,SQ4"),
     16: ("OPQ16,PQ16", "PQ32x4fs", "LSQ16x8", "PCAR32,SQ4", "PCAR64,RaBitQ"),
     24: ("RaBitQ",),
@@ -29,7 +29,7 @@ AT_128 = {
 
 @dataclass(frozen=True)
 class FaissQuantizer:
-    """The contract of `ProductQuantizer`, as far as codes need not be a product's.
+    """Encodes, decodes and searches as a `ProductQuantizer` does, but its codes need not be a product's.
 
     index: of FAISS, trained and empty, by inner product.
     """
@@ -38,7 +38,7 @@ class FaissQuantizer:
 
     @property
     def num_bytes(self) -> int:
-        """Of an item."""
+        """Bytes of an item's code."""
         size: int = self.index.sa_code_size()
         return size
 
@@ -52,7 +52,7 @@ class FaissQuantizer:
         return codes
 
     def decode(self, codes: UInt8[Tensor, "X _"]) -> Float[Tensor, "X d"]:
-        """What codes stand for, as far as they do without a query."""
+        """The vectors that codes stand for; an estimate of an inner product may use the query too."""
         vectors: Tensor = torch.from_numpy(self.index.sa_decode(np.ascontiguousarray(codes.numpy())))
         return vectors
 
@@ -70,7 +70,7 @@ def fit_by_faiss(name: str, vectors: Float[Tensor, "N d"]) -> FaissQuantizer:
     """A quantizer that FAISS trains.
 
     Args:
-        name: as FAISS's index_factory takes it; AT_128 has some.
+        name: as FAISS's index_factory takes it; NAMES_BY_BYTES has some.
 
     Raises:
         ValueError: if vectors are not finite, or FAISS knows no such index for their width.

@@ -1,4 +1,4 @@
-"""Distill-VQ: codes shall rank items as the vectors do.
+"""Distill-VQ: codes learn to rank items as the vectors do.
 
     L = weight cross-entropy(softmax(<q, x> / tau), softmax(<q, x~> / tau))
 

@@ -1,11 +1,12 @@
 """Differentiable product quantization: keys choose, values are read back.
 
-    code_m(x) = argmax_l <y_m, k_ml> + b_ml,    L = softmax(<q, x~>) + weight |x - x~|^2
+    code_m(x) = argmax_l <y_m, k_ml> + b_ml,    L = - log softmax_x(<q, x~> / tau) + weight |x - x~|^2
 
 with x~ straight-through.
 
 Source: Chen et al., Differentiable Product Quantization for End-to-End Embedding Compression (2020), DPQ-SX.
-Differs from the source: keys begin as the selectors of nearest codewords, with their biases, rather than at random.
+Differs from the source: keys begin as the selectors of nearest codewords, with their biases, rather than at random; the
+term of the reconstruction is MoPQ's, Section 4.1.
 
 Axes: B queries, X items, D numbers of an item.
 """

@@ -1,6 +1,6 @@
-"""Deep quantization network: queries match the vectors, and codebooks stay close to these.
+"""Deep quantization network: queries match the vectors, and codewords stay near them.
 
-    L = softmax(<q, x>) + weight |x - x~|^2
+    L = - log softmax_x(<q, x> / tau) + weight |x - x~|^2
 
 Source: Cao et al., Deep Quantization Network for Efficient Image Retrieval (2016), as MoPQ, Section 4.1 has it.
 Differs from the source: a softmax over items in place of pairs with cosines of 1 and -1, as in MoPQ's comparison.

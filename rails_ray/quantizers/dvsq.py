@@ -1,6 +1,6 @@
-"""Deep visual-semantic quantization: codes shall not move the inner products that queries ask for.
+"""Deep visual-semantic quantization: codes change the inner products with queries as little as possible.
 
-    L = softmax(<q, x>) + weight mean_x <q, x - x~>^2
+    L = - log softmax_x(<q, x> / tau) + weight mean_x <q, x - x~>^2
 
 Source: Cao et al., Deep Visual-Semantic Quantization for Efficient Image Retrieval (2017), Equation 5.
 Differs from the source: inner products with the batch's queries in place of those with embeddings of labels, and a

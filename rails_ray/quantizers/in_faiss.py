@@ -1,32 +1,29 @@
 """Quantizers as FAISS has them: an index of codes by inner products, out and in.
 
-A rotation R is FAISS's LinearTransform A = R; where it turns each of several vectors, A has R along its diagonal.
+A rotation R becomes a LinearTransform with A = R; if an item has several vectors, A is block-diagonal, one R for each.
 """
 
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
 from rails_ray.faiss_library import faiss_library
-from rails_ray.quantizers.product import ProductQuantizer, pack, unpack
-
-ORTHOGONAL = 1e-3  # how far R R^T may be from 1, in any place
+from rails_ray.quantizers.product import ProductQuantizer, check_rotation, pack, unpack
 
 
 def to_faiss(quantizer: ProductQuantizer, codes: UInt8[Tensor, "X M"] | None = None) -> Any:
     """An IndexPQ, behind a LinearTransform if there is a rotation, which scores as `decode` and an inner product do.
 
-    Its codebooks have 16 or 256 codewords: the first is repeated as often as that takes, and no code names a
-    repetition. FAISS itself would encode by l2; `quantizer.encode` selects as it was trained to.
+    FAISS's codebooks have 16 or 256 codewords: ours are filled up with copies of their first, which no code names.
+    FAISS itself would encode by l2; `quantizer.encode` selects as it was trained to.
 
     Args:
         codes: items that it is to hold.
 
     Raises:
-        ValueError: if codes are none of this quantizer.
+        ValueError: if codes do not fit this quantizer.
         UnsupportedError: without FAISS.
     """
     faiss = faiss_library()
@@ -83,7 +80,9 @@ def from_faiss(index: Any) -> tuple[ProductQuantizer, UInt8[Tensor, "X M"]]:
 def _rotation(faiss: Any, transform: Any) -> Tensor:
     if not isinstance(transform, faiss.LinearTransform) or transform.d_in != transform.d_out:
         raise ValueError(f"codes must stand behind a rotation, got a {type(transform).__name__}")
+    if transform.have_bias:
+        raise ValueError("codes must stand behind a rotation, got a map that also shifts")
     matrix = faiss.vector_to_array(transform.A).reshape(transform.d_out, transform.d_in)
-    if transform.have_bias or np.abs(matrix @ matrix.T - np.eye(len(matrix))).max() > ORTHOGONAL:
-        raise ValueError("codes must stand behind a rotation, got a map that changes lengths")
-    return torch.from_numpy(matrix)
+    rotation = torch.from_numpy(matrix)
+    check_rotation(rotation, transform.d_in)
+    return rotation

@@ -1,10 +1,10 @@
 """Joint optimisation of query encoding and product quantization: codes stay, centroids move.
 
-    L = softmax(<q, x~>),    code(x) as fitted before training
+    L = - log softmax_x(<q, x~> / tau),    code(x) as fitted before training
 
 Source: Zhan et al., Jointly Optimizing Query Encoder and Product Quantization to Improve Retrieval Performance (arXiv
 2108.00644).
-Differs from the source: negatives of the batch in place of those that the index of the moment ranks high.
+Differs from the source: negatives come from the batch, not from the current index's best items.
 
 Axes: B queries, X items, D numbers of an item.
 """

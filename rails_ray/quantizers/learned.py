@@ -66,7 +66,11 @@ class Matched(NamedTuple):
 
 @runtime_checkable
 class Method(Protocol):
-    """How codebooks are trained, with the encoder or after it. The config of a method is one."""
+    """How codebooks are trained, with the encoder or after it. The config of a method is one.
+
+    In the equations of the methods, - log softmax_x(. / tau) stands for the run's own loss, such as beta_nce; a run
+    without a loss trains by this softmax, with the temperature of its similarity as tau.
+    """
 
     @property
     def kind(self) -> str: ...
@@ -122,6 +126,7 @@ class LearnedQuantizer(nn.Module):
         self.selection: Selection = selection
         self.tau = tau
         self.is_tied = not (has_own_selectors or has_fixed_codes)
+        self.has_fixed_codes = has_fixed_codes
         self.is_balanced = is_balanced
         self.codebooks = nn.Parameter(start.codebooks.clone())
         self.bilinear: nn.Parameter | None = None
@@ -199,8 +204,8 @@ class LearnedQuantizer(nn.Module):
     def revive(
         self, vectors: Float[Tensor, "X D"], from_first: Callable[[Tensor | None], Tensor | None] = lambda drawn: drawn
     ) -> int:
-        """Put codewords that no item was counted for since the last call in the place of random items' parts. Returns
-        how many.
+        """Move each codeword that no item was counted for since the last call onto a random item's part. Returns how
+        many; codewords of fixed codes stay.
 
         Args:
             vectors: items to draw from; without any, all stays as it is.
@@ -208,11 +213,13 @@ class LearnedQuantizer(nn.Module):
         """
         is_dead: Bool[Tensor, "M L"] = self.num_chosen == 0
         self.num_chosen.zero_()
+        if self.has_fixed_codes:  # elsewhere, a codeword would still be chosen by the items of its old place
+            return 0
         drawn = from_first(self._drawn(vectors) if len(vectors) else None)
         if drawn is None or not is_dead.any():
             return 0
         self.codebooks[is_dead] = drawn[is_dead]
-        if not self.is_tied and self.selectors.requires_grad:
+        if not self.is_tied:
             selectors, biases = selectors_of(self.codebooks, "l2")
             self.selectors[is_dead], self.biases[is_dead] = selectors[is_dead], biases[is_dead]
         return int(is_dead.sum())

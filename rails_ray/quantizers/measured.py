@@ -1,4 +1,4 @@
-"""What a quantizer costs its items, whoever fitted or trained it: |x - x~|^2, and codewords that stand for nothing.
+"""What a quantizer loses: the mean of |x - x~|^2, and codewords that no item has.
 
 Axes: X items, D numbers of a vector, M subspaces.
 """

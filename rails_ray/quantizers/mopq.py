@@ -16,7 +16,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor
 
-from rails_ray.losses.quantization import likelihood, mean_product
+from rails_ray.losses.quantization import mean_product, negative_log_likelihood
 from rails_ray.losses.sampled_softmax import sampled_softmax
 from rails_ray.quantizers.learned import LearnedQuantizer, Matched, Quantized, check_numbers
 from rails_ray.quantizers.product import ProductQuantizer, Selection
@@ -54,7 +54,9 @@ class MopqConfig:
     def loss(self, matched: Matched) -> Float[Tensor, " B"]:
         """The contract of `Method`."""
         assigned, roles = matched.items.assigned, matched.roles
-        loss = self.codeword_weight * likelihood(assigned.log_probabilities, assigned.codes)[roles.positive]
+        loss = (
+            self.codeword_weight * negative_log_likelihood(assigned.log_probabilities, assigned.codes)[roles.positive]
+        )
         if self.dense_weight:
             logits = mean_product(matched.query, matched.vectors) / matched.tau
             loss = loss + self.dense_weight * sampled_softmax(logits, roles.positive, roles.is_hidden)

@@ -22,7 +22,7 @@ from rails_ray.faiss_library import faiss_library, finite, one_thread
 from rails_ray.quantizers.pq import check_sample, fit_pq
 from rails_ray.quantizers.product import ProductQuantizer, check_sizes
 
-NUM_POINTS = 2**16  # that the rotation is fitted to: FAISS's own limit
+NUM_POINTS = 2**16  # most vectors that the rotation is fitted to; FAISS has the same limit
 MOST_BITS = 8
 
 
@@ -75,7 +75,8 @@ def fit_opq(
 def fit_rotation(
     points: Float[Tensor, "N d"], num_subspaces: int, num_codewords: int, *, seed: int, num_rounds: int
 ) -> Float[Tensor, "d d"]:
-    """R, fitted to some of the points. Codebooks that are no power of two are taken for the next smaller one."""
+    """R, fitted to at most NUM_POINTS points. FAISS fits it with a power of two of codewords: the largest that is at
+    most `num_codewords`."""
     faiss = faiss_library()
     generator = torch.Generator().manual_seed(seed)
     some = points[torch.randperm(len(points), generator=generator)[:NUM_POINTS].sort().values]
@@ -84,7 +85,7 @@ def fit_rotation(
     matrix = faiss.OPQMatrix(width, num_subspaces)
     codes = faiss.ProductQuantizer(width, num_subspaces, bits)
     matrix.pq, matrix.niter = codes, num_rounds
-    codes.cp.min_points_per_centroid = 1  # FAISS warns below 39, which a given number of codewords may be
+    codes.cp.min_points_per_centroid = 1  # FAISS warns below 39 points for a codeword
     with one_thread():
         matrix.train(some.contiguous().numpy())
     return torch.from_numpy(faiss.vector_to_array(matrix.A).reshape(width, width).copy())

@@ -14,8 +14,8 @@ Every way to select a codeword is an inner product with a selector s plus a bias
 
 Source: Jegou et al., Product Quantization (asymmetric distance); MoPQ, Section 2.1 and 4.1 (selections); Ge et al.,
 Optimized Product Quantization (rotation).
-Differs from the source: l2 by the expansion. Differences [X, M, L, w] took 22 and 24 times as long in two runs on two
-cores (X = 500, M = 8, L = 256, w = 16).
+Differs from the source: l2 by the expansion. Differences [X, M, L, w] took 25 to 30 times as long (X = 500,
+M = 8, L = 256, w = 16; jobs/benches/LOG.md).
 
 A vector may be several vectors of one width, one after the other, as an item's components are: the rotation then turns
 each of them alike.
@@ -38,6 +38,7 @@ Selection = Literal["l2", "cosine", "inner_product", "bilinear"]
 
 MOST_CODEWORDS = 256  # that a byte can tell apart
 MOST_IN_HALF = 16  # that half a byte can
+ORTHOGONAL = 1e-3  # how far a place of R R^T may be from that of 1: float32, as k-means and SVD leave it
 BLOCK_ITEMS = 2**14  # encoded at once: scores of 256 codewords take 16 MB
 
 
@@ -53,6 +54,17 @@ def check_sizes(width: int, num_subspaces: int, num_codewords: int) -> None:
             f"num_codewords must be at least 2 and at most the {MOST_CODEWORDS} that a byte tells apart, got "
             f"{num_codewords}"
         )
+
+
+def check_rotation(rotation: Float[Tensor, "d d"], width: int) -> None:
+    """
+    Raises:
+        ValueError: if it cannot turn each d of a vector's numbers, or changes lengths.
+    """
+    if rotation.shape[0] != rotation.shape[1] or width % len(rotation):
+        raise ValueError(f"a rotation must be square and divide {width} numbers, got {list(rotation.shape)}")
+    if (rotation @ rotation.T - torch.eye(len(rotation), device=rotation.device)).abs().max() > ORTHOGONAL:
+        raise ValueError("a rotation must keep lengths, got a matrix that changes them")
 
 
 def selectors_of(
@@ -99,6 +111,13 @@ class ProductQuantizer:
             value = getattr(self, name)
             if value is not None and not value.isfinite().all():
                 raise ValueError(f"{name} of a quantizer must be finite, got NaN or infinity")
+        if self.selectors.shape != self.codebooks.shape or self.biases.shape != self.codebooks.shape[:2]:
+            raise ValueError(
+                f"selectors and biases must fit codebooks of {list(self.codebooks.shape)}, got "
+                f"{list(self.selectors.shape)} and {list(self.biases.shape)}"
+            )
+        if self.rotation is not None:
+            check_rotation(self.rotation, self.width)
 
     @staticmethod
     def of(
@@ -191,8 +210,14 @@ class ProductQuantizer:
         """
         if codes.shape[-1] != self.num_subspaces:
             raise ValueError(f"codes must have the {self.num_subspaces} parts of the codebooks, got {codes.shape[-1]}")
-        if codes.numel() and (largest := int(codes.max())) >= self.num_codewords:
-            raise ValueError(f"codes must be below the {self.num_codewords} codewords of a codebook, got {largest}")
+        if not codes.numel():
+            return
+        least, largest = (int(end) for end in codes.aminmax())
+        if least < 0 or largest >= self.num_codewords:
+            raise ValueError(
+                f"codes must be at least 0 and below the {self.num_codewords} codewords of a codebook, got "
+                f"{least if least < 0 else largest}"
+            )
 
     def _offsets(self, device: torch.device) -> Tensor:
         return torch.arange(0, self.num_subspaces * self.num_codewords, self.num_codewords, device=device).int()
@@ -207,8 +232,7 @@ class ProductQuantizer:
 def residual_norms(
     quantizer: ProductQuantizer, vectors: Float[Tensor, "X D"], codes: UInt8[Tensor, "X M"], num_vectors: int = 1
 ) -> Float[Tensor, "X V"]:
-    """|x - x~| of each of the V vectors that an item's D numbers are. A query of length 1 scores an item, by the
-    vector, at most that far from the look-up."""
+    """|x - x~| of each of an item's V vectors. For a query of length 1, score and look-up differ by at most this."""
     error = (vectors - quantizer.decode(codes)).unflatten(1, (num_vectors, -1))
     norms: Tensor = error.norm(dim=2)
     return norms

@@ -1,4 +1,4 @@
-"""Items of codes as a search by components goes through them: read back a block at a time.
+"""Items whose components are codes, decoded a block at a time for a search by components.
 
 Components are read back in the space that the rotation turns to, R x~, where a turned query R f has the same inner
 products with them; so nothing is turned back. What is longer than 1 is shortened to length 1,
@@ -46,7 +46,7 @@ class ReadBack:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of components."""
+        """dtype of the components."""
         return self.quantizer.codebooks.dtype
 
     @property
@@ -75,8 +75,17 @@ def shortened(components: Float[Tensor, "*X P_X d"]) -> Float[Tensor, "*X P_X d"
     return components / longest
 
 
+def decoded(
+    quantizer: ProductQuantizer, codes: UInt8[Tensor, "X M"], num_components: int, gate: Float[Tensor, "X P"] | None
+) -> ItemState:
+    """All items as a similarity scores them, not turned."""
+    components = shortened(quantizer.decode(codes).unflatten(1, (num_components, -1)))
+    return ItemState(components, gate, components.mean(dim=1))
+
+
 def excess(quantizer: ProductQuantizer, codes: UInt8[Tensor, "X M"], num_components: int) -> Float[Tensor, "X P_X"]:
-    """How much longer than 1 what codes stand for is: a look-up is off by at most that, of what is read back."""
+    """By how much each decoded component is longer than 1: a look-up differs from the score of the shortened one by at
+    most this."""
     squares = quantizer.codebooks.square().sum(dim=2)[None]  # as tables of one query
     of_parts = [
         lookup_scan.scores(squares[:, place], codes[:, place].contiguous())[0]

@@ -1,8 +1,8 @@
-"""Supervised product quantization: soft codewords are matched, and drawn to the hard ones.
+"""Supervised product quantization: queries match soft codewords, which are pulled towards the hard ones.
 
-    L = softmax(<q, soft(x)>) + weight |soft(x) - hard(x)|^2 + evenness_weight (Gini of the mean - mean Gini)
+    L = - log softmax_x(<q, soft(x)> / tau) + weight |soft(x) - hard(x)|^2 + evenness_weight (Gini of mean - mean Gini)
 
-What chooses a codeword is trained apart from what it stands for.
+Selectors are trained apart from codewords.
 
 Source: Klein and Wolf, End-to-End Supervised Product Quantization for Image Search and Retrieval (2019).
 Differs from the source: a softmax over items in place of classes, and the squared distance of soft and hard codewords

@@ -18,7 +18,7 @@ from rails_ray.kernels import lookup_scan
 from rails_ray.kernels.lookup_scan import LEAST_BESIDE
 from rails_ray.losses import ScoreLogit
 from rails_ray.masks import Mask
-from rails_ray.quantizers.product import ProductQuantizer, unpack
+from rails_ray.quantizers.product import ProductQuantizer, turned, unpack
 from rails_ray.quantizers.read_back import ReadBack, excess, of_component
 from rails_ray.quantizers.similarity import QuantizedSimilarity
 from rails_ray.retrieval import Retriever
@@ -33,14 +33,14 @@ from rails_ray.wanted import Found, Wanted
 class ByQuantized:
     """Items whose components are codes, beside the vectors or in their place.
 
-    Without vectors, every method searches for what codes stand for, and is as exact in that as it is with vectors. With
-    vectors, `lookup` and `ivf_lookup` choose candidates by codes, which are scored by their vectors.
+    Without vectors, every method searches the decoded components, as exactly as it would search vectors. With vectors,
+    `lookup` and `ivf_lookup` choose candidates by codes, which are scored by their vectors.
 
     Args:
         indexes: indexes of the vectors beside the codes, by name.
 
     Raises:
-        ValueError: if the similarity cannot score such items, or codes are none of the quantizer.
+        ValueError: if the similarity cannot score such items, or codes do not fit the quantizer.
     """
 
     def __init__(
@@ -70,7 +70,8 @@ class ByQuantized:
         self.by_components = ByComponents(similarity.similarity, kept, by_code if items.components is None else indexes)
         self.by_codes = {"lookup": FirstStage(kept, by_code)}
         if items.lists is not None and similarity.centroids is not None:
-            lists = in_lists(quantizer, codes, items.lists, similarity.centroids, num_components, error)
+            centroids = turned(similarity.centroids, self.rotation)  # as the queries that reach it are
+            lists = in_lists(quantizer, codes, items.lists, centroids, num_components, error)
             self.by_codes["ivf_lookup"] = FirstStage(kept, {**by_code, AVERAGE: lists})
         for num in (1, LEAST_BESIDE):  # or the first queries would wait for loops to be compiled
             tables = torch.zeros(num, quantizer.num_subspaces, quantizer.num_codewords, device=codes.device)
@@ -110,7 +111,7 @@ class ByQuantized:
 def code_index(
     quantizer: ProductQuantizer, codes: UInt8[Tensor, "X M"], num_vectors: int, error: float
 ) -> CodeIndex | FastCodeIndex:
-    """What finds candidates by codes: FAISS's fast scan of 16 codewords on a CPU that has FAISS."""
+    """Finds candidates by codes: by FAISS's fast scan of at most 16 codewords, on a CPU with FAISS, or all by ours."""
     if has_faiss() and FastCodeIndex.suits(quantizer, codes):
         return FastCodeIndex(quantizer, codes, num_vectors, error)
     return CodeIndex(quantizer, codes, num_vectors, error)

@@ -122,7 +122,7 @@ class ItemState(AnyItems):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of components."""
+        """dtype of the components."""
         return self.components.dtype
 
     @property

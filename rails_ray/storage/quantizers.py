@@ -2,8 +2,8 @@
 
     codebooks [M, L, w], selectors [M, L, w], biases [M, L], rotation [d, d], centroids [l, d]
 
-The last two are there if the quantizer turns vectors, and if items are in lists. What was measured of it is in the
-file's metadata.
+The last two are there if the quantizer turns vectors, and if items are in lists. The file's metadata holds what was
+measured.
 """
 
 import json

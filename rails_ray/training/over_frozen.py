@@ -1,4 +1,4 @@
-"""Queries and items that are encoded already, in place of the model of a training step: what it trains is not in them.
+"""Stands in for the model of a training step if queries and items are encoded already.
 
 Axes: B queries, X items of a batch.
 """

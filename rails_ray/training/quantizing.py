@@ -1,6 +1,6 @@
 """The codes of a batch's items, in a training step: what takes the items' place, and what is added to the loss.
 
-Codewords that no item of the last steps had are put in the place of random items, on all workers alike.
+Codewords that no recent item chose are moved onto random items, the same ones on all workers.
 
 Axes: B queries, X items of a worker's batch.
 """
@@ -16,7 +16,7 @@ from rails_ray.quantizers.learned import Assigned, LearnedQuantizer, Matched, Me
 from rails_ray.similarities.states import ItemState
 from rails_ray.training.terms import Compared
 
-REVIVE_EVERY = 100  # steps: a codeword of 256 is then missed by tens of thousands of items
+REVIVE_EVERY = 100  # steps; at 512 pairs each, some 50,000 items have then passed a dead codeword by
 
 
 class Quantizing(nn.Module):
@@ -24,7 +24,8 @@ class Quantizing(nn.Module):
 
     Args:
         revive_every: steps between two looks at codewords that no item has; 0 for none.
-        mean_over_workers, from_first: the mean of all workers' tensors, and what the first worker has, on each worker.
+        mean_over_workers: averages a tensor over all workers.
+        from_first: gives the first worker's value to all.
     """
 
     def __init__(
@@ -67,7 +68,8 @@ class Quantizing(nn.Module):
 
 @dataclass(frozen=True)
 class MethodTerm:
-    """The contract of `Term`: what a method adds to the loss of each query.
+    """The contract of `Term`: what a method adds to the loss of each query. It reads the items of its own worker, also
+    where the softmax over scores has those of all.
 
     tau: temperature of the softmax over scores.
     """

@@ -54,6 +54,10 @@ def test_kinds_that_there_are_not(kinds: dict[str, str], told: str) -> None:
             lambda: small_vector_config("cosine").with_family(items=trained_items(when="jointly")),
             "items.quantizer.when must be after for loss.kind none, got jointly",
         ),
+        (
+            lambda: recipes.by_name("text-dot-glas").with_family(items=trained_items(when="jointly")),
+            r"items.quantizer.when must be after for terms.glas_weight [\d.]+, got jointly",
+        ),
     ],
 )
 def test_codebooks_that_cannot_be_trained(make: Callable[[], object], told: str) -> None:

@@ -13,6 +13,7 @@ from rails_ray.build import family
 from rails_ray.build.data import read_data
 from rails_ray.build.quantized import Coded, quantizer_of
 from rails_ray.build.version import version_items
+from rails_ray.config.dual_encoder import FullItems
 from rails_ray.config.storing import PqItems
 from rails_ray.errors import DamagedError
 from rails_ray.evaluation.ranking import encode_items
@@ -25,7 +26,7 @@ from rails_ray.storage import quantizers, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import item_state
 from rails_ray.storage.shards import read_part
-from support.examples import small_config
+from support.examples import small_config, write_untrained_run
 from support.untrained_runs import of, published, write_runs
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
@@ -138,6 +139,14 @@ def test_encoding_goes_on_with_the_quantizer_that_is_there(root: Path) -> None:
     assert second == first
 
 
+def test_vectors_beside_codes_have_the_type_of_the_run(root: Path) -> None:
+    config = of(small_config(), root / "texts")
+    half = config.with_family(items=FullItems(dtype="float16"))
+    write_untrained_run(Storage(str(root)), "half", half)
+    version = published(root, "half", "half-codes", codes=(3, 16), keep_vectors=True)
+    assert version.manifest.state.dtypes["components"] == "float16"
+
+
 def test_a_quantizer_that_is_damaged(root: Path) -> None:
     published(root, "mixture", "damaged", items=CODES)
     store = Storage(str(root))
@@ -181,7 +190,7 @@ def test_the_command(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
     ]
     assert cli.main([*command, "--keep-vectors"]) == 0
     told = re.search(
-        r"codes: ([\d.e-]+) off an item's components in the mean square; (\d+) code", capfd.readouterr().out
+        r"codes: mean squared error ([\d.e-]+) an item; no item of the sample has (\d+) of", capfd.readouterr().out
     )
     assert told is not None
     assert 0 < float(told[1]) < 2, "of two components of length 1"
@@ -193,8 +202,8 @@ def test_the_command(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for wrong, told in (
         (["--codes", "8"], "--codes must be PARTSxCODEWORDS, as 8x256, got '8'"),
         (["--codes", "3x300"], "num_codewords must be at least 2 and at most the 256 that a byte tells apart, got 300"),
-        (["--keep-vectors"], "--keep-vectors must stand beside --codes, got none"),
-        (["--code-lists", "3"], "--code-lists must stand beside --codes, got none"),
+        (["--keep-vectors"], "keep_vectors must stand beside codes, got none: ask for codes, such as 8x256"),
+        (["--code-lists", "3"], "code_lists must stand beside codes, got none"),
     ):
         assert cli.main(["encode", "--run", "mixture", "--version", "wrong", *wrong, *storage]) == 2
         assert told in capfd.readouterr().err

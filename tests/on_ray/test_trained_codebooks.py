@@ -13,7 +13,7 @@ import torch
 from rails_ray import on_ray
 from rails_ray.build import family
 from rails_ray.build.data import read_data
-from rails_ray.config import RunConfig
+from rails_ray.config import DataConfig, RunConfig
 from rails_ray.config.dual_encoder import CrossDeviceNegatives
 from rails_ray.config.storing import PqItems, TrainedConfig
 from rails_ray.errors import TrainingError
@@ -21,7 +21,7 @@ from rails_ray.storage import quantizers, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
 from rails_ray.training.piece import Given, fit
-from support.examples import small_config, small_vector_config, trained_items
+from support.examples import small_config, small_vector_config, trained_items, write_text_data
 from support.untrained_runs import of, published, write_runs
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
@@ -91,7 +91,14 @@ def test_an_encoder_that_is_trained_with_them_encodes_whatever_items_are_stored_
     store = Storage(str(root))
     model = own.trained_model(runs.weights(store, runs.read(store, "jointly")))
     assert torch.equal(state.copy(model)["item_components.project.weight"], trained["item_components.project.weight"])
-    for one in (version, fitted):
+    beside = published(root, "jointly", "beside", keep_vectors=True, code_lists=3)
+    assert torch.equal(codebooks(root, "beside"), codebooks(root, "of-jointly"))
+    assert set(beside.manifest.state.shapes) >= {"codes", "components", "lists"}
+    few = write_text_data(root / "few", num_items=3)
+    on_ray.encode(str(root), "jointly", version="few", num_shards=1, data=DataConfig(folder=str(few)))
+    with pytest.raises(ValueError, match=r"codes must be left out for run .*, whose own codebooks are trained"):
+        on_ray.encode(str(root), "jointly", stored={"codes": (2, 4)})
+    for one in (version, fitted, beside):
         assert one.search(["red car"], 3, cutoff={"top_k": 3}).results[0].items
 
 
@@ -118,7 +125,22 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_checkpoint(root: Path
     checkpoint = runs.read_checkpoint(store, "broken/quantizer")
     assert checkpoint is not None
     assert state.steps_done(checkpoint) >= 1
+    assert all(tensor.isfinite().all() for tensor in safetensors.torch.load(checkpoint).values())
     assert not runs.is_finished(store, "broken")
+
+
+def test_an_encoder_that_encodes_in_another_way(root: Path) -> None:
+    config = over_mixture(root)
+    other = config.with_family(encoder=replace(config.family.encoder, ngram_sizes=(2,)))
+    with pytest.raises(TrainingError, match=r"encoder_of must name a run whose encoder is .*, got 'mixture' with"):
+        on_ray.train(other, str(root), run="other")
+
+
+def test_fewer_items_than_codewords_are_refused_before_anything_is_trained(root: Path) -> None:
+    items = replace(trained_items(), num_codewords=256)
+    with pytest.raises(ValueError, match=r"a sample must have a vector for each of the 256 codewords .*, got 60"):
+        on_ray.train(of(small_config(), root / "texts").with_family(items=items), str(root), run="too-few")
+    assert not Storage(str(root)).exists("runs/too-few")
 
 
 def test_an_encoder_that_is_not_there(root: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rails_ray.faiss_library import faiss_library
-from rails_ray.quantizers.by_faiss import AT_128, FaissQuantizer, fit_by_faiss
+from rails_ray.quantizers.by_faiss import NAMES_BY_BYTES, FaissQuantizer, fit_by_faiss
 
 
 def some(num: int, width: int = 128) -> torch.Tensor:
@@ -12,7 +12,9 @@ def some(num: int, width: int = 128) -> torch.Tensor:
     return torch.nn.functional.normalize(vectors, dim=1)
 
 
-@pytest.mark.parametrize(("num_bytes", "name"), [(size, name) for size, names in AT_128.items() for name in names])
+@pytest.mark.parametrize(
+    ("num_bytes", "name"), [(size, name) for size, names in NAMES_BY_BYTES.items() for name in names]
+)
 def test_bytes_are_those_that_an_item_takes(num_bytes: int, name: str) -> None:
     """Not nominal bits: RaBitQ takes 24 bytes for 128 numbers of one bit each."""
     faiss = faiss_library()

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
+from rails_ray.config.storing import Method as AnyMethod
 from rails_ray.losses.negatives import Relevance, roles
 from rails_ray.losses.quantization import mean_product
 from rails_ray.quantizers.distill_vq import DistillVqConfig
@@ -145,24 +146,24 @@ def test_losses_equal_the_equations() -> None:
                 expected = method.reconstruction_weight * apart
             case DvsqConfig():
                 moved = [oracles.dot(query, own) ** 2 for own in (items.vectors - items.assigned.hard).tolist()]
-                expected = 10 * sum(moved) / 5
+                expected = method.distortion_weight * sum(moved) / 5
             case SpqConfig():
                 soft = items.soft[row].tolist()
                 p = log_p.exp()
                 gini = [sum(v**2 for v in p[:, m].mean(dim=0).tolist()) for m in range(3)]
                 sure = [sum(v**2 for v in own) for item in p.tolist() for own in item]
                 expected = method.disagreement_weight * sum((a - b) ** 2 for a, b in zip(soft, hard, strict=True))
-                expected += 0.01 * (sum(gini) - sum(sure) / 5)
+                expected += method.evenness_weight * (sum(gini) - sum(sure) / 5)
             case MopqConfig():
                 code = items.assigned.codes[row].tolist()
-                expected = -0.5 * sum(log_p[row, m, entry].item() for m, entry in enumerate(code))
+                expected = -method.codeword_weight * sum(log_p[row, m, entry].item() for m, entry in enumerate(code))
                 given = oracles.softmax([oracles.dot(query, own) / 0.1 for own in items.vectors.tolist()])
                 expected -= method.dense_weight * math.log(given[row])
             case DistillVqConfig():
                 teacher = oracles.softmax([oracles.dot(query, own) / 0.1 for own in items.vectors.tolist()])
                 student = oracles.softmax([oracles.dot(query, own) / 0.1 for own in items.assigned.hard.tolist()])
                 expected = -sum(t * math.log(s) for t, s in zip(teacher, student, strict=True))
-            case _:
+            case JpqConfig():
                 expected = 0.0
         assert method.loss(batch)[0].item() == pytest.approx(expected, rel=1e-4), method.kind
 
@@ -217,18 +218,16 @@ def test_reconstruction_and_recall_are_not_monotone() -> None:
     queries = torch.cat([torch.randn(50, 2, generator=generator), torch.zeros(50, 2)], dim=1)
     best = (queries @ vectors.T).topk(10).indices
 
-    def measured(fine: slice, coarse: slice) -> tuple[float, float]:
-        """Mean loss, and recall of the ten best, with 400 codewords in one half and 2 in the other."""
-        back = torch.zeros_like(vectors)
-        for half, num in ((fine, 400), (coarse, 2)):
-            part = vectors[:, half]
-            words = part[:num]
-            back[:, half] = words[torch.cdist(part, words).argmin(dim=1)]
+    def measured(numbers: tuple[int, int]) -> tuple[float, float]:
+        """Mean loss, and recall of the ten best, with so many codewords that differ in each half."""
+        halves = zip(vectors.chunk(2, dim=1), numbers, strict=True)
+        quantizer = ProductQuantizer.of(torch.stack([half[:num].repeat(256 // num, 1) for half, num in halves]))
+        back = quantizer.decode(quantizer.encode(vectors))
         found = (queries @ back.T).topk(10).indices
         recall = sum(len(set(a) & set(b)) for a, b in zip(found.tolist(), best.tolist(), strict=True)) / 500
         return float((vectors - back).square().sum(dim=1).mean()), recall
 
-    loses_more, loses_less = measured(slice(0, 2), slice(2, 4)), measured(slice(2, 4), slice(0, 2))
+    loses_more, loses_less = measured((256, 2)), measured((2, 256))
     assert loses_more[0] > 5 * loses_less[0]
     assert loses_more[1] > 5 * loses_less[1]
 
@@ -269,5 +268,16 @@ def test_own_selectors_come_alive_with_their_codewords() -> None:
     assert num_dead(learned(vectors).codes.to(torch.uint8), 6) == 0
 
 
-def test_every_selection_is_in_the_suite() -> None:
+def test_codewords_of_fixed_codes_stay_where_they_are() -> None:
+    """Elsewhere, a codeword would still be chosen by the items of its old place."""
+    learned = JpqConfig().begin(a_quantizer(num_codewords=6))
+    vectors, before = some_vectors(400, 6), learned.codebooks.detach().clone()
+    codes = learned(vectors).codes
+    learned.count(codes[(codes > 0).all(dim=1)])
+    assert learned.revive(vectors) == 0
+    assert torch.equal(learned.codebooks, before)
+
+
+def test_every_selection_and_method_is_in_the_suite() -> None:
     assert set(get_args(Selection)) == set(SELECTIONS)
+    assert {method.kind for method in METHODS.values()} == {member.kind for member in get_args(AnyMethod)}

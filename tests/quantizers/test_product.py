@@ -1,6 +1,7 @@
 """Product quantization against its equations, and against FAISS."""
 
 import faiss
+import jaxtyping
 import pytest
 import torch
 from hypothesis import given
@@ -214,10 +215,27 @@ def test_codes_of_another_codebook() -> None:
     quantizer = a_quantizer()
     with pytest.raises(ValueError, match="codes must have the 3 parts of the codebooks, got 4"):
         quantizer.decode(torch.zeros(2, 4, dtype=torch.uint8))
-    with pytest.raises(ValueError, match="codes must be below the 5 codewords of a codebook, got 5"):
+    told = "codes must be at least 0 and below the 5 codewords of a codebook, got"
+    with pytest.raises(ValueError, match=f"{told} 5"):
         quantizer.decode(torch.full((2, 3), 5, dtype=torch.uint8))
-    with pytest.raises(ValueError, match="codes must be below the 5 codewords of a codebook, got 7"):
+    with pytest.raises(ValueError, match=f"{told} -1"):
+        quantizer.decode(torch.tensor([[0, -1, 5]]))
+    with pytest.raises(ValueError, match=f"{told} 7"):
         to_faiss(quantizer, torch.full((2, 3), 7, dtype=torch.uint8))
+
+
+def test_parts_that_do_not_fit_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # shapes in signatures are checked by tests alone
+    codebooks = torch.randn(3, 5, 2)
+    fitting = selectors_of(codebooks, "l2")
+    for selectors, biases in ((fitting[0][:, :4], fitting[1]), (fitting[0], fitting[1][:, :4])):
+        with pytest.raises(ValueError, match=r"selectors and biases must fit codebooks of \[3, 5, 2\], got"):
+            ProductQuantizer(codebooks, selectors, biases)
+    for rotation in (torch.eye(5), torch.eye(6)[:3]):
+        with pytest.raises(ValueError, match="a rotation must be square and divide 6 numbers, got"):
+            ProductQuantizer(codebooks, *fitting, rotation)
+    with pytest.raises(ValueError, match="a rotation must keep lengths, got a matrix that changes them"):
+        ProductQuantizer(codebooks, *fitting, 2 * torch.eye(6))
 
 
 @pytest.mark.parametrize("name", ["codebooks", "rotation"])
@@ -237,7 +255,7 @@ def test_indexes_of_faiss_that_are_none() -> None:
         from_faiss(faiss.IndexPQ(6, 3, 6, faiss.METRIC_INNER_PRODUCT))
     with pytest.raises(ValueError, match="codes must stand behind a rotation, got a PCAMatrix"):
         from_faiss(faiss.index_factory(6, "PCA4,PQ2", faiss.METRIC_INNER_PRODUCT))
-    with pytest.raises(ValueError, match="codes must stand behind a rotation, got a map that changes lengths"):
+    with pytest.raises(ValueError, match="a rotation must keep lengths, got a matrix that changes them"):
         from_faiss(stretched())
 
 

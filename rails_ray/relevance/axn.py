@@ -1,0 +1,84 @@
+"""AXN: a query's estimated scores, corrected by the scores of the heavy ranker as they come.
+
+    u = u0 + E v,   v = argmin_v |E_A v - (s_A - u0_A)|^2 + lambda |v|^2
+
+u0 are the scores that any embedding gives, E the item vectors, A the items whose scores s_A are known. Each round asks
+for the best items outside A, and A grows.
+
+Source: Yadav et al., 2024, as RBE has it in Section 2 and Tables 3 to 6.
+Differs from the source: v is not fitted afresh in each round. v = E_A^T (E_A E_A^T + lambda)^-1 (s_A - u0_A), and the
+Cholesky factor of that matrix grows by the rows of the new items.
+
+Axes: B queries, X items, D numbers of an item, A items whose score is known, N items of one round.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from rails_ray.top_k import TopK, select
+
+
+class Axn:
+    """The scores of B queries, round after round. All ask for equally many items.
+
+    Args:
+        vectors: E.
+        scores: u0.
+        ridge: lambda, above 0.
+
+    Raises:
+        ValueError: unless lambda is above 0 and finite.
+    """
+
+    def __init__(self, vectors: Float[Tensor, "X D"], scores: Float[Tensor, "B X"], ridge: float = 1.0) -> None:
+        if not (0 < ridge < float("inf")):
+            raise ValueError(f"ridge must be a finite number above 0, got {ridge}")
+        self.vectors = vectors.double()
+        self.start = scores.double()
+        self.ridge = ridge
+        num_queries = len(scores)
+        self.item_rows = torch.zeros(num_queries, 0, dtype=torch.long)  # A
+        self.answers = self.start.new_zeros(num_queries, 0)  # s_A
+        self._factor = self.start.new_zeros(num_queries, 0, 0)
+
+    def learn(self, item_rows: Int[Tensor, "B N"], answers: Float[Tensor, "B N"]) -> None:
+        """Takes what the heavy ranker says of items.
+
+        Raises:
+            ValueError: for a score that is not finite, or an item that is known already.
+        """
+        if not answers.isfinite().all():
+            raise ValueError("a score of the heavy ranker must be finite, got one that is not")
+        both = torch.cat([self.item_rows, item_rows], dim=1).sort(dim=1).values
+        if (both[:, 1:] == both[:, :-1]).any():
+            raise ValueError("an item must be scored once for a query, got one that is known already")
+        known, new = self.vectors[self.item_rows], self.vectors[item_rows]  # [B, A, D], [B, N, D]
+        below = torch.linalg.solve_triangular(self._factor, known @ new.mT, upper=False).mT  # [B, N, A]
+        corner = new @ new.mT - below @ below.mT
+        corner.diagonal(dim1=1, dim2=2).add_(self.ridge)
+        above = self._factor.new_zeros(len(below), self._factor.shape[1], new.shape[1])
+        self._factor = torch.cat(
+            [torch.cat([self._factor, above], dim=2), torch.cat([below, torch.linalg.cholesky(corner)], dim=2)], dim=1
+        )
+        self.item_rows = torch.cat([self.item_rows, item_rows], dim=1)
+        self.answers = torch.cat([self.answers, answers.double()], dim=1)
+
+    def scores(self) -> Float[Tensor, "B X"]:
+        """u; an item whose score is known has that score."""
+        if not self.item_rows.shape[1]:
+            return self.start
+        residual = self.answers - self.start.gather(1, self.item_rows)
+        weights = torch.cholesky_solve(residual[:, :, None], self._factor)  # [B, A, 1]
+        correction = self.vectors[self.item_rows].mT @ weights  # v [B, D, 1]
+        estimated = self.start + correction[:, :, 0] @ self.vectors.T
+        return estimated.scatter(1, self.item_rows, self.answers)
+
+    def ask(self, num_items: int) -> Int[Tensor, "B N"]:
+        """The best items whose score is not known: min(num_items, those that are left)."""
+        left = self.scores().scatter(1, self.item_rows, -torch.inf)
+        return select(left, min(num_items, left.shape[1] - self.item_rows.shape[1])).item_rows
+
+    def found(self, k: int) -> TopK:
+        """The k best of the items whose score is known, by that score."""
+        return select(self.answers, k, self.item_rows)
