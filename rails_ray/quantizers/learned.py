@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from rails_ray.losses.negatives import Roles
 from rails_ray.quantizers.product import ProductQuantizer, Selection, selectors_of, turned
 
-NUM_BALANCINGS = 10  # of rows and columns in turns
+NUM_BALANCINGS = 10  # of rows and columns in turns; shares of codewords are then even to a tenth (tested)
 
 
 class Quantized(NamedTuple):
@@ -70,6 +70,10 @@ class Method(Protocol):
 
     In the equations of the methods, - log softmax_x(. / tau) stands for the run's own loss, such as beta_nce; a run
     without a loss trains by this softmax, with the temperature of its similarity as tau.
+
+    Defaults of weights and temperatures did best, or nearly, of a grid on TLDR's validation queries
+    (jobs/benches/LOG.md, 2026-11-23), except codeword_weight, which Equation 2 has, and evenness_weight, which was not
+    varied.
     """
 
     @property
