@@ -69,6 +69,8 @@ def test_the_mathematics_runs_where_only_torch_numpy_scipy_and_jaxtyping_are() -
         "emoji",
         "fastapi",
         "sklearn",
+        "rdkit",
+        "apted",
     }
     names = [*modules_of(*MATHEMATICS), "rails_ray.top_k", "rails_ray.masks", "rails_ray.wanted", "rails_ray.scan"]
     names.remove("rails_ray.encoders.tokenizer")  # imported where there are tokens to learn or to read

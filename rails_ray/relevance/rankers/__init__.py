@@ -1,0 +1,35 @@
+"""Heavy rankers: what scores a query and some items better than vectors do, at a price that forbids all items.
+
+| member         | what a score is                                                             |
+|----------------|-----------------------------------------------------------------------------|
+| `molecules`    | overlap of two molecules in space, in shape and colour, by rdkit            |
+| `syntax_trees` | edit distance of the syntax trees of two Python programs, by apted          |
+| `calling`      | any callable, found by its import path, its answers checked                 |
+
+A ranker of your own is a callable that takes one query and some items: see `HeavyRanker`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+
+class Candidate(NamedTuple):
+    """An item to be scored.
+
+    fields: the columns of its row in the items' table, such as `title`.
+    """
+
+    item_id: Any
+    fields: Mapping[str, Any]
+
+
+@runtime_checkable
+class HeavyRanker(Protocol):
+    """Scores some items for one query. The score of an item does not depend on the others that it is sent with."""
+
+    def __call__(self, query: Mapping[str, Any], candidates: Sequence[Candidate]) -> Sequence[float]:
+        """A finite score for each candidate, in their order; higher is better.
+
+        Args:
+            query: the fields of a request's query, such as `text`.
+        """

@@ -1,0 +1,96 @@
+"""Heavy rankers: their scores, and what somebody else's may do wrong."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rails_ray.errors import UnavailableError
+from rails_ray.relevance.rankers import Candidate, HeavyRanker
+from rails_ray.relevance.rankers.calling import ranker_by_path, scores_of
+from rails_ray.relevance.rankers.molecules import MoleculeRanker
+from rails_ray.relevance.rankers.syntax_trees import SyntaxTreeRanker, tree_of
+
+MOLECULES = ["CC(=O)Oc1ccccc1C(=O)O", "OC(=O)c1ccccc1O", "CCO", "Cn1cnc2c1c(=O)n(C)c(=O)n2C"]
+PROGRAMS = [
+    "def f(x):\n    return x + 1",
+    "def g(y):\n    return y + 2",
+    "class A:\n    def f(self):\n        for i in range(3):\n            print(i)",
+    "import os",
+]
+MEMBERS: dict[str, tuple[str, str, list[str]]] = {
+    "molecules": ("rails_ray.relevance.rankers.molecules:MoleculeRanker", "smiles", MOLECULES),
+    "syntax trees": ("rails_ray.relevance.rankers.syntax_trees:SyntaxTreeRanker", "source", PROGRAMS),
+}
+members = pytest.mark.parametrize(("path", "field", "texts"), MEMBERS.values(), ids=MEMBERS)
+
+
+def candidates(field: str, texts: list[str]) -> list[Candidate]:
+    return [Candidate(row, {field: text}) for row, text in enumerate(texts)]
+
+
+@members
+def test_an_item_is_most_like_itself_whoever_stands_beside_it(path: str, field: str, texts: list[str]) -> None:
+    ranker = ranker_by_path(path)
+    assert isinstance(ranker, HeavyRanker)
+    for row, text in enumerate(texts):
+        scores = scores_of(ranker, {field: text}, candidates(field, texts))
+        assert scores[row] == scores.max()
+        assert scores[row] == pytest.approx(1, abs=0.02)
+        assert ((scores >= 0) & (scores <= 1.001)).all()
+        alone = scores_of(ranker, {field: text}, candidates(field, texts[1:2]))
+        assert alone[0] == pytest.approx(scores[1], abs=1e-9)
+    assert scores_of(ranker, {field: texts[0]}, []).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("ranker", "field", "told"),
+    [
+        (MoleculeRanker(), "smiles", "a molecule must be a SMILES string, got 'no molecule'"),
+        (SyntaxTreeRanker(), "source", "a program must be Python, got: "),
+    ],
+)
+def test_items_that_are_none(ranker: HeavyRanker, field: str, told: str) -> None:
+    with pytest.raises(UnavailableError, match=f"the heavy ranker must score 1 items, got ValueError: {told}"):
+        scores_of(ranker, {field: "no molecule"}, candidates(field, ["no molecule"]))
+
+
+def test_equal_programs_differ_by_names_alone() -> None:
+    assert tree_of(PROGRAMS[0]) == tree_of(PROGRAMS[1])
+
+
+def raising(query: Any, asked: Any) -> list[float]:
+    raise RuntimeError("out of memory\nand more")
+
+
+@pytest.mark.parametrize(
+    ("ranker", "told"),
+    [
+        (raising, "the heavy ranker must score 2 items, got RuntimeError: out of memory$"),
+        (lambda query, asked: [1.0], r"must answer with 2 scores, one for each item, got an answer of shape \[1\]"),
+        (lambda query, asked: 3.0, r"got an answer of shape \[\]"),
+        (lambda query, asked: ["a", "b"], "got ValueError: could not convert string to float: 'a'"),
+        (lambda query, asked: [0.5, np.nan], "must answer with finite scores, got nan for item 1"),
+        (lambda query, asked: [np.inf, 0.5], "must answer with finite scores, got inf for item 0"),
+    ],
+)
+def test_a_ranker_that_does_wrong_fails_its_query_in_a_sentence(ranker: Callable[..., Any], told: str) -> None:
+    with pytest.raises(UnavailableError, match=told):
+        scores_of(ranker, {"text": "a"}, candidates("text", ["a", "b"]))
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("no_such_module:rank", "No module named 'no_such_module'"),
+        ("math:no_such_name", "has no attribute 'no_such_name'"),
+        ("math", "MODULE:NAME, got 'math'"),
+        (":rank", "MODULE:NAME, got ':rank'"),
+        ("math:pi", "got 'math:pi', which cannot be called"),
+        ("rails_ray.relevance.rankers.calling:HeavyRanker", "Protocols cannot be instantiated"),
+    ],
+)
+def test_paths_that_lead_to_no_ranker(path: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        ranker_by_path(path)
