@@ -19,6 +19,7 @@ from rails_ray.errors import DamagedError
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.indexes.ivf import IvfConfig
 from rails_ray.quantizers.pq import PqConfig
+from rails_ray.quantizers.product import unpack
 from rails_ray.quantizers.read_back import shortened
 from rails_ray.retrieval.searchable import METHODS
 from rails_ray.similarities.states import QuantizedItems
@@ -63,14 +64,10 @@ def test_the_job_makes_what_one_process_makes(root: Path) -> None:
     assert all(part.components is None for part in read)
     assert version.manifest.state.shapes == {"codes": [3], "residuals": [2], "gate": [4]}  # 6 codes of half a byte
     back = version_items(store, version.manifest).state
-    read_back = quantizer.decode(torch.cat([_codes(part) for part in read])).unflatten(1, (2, -1))
+    read_back = quantizer.decode(torch.cat([unpack(part.codes, 6) for part in read])).unflatten(1, (2, -1))
     assert torch.equal(back.components, shortened(read_back))
     assert ((read_back - items.components).norm(dim=2) - expected.residuals).abs().max() < 1e-5
     assert ((back.components - items.components).norm(dim=2) < expected.residuals + 1e-5).all()
-
-
-def _codes(part: QuantizedItems) -> torch.Tensor:
-    return torch.stack([part.codes & 15, part.codes >> 4], dim=2).flatten(1)
 
 
 @pytest.mark.parametrize("num_codewords", [16, 20])
