@@ -78,7 +78,7 @@ GRIDS: dict[str, tuple[Method, ...]] = {
 ON_WORDNET = ("dqn", "spq", "mopq")
 BEST_OTHERS = ("distill_vq", "spq")  # with cross-device negatives, to tell those from the loss
 SELECTIONS = ("cosine", "inner_product", "bilinear")
-LONGER = 2000  # steps, for the first seed of WordNet: does DCS need more of them?
+LONGER, LARGER = 2000, 2048  # steps, and pairs of a batch, on WordNet: does DCS need more of them?
 SIZES = ((4, 128), (4, 256), (8, 128), (16, 128), (16, 256))  # beside 8 x 256
 
 
@@ -120,12 +120,24 @@ class Compressed(Data):
     repeats: int = 7
 
 
-IDENTITY = ("data", "seed", "method", "negatives", "bytes", "config", "num_subspaces", "num_codewords", "steps")
+IDENTITY = (
+    "data",
+    "seed",
+    "method",
+    "negatives",
+    "bytes",
+    "config",
+    "num_subspaces",
+    "num_codewords",
+    "steps",
+    "batch",
+)
 
 
 def identity(row: dict[str, Any]) -> str:
     """Equal for two measurements of the same thing."""
-    return json.dumps([row.get(name) for name in IDENTITY], sort_keys=True)
+    known = {"batch": Trained.batch_size} | row if "config" in row else row  # the first rows do not say it
+    return json.dumps([known.get(name) for name in IDENTITY], sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -198,6 +210,7 @@ def measured(bench: Bench, rows: Rows, best: dict[str, Method]) -> Iterator[dict
     if bench.data == "wordnet" and bench.seed == 0:
         for negatives in ("in_batch", "dcs"):
             yield trained(replace(how_of(best["mopq"]), negatives=negatives, num_steps=LONGER))
+            yield trained(replace(how_of(best["mopq"]), negatives=negatives, batch_size=LARGER))
     if bench.data == "tldr" and is_first:
         for selection in SELECTIONS:
             yield trained(how_of(replace(best["mopq"], selection=selection)))
@@ -223,6 +236,7 @@ def facts(how: Trained) -> dict[str, Any]:
         "num_subspaces": how.num_subspaces,
         "num_codewords": how.num_codewords,
         "steps": how.num_steps,
+        "batch": how.batch_size,
     }
 
 

@@ -161,6 +161,7 @@ class Trained:
     num_codewords: int = 256
     when: Literal["after", "jointly"] = "jointly"
     num_steps: int = 500
+    batch_size: int = 512
 
     @property
     def name(self) -> str:
@@ -175,7 +176,7 @@ class Trained:
             method=self.method,
             when=self.when,
             start=OpqConfig(num_rounds=OPQ_ROUNDS),
-            training=TrainingConfig(num_steps=self.num_steps, batch_size=512, learning_rate=1e-3),
+            training=TrainingConfig(num_steps=self.num_steps, batch_size=self.batch_size, learning_rate=1e-3),
         )
         return PqItems(num_subspaces=self.num_subspaces, num_codewords=self.num_codewords, quantizer=trained)
 

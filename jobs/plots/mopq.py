@@ -23,7 +23,7 @@ TRAINED = {
     "dvsq in_batch": ("DVSQ", "C8", "o"),
     "dqn in_batch": ("DQN", "C9", "o"),
 }
-STEPS = 500  # of all methods but for one question of the bench
+STEPS, BATCH = 500, 512  # of all methods but for one question of the bench
 FITTED = {"pq": ("PQ", "C7", "s"), "opq": ("OPQ", "C0", "s")}
 
 
@@ -63,13 +63,13 @@ def recall(axis: Axes, rows: list[dict[str, Any]]) -> None:
 
 
 def chosen(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of equal steps and of the settings that the first seed chose, with codewords chosen by l2."""
+    """The rows of equal steps and batches, of the settings that the first seed chose, with codewords chosen by l2."""
     best = dict[str, Any]()
     for method in {row["method"] for row in rows if "config" in row}:
         tried = [row for row in rows if row["method"] == method and row["negatives"] == "in_batch" and is_plain(row)]
         best[method] = max(tried, key=lambda row: (row["seed"] == tried[0]["seed"], row["valid R@10"]))["config"]
-    of_equal_steps = [row for row in rows if row.get("steps", STEPS) == STEPS]
-    return [row for row in of_equal_steps if "config" not in row or row["config"] == best[row["method"]]]
+    equal = [row for row in rows if (row.get("steps", STEPS), row.get("batch", BATCH)) == (STEPS, BATCH)]
+    return [row for row in equal if "config" not in row or row["config"] == best[row["method"]]]
 
 
 def is_plain(row: dict[str, Any]) -> bool:
