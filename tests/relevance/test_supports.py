@@ -23,6 +23,8 @@ from rails_ray.relevance.supports import (
 )
 from support.quantizers import some_vectors
 
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:sklearn")  # graphs in parts, equal points
+
 METHODS = get_args(ClusterSupports.__annotations__["method"])
 MEMBERS: dict[str, Selection] = {
     "random": RandomSupports(),
@@ -47,8 +49,6 @@ def test_every_kind_is_in_the_suite() -> None:
 
 
 @members
-@pytest.mark.filterwarnings("ignore::UserWarning:sklearn")
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_supports_are_rows_each_once_and_equal_for_equal_seeds(selection: Selection) -> None:
     relevance = matrix()
     for num_supports in (1, 7):
