@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracles
+import oracles.ranking
 import rails_ray.scan
 from rails_ray.masks import Exclusions
 from rails_ray.retrieval.sharded import merge, of_corpus
@@ -60,11 +60,11 @@ def assert_oracle(found: Found, asked: Asked) -> None:
     for line, own in enumerate(scores.tolist()):
         out = {*excluded[line], *(row for row, score in enumerate(own) if score != score)}  # NaN counts as no item
         if wanted.threshold is None:
-            rows, is_truncated = oracles.top_k(own, wanted.k, out), len(own) - len(excluded[line]) > wanted.k
+            rows, is_truncated = oracles.ranking.top_k(own, wanted.k, out), len(own) - len(excluded[line]) > wanted.k
             is_truncated = is_truncated and len(rows) == wanted.k
         else:
             threshold = wanted.threshold[line].item()
-            rows, is_truncated = oracles.items_above(own, threshold, wanted.k, wanted.at_least, out)
+            rows, is_truncated = oracles.ranking.items_above(own, threshold, wanted.k, wanted.at_least, out)
         more = found.k - len(rows)
         assert found.item_rows[line].tolist() == rows + [0] * more
         assert found.scores[line].tolist() == [own[row] for row in rows] + [-INFINITY] * more

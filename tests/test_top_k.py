@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracles
+import oracles.ranking
 from rails_ray.top_k import TopK, check_k, distinct, merge, select
 from support.scores import tied_scores
 
@@ -12,7 +12,7 @@ from support.scores import tied_scores
 def test_select_orders_by_score_then_row(scores: torch.Tensor, k: int) -> None:
     found = select(scores, k)
     for line, rows, best in zip(scores.tolist(), found.item_rows.tolist(), found.scores.tolist(), strict=True):
-        assert rows == oracles.top_k(line, k)
+        assert rows == oracles.ranking.top_k(line, k)
         assert best == [line[row] for row in rows]
 
 
@@ -42,7 +42,7 @@ def test_nan_counts_as_no_item(scores: torch.Tensor, k: int, data: st.DataObject
     found = select(scores, k)
     for line, rows, num_found in zip(scores.tolist(), found.item_rows.tolist(), found.num_found(), strict=True):
         nan = [row for row, score in enumerate(line) if score != score]
-        assert rows[:num_found] == oracles.top_k(line, k, nan)
+        assert rows[:num_found] == oracles.ranking.top_k(line, k, nan)
     assert not found.scores.isnan().any()
 
 

@@ -71,9 +71,9 @@ class Method(Protocol):
     In the equations of the methods, - log softmax_x(. / tau) stands for the run's own loss, such as beta_nce; a run
     without a loss trains by this softmax, with the temperature of its similarity as tau.
 
-    Defaults of weights and temperatures did best, or nearly, of a grid on TLDR's validation queries
-    (jobs/benches/LOG.md, 2026-11-23), except codeword_weight, which Equation 2 has, and evenness_weight, which was not
-    varied.
+    Default temperatures, and the weights of DQN and DVSQ, did best, or nearly, of a grid on TLDR's validation queries
+    (jobs/benches/LOG.md, 2026-11-23). codeword_weight is above 0 as Equation 2 has it, though 0 did best; the other
+    weights were not varied.
     """
 
     @property

@@ -157,6 +157,6 @@ def on_sphere(
     if (queries.norm(dim=1) == 0).any():
         raise ValueError("a query must be longer than 0 to lie on a sphere, got one of zeros")
     height = (1 - (lengths / radius).square()).clamp(min=0).sqrt()
-    none = [queries.new_zeros(len(queries), 2)]
-    on = torch.cat([items / radius, height[:, None], items.new_zeros(len(items), 1)], dim=1)
-    return torch.cat([nn.functional.normalize(queries, dim=1), *none], dim=1), on
+    on_items = torch.cat([items / radius, height[:, None], items.new_zeros(len(items), 1)], dim=1)
+    on_queries = torch.cat([nn.functional.normalize(queries, dim=1), queries.new_zeros(len(queries), 2)], dim=1)
+    return on_queries, on_items

@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-import oracles
+import oracles.ranking
+import oracles.scores
+import oracles.vectors
 from rails_ray.indexes import Index, flat, lookup
 from rails_ray.indexes.faiss_index import FaissIndex, IndexConfig, build, fit
 from rails_ray.indexes.fast_codes import FastCodeIndex
@@ -75,21 +77,23 @@ def fast_codes(items: Tensor) -> Index:
 
 
 EXACT = {
-    "flat": Member(FlatIndex, some_vectors, some_vectors, oracles.dot, flat),
+    "flat": Member(FlatIndex, some_vectors, some_vectors, oracles.vectors.dot, flat),
     "look-up": Member(
         LookupIndex,
         lambda num, generator: torch.randint(NUM_ENTRIES, (num, WIDTH), generator=generator),
         lambda num, generator: halves(num, WIDTH, NUM_ENTRIES, generator=generator),
-        oracles.look_up,
+        oracles.scores.look_up,
         lookup,
     ),
-    "FAISS's flat": Member(faiss_index(FlatConfig()), some_vectors, some_vectors, oracles.dot),
+    "FAISS's flat": Member(faiss_index(FlatConfig()), some_vectors, some_vectors, oracles.vectors.dot),
 }
 INEXACT = {
-    "FAISS's flat, 16 bits": Member(faiss_index(FlatConfig(storage="fp16")), some_vectors, some_vectors, oracles.dot),
-    "ivf": Member(faiss_index(IvfConfig(nlist=5)), some_vectors, some_vectors, oracles.dot),
-    "hnsw": Member(faiss_index(HnswConfig(M=4)), some_vectors, some_vectors, oracles.dot),
-    "fast scan of codes": Member(fast_codes, some_of_codewords, some_vectors, oracles.dot),
+    "FAISS's flat, 16 bits": Member(
+        faiss_index(FlatConfig(storage="fp16")), some_vectors, some_vectors, oracles.vectors.dot
+    ),
+    "ivf": Member(faiss_index(IvfConfig(nlist=5)), some_vectors, some_vectors, oracles.vectors.dot),
+    "hnsw": Member(faiss_index(HnswConfig(M=4)), some_vectors, some_vectors, oracles.vectors.dot),
+    "fast scan of codes": Member(fast_codes, some_of_codewords, some_vectors, oracles.vectors.dot),
 }
 MEMBERS = {**EXACT, **INEXACT}
 exact_members = pytest.mark.parametrize("member", EXACT.values(), ids=EXACT)
@@ -127,11 +131,11 @@ def test_it_finds_what_the_oracle_finds(
         best = index.search(queries, Wanted(k, mask=mask))
         above = index.search(queries, Wanted(k, torch.tensor(threshold), at_least, mask))
     for line, (own, out) in enumerate(zip(scores, excluded, strict=True)):
-        rows = oracles.top_k(own, k, out)
+        rows = oracles.ranking.top_k(own, k, out)
         assert best.item_rows[line, : best.num_found()[line]].tolist() == rows
         assert best.scores[line, : len(rows)].tolist() == [own[row] for row in rows]
         assert best.is_truncated[line] == (num_items - len(out) > k)
-        rows, is_truncated = oracles.items_above(own, threshold[line], k, at_least, out)
+        rows, is_truncated = oracles.ranking.items_above(own, threshold[line], k, at_least, out)
         assert above.item_rows[line, : above.num_found()[line]].tolist() == rows
         assert above.is_truncated[line] == is_truncated
     assert index.is_exact
@@ -160,7 +164,9 @@ def test_what_it_finds_is_in_order_and_its_bound_is_true(
             rows = found.item_rows[line].tolist()
             own_rows = rows[:num]
             assert found.scores[line, :num].tolist() == [own[row] for row in own_rows]
-            assert own_rows == oracles.top_k([own[row] if row in own_rows else -1e9 for row in range(num_items)], num)
+            assert own_rows == oracles.ranking.top_k(
+                [own[row] if row in own_rows else -1e9 for row in range(num_items)], num
+            )
             assert not {*own_rows} & {*out}
             assert not any(rows[num:])
             assert num <= k
@@ -169,7 +175,7 @@ def test_what_it_finds_is_in_order_and_its_bound_is_true(
             if found.bound[line] > -torch.inf:
                 assert all(own[row] <= found.bound[line] for row in missing)
             else:
-                assert own_rows == oracles.items_above(own, reach, k, least, out)[0]
+                assert own_rows == oracles.ranking.items_above(own, reach, k, least, out)[0]
         assert best.is_truncated[line] == (best.num_found()[line] == k < num_items - len(out))
         if above.is_truncated[line]:
             assert above.num_found()[line] == k

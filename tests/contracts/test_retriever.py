@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import oracles
+import oracles.ranking
 from rails_ray.losses.beta_nce import beta_logit
 from rails_ray.masks import Exclusions
 from rails_ray.retrieval import Retriever
@@ -207,7 +207,7 @@ def test_narrow_lists_give_k_items_and_a_bound_that_holds(
     assert all(len(set(rows)) == 3 for rows in found.item_rows.tolist())
     gaps = found.gap(wanted)
     for line, (all_scores, out) in enumerate(zip(scores, excluded, strict=True)):
-        expected = oracles.top_k(all_scores, 3, out)
+        expected = oracles.ranking.top_k(all_scores, 3, out)
         rows = found.item_rows[line].tolist()
         assert not set(rows) & set(out)
         missed = [all_scores[row] for row in expected if row not in rows]

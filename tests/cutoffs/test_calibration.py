@@ -3,7 +3,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import oracles
+import oracles.cutoffs
+import oracles.ranking
 from rails_ray.cutoffs.calibration import (
     CANDIDATE_MASSES,
     Calibration,
@@ -40,7 +41,7 @@ def test_the_share_equals_its_definition(num_queries: int, coverage: float, data
         with pytest.raises(ValueError, match=f"needs at least {num_needed(coverage)} calibration queries"):
             conformal_share(positives, coverage)
     else:
-        assert conformal_share(positives, coverage) == oracles.conformal_share(shares, coverage)
+        assert conformal_share(positives, coverage) == oracles.cutoffs.conformal_share(shares, coverage)
 
 
 @pytest.mark.parametrize(("coverage", "needed"), [(0.5, 1), (0.9, 9), (0.95, 19), (0.99, 99)])
@@ -67,7 +68,7 @@ def test_the_share_of_a_new_query_equals_its_definition(
                 call()
     else:
         calibration.check(coverage)
-        expected = [oracles.calibrated_share(shares, tau, t, num_segments, coverage) for t in new]
+        expected = [oracles.cutoffs.calibrated_share(shares, tau, t, num_segments, coverage) for t in new]
         assert calibration.shares(coverage, np.array(new)).tolist() == expected
 
 
@@ -234,7 +235,7 @@ def test_mean_f1_equals_the_definition() -> None:
     num_kept = generator.integers(0, 9, 20)
     num_relevant = is_relevant.sum(1) + generator.integers(1, 4, 20)
     expected = [
-        oracles.list_f1([i < kept for i in range(8)], line.tolist(), int(total))
+        oracles.ranking.list_f1([i < kept for i in range(8)], line.tolist(), int(total))
         for kept, line, total in zip(num_kept, is_relevant, num_relevant, strict=True)
     ]
     assert mean_f1(num_kept, is_relevant, num_relevant) == pytest.approx(np.mean(expected))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import special, stats
 
-import oracles
+import oracles.cutoffs
 from rails_ray.cutoffs.distributions import (
     UNIFORM,
     Background,
@@ -27,8 +27,8 @@ BACKGROUNDS = [
     pytest.param(Background(40.0, 55.0), id="asymmetric"),
 ]
 BOTH = [
-    pytest.param(BetaDistribution, oracles.beta_mass_below, id="beta"),
-    pytest.param(ExpDistribution, oracles.exp_mass_below, id="exp"),
+    pytest.param(BetaDistribution, oracles.cutoffs.beta_mass_below, id="beta"),
+    pytest.param(ExpDistribution, oracles.cutoffs.exp_mass_below, id="exp"),
 ]
 EITHER = [BetaDistribution, ExpDistribution]
 
@@ -135,17 +135,19 @@ def test_the_density_is_the_background_times_the_ratio_that_the_loss_learns(back
 
 def test_the_printed_alpha_is_off_by_one() -> None:
     """pEBR, Equation 2: at tau_q = .07 and mass .985 it cuts at .4906, not at .5195."""
-    assert oracles.printed_beta_threshold(0.985, 0.07) == pytest.approx(0.4906, abs=5e-5)
+    assert oracles.cutoffs.printed_beta_threshold(0.985, 0.07) == pytest.approx(0.4906, abs=5e-5)
     right = float(BetaDistribution().quantile(1 - 0.985, 0.07))
     assert right == pytest.approx(0.5195, abs=5e-5)
     # Its error is that of a background Beta(0, 1), which is none: 1/tau_q counts one success too few.
-    assert oracles.printed_beta_threshold(0.985, 1 / (1 + 1 / 0.07)) == pytest.approx(right)
+    assert oracles.cutoffs.printed_beta_threshold(0.985, 1 / (1 + 1 / 0.07)) == pytest.approx(right)
 
 
 def test_the_printed_cdf_overflows_float32_at_low_temperatures() -> None:
     exp = ExpDistribution()
-    assert oracles.printed_exp_mass_below(0.9, 0.0113) == pytest.approx(float(exp.mass_below(0.9, 0.0113)), rel=1e-4)
-    assert oracles.printed_exp_mass_below(0.9, 0.0112) == 0
+    assert oracles.cutoffs.printed_exp_mass_below(0.9, 0.0113) == pytest.approx(
+        float(exp.mass_below(0.9, 0.0113)), rel=1e-4
+    )
+    assert oracles.cutoffs.printed_exp_mass_below(0.9, 0.0112) == 0
     assert float(exp.mass_below(0.9, 0.0112)) == pytest.approx(np.exp(-0.1 / 0.0112))
     assert float(exp.quantile(1e-4, 1e-3)) == pytest.approx(1 + 1e-3 * np.log(1e-4))
 

@@ -3,7 +3,7 @@ import re
 import numpy as np
 import pytest
 
-import oracles
+import oracles.cutoffs
 from rails_ray.cutoffs.calibration import Calibration, Positives
 from rails_ray.cutoffs.measuring import LEVELS, drift, left_out, measure, segment_name
 from support.calibrations import BETA, drawn
@@ -20,7 +20,7 @@ def test_coverage_equals_the_definition(num_queries: int, is_tied: bool) -> None
     found = measure(calibration, new, levels=(0.5, 0.9))
     assert {one.segment for one in found} == {None, 0, 1, 2}
     v = {
-        (level, tau): oracles.calibrated_share(shares, before.temperature.tolist(), tau, 3, level)
+        (level, tau): oracles.cutoffs.calibrated_share(shares, before.temperature.tolist(), tau, 3, level)
         for level in {one.nominal for one in found}
         for tau in new.temperature.tolist()
     }
@@ -31,7 +31,7 @@ def test_coverage_equals_the_definition(num_queries: int, is_tied: bool) -> None
             if one.segment in (None, sum(edge < tau for edge in calibration.segments.edges))
         ]
         assert one.num_queries == len(asked)
-        assert one.coverage == pytest.approx(oracles.coverage(asked))
+        assert one.coverage == pytest.approx(oracles.cutoffs.coverage(asked))
         assert one.low <= one.coverage <= one.high
         assert one.low_both <= one.high_both
 

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracles
+import oracles.cutoffs
+import oracles.losses
 from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.calibration import Calibration, Positives
 from rails_ray.cutoffs.distributions import UNIFORM, BetaDistribution
@@ -149,9 +150,9 @@ def test_nucleus_is_the_fewest_items_that_hold_the_mass(logit, data: st.DataObje
     """Against the definition over a corpus of which the list shows the best; ties at the end are all kept."""
     scores = sorted(data.draw(st.lists(st.floats(-1, 1, width=16), min_size=1, max_size=12)), reverse=True)
     tau_q, share = data.draw(st.floats(0.02, 2)), data.draw(st.floats(0.01, 0.99))
-    own = {exp_logit: lambda score, tau: (score - 1) / tau, beta_logit: oracles.beta_logit}[logit]
+    own = {exp_logit: lambda score, tau: (score - 1) / tau, beta_logit: oracles.losses.beta_logit}[logit]
     weights = [math.exp(own(score, tau_q) - own(scores[0], tau_q)) for score in scores]
-    expected = oracles.nucleus(weights, share)
+    expected = oracles.cutoffs.nucleus(weights, share)
     log_normaliser = np.array([math.log(sum(weights)) + own(scores[0], tau_q)])
     policy = NucleusCutoff(logit, log_normaliser, share, len(scores))
     kept = cut(np.array([scores]), np.array([tau_q]), policy, np.array([False])).num_kept[0]

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracles
+import oracles.cutoffs
 from rails_ray.cutoffs.segments import Segments
 
 TAU = st.sampled_from([0.01, 0.05, 0.1, 0.2]) | st.floats(0.01, 0.3)  # with ties and without
@@ -15,7 +15,7 @@ def test_members_equal_those_of_the_bag(tau: list[float], new: list[float], num_
     asked = [*new, *tau, *(np.nextafter(t, end) for t in tau for end in (0, 1))]
     members = segments.members(least)[segments.place(np.array(asked))]
     for t, (start, stop) in zip(asked, members.tolist(), strict=True):
-        expected = oracles.segment_members(tau, t, num_segments, least)
+        expected = oracles.cutoffs.segment_members(tau, t, num_segments, least)
         assert sorted(segments.order[start:stop].tolist()) == expected
 
 

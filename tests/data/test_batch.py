@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracles
+import oracles.ranking
 from rails_ray.data.batch import PairSampler, TrainingBatch, WindowSampler
 from rails_ray.data.dataset import Texts
 from rails_ray.data.queries import ItemLists, Queries
@@ -34,7 +34,7 @@ def test_positives_answer_their_queries_and_accidental_hits_are_hidden(step: int
     queries, rows = names(batch.queries, QUERY_FEATURES), names(batch.items, ITEM_FEATURES)
     for query, column in zip(queries, batch.positive.tolist(), strict=True):
         assert rows[column] in RELEVANT[query]
-    expected = oracles.hidden_items(rows, batch.positive.tolist(), [RELEVANT[query] for query in queries])
+    expected = oracles.ranking.hidden_items(rows, batch.positive.tolist(), [RELEVANT[query] for query in queries])
     assert batch.roles().is_hidden.tolist() == expected
 
 

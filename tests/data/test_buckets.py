@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracles
+import oracles.losses
 from rails_ray.data.buckets import BucketBatch, BucketSampler, positives_of
 from rails_ray.data.queries import ItemLists
 from rails_ray.encoders.solar import Vectors
@@ -31,7 +31,9 @@ def test_positives_are_the_or_of_the_codes(num_buckets: int, data: st.DataObject
     positives = positives_of(ItemLists.of(relevant), np.array(buckets, dtype=np.int32))
     dense = torch.zeros(len(relevant), num_buckets, dtype=torch.int64)
     dense.index_put_(tuple(positives), torch.ones(len(positives.query), dtype=torch.int64), accumulate=True)
-    assert dense.tolist() == oracles.bucket_targets(relevant, buckets, num_buckets)  # a pair met twice would be 2
+    assert dense.tolist() == oracles.losses.bucket_targets(
+        relevant, buckets, num_buckets
+    )  # a pair met twice would be 2
 
 
 @pytest.mark.parametrize(("batch_size", "sizes"), [(2, [2, 2, 1]), (5, [5]), (9, [5]), (1, [1] * 5)])
@@ -47,7 +49,7 @@ def test_an_epoch_has_each_query_once_and_ends_with_what_is_left(batch_size: int
 
 
 def test_a_batch_has_the_positive_buckets_of_its_queries() -> None:
-    targets = oracles.bucket_targets(list(map(list, RELEVANT)), BUCKETS.tolist(), 3)
+    targets = oracles.losses.bucket_targets(list(map(list, RELEVANT)), BUCKETS.tolist(), 3)
     for step in range(6):
         batch = sampler(2).batch(step)
         pairs = sorted(zip(*(column.tolist() for column in batch.positives), strict=True))

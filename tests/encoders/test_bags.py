@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracles
+import oracles.encoders
 from rails_ray.encoders.bags import (
     Bags,
     are_known,
@@ -41,7 +41,7 @@ def to_lists(bags: Bags) -> list[Bag]:
 def test_hashed_equals_plain_integers(tokens: list[int], seed: int) -> None:
     for num_inputs in (1, 7, 2**13, 2**40):
         places = hashed(torch.tensor(tokens, dtype=torch.int64), seed, num_inputs)
-        assert places.tolist() == [oracles.hashed_place(token, seed, num_inputs) for token in tokens]
+        assert places.tolist() == [oracles.encoders.hashed_place(token, seed, num_inputs) for token in tokens]
 
 
 def test_places_spread_evenly_and_each_seed_has_its_own() -> None:

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import oracles
+import oracles.encoders
 from rails_ray.encoders import character_ngrams
 from rails_ray.encoders.character_ngrams import hash_texts, words
 from rails_ray.encoders.hashing import BASE
@@ -39,7 +39,7 @@ def test_equals_the_loops(texts: list[str], sizes: tuple[int, ...], num_buckets:
     ends = [*bags.starts.tolist(), len(bags.tokens)][1:]
     assert len(bags) == len(texts)
     for text, first, end in zip(texts, bags.starts.tolist(), ends, strict=True):
-        expected = oracles.buckets(sorted(oracles.pieces(words(text), sizes)), BASE, num_buckets)
+        expected = oracles.encoders.buckets(sorted(oracles.encoders.pieces(words(text), sizes)), BASE, num_buckets)
         assert bags.tokens[first:end].tolist() == sorted(expected)
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-import oracles
+import oracles.encoders
 from rails_ray.encoders.sasrec import Histories, Sasrec, SasrecConfig
 
 LENGTH = 5
@@ -31,7 +31,7 @@ def everywhere(rows: list[list[int]]) -> Histories:
 def test_it_equals_the_loops(rows: list[list[int]], num_blocks: int, num_heads: int) -> None:
     made = encoder(num_blocks, num_heads)
     weights = {name: tensor.tolist() for name, tensor in made.state_dict().items()}
-    expected = [line for history in rows for line in oracles.sasrec(history, weights, num_blocks, num_heads)]
+    expected = [line for history in rows for line in oracles.encoders.sasrec(history, weights, num_blocks, num_heads)]
     found = made.queries(everywhere(rows))
     assert torch.allclose(found, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
 
@@ -45,7 +45,7 @@ def test_a_query_is_the_last_position_of_the_last_items(history: list[int], as_a
     array.flags.writeable = False  # as those are that come from a Parquet file
     features = made.query_features([[5, 3], array if as_array else history, [2]])
     assert features.rows.shape == (3, LENGTH)
-    expected = oracles.sasrec(history[-LENGTH:], weights, 2, 2)[-1]
+    expected = oracles.encoders.sasrec(history[-LENGTH:], weights, 2, 2)[-1]
     assert made.queries(features)[1].tolist() == pytest.approx(expected, abs=1e-9)
 
 

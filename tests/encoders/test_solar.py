@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-import oracles
+import oracles.encoders
+import oracles.vectors
 from rails_ray.data.queries import SparseRows
 from rails_ray.encoders.character_ngrams import hash_texts
 from rails_ray.encoders.solar import NUM_TOKENS, Chunk, ChunksConfig, chunk_seed
@@ -61,7 +62,9 @@ def bags_of(config: ChunksConfig, inputs: Any, seed: int) -> list[list[tuple[int
     if config.input == "features":
         return BAGS
     hashed = [hash_texts([text], config.ngram_sizes, NUM_TOKENS).tokens.tolist() for text in inputs]
-    return [[(oracles.hashed_place(token, seed, config.num_inputs), 1.0) for token in tokens] for tokens in hashed]
+    return [
+        [(oracles.encoders.hashed_place(token, seed, config.num_inputs), 1.0) for token in tokens] for tokens in hashed
+    ]
 
 
 @pytest.mark.parametrize(("config", "inputs"), [*INPUTS, *EMPTY], ids=[*KINDS, *(f"no {kind}" for kind in KINDS)])
@@ -77,7 +80,7 @@ def test_what_is_learnt_from_has_the_features_of_any_query(config: ChunksConfig,
 def test_logits_of_bags_equal_the_equation(config: ChunksConfig, inputs: Any, ngram_sizes: tuple[int, ...]) -> None:
     config = replace(config, ngram_sizes=ngram_sizes)
     chunk = chunk_of(config, inputs)
-    expected = [oracles.chunk_logits(bag, weights_of(chunk)) for bag in bags_of(config, inputs, chunk.seed)]
+    expected = [oracles.encoders.chunk_logits(bag, weights_of(chunk)) for bag in bags_of(config, inputs, chunk.seed)]
     assert torch.allclose(chunk(chunk.features(inputs)), torch.tensor(expected), atol=1e-5)
 
 
@@ -85,9 +88,9 @@ def test_logits_of_vectors_equal_the_equation() -> None:
     chunk = chunk_of(VECTOR, VECTORS)
     of = weights_of(chunk)
     for vector, line in zip(VECTORS.tolist(), chunk(chunk.features(VECTORS)).tolist(), strict=True):
-        summed = oracles.linear(of["input.weight"], of["hidden_bias"], vector)
+        summed = oracles.vectors.linear(of["input.weight"], of["hidden_bias"], vector)
         hidden = [max(value, 0.0) for value in summed]
-        assert line == pytest.approx(oracles.linear(of["output.weight"], of["output.bias"], hidden), abs=1e-4)
+        assert line == pytest.approx(oracles.vectors.linear(of["output.weight"], of["output.bias"], hidden), abs=1e-4)
 
 
 @pytest.mark.parametrize(("config", "inputs"), INPUTS, ids=KINDS)
@@ -151,7 +154,7 @@ def test_a_query_of_which_nothing_is_known_has_the_answer_of_the_biases(
     assert not solar.is_blank(strange)
     of = weights_of(solar.first)
     relu = [max(value, 0.0) for value in of["hidden_bias"]]
-    of_biases = torch.tensor(oracles.linear(of["output.weight"], of["output.bias"], relu))
+    of_biases = torch.tensor(oracles.vectors.linear(of["output.weight"], of["output.bias"], relu))
     for line, is_known in zip(solar.first(solar.query_features(strange)), has_known, strict=True):
         assert torch.allclose(line, of_biases, atol=1e-6) != is_known
 
@@ -228,7 +231,7 @@ def test_tables_are_means_over_the_chunks_that_are_trained(values: str, numbers:
     for row, line in enumerate(scores.tolist()):
         for code, score in zip(codes, line, strict=True):
             said = [logits[number][row, code[number]].item() for number in numbers]
-            worth = [oracles.sigmoid(logit) for logit in said] if values == "probability" else said
+            worth = [oracles.vectors.sigmoid(logit) for logit in said] if values == "probability" else said
             assert score == pytest.approx(sum(worth) / len(worth), abs=1e-6)
 
 

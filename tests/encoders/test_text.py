@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-import oracles
+import oracles.encoders
 from rails_ray.encoders import tokenizer
 from rails_ray.encoders.text import BLANK, PADDING, TextTransformer, Tokens, TransformerConfig
 from rails_ray.training import state
@@ -43,7 +43,7 @@ def test_representations_equal_the_equations(pooling: str) -> None:
     for side, encode in (("query", made.queries), ("item", made.items)):
         found = encode(features)
         for line, ids in zip(found.tolist(), features.ids.tolist(), strict=True):
-            expected = oracles.text_transformer([i for i in ids if i != PADDING], weights, 2, side)
+            expected = oracles.encoders.text_transformer([i for i in ids if i != PADDING], weights, 2, side)
             assert line == pytest.approx(expected, rel=1e-4, abs=1e-5)
     assert made.query_width == (24 if pooling == "aggregation" else 8) == made.queries(features).shape[1]
     assert made.item_width == (16 if pooling == "aggregation" else 8) == made.items(features).shape[1]

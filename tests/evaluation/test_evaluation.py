@@ -4,7 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracles
+import oracles.losses
+import oracles.ranking
 from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.cutoffs.distributions import UNIFORM, BetaDistribution
 from rails_ray.data.queries import ItemLists, Queries
@@ -23,7 +24,9 @@ BETA = BetaDistribution(UNIFORM)
 def test_rank_of_best_equals_the_definition(scores: list[float], data: st.DataObject) -> None:
     relevant = data.draw(st.sets(st.integers(0, len(scores) - 1), min_size=1))
     mask = torch.tensor([[row in relevant for row in range(len(scores))]])
-    assert rank_of_best(torch.tensor([scores]), mask).tolist() == [oracles.rank_of_best(scores, sorted(relevant))]
+    assert rank_of_best(torch.tensor([scores]), mask).tolist() == [
+        oracles.ranking.rank_of_best(scores, sorted(relevant))
+    ]
 
 
 def test_hit_rate_and_mrr() -> None:
@@ -57,8 +60,8 @@ def test_ranking_equals_the_naive_loop() -> None:
     scores = model.score(model.encode_queries(model.query_features(COLOURED.inputs)), items).scores.tolist()
     for number, line in enumerate(scores):
         relevant = COLOURED.relevant[number].tolist()
-        assert ranking.best_rank[number] == oracles.rank_of_best(line, relevant)
-        best = oracles.top_k(line, 3)
+        assert ranking.best_rank[number] == oracles.ranking.rank_of_best(line, relevant)
+        best = oracles.ranking.top_k(line, 3)
         assert ranking.is_relevant[number].tolist() == [row in relevant for row in best]
         assert ranking.num_relevant[number] == len(relevant)
         assert ranking.scores[number].tolist() == pytest.approx([line[row] for row in best], abs=1e-5)
@@ -95,13 +98,15 @@ def test_a_seen_item_gets_no_place() -> None:
     items = encode_items(model, model.item_features(np.arange(9)))
     histories, relevant = [[0, 1], [3], [8, 4, 2]], [[5, 8], [0], [1]]
     scores = model.score(model.encode_queries(model.query_features(histories)), items).scores.tolist()
-    best, last = ([row for row in oracles.top_k(scores[number], 4) if row not in relevant[number]] for number in (0, 2))
+    best, last = (
+        [row for row in oracles.ranking.top_k(scores[number], 4) if row not in relevant[number]] for number in (0, 2)
+    )
     seen = [sorted(best), [], sorted(last)]
     queries = Queries(ItemLists.of(histories), ItemLists.of(relevant), ItemLists.of(seen))
     ranking = rank_all(model, items, queries, 5)
     for number, line in enumerate(scores):
-        best = oracles.top_k(line, 5, seen[number])
-        assert ranking.best_rank[number] == oracles.rank_of_best(line, relevant[number], seen[number])
+        best = oracles.ranking.top_k(line, 5, seen[number])
+        assert ranking.best_rank[number] == oracles.ranking.rank_of_best(line, relevant[number], seen[number])
         assert ranking.is_relevant[number].tolist() == [row in relevant[number] for row in best]
         assert ranking.scores[number].tolist() == pytest.approx([line[row] for row in best], abs=1e-5)
 
@@ -121,7 +126,7 @@ def test_a_relevant_item_that_the_corpus_lacks_is_not_found(relevant: list[list[
     ranking = rank_all(model, items, queries, 4)
     scores = model.score(model.encode_queries(model.query_features(COLOURED.inputs)), items).scores.tolist()
     for number, line in enumerate(scores):
-        order = oracles.top_k(line, 4, seen[number])
+        order = oracles.ranking.top_k(line, 4, seen[number])
         ranks = [rank for rank, row in enumerate(order, start=1) if row in relevant[number]]
         assert ranking.best_rank[number] == min(ranks, default=NOT_FOUND)
         assert ranking.num_relevant[number] == len(relevant[number])
@@ -201,7 +206,7 @@ def test_ranking_says_what_cut_offs_are_calibrated_on() -> None:
     assert sorted(ranking.pair_query.tolist()) == [number for number, _ in findable]
     assert sorted(ranking.pair_score.tolist()) == pytest.approx(sorted(scores[n][row] for n, row in findable), abs=1e-5)
     for number, tau_q in enumerate(query.temperature.tolist()):
-        logits = [oracles.beta_logit(scores[number][row], tau_q) for row in range(4) if row not in seen[number]]
+        logits = [oracles.losses.beta_logit(scores[number][row], tau_q) for row in range(4) if row not in seen[number]]
         assert ranking.log_normaliser[number] == pytest.approx(np.logaddexp.reduce(logits), rel=1e-4)
         allowed = [scores[number][row] for row in range(4) if row not in seen[number]]
         sampled = ranking.sampled_scores[number][np.isfinite(ranking.sampled_scores[number])]

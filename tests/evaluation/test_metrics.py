@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracles
+import oracles.ranking
 from rails_ray.evaluation.metrics import attainable_precision, precision, recall_of_relevant
 
 
@@ -14,7 +14,7 @@ def test_shares_of_lists_equal_the_naive_loops(num_queries: int, length: int, k:
     lists = [data.draw(line) for _ in range(num_queries)]
     num_relevant = [max(sum(hits), 1) + data.draw(st.integers(0, 5)) for hits in lists]
     is_relevant, counts = np.array(lists, dtype=bool).reshape(num_queries, length), np.array(num_relevant)
-    expected = oracles.shares_of_lists(lists, num_relevant, k)
+    expected = oracles.ranking.shares_of_lists(lists, num_relevant, k)
     assert precision(is_relevant, k) == pytest.approx(expected["precision"])
     assert attainable_precision(is_relevant, counts, k) == pytest.approx(expected["attainable precision"])
     assert recall_of_relevant(is_relevant, counts, k) == pytest.approx(expected["recall of relevant"])

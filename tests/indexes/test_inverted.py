@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracles
+import oracles.codes
+import oracles.ranking
 from rails_ray.indexes.inverted import InvertedIndex, top_buckets
 from rails_ray.masks import Exclusions
 
@@ -29,8 +30,8 @@ def test_candidates_of_the_best_buckets(b: int, x: int, k: int, r: int, seed: in
     for line in range(b):
         buckets, values = posted.buckets[line].tolist(), posted.values[line].tolist()
         for own, best in zip(tables[line].tolist(), buckets, strict=True):
-            assert best == oracles.top_k(own, len(best))
-        sums = oracles.posted_sums(codes.tolist(), buckets, values, excluded[line])
+            assert best == oracles.ranking.top_k(own, len(best))
+        sums = oracles.codes.posted_sums(codes.tolist(), buckets, values, excluded[line])
         best = sorted(sums.values(), reverse=True)[:5]
         scores = found.top_k.scores[line, : len(best)].tolist()
         assert scores == pytest.approx(best, abs=1e-6)

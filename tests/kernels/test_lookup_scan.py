@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracles
+import oracles.scores
 from rails_ray.kernels import compiled, lookup_scan
 
 INTEGERS = [torch.uint8, torch.int16, torch.int32, torch.int64]
@@ -47,7 +47,7 @@ a_shape = st.tuples(
 @given(a_shape, st.sampled_from(INTEGERS))
 def test_both_ways_equal_the_equation(shape: tuple[int, int, int, int, int], dtype: torch.dtype) -> None:
     tables, codes = random_case(*shape)
-    expected = [[oracles.look_up(own, code) for code in codes.tolist()] for own in tables.double().tolist()]
+    expected = [[oracles.scores.look_up(own, code) for code in codes.tolist()] for own in tables.double().tolist()]
     expected = torch.tensor(expected, dtype=torch.float64).reshape(len(tables), len(codes)).float()
     codes = codes.to(dtype)
     assert torch.equal(lookup_scan.plain_scores(tables, codes), expected)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracles
+import oracles.codes
 from rails_ray.kernels import compiled, lookup_scan, postings
 from rails_ray.kernels.postings import Summed
 from rails_ray.masks import Exclusions
@@ -50,7 +50,7 @@ def assert_equal(found: Summed, expected: Summed) -> None:
 def test_items_stand_in_their_buckets(shape: tuple[int, int, int, int, float, int], dtype: torch.dtype) -> None:
     codes, _, _ = random_case(*shape)
     num_chunks, num_buckets = shape[2:4]
-    expected = oracles.postings(codes.tolist(), num_chunks, num_buckets)
+    expected = oracles.codes.postings(codes.tolist(), num_chunks, num_buckets)
     plain = postings.plain_sort_by_bucket(codes.to(dtype), num_buckets)
     for made in (plain, postings.sort_by_bucket(codes.to(dtype), num_buckets)):
         assert (made.starts.dtype, made.rows.dtype) == (torch.int64, torch.int32)
@@ -74,7 +74,7 @@ def test_both_ways_equal_the_oracle(shape: tuple[int, int, int, int, float, int]
     assert_equal(found, postings.plain_best_sums(made, buckets, weights, num, exclude))
     assert found.top_k.k == min(num, num_items)
     for line, out in enumerate(excluded):
-        sums = oracles.posted_sums(codes.tolist(), buckets[line].tolist(), weights[line].tolist(), out)
+        sums = oracles.codes.posted_sums(codes.tolist(), buckets[line].tolist(), weights[line].tolist(), out)
         best = sorted(sums, key=lambda row: (-sums[row], row))[:num]
         nothing = found.top_k.k - len(best)
         assert found.num_touched[line] == len(sums)

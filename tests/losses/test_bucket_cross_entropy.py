@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracles
+import oracles.losses
 from rails_ray.data.buckets import positives_of
 from rails_ray.data.queries import ItemLists
 from rails_ray.losses.bucket_cross_entropy import Positives, bucket_cross_entropy, sampled_bucket_cross_entropy
@@ -15,7 +15,7 @@ from rails_ray.losses.bucket_cross_entropy import Positives, bucket_cross_entrop
 BUCKETS = [3, 0, 3, 1, 4, 2]  # of six items
 RELEVANT = [[0, 2, 1], [3], [5, 4, 3, 0, 1]]  # two items of one bucket; a single one; all buckets
 POSITIVES = positives_of(ItemLists.of(RELEVANT), np.array(BUCKETS))
-TARGETS = torch.tensor(oracles.bucket_targets(RELEVANT, BUCKETS, 5), dtype=torch.float64)
+TARGETS = torch.tensor(oracles.losses.bucket_targets(RELEVANT, BUCKETS, 5), dtype=torch.float64)
 
 
 def logits_of(num_queries: int = 3, num_buckets: int = 5, seed: int = 0) -> torch.Tensor:
@@ -31,9 +31,9 @@ def test_equals_the_equation(num_buckets: int, data: st.DataObject) -> None:
     line = st.lists(st.floats(-20, 20), min_size=num_buckets, max_size=num_buckets)
     logits = [data.draw(line) for _ in relevant]
     positives = positives_of(ItemLists.of(relevant), np.array(buckets))
-    targets = oracles.bucket_targets(relevant, buckets, num_buckets)
+    targets = oracles.losses.bucket_targets(relevant, buckets, num_buckets)
     losses = bucket_cross_entropy(torch.tensor(logits, dtype=torch.float64), positives)
-    expected = [oracles.binary_cross_entropy(*pair) for pair in zip(logits, targets, strict=True)]
+    expected = [oracles.losses.binary_cross_entropy(*pair) for pair in zip(logits, targets, strict=True)]
     assert losses.tolist() == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
@@ -67,8 +67,10 @@ def sampled(logits: torch.Tensor, drawn: list[int]) -> torch.Tensor:
 def estimate(logits: list[float], targets: list[int], drawn: list[int]) -> float:
     """All positive buckets, and the mean of the drawn negative ones times the number of negative ones."""
     among = [bucket for bucket in drawn if not targets[bucket]]
-    own = oracles.binary_cross_entropy([z for z, y in zip(logits, targets, strict=True) if y], [1] * sum(targets))
-    others = oracles.binary_cross_entropy([logits[bucket] for bucket in among], [0] * len(among))
+    own = oracles.losses.binary_cross_entropy(
+        [z for z, y in zip(logits, targets, strict=True) if y], [1] * sum(targets)
+    )
+    others = oracles.losses.binary_cross_entropy([logits[bucket] for bucket in among], [0] * len(among))
     return own + others * (len(targets) - sum(targets)) / max(len(among), 1)
 
 
@@ -94,7 +96,7 @@ def test_the_mean_over_all_samples_is_the_loss(size: int) -> None:
 def test_a_sample_may_hold_positive_buckets_alone() -> None:
     """Then nothing stands for the others: only a sample of more buckets than are positive is without bias."""
     logits = logits_of()
-    own = [oracles.binary_cross_entropy([logits[0, 0].item(), logits[0, 3].item()], [1, 1])]
+    own = [oracles.losses.binary_cross_entropy([logits[0, 0].item(), logits[0, 3].item()], [1, 1])]
     assert sampled(logits, [0, 3])[:1].tolist() == pytest.approx(own)
 
 

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracles
+import oracles.losses
 from rails_ray.losses.glas import CoOccurrence, glas
 from rails_ray.losses.negatives import Relevance
 
@@ -28,7 +28,7 @@ def test_glas_equals_the_equation(relevant: list[list[int]], item_rows: list[int
     """Queries without an answer, pairs given twice and items drawn twice included."""
     vectors = unit_vectors(len(item_rows), seed)
     loss = glas(vectors, co_occurrence(relevant).targets(torch.tensor(item_rows)))
-    assert loss.item() == pytest.approx(oracles.glas(vectors.tolist(), item_rows, relevant), rel=1e-6, abs=1e-6)
+    assert loss.item() == pytest.approx(oracles.losses.glas(vectors.tolist(), item_rows, relevant), rel=1e-6, abs=1e-6)
 
 
 def test_a_target_is_the_mean_of_the_shares_both_ways() -> None:

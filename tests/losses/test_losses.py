@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import oracles
+import oracles.losses
+import oracles.ranking
 from rails_ray.losses.beta_nce import beta_logit
 from rails_ray.losses.exp_nce import exp_logit
 from rails_ray.losses.maximum_likelihood import BetaParameters, maximum_likelihood
@@ -22,7 +23,7 @@ def test_sampled_softmax_equals_the_equation(num_queries: int, num_items: int, d
     hidden = [[data.draw(st.booleans()) and column != own for column in range(num_items)] for own in positive]
     double = torch.tensor(logits, dtype=torch.float64)  # so that the equation is compared, not float32's rounding
     loss = sampled_softmax(double, torch.tensor(positive), torch.tensor(hidden))
-    assert loss.mean().item() == pytest.approx(oracles.sampled_softmax(logits, positive, hidden), abs=1e-9)
+    assert loss.mean().item() == pytest.approx(oracles.losses.sampled_softmax(logits, positive, hidden), abs=1e-9)
 
 
 def test_sampled_softmax_of_the_positive_alone_is_zero() -> None:
@@ -41,7 +42,9 @@ def test_sampled_softmax_survives_huge_logits() -> None:
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=5), st.floats(0.01, 1))
 def test_beta_logit_equals_the_equation(scores: list[float], tau_q: float) -> None:
     logits = beta_logit(torch.tensor([scores], dtype=torch.float64), torch.tensor([tau_q], dtype=torch.float64))
-    assert logits[0].tolist() == pytest.approx([oracles.beta_logit(s, tau_q) for s in scores], rel=1e-9, abs=1e-9)
+    assert logits[0].tolist() == pytest.approx(
+        [oracles.losses.beta_logit(s, tau_q) for s in scores], rel=1e-9, abs=1e-9
+    )
 
 
 def test_beta_logit_of_the_lowest_score_is_finite_with_a_finite_gradient() -> None:
@@ -71,7 +74,7 @@ def test_maximum_likelihood_equals_the_equation(num_queries: int, num_items: int
         BetaParameters(*columns[:2]),
         BetaParameters(*columns[2:]),
     )
-    expected = oracles.maximum_likelihood(scores, relevant, own, other)
+    expected = oracles.losses.maximum_likelihood(scores, relevant, own, other)
     assert loss.mean().item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
@@ -116,7 +119,7 @@ def test_mutual_information_equals_the_equation(num_pairs: int, num_gates: int, 
     gates = torch.rand(num_pairs, num_gates, generator=torch.Generator().manual_seed(seed)) + 1e-3
     gates = gates / gates.sum(1, keepdim=True)
     loss = mutual_information(gates, gates.mean(0), 1 / num_pairs)
-    assert loss.item() == pytest.approx(oracles.mutual_information(gates.tolist()), abs=1e-5)
+    assert loss.item() == pytest.approx(oracles.losses.mutual_information(gates.tolist()), abs=1e-5)
 
 
 def test_mutual_information_is_least_where_each_pair_has_a_gate_of_its_own() -> None:
@@ -137,5 +140,5 @@ def test_hidden_items_equal_the_definition(item_rows: list[int], data: st.DataOb
     pairs = [(query, row) for query, rows in enumerate(relevant) for row in rows]
     relevance = Relevance(torch.tensor([query for query, _ in pairs]), torch.tensor([row for _, row in pairs]))
     found = roles(torch.tensor(item_rows), torch.tensor(positive), relevance)
-    assert found.is_hidden.tolist() == oracles.hidden_items(item_rows, positive, relevant)
+    assert found.is_hidden.tolist() == oracles.ranking.hidden_items(item_rows, positive, relevant)
     assert torch.equal(found.is_relevant, ~found.is_negative)

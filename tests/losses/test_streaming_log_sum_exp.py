@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-import oracles
+import oracles.losses
 from rails_ray.losses.negatives import Relevance, Roles, are_copies, roles_among_copies
 from rails_ray.losses.pointwise import pointwise
 from rails_ray.losses.sampled_softmax import sampled_softmax
@@ -50,7 +50,7 @@ def test_sums_of_blocks_give_the_losses_of_all_items(batch: tuple[list[list[floa
     assert torch.allclose(softmax_loss(whole), sampled_softmax(logits, roles.positive, roles.is_hidden), atol=1e-8)
     expected = pointwise(logits, roles.is_relevant, roles.is_negative, OFFSET)
     assert torch.allclose(pointwise_loss(whole), expected, atol=1e-9)
-    softmax = oracles.sampled_softmax(values, roles.positive.tolist(), roles.is_hidden.tolist())
+    softmax = oracles.losses.sampled_softmax(values, roles.positive.tolist(), roles.is_hidden.tolist())
     assert softmax_loss(whole).mean().item() == pytest.approx(softmax, abs=1e-8)
 
 
@@ -97,7 +97,7 @@ def test_roles_among_copies_equal_the_definition(data: st.DataObject) -> None:
         roles_among_copies(rows[part], is_copy[part], torch.tensor(positive) - part.start, rows[positive], relevance)
         for part in (slice(0, cut), slice(cut, len(item_rows)))
     ]
-    expected_relevant, expected_negative = oracles.roles_among_copies(item_rows, positive, relevant)
+    expected_relevant, expected_negative = oracles.losses.roles_among_copies(item_rows, positive, relevant)
     assert torch.cat([part.is_relevant for part in parts], dim=1).tolist() == expected_relevant
     assert torch.cat([part.is_negative for part in parts], dim=1).tolist() == expected_negative
     for query, own in enumerate(positive):  # each item is met once

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracles
+import oracles.losses
 from rails_ray.losses.top_share import top_share
 
 
@@ -16,7 +16,9 @@ def test_it_is_the_equation(num_queries: int, num_items: int, data: st.DataObjec
     relevance = torch.randint(4, (num_queries, num_items), generator=generator).float()  # some level
     num_best = data.draw(st.integers(1, num_items))
     loss = top_share(estimated, relevance, num_best)
-    expected = [oracles.top_share(*own, num_best) for own in zip(estimated.tolist(), relevance.tolist(), strict=True)]
+    expected = [
+        oracles.losses.top_share(*own, num_best) for own in zip(estimated.tolist(), relevance.tolist(), strict=True)
+    ]
     assert loss.tolist() == pytest.approx(expected, abs=1e-5)
     assert loss.abs().max() <= 1 + 1e-6
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-import oracles
+import oracles.ranking
 from rails_ray import config, on_ray
 from rails_ray.build import family
 from rails_ray.build.data import for_data, read_data
@@ -117,7 +117,7 @@ def naive_hit_rates(model: DualEncoder, items: ItemState, item_ids: list[str], d
     for inputs, relevant in zip(queries.inputs, queries.relevant, strict=True):
         (scores,) = model.score(model.encode_queries(model.query_features([inputs])), items).scores.tolist()
         wanted = {data.item_ids[row] for row in relevant}
-        found.append([item_ids[row] in wanted for row in oracles.top_k(scores, len(scores))])
+        found.append([item_ids[row] in wanted for row in oracles.ranking.top_k(scores, len(scores))])
     return {k: sum(any(line[:k]) for line in found) / len(found) for k in HIT_RATES}
 
 
@@ -168,7 +168,7 @@ def test_an_earlier_version_of_histories_is_evaluated_on_later_data(tmp_path: Pa
             for rows in (history, seen)
         )
         (scores,) = model.score(model.encode_queries(model.query_features([known])), stored.state).scores.tolist()
-        order = [stored.item_ids[row] for row in oracles.top_k(scores, 9, hidden)]
+        order = [stored.item_ids[row] for row in oracles.ranking.top_k(scores, 9, hidden)]
         ranks.append(order.index(data.item_ids[wanted]) + 1 if data.item_ids[wanted] in order else np.inf)
     assert measured.hit_rate == pytest.approx({k: np.mean([rank <= k for rank in ranks]) for k in HIT_RATES})
     assert np.inf in ranks

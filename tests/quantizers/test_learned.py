@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracles
+import oracles.vectors
 from rails_ray.config.storing import Method as AnyMethod
 from rails_ray.losses.negatives import Relevance, roles
 from rails_ray.losses.quantization import mean_product
@@ -63,7 +63,7 @@ def test_codewords_are_those_of_the_frozen_quantizer(selection: Selection, tau: 
     assert torch.allclose(assigned.read_back, frozen.decode(frozen.encode(vectors)), atol=1e-6)
     assert torch.equal(assigned.read_back, assigned.hard)
     scores = learned.chosen_by[0][0] @ frozen.rotated(vectors)[:, :2].T + learned.chosen_by[1][0][:, None]
-    expected = [oracles.softmax((own / tau).tolist()) for own in scores.T]
+    expected = [oracles.vectors.softmax((own / tau).tolist()) for own in scores.T]
     assert torch.allclose(assigned.log_probabilities[:, 0].exp(), torch.tensor(expected), atol=1e-5)
 
 
@@ -145,7 +145,7 @@ def test_losses_equal_the_equations() -> None:
             case DqnConfig() | DpqConfig():
                 expected = method.reconstruction_weight * apart
             case DvsqConfig():
-                moved = [oracles.dot(query, own) ** 2 for own in (items.vectors - items.assigned.hard).tolist()]
+                moved = [oracles.vectors.dot(query, own) ** 2 for own in (items.vectors - items.assigned.hard).tolist()]
                 expected = method.distortion_weight * sum(moved) / 5
             case SpqConfig():
                 soft = items.soft[row].tolist()
@@ -157,11 +157,17 @@ def test_losses_equal_the_equations() -> None:
             case MopqConfig():
                 code = items.assigned.codes[row].tolist()
                 expected = -method.codeword_weight * sum(log_p[row, m, entry].item() for m, entry in enumerate(code))
-                given = oracles.softmax([oracles.dot(query, own) / 0.1 for own in items.vectors.tolist()])
+                given = oracles.vectors.softmax(
+                    [oracles.vectors.dot(query, own) / 0.1 for own in items.vectors.tolist()]
+                )
                 expected -= method.dense_weight * math.log(given[row])
             case DistillVqConfig():
-                teacher = oracles.softmax([oracles.dot(query, own) / 0.1 for own in items.vectors.tolist()])
-                student = oracles.softmax([oracles.dot(query, own) / 0.1 for own in items.assigned.hard.tolist()])
+                teacher = oracles.vectors.softmax(
+                    [oracles.vectors.dot(query, own) / 0.1 for own in items.vectors.tolist()]
+                )
+                student = oracles.vectors.softmax(
+                    [oracles.vectors.dot(query, own) / 0.1 for own in items.assigned.hard.tolist()]
+                )
                 expected = -sum(t * math.log(s) for t, s in zip(teacher, student, strict=True))
             case JpqConfig():
                 expected = 0.0

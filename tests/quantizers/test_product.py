@@ -7,7 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracles
+import oracles.codes
+import oracles.scores
+import oracles.vectors
 from rails_ray.errors import DamagedError
 from rails_ray.quantizers import product
 from rails_ray.quantizers.in_faiss import from_faiss, to_faiss
@@ -21,10 +23,10 @@ selections = pytest.mark.parametrize("selection", SELECTIONS)
 def scores_by_hand(vector: list, quantizer: ProductQuantizer, selection: Selection, bilinear: torch.Tensor) -> list:
     """How well each codeword suits each part of a vector."""
     if quantizer.rotation is not None:
-        vector = oracles.turn(quantizer.rotation.tolist(), vector)
-    parts = oracles.cut(vector, quantizer.num_subspaces)
+        vector = oracles.codes.turn(quantizer.rotation.tolist(), vector)
+    parts = oracles.codes.cut(vector, quantizer.num_subspaces)
     return [
-        oracles.codeword_scores(selection, part, codebook, weights)
+        oracles.codes.codeword_scores(selection, part, codebook, weights)
         for part, codebook, weights in zip(parts, quantizer.codebooks.tolist(), bilinear.tolist(), strict=True)
     ]
 
@@ -65,12 +67,14 @@ def test_a_look_up_is_the_inner_product_with_what_is_read_back(num: int, turns: 
     codes, queries = quantizer.encode(some_vectors(num, 6, seed + 1)), some_vectors(2, 6, seed + 2)
     back = quantizer.decode(codes)
     rotation = torch.eye(6) if turns is None else torch.block_diag(*[quantizer.rotation] * (6 // turns))
-    by_hand = [oracles.read_back(code, quantizer.codebooks.tolist(), rotation.tolist()) for code in codes.tolist()]
+    by_hand = [
+        oracles.codes.read_back(code, quantizer.codebooks.tolist(), rotation.tolist()) for code in codes.tolist()
+    ]
     assert torch.allclose(back, torch.tensor(by_hand).view_as(back), atol=1e-6)
     tables = quantizer.lookup_table(queries)
     for line, query in enumerate(queries.tolist()):
-        looked_up = [oracles.look_up(tables[line].tolist(), code) for code in codes.tolist()]
-        assert looked_up == pytest.approx([oracles.dot(query, item) for item in by_hand], abs=1e-5)
+        looked_up = [oracles.scores.look_up(tables[line].tolist(), code) for code in codes.tolist()]
+        assert looked_up == pytest.approx([oracles.vectors.dot(query, item) for item in by_hand], abs=1e-5)
     assert torch.allclose(quantizer.rotated(queries) @ quantizer.decode_rotated(codes).T, queries @ back.T, atol=1e-5)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-import oracles
+import oracles.codes
 from rails_ray.quantizers.random_codes import add, balanced, hashed, inherit, loads, nearest_predicted
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +46,7 @@ def test_a_chunk_depends_on_the_seed_and_its_number_alone() -> None:
 def test_loads_equal_the_naive_count(codes: list[list[int]]) -> None:
     counted = loads(np.array(codes, np.int32).reshape(-1, 3), 6)
     assert counted.dtype == np.int64
-    assert counted.tolist() == oracles.posting_lengths(codes, 3, 6)
+    assert counted.tolist() == oracles.codes.posting_lengths(codes, 3, 6)
 
 
 @given(st.lists(st.text() | st.integers(), unique_by=str, min_size=1, max_size=20), st.data())
@@ -105,7 +105,7 @@ def test_an_added_item_takes_the_least_loaded_of_its_hashed_buckets(
     made = add(there, new_ids, num_buckets=5, seed=6, num_choices=num_choices)
     assert made.dtype == np.int32
     assert made.shape == (num_new, 2)
-    assert made.tolist() == oracles.added_codes(codes, choices, 5)
+    assert made.tolist() == oracles.codes.added_codes(codes, choices, 5)
     assert there.tolist() == codes, "what is there stays as it was"
 
 
@@ -188,7 +188,7 @@ def test_a_predicted_code_is_the_first_that_is_light_enough(
     there, best = np.array(codes, np.int32).reshape(-1, 2), np.array(predicted, np.int64).reshape(-1, 2, 3)
     made = nearest_predicted(there, best, num_buckets=5, max_load_ratio=max_load_ratio)
     assert made.dtype == np.int32
-    assert made.tolist() == oracles.added_codes(codes, best.tolist(), 5, max_load_ratio)
+    assert made.tolist() == oracles.codes.added_codes(codes, best.tolist(), 5, max_load_ratio)
 
 
 def test_predictions_that_all_agree_fill_no_bucket_beyond_the_ratio() -> None:

@@ -16,12 +16,15 @@ def of_distances(num_items: int = 80, num_queries: int = 120) -> torch.Tensor:
     return torch.exp(-torch.cdist(some_vectors(num_items, 2), some_vectors(num_queries, 2, 1)).square())
 
 
-def begun(relevance: torch.Tensor, config: RelevanceEmbeddingConfig, **given: torch.Tensor) -> tuple:  # type: ignore[type-arg]
+def begun(
+    relevance: torch.Tensor, config: RelevanceEmbeddingConfig, features: torch.Tensor | None = None
+) -> tuple[RelevanceEmbedding, torch.Tensor]:
+    """An untrained embedding of the first hundred queries, and the combinations of its items."""
     supports, train = torch.arange(S), slice(0, 100)
     combinations = AnnCur(relevance[supports, train]).combinations(relevance[:, train]).float()
     torch.manual_seed(0)
     made = RelevanceEmbedding(
-        config, relevance[supports, train].T, combinations, float(relevance[:, train].std()), **given
+        config, relevance[supports, train].T, combinations, float(relevance[:, train].std()), features
     )
     return made, combinations
 

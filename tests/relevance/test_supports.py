@@ -2,13 +2,12 @@
 
 from typing import get_args
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import oracles
+import oracles.relevance
 from rails_ray.relevance.l2_greedy import l2_greedy
 from rails_ray.relevance.supports import (
     ClusterSupports,
@@ -77,9 +76,9 @@ def test_l2_greedy_picks_what_its_definition_picks(num_items: int, num_queries: 
     relevance = some_vectors(num_items, num_queries, seed).double()
     num = min(num, num_items, num_queries)
     rows = l2_greedy(relevance, num).tolist()
-    expected = oracles.l2_greedy(relevance.numpy(), num)
+    expected = oracles.relevance.l2_greedy(relevance.numpy(), num)
     for size in range(1, num + 1):  # level within rounding
-        errors = [oracles.error_of_supports(relevance.numpy(), own[:size]) for own in (rows, expected)]
+        errors = [oracles.relevance.error_of_supports(relevance.numpy(), own[:size]) for own in (rows, expected)]
         assert errors[0] == pytest.approx(errors[1], rel=1e-6, abs=1e-8)
 
 
@@ -87,13 +86,13 @@ def test_l2_greedy_leaves_what_is_in_the_span_until_last() -> None:
     relevance = torch.tensor([[1.0, 0, 0], [2, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 0]], dtype=torch.float64)
     rows = l2_greedy(relevance, 5).tolist()
     assert sorted(rows) == [0, 1, 2, 3, 4]
-    assert oracles.error_of_supports(relevance.numpy(), rows[:2]) == pytest.approx(0, abs=1e-12)
+    assert oracles.relevance.error_of_supports(relevance.numpy(), rows[:2]) == pytest.approx(0, abs=1e-12)
 
 
 def test_supports_by_l2_greedy_rebuild_more_than_random_ones() -> None:
     relevance = matrix(300, 60, rank=20)
     errors = {
-        name: oracles.error_of_supports(
+        name: oracles.relevance.error_of_supports(
             relevance.double().numpy(), select_supports(MEMBERS[name], relevance, 15, seed=0).tolist()
         )
         for name in ("random", "l2_greedy", "l2_greedy, float32")
@@ -106,7 +105,7 @@ def test_supports_by_l2_greedy_rebuild_more_than_random_ones() -> None:
 def test_most_diverse_is_its_definition(num_items: int, num_queries: int, seed: int) -> None:
     relevance = some_vectors(num_items, num_queries, seed).double()
     rows = select_supports(MostDiverseSupports(), relevance, min(4, num_items), seed=0)
-    assert rows.tolist() == oracles.most_diverse(relevance.tolist(), min(4, num_items))
+    assert rows.tolist() == oracles.relevance.most_diverse(relevance.tolist(), min(4, num_items))
 
 
 def test_popular_items_have_the_highest_mean() -> None:
@@ -139,9 +138,3 @@ def test_supports_that_cannot_be() -> None:
         select_supports(FirstSupports(), relevance, 2, seed=0)
     with pytest.raises(ValueError, match=r"at most as many clusters as there are support queries \(3\), got 5"):
         select_supports(ClusterSupports(method="spectral_coclustering"), matrix(10, 3), 5, seed=0)
-
-
-def test_numpy_stays_out_of_the_torch_way() -> None:
-    """A matrix in single precision gives rows, whatever the dtype of the arithmetic."""
-    rows = select_supports(L2GreedySupports(), torch.from_numpy(np.eye(5, dtype=np.float32)), 5, seed=0)
-    assert sorted(rows.tolist()) == [0, 1, 2, 3, 4]

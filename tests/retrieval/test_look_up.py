@@ -5,7 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import oracles
+import oracles.codes
+import oracles.ranking
+import oracles.scores
 from rails_ray.indexes.inverted import InvertedIndex
 from rails_ray.masks import Exclusions
 from rails_ray.retrieval import Retriever, look_up
@@ -34,7 +36,7 @@ def inverted(items: Codes, num_probes: int, num_candidates: int, num_buckets: in
 
 
 def scores_of(query: Tables, items: Codes) -> list[list[float]]:
-    return [[oracles.look_up(own, code) for code in items.codes.tolist()] for own in query.tables.tolist()]
+    return [[oracles.scores.look_up(own, code) for code in items.codes.tolist()] for own in query.tables.tolist()]
 
 
 def recall(found: Found, best: Found) -> float:
@@ -78,15 +80,15 @@ def test_what_is_found_is_right_and_what_is_proved_is_true(
         assert all(scores[row] < bound for row in missed if row not in touched)
         if num_candidates >= len(touched):
             uppers = [
-                oracles.upper_bound(query.tables[line].tolist(), posted[line], items.codes[row].tolist())
+                oracles.codes.upper_bound(query.tables[line].tolist(), posted[line], items.codes[row].tolist())
                 for row in missed
                 if row not in touched
             ]
             assert bound == pytest.approx(max(uppers), abs=1e-4) if uppers else bound == -torch.inf
-            assert rows[:num_found] == oracles.top_k(
+            assert rows[:num_found] == oracles.ranking.top_k(
                 scores, k, [row for row in range(len(scores)) if row not in touched]
             )
-        expected = oracles.top_k(scores, k, out)
+        expected = oracles.ranking.top_k(scores, k, out)
         if gaps[line] == 0:
             assert rows == expected
         worst = found.scores[line, -1].item()
@@ -110,7 +112,7 @@ def test_the_bound_is_above_every_score(shape: tuple[int, int, int, int, int], i
             for row, bound in zip(
                 found.item_rows[line, : found.num_found()[line]].tolist(), bounds[line].tolist(), strict=False
             ):
-                upper = oracles.upper_bound(query.tables[line].tolist(), buckets, items.codes[row].tolist())
+                upper = oracles.codes.upper_bound(query.tables[line].tolist(), buckets, items.codes[row].tolist())
                 assert bound == pytest.approx(upper, abs=1e-5)
 
 

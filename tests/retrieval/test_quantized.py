@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from rails_ray.indexes.codes import fit_lists, in_lists, lists_of
+from rails_ray.indexes.probing import Probing
 from rails_ray.quantizers.opq import fit_opq
 from rails_ray.quantizers.product import residual_norms
 from rails_ray.quantizers.similarity import QuantizedSimilarity
@@ -63,3 +64,17 @@ def test_lists_that_are_none(wrong: int, told: str) -> None:
     codes = quantizer.encode(some_vectors(4, 6))
     with pytest.raises(ValueError, match=f"lists must be at least 0 and below the 3 centroids, {told}"):
         in_lists(quantizer, codes, torch.tensor([0, 1, wrong, 2]), some_vectors(3, 6))
+
+
+def test_the_bound_of_a_mean_holds_however_many_vectors_an_item_has() -> None:
+    """A query is divided among the vectors, and its length with it; the bound is of the query that was asked."""
+    vectors, queries = some_vectors(60, 6), some_vectors(5, 2, 3)
+    quantizer = a_quantizer(num_codewords=4)
+    codes = quantizer.encode(vectors)
+    means = vectors.view(60, 3, 2).mean(dim=1)
+    error = float((means - quantizer.decode(codes).view(60, 3, 2).mean(dim=1)).norm(dim=1).max())
+    index = in_lists(quantizer, codes, torch.zeros(60, dtype=torch.int32), torch.ones(1, 2), 3, error)
+    found = index.search(queries, Wanted(4), Probing(nprobe=1))
+    assert torch.allclose(found.bound, found.scores[:, -1] + queries.norm(dim=1) * error, atol=1e-4)
+    missing = (queries @ means.T).scatter(1, found.item_rows, -torch.inf).amax(dim=1)
+    assert (missing <= found.bound + 1e-5).all()

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracles
+import oracles.scores
 from rails_ray.similarities import Scorer
 from rails_ray.similarities.bm25 import NO_TERM, Bm25, Postings, TermCounts, TermWeights, shares, sums_of
 from rails_ray.similarities.states import take
@@ -48,7 +48,7 @@ def test_what_terms_add_sums_to_the_score(shape: tuple[int, int, int]) -> None:
             weights = of_terms(items.terms[row].tolist(), items.weights[row].tolist())
             for place, term in enumerate(query.terms[line].tolist()):
                 own = {term: counts[term]} if term != NO_TERM else {}
-                expected = oracles.sum_over_shared_terms(own, weights)
+                expected = oracles.scores.sum_over_shared_terms(own, weights)
                 assert parts[line, row, place].item() == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-import oracles
+import oracles.vectors
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.states import map_tensors, take
 from support.examples import random_states
@@ -12,7 +12,7 @@ def test_equals_the_cosine() -> None:
     scores = DotProduct(DotProductConfig())(query, items).scores
     for b in range(3):
         for x in range(5):
-            expected = oracles.dot(query.components[b, 0].tolist(), items.components[x, 0].tolist())
+            expected = oracles.vectors.dot(query.components[b, 0].tolist(), items.components[x, 0].tolist())
             assert scores[b, x].item() == pytest.approx(expected, abs=1e-6)
 
 

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracles
+import oracles.scores
 from rails_ray.similarities.look_up import LookUp
 from rails_ray.similarities.states import Codes, Tables
 
@@ -17,7 +17,7 @@ def test_a_score_is_the_sum_of_what_its_code_is_worth(
     codes = torch.randint(num_buckets, (num_items, num_chunks), generator=generator, dtype=torch.int32)
     query, items = Tables(tables, torch.ones(num_queries)), Codes(codes)
     scored = LookUp(num_buckets)(query, items)
-    expected = [[oracles.look_up(table, code) for code in codes.tolist()] for table in tables.tolist()]
+    expected = [[oracles.scores.look_up(table, code) for code in codes.tolist()] for table in tables.tolist()]
     assert scored.scores.shape == (num_queries, num_items)
     assert scored.scores.tolist() == [pytest.approx(line, abs=1e-6) for line in expected]
     assert scored.gates is None

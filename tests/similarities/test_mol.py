@@ -3,7 +3,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import oracles
+import oracles.scores
+import oracles.vectors
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.similarities.states import QueryState, map_tensors
 from support.examples import random_states, small_mixture
@@ -20,12 +21,12 @@ def test_equals_the_equation(num_queries: int, num_items: int, p_q: int, p_x: in
     assert scored.scores.shape == (num_queries, num_items)
     for b in range(num_queries):
         for x in range(num_items):
-            score, gates = oracles.mixture_of_logits(
+            score, gates = oracles.scores.mixture_of_logits(
                 query.components[b].tolist(),
                 items.components[x].tolist(),
                 query.gate[b].tolist(),
                 items.gate[x].tolist(),
-                lambda logits: oracles.two_layers(w[0], w[1], logits),
+                lambda logits: oracles.vectors.two_layers(w[0], w[1], logits),
                 mixture.temperature,
             )
             assert scored.scores[b, x].item() == pytest.approx(score, abs=1e-4)

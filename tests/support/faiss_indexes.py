@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import oracles
+import oracles.ranking
 from rails_ray.indexes.faiss_index import Built, FaissIndex, IndexConfig, build, fit
 from rails_ray.indexes.flat import FlatConfig
 from rails_ray.indexes.hnsw import HnswConfig
@@ -67,7 +67,7 @@ def check_equals_oracle(
         own = scores[:, line].tolist()
         reach = math.inf if wanted.threshold is None else float(wanted.threshold[line])
         at_least = wanted.k if wanted.threshold is None else wanted.at_least
-        rows, is_truncated = oracles.items_above(own, reach, wanted.k, at_least, out)
+        rows, is_truncated = oracles.ranking.items_above(own, reach, wanted.k, at_least, out)
         num = int(found.num_found()[line])
         assert num == len(rows)
         assert found.scores[line, :num].tolist() == pytest.approx([own[row] for row in rows], abs=1e-5)

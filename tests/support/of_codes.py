@@ -2,7 +2,7 @@
 
 import torch
 
-import oracles
+import oracles.scores
 from rails_ray.indexes.lookup import LookupIndex
 from rails_ray.retrieval.look_up import FullLookUp
 from rails_ray.similarities.states import Codes, Tables
@@ -19,7 +19,7 @@ def random_codes(num_queries: int, num_items: int, seed: int = 0) -> tuple[Table
 
 def look_ups(query: Tables, items: Codes) -> list[list[float]]:
     """The scores of all items."""
-    return [[oracles.look_up(own, code) for code in items.codes.tolist()] for own in query.tables.tolist()]
+    return [[oracles.scores.look_up(own, code) for code in items.codes.tolist()] for own in query.tables.tolist()]
 
 
 def full_search(items: Codes) -> FullLookUp:

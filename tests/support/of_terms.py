@@ -2,7 +2,7 @@
 
 import torch
 
-import oracles
+import oracles.scores
 from rails_ray.similarities.bm25 import NO_TERM, TermCounts, TermWeights
 
 NUM_TERMS = 9  # so few that many are shared
@@ -28,7 +28,7 @@ def sums(query: TermCounts, items: TermWeights) -> list[list[float]]:
     """The scores of all items, in float32."""
     counts = [of_terms(*line) for line in zip(query.terms.tolist(), query.counts.tolist(), strict=True)]
     weights = [of_terms(*line) for line in zip(items.terms.tolist(), items.weights.tolist(), strict=True)]
-    scores = [[oracles.sum_over_shared_terms(own, item) for item in weights] for own in counts]
+    scores = [[oracles.scores.sum_over_shared_terms(own, item) for item in weights] for own in counts]
     return torch.tensor(scores, dtype=torch.float64).float().tolist()
 
 

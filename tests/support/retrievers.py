@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-import oracles
+import oracles.ranking
 from rails_ray.masks import Exclusions, Mask
 from rails_ray.retrieval import Retriever
 from rails_ray.retrieval.bm25 import ByTerms
@@ -140,8 +140,8 @@ def wanted_of(drawn: Drawn, mask: Mask | None = None) -> Wanted:
 def expected_of(own: list[float], wanted: Wanted, line: int, out: Sequence[int]) -> tuple[list[int], bool]:
     """Rows, and whether one was left out because there were more than k."""
     if wanted.threshold is None:
-        return oracles.top_k(own, wanted.k, out), len(own) - len(set(out)) > wanted.k
-    return oracles.items_above(own, wanted.threshold[line].item(), wanted.k, wanted.at_least, out)
+        return oracles.ranking.top_k(own, wanted.k, out), len(own) - len(set(out)) > wanted.k
+    return oracles.ranking.items_above(own, wanted.threshold[line].item(), wanted.k, wanted.at_least, out)
 
 
 def assert_oracle(

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-import oracles
+import oracles.losses
+import oracles.ranking
 from rails_ray.data.buckets import BucketBatch, BucketSampler, positives_of
 from rails_ray.data.queries import ItemLists, SparseRows
 from rails_ray.encoders.solar import Chunk, ChunksConfig, Vectors
@@ -47,9 +48,9 @@ def _one_thread() -> Iterator[None]:
 def test_all_buckets_give_the_mean_of_the_equation(num_sampled: int) -> None:
     chunk, batch = chunk_of(), batch_of()
     loss = BucketStep(chunk, num_sampled=num_sampled)(batch)
-    targets = oracles.bucket_targets(list(map(list, RELEVANT)), BUCKETS.tolist(), 6)
+    targets = oracles.losses.bucket_targets(list(map(list, RELEVANT)), BUCKETS.tolist(), 6)
     pairs = zip(chunk(batch.queries).tolist(), targets, strict=True)
-    assert loss.item() == pytest.approx(sum(oracles.binary_cross_entropy(*pair) for pair in pairs) / 4, rel=1e-5)
+    assert loss.item() == pytest.approx(sum(oracles.losses.binary_cross_entropy(*pair) for pair in pairs) / 4, rel=1e-5)
     assert loss.shape == ()
 
 
@@ -130,8 +131,8 @@ def test_bucket_recall_equals_the_loops(num_probes: int, batch_size: int, monkey
     relevant = [generator.choice(4, size=size, replace=False).tolist() for size in (1, 4, 2, 3, 1, 2, 4, 1)]
     features = Vectors(torch.randn(8, 3))
     found = bucket_recall(chunk, features, positives_of(ItemLists.of(relevant), BUCKETS), num_probes)
-    expected = oracles.bucket_recall(
-        chunk(features).tolist(), oracles.bucket_targets(relevant, BUCKETS.tolist(), 6), num_probes
+    expected = oracles.ranking.bucket_recall(
+        chunk(features).tolist(), oracles.losses.bucket_targets(relevant, BUCKETS.tolist(), 6), num_probes
     )
     assert found == pytest.approx(expected)
     assert (found == 1) == (expected == 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import oracles
+import oracles.losses
 from rails_ray import recipes
 from rails_ray.build.data import read_data
 from rails_ray.build.dual_encoder import DualEncoderFamily
@@ -42,7 +42,7 @@ def test_the_step_adds_the_weighted_regulariser() -> None:
         for weight in (0.0, 3.0)
     ]
     vectors = model.encode_items(batch.items).components[:, 0].tolist()
-    expected = oracles.glas(vectors, batch.item_rows.tolist(), [rows.tolist() for rows in COLOURED.relevant])
+    expected = oracles.losses.glas(vectors, batch.item_rows.tolist(), [rows.tolist() for rows in COLOURED.relevant])
     assert expected > 0.01
     assert losses[1] - losses[0] == pytest.approx(3 * expected, rel=1e-4)
 

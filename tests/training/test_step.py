@@ -3,7 +3,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-import oracles
+import oracles.losses
+import oracles.vectors
 from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.config import RunConfig
 from rails_ray.config.dual_encoder import CrossDeviceNegatives, Loss
@@ -50,7 +51,7 @@ def test_loss_is_the_sum_of_its_equations(similarity: str, kind: str) -> None:
     query, items = model.encode_queries(batch.queries), model.encode_items(batch.items)
     scores, gates = model.score(query, items)
     logit_of = {
-        "beta_nce": oracles.beta_logit,
+        "beta_nce": oracles.losses.beta_logit,
         "exp_nce": lambda score, tau_q: (score - 1) / tau_q,
         "sampled_softmax": lambda score, tau_q: score / config.family.similarity.temperature,
     }[kind]
@@ -59,11 +60,11 @@ def test_loss_is_the_sum_of_its_equations(similarity: str, kind: str) -> None:
         for line, tau_q in zip(scores.tolist(), query.temperature.tolist(), strict=True)
     ]
     positive, hidden = batch.positive.tolist(), batch.roles().is_hidden.tolist()
-    expected = oracles.sampled_softmax(logits, positive, hidden)
-    expected += 0.5 * oracles.pointwise(logits, positive, hidden, step.objective.offset.item())
+    expected = oracles.losses.sampled_softmax(logits, positive, hidden)
+    expected += 0.5 * oracles.losses.pointwise(logits, positive, hidden, step.objective.offset.item())
     if gates is not None:
         own = [gates[line, column].tolist() for line, column in enumerate(positive)]
-        expected += 0.25 * oracles.mutual_information(own)
+        expected += 0.25 * oracles.losses.mutual_information(own)
     assert loss == pytest.approx(expected, rel=1e-4)
 
 
@@ -73,7 +74,7 @@ def test_pointwise_alone_is_its_equation(similarity: str) -> None:
     step, batch = _step_and_batch(config)
     scores, _ = step.model.score(step.model.encode_queries(batch.queries), step.model.encode_items(batch.items))
     logits = (scores / config.family.similarity.temperature).tolist()
-    expected = oracles.pointwise(logits, batch.positive.tolist(), batch.roles().is_hidden.tolist(), 0.0)
+    expected = oracles.losses.pointwise(logits, batch.positive.tolist(), batch.roles().is_hidden.tolist(), 0.0)
     assert step(batch).item() == pytest.approx(expected, rel=1e-4)
 
 
@@ -85,10 +86,10 @@ def test_maximum_likelihood_reads_bounded_heads_of_the_query(similarity: str) ->
     query = step.model.encode_queries(batch.queries)
     scores, _ = step.model.score(query, step.model.encode_items(batch.items))
     heads = step.objective.heads(query.components.flatten(1))
-    counts = [[1000 ** oracles.sigmoid(value) for value in line] for line in heads.tolist()]
+    counts = [[1000 ** oracles.vectors.sigmoid(value) for value in line] for line in heads.tolist()]
     is_relevant = batch.roles().is_hidden.scatter(1, batch.positive.unsqueeze(1), True)
     own, other = [(line[0], line[1]) for line in counts], [(line[2], line[3]) for line in counts]
-    expected = oracles.maximum_likelihood(scores.tolist(), is_relevant.tolist(), own, other)
+    expected = oracles.losses.maximum_likelihood(scores.tolist(), is_relevant.tolist(), own, other)
     assert step(batch).item() == pytest.approx(expected, rel=1e-4)
 
 
@@ -112,14 +113,14 @@ def test_beside_shared_negatives_each_query_has_its_own_positive(similarity: str
     for line, own in enumerate(batch.positive.tolist()):
         pairs = [model.score(take(query, [line]), take(items, [row])) for row in [*range(batch.num_shared), own]]
         tau_q = query.temperature[line].item()
-        logits.append([oracles.beta_logit(pair.scores.item(), tau_q) for pair in pairs])
+        logits.append([oracles.losses.beta_logit(pair.scores.item(), tau_q) for pair in pairs])
         hidden.append([row == batch.items[own] for row in batch.items[: batch.num_shared].tolist()] + [False])
         own_gates.append(None if pairs[-1].gates is None else pairs[-1].gates.flatten().tolist())
     positive = [batch.num_shared] * len(logits)
-    expected = oracles.sampled_softmax(logits, positive, hidden)
-    expected += 0.5 * oracles.pointwise(logits, positive, hidden, step.objective.offset.item())
+    expected = oracles.losses.sampled_softmax(logits, positive, hidden)
+    expected += 0.5 * oracles.losses.pointwise(logits, positive, hidden, step.objective.offset.item())
     if similarity == "mixture":
-        expected += 0.25 * oracles.mutual_information(own_gates)
+        expected += 0.25 * oracles.losses.mutual_information(own_gates)
     assert any(map(any, hidden))
     assert step(batch).item() == pytest.approx(expected, rel=1e-4)
 

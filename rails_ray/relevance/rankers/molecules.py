@@ -15,7 +15,7 @@ from rails_ray.relevance.rankers import Candidate
 
 SEED = 7  # of conformations
 EQUAL_WEIGHT = 0.5  # of shape and colour, while alignments are tried
-MOST_KEPT = 2**14  # conformations in memory, some 10 kB each
+MOST_KEPT = 2**14  # conformations in memory
 
 
 class MoleculeRanker:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import oracles
+import oracles.data
 from rails_ray.data.forms import history as history_form
 from rails_ray.data.forms.history import HistoryForm, SequenceData
 from rails_ray.data.queries import ItemLists
@@ -51,7 +51,7 @@ def test_reading_equals_the_loops(tmp_path_factory: pytest.TempPathFactory, data
     )
 
     read = HistoryForm().read(Sources(str(storage)))
-    expected = oracles.histories(interactions)
+    expected = oracles.data.histories(interactions)
     order = dict.fromkeys(user for user, _, _ in interactions) if users is None else map(named, users)
     assert read.user_ids == [user for user in order if user in expected]
     assert history_ids(read) == expected
@@ -59,7 +59,7 @@ def test_reading_equals_the_loops(tmp_path_factory: pytest.TempPathFactory, data
     assert read.item_inputs.tolist() == list(range(len(read.item_ids)))
     assert read.titles == [f"Title of {item}" for item in read.item_ids]
     for split, queries in read.queries.items():
-        asked = [oracles.leave_one_out(expected[user]).get(split) for user in read.user_ids]
+        asked = [oracles.data.leave_one_out(expected[user]).get(split) for user in read.user_ids]
         expected_pairs = [([*before], item) for before, item in filter(None, asked)]
         pairs = zip(queries.inputs, queries.relevant, strict=True)
         named_pairs = [([read.item_ids[row] for row in before], read.item_ids[row]) for before, (row,) in pairs]

@@ -9,7 +9,8 @@ import httpx
 import numpy as np
 import pytest
 
-import oracles
+import oracles.ranking
+import oracles.scores
 from rails_ray import on_ray
 from rails_ray.build.data import read_data
 from rails_ray.config import DataConfig
@@ -37,7 +38,7 @@ class Server(AtUrl):
     def scores(self, text: str) -> list[float]:
         """Of all items, by the equation."""
         items = [item.split() for item in self.data.item_inputs]
-        return [oracles.bm25(text.split(), item, items, k1=1.2, b=0.75) for item in items]
+        return [oracles.scores.bm25(text.split(), item, items, k1=1.2, b=0.75) for item in items]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def test_answers_are_those_of_the_equation(server: Server) -> None:
     for text, result in zip(TEXTS, found, strict=True):
         scores = server.scores(text)
         rounded = np.array(scores, dtype=np.float32).round(5).tolist()  # equal words weigh the same to some digits
-        assert result["items"] == [f"item-{row}" for row in oracles.top_k(rounded, 7)]
+        assert result["items"] == [f"item-{row}" for row in oracles.ranking.top_k(rounded, 7)]
         assert np.allclose(result["scores"], sorted(scores, reverse=True)[:7], atol=1e-5)
         assert result["certificate"] == {"is_exact": True, "gap": 0.0, "reason": None}
         assert result["is_known"]
