@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import tyro
 
 from rails_ray import __version__
-from rails_ray.commands import Command, encode, index, inspect, plan, serving, stages
+from rails_ray.commands import Command, encode, index, inspect, plan, relevance, serving, stages
 from rails_ray.commands.base import EXIT_BAD_ARGUMENT, EXIT_FAILED, EXIT_INTERRUPTED, errors, fail, out
 from rails_ray.errors import RailsRayError
 from rails_ray.recipes import by_name, names
@@ -23,6 +23,7 @@ DESCRIPTION = "Train, index and serve retrieval with learned similarities on Ray
 Commands = (
     Annotated[stages.Quickstart, tyro.conf.subcommand("quickstart")]
     | Annotated[stages.Train, tyro.conf.subcommand("train")]
+    | Annotated[relevance.Relevance, tyro.conf.subcommand("relevance")]
     | Annotated[encode.Encode, tyro.conf.subcommand("encode")]
     | Annotated[stages.Publish, tyro.conf.subcommand("publish")]
     | Annotated[stages.Evaluate, tyro.conf.subcommand("evaluate")]

@@ -5,6 +5,7 @@
 | `family`       | the contract of a family, and what most of them share                            |
 | `dual_encoder` | models, samplers and training steps of a dual encoder, which is one piece        |
 | `solar`        | SOLAR's chunks, each a piece, and the codes of items                             |
+| `rbe`          | RBE: supports, one piece for its matrix, and items that join by calls            |
 | `data`         | what a run reads: its data set and its corpus                                    |
 | `items`        | what its items become: an artefact that is made once, then a map of each block   |
 | `version`      | what a stored version is made of                                                 |
@@ -17,10 +18,12 @@ from typing import assert_never
 from rails_ray.build.bm25 import Bm25Family
 from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.build.family import Family
+from rails_ray.build.rbe import RbeFamily
 from rails_ray.build.solar import SolarFamily
 from rails_ray.config import RunConfig
 from rails_ray.config.bm25 import Bm25Config
 from rails_ray.config.dual_encoder import DualEncoderConfig
+from rails_ray.config.rbe import RbeConfig
 from rails_ray.config.solar import SolarConfig
 
 
@@ -33,5 +36,7 @@ def family(config: RunConfig) -> Family:
             return SolarFamily(config, config.family)
         case Bm25Config():
             return Bm25Family(config, config.family)
+        case RbeConfig():
+            return RbeFamily(config, config.family)
         case _:
             assert_never(config.family)

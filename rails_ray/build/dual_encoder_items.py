@@ -13,7 +13,6 @@ from rails_ray.build.family import NO_INDEXES, Read
 from rails_ray.build.items import ByModel, Fit, Fitting, ItemEncoder
 from rails_ray.build.quantizer_piece import QUANTIZER, read_back, read_quantizer, trained_quantizer
 from rails_ray.config import RunConfig
-from rails_ray.config.dual_encoder import DualEncoderConfig
 from rails_ray.config.storing import PqItems
 from rails_ray.data.corpus import ItemSource
 from rails_ray.data.dataset import DataSet
@@ -44,7 +43,7 @@ class DualEncoderItems(ABC):
     """
 
     config: RunConfig
-    own: DualEncoderConfig
+    own: Any  # a `DualEncoderConfig`, or a config with its `items`, `index`, `index_of` and `trained_quantizer`
 
     @abstractmethod
     def similarity(self) -> MixtureOfLogits | DotProduct:
@@ -57,6 +56,10 @@ class DualEncoderItems(ABC):
     @abstractmethod
     def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> MixtureOfLogits | DotProduct:
         """The contract of `Family`."""
+
+    def encoded_by(self, model: Model) -> ItemEncoder:
+        """What maps items to their components."""
+        return ByModel(model)
 
     @property
     def item_state(self) -> type[AnyItems]:
@@ -82,7 +85,7 @@ class DualEncoderItems(ABC):
         encodes."""
         assert isinstance(self.own.items, PqItems)
         weights = dict(runs.weights(Storage(root), run))
-        encode = ByModel(self.trained_model(weights.items()))
+        encode = self.encoded_by(self.trained_model(weights.items()))
         sample = quantized.sampled(source, files, encode)
         trained = None
         if self.own.trained_quantizer is not None:
@@ -92,7 +95,7 @@ class DualEncoderItems(ABC):
     def item_encoder(
         self, storage: Storage, folder: str, weights: Iterable[tuple[str, bytes]], device: str
     ) -> ItemEncoder:
-        encode = Narrowed(ByModel(self.trained_model(weights).to(device)), DTYPES[self.own.items.dtype])
+        encode = Narrowed(self.encoded_by(self.trained_model(weights).to(device)), DTYPES[self.own.items.dtype])
         if not isinstance(self.own.items, PqItems):
             return encode
         stored = quantizers.from_bytes(storage.read(f"{folder}/{quantizers.NAME}"))
@@ -100,7 +103,7 @@ class DualEncoderItems(ABC):
 
     def run_items(self, storage: Storage, run: str, model: Model, data: DataSet) -> AnyItems:
         """All items as the run's model has them, or as the codebooks that the run has trained read them back."""
-        items = ByModel(model)(data.item_ids, data.item_inputs)
+        items = self.encoded_by(model)(data.item_ids, data.item_inputs)
         if self.own.trained_quantizer is None:
             return items
         assert isinstance(items, ItemState)

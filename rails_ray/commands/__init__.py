@@ -1,12 +1,14 @@
 """What each command of `rails-ray` takes and does; `cli` parses them and turns errors into exit codes.
 
-| member    | commands                                                          |
-|-----------|-------------------------------------------------------------------|
-| `stages`  | quickstart, train, encode, publish, evaluate, calibrate, pipeline |
-| `serving` | serve, query                                                      |
-| `index`   | index list, show, verify, rollback, import, export                |
-| `plan`    | plan                                                              |
-| `inspect` | inspect                                                           |
+| member      | commands                                                          |
+|-------------|-------------------------------------------------------------------|
+| `stages`    | quickstart, train, publish, evaluate, calibrate, pipeline         |
+| `encode`    | encode                                                            |
+| `relevance` | relevance                                                         |
+| `serving`   | serve, query                                                      |
+| `index`     | index list, show, verify, rollback, import, export                |
+| `plan`      | plan                                                              |
+| `inspect`   | inspect                                                           |
 """
 
 from typing import Any, Protocol

@@ -13,10 +13,11 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from rails_ray.config.bm25 import Bm25Config
 from rails_ray.config.dual_encoder import DualEncoderConfig
+from rails_ray.config.rbe import RbeConfig
 from rails_ray.config.solar import SolarConfig
 from rails_ray.training.loop import TrainingConfig
 
-FamilyConfig = DualEncoderConfig | SolarConfig | Bm25Config
+FamilyConfig = DualEncoderConfig | SolarConfig | Bm25Config | RbeConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import tyro
 from pydantic import Field
 
-from rails_ray.config.storing import Dtype, IndexOf, PqItems, TrainedConfig
+from rails_ray.config.storing import FullItems, IndexOf, Items, PqItems, TrainedConfig
 from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.encoders.frozen import FunctionConfig, SentenceTransformerConfig
 from rails_ray.encoders.sasrec import SasrecConfig
@@ -67,21 +67,6 @@ class CrossDeviceNegatives:
 
 
 Negatives = UniformNegatives | InBatchNegatives | CrossDeviceNegatives
-
-
-@dataclass(frozen=True, kw_only=True)
-class FullItems:
-    """Every item keeps its components.
-
-    Args:
-        dtype: type of a component's numbers; a gate is in float32.
-    """
-
-    kind: Literal["full"] = "full"
-    dtype: Dtype = "float32"
-
-
-Items = FullItems | PqItems
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,18 @@ Method = DqnConfig | DvsqConfig | SpqConfig | DpqConfig | MopqConfig | DistillVq
 
 
 @dataclass(frozen=True, kw_only=True)
+class FullItems:
+    """Every item keeps its components.
+
+    Args:
+        dtype: type of a component's numbers; a gate is in float32.
+    """
+
+    kind: Literal["full"] = "full"
+    dtype: Dtype = "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainedConfig:
     """Codebooks that a run trains, in a piece of its own that comes after the encoder's.
 
@@ -86,3 +98,6 @@ class PqItems:
         check_sizes(self.num_subspaces, self.num_subspaces, self.num_codewords)
         if self.nlist < 0:
             raise ValueError(f"nlist must be at least 0, got {self.nlist}")
+
+
+Items = FullItems | PqItems

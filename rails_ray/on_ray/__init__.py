@@ -4,6 +4,7 @@
     encode(storage, run)        -> parts        Ray Data
     publish(storage, version)   -> a version    one atomic write
     evaluate(storage, ...)      -> a report     one task
+    fill(storage, name, ...)    -> a matrix     Ray Data: a heavy ranker's scores, as a data set to train on
     calibrate(storage, ...)     -> a report     one task; stores the calibration beside the version
     serving                     -> HTTP         Ray Serve: a router, a deployment per shard
 
@@ -18,17 +19,19 @@ if TYPE_CHECKING:
     from rails_ray.on_ray.calibrating import calibrate
     from rails_ray.on_ray.encoding import encode
     from rails_ray.on_ray.evaluating import evaluate
+    from rails_ray.on_ray.filling import fill
     from rails_ray.on_ray.pipelining import pipeline
     from rails_ray.on_ray.publishing import publish
     from rails_ray.on_ray.submitting import submit
     from rails_ray.on_ray.training import train
 
-__all__ = ["calibrate", "encode", "evaluate", "pipeline", "publish", "submit", "train"]
+__all__ = ["calibrate", "encode", "evaluate", "fill", "pipeline", "publish", "submit", "train"]
 
 MODULES = {
     "calibrate": "calibrating",
     "encode": "encoding",
     "evaluate": "evaluating",
+    "fill": "filling",
     "pipeline": "pipelining",
     "publish": "publishing",
     "submit": "submitting",

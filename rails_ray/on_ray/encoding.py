@@ -16,9 +16,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pyarrow as pa
 import ray
-import ray.data
 from numpy.typing import NDArray
-from ray.data import ActorPoolStrategy, TaskPoolStrategy
 
 from rails_ray import config
 from rails_ray.build import family
@@ -29,6 +27,7 @@ from rails_ray.data.corpus import ItemFiles, ItemSource, ListedItems, Scan, chec
 from rails_ray.errors import DamagedError
 from rails_ray.on_ray import indexing
 from rails_ray.on_ray.cluster import reserved_device
+from rails_ray.on_ray.doing import do_all
 from rails_ray.on_ray.failures import told_plainly
 from rails_ray.on_ray.progress import OnProgress, watch
 from rails_ray.storage import manifest, parquet, parts, runs
@@ -174,7 +173,7 @@ def encode(
     planned, tasks = _plan(scanned, num_shards, part_items, num_workers, written)
     config_json = config.to_json(run_config)
     work = Work(str(store), version, run, weights_sha256, config_json, corpus.items, scanned.files, num_shards, tasks)
-    write = partial(_write, work, num_workers, use_gpu)
+    write = partial(do_all, work, len(tasks), num_workers, int(use_gpu))
 
     def parts_done() -> tuple[int, int, str]:
         return len(parts.rows_written(store, version)), len(planned), "parts"
@@ -263,8 +262,10 @@ class Work:
     num_shards: int
     tasks: Sequence[Sequence[Task]]
 
-    def do(self, group: Sequence[Task]) -> None:
-        """Write the parts of some tasks that have no record yet. One part is written while the next is encoded."""
+    def __call__(self, number: int) -> None:
+        """Write the parts of a group of tasks that have no record yet. One part is written while the next is
+        encoded."""
+        group = self.tasks[number]
         store = Storage(self.storage)
         written = parts.rows_written(store, self.version)
         encode = _encoder(self.storage, self.version, self.run, self.weights_sha256, self.config_json)
@@ -306,37 +307,6 @@ def recut(blocks: Iterable[pa.Table], sizes: Sequence[int]) -> Iterator[pa.Table
 
 def _inputs(items: pa.Table) -> Any:
     return item_inputs(items) if "input" in items.column_names else None
-
-
-class Worker:
-    """Does groups of tasks by their numbers; what Ray Data calls."""
-
-    def __init__(self, work: Work) -> None:
-        self.work = work
-
-    def __call__(self, batch: Any) -> Any:
-        for number in batch["id"].tolist():
-            self.work.do(self.work.tasks[number])
-        return batch
-
-
-def _write(work: Work, num_workers: int, use_gpu: bool) -> None:
-    """Do all tasks, `num_workers` at a time.
-
-    A GPU's workers are actors, as a process that has used one GPU cannot take another. On CPUs they are tasks, which
-    take processes that have loaded everything before.
-    """
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars, context.raise_original_map_exception = False, True
-    numbers = ray.data.range(len(work.tasks), override_num_blocks=len(work.tasks))
-    with told_plainly():
-        if use_gpu:
-            pool = ActorPoolStrategy(size=num_workers)
-            how: dict[str, Any] = {"batch_size": 1, "compute": pool, "num_cpus": 1, "num_gpus": 1}
-            made = numbers.map_batches(Worker, fn_constructor_args=(work,), **how)
-        else:
-            made = numbers.map_batches(Worker(work).__call__, compute=TaskPoolStrategy(size=num_workers), num_cpus=1)
-        made.materialize()
 
 
 @lru_cache(maxsize=1)

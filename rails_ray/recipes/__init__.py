@@ -9,6 +9,7 @@ from rails_ray.config import RunConfig
 from rails_ray.recipes.baselines import baseline_bm25
 from rails_ray.recipes.emoji import emoji_dot, emoji_mol
 from rails_ray.recipes.ml1m import ml1m_sasrec, ml1m_sasrec_mol
+from rails_ray.recipes.rbe import text_rbe
 from rails_ray.recipes.solar import features_solar, text_solar, vector_solar
 from rails_ray.recipes.text import (
     text_dot,
@@ -39,6 +40,7 @@ RECIPES: tuple[Callable[[], RunConfig], ...] = (
     vector_cosine,
     vector_mopq,
     baseline_bm25,
+    text_rbe,
 )
 FOR_PACKAGED = ("emoji-mol", "emoji-dot")  # recipes that are sized for the data set in the package
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 
@@ -27,13 +27,13 @@ from torch import Tensor, nn
 class RelevanceEmbeddingConfig:
     """
     Args:
-        width: numbers of the trained part, W.
+        width: numbers of the trained part, W; 27 makes 128 of a vector with 100 supports.
         hidden: width of the hidden layer, H.
         items: the trained part of an item comes from a network (`mlp`), which new items pass too, or from a `table`, in
             which a new item has zeros.
     """
 
-    width: int = 32
+    width: int = 27
     hidden: int = 128
     items: Literal["mlp", "table"] = "mlp"
 
@@ -113,10 +113,16 @@ class RelevanceEmbedding(nn.Module):
         trained = self.query_network(self.of_queries(self._joined(scaled, features)))
         return torch.cat([scaled, trained, scaled.new_ones(len(scaled), 1)], dim=1)
 
-    def items(self, combinations: Float[Tensor, "X S"]) -> Float[Tensor, "X D"]:
-        """f_I of the training items, in their order."""
-        trained = self.table if self.table is not None else self._by_network(combinations)
-        return torch.cat([combinations, trained, self.bias[:, None]], dim=1)
+    def items(
+        self, combinations: Float[Tensor, "X S"], rows: Int[Tensor, " X"] | slice = slice(None)
+    ) -> Float[Tensor, "X D"]:
+        """f_I of training items.
+
+        Args:
+            rows: which of the training items these are; by default all, in their order.
+        """
+        trained = self.table[rows] if self.table is not None else self._by_network(combinations)
+        return torch.cat([combinations, trained, self.bias[rows][:, None]], dim=1)
 
     def new_items(self, combinations: Float[Tensor, "N S"]) -> Float[Tensor, "N D"]:
         """f_I of items that training has not seen. c_i is the mean of the trained ones; a table has zeros for them."""

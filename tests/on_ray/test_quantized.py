@@ -13,8 +13,7 @@ from rails_ray.build import family
 from rails_ray.build.data import read_data
 from rails_ray.build.quantized import Coded, quantizer_of
 from rails_ray.build.version import version_items
-from rails_ray.config.dual_encoder import FullItems
-from rails_ray.config.storing import PqItems
+from rails_ray.config.storing import FullItems, PqItems
 from rails_ray.errors import DamagedError
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.indexes.ivf import IvfConfig

@@ -1,11 +1,12 @@
 """Forms of queries: one way to ask each, from the tables of a data set to the field of a request.
 
-| member     | a query is                            | a request's fields   | a folder's tables         |
-|------------|---------------------------------------|----------------------|---------------------------|
-| `text`     | a text                                | `text`               | items, queries, relevance |
-| `vector`   | a vector                              | `embedding`          | items, queries, relevance |
-| `features` | numbers of features with a value each | `features`           | items, queries, relevance |
-| `history`  | items in time order                   | `history`, `user_id` | items, interactions       |
+| member        | a query is                            | a request's fields   | a folder's tables         |
+|---------------|---------------------------------------|----------------------|---------------------------|
+| `text`        | a text                                | `text`               | items, queries, relevance |
+| `vector`      | a vector                              | `embedding`          | items, queries, relevance |
+| `features`    | numbers of features with a value each | `features`           | items, queries, relevance |
+| `history`     | items in time order                   | `history`, `user_id` | items, interactions       |
+| `scored_text` | a text that a heavy ranker has scored | `text`               | those of `text`, scores   |
 
 `numbers` reads the tables of `vector` and `features`; `fields` has what the fields of requests are made of.
 
@@ -21,6 +22,7 @@ from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms.features import FeaturesForm
 from rails_ray.data.forms.fields import FieldDefinition
 from rails_ray.data.forms.history import HistoryForm
+from rails_ray.data.forms.scored_text import ScoredTextForm
 from rails_ray.data.forms.text import TextForm
 from rails_ray.data.forms.vector import VectorForm
 from rails_ray.data.packaged import Packaged
@@ -97,6 +99,7 @@ FORMS: dict[str, QueryForm] = {
     "vector": VectorForm(),
     "features": FeaturesForm(),
     "history": HistoryForm(),
+    "scored_text": ScoredTextForm(),
 }
 
 

@@ -38,7 +38,7 @@ class TextForm:
         "text": (Annotated[str, Field(min_length=1, max_length=10_000)] | None, None)
     }
     tables = "items, queries and relevance"
-    packaged = Packaged("emoji", emoji.tables, ("items", "queries", "relevance"))
+    packaged: Packaged | None = Packaged("emoji", emoji.tables, ("items", "queries", "relevance"))
 
     def read(self, sources: Sources, needed: Collection[str] = SPLITS) -> DataSet:
         items = _items(sources).read()
@@ -85,10 +85,10 @@ class TextReader:
 
 
 def _items(sources: Sources) -> ItemFiles:
-    return ItemFiles(sources.table("items"), {"item_id": ID, "text": TEXT}, {"title": TEXT}, _with_input)
+    return ItemFiles(sources.table("items"), {"item_id": ID, "text": TEXT}, {"title": TEXT}, with_input)
 
 
-def _with_input(batch: Batch) -> pa.Table:
+def with_input(batch: Batch) -> pa.Table:
     """The text of an item, after its title if there is one."""
     items = batch.table.select(["item_id"])
     if "title" not in batch.table.column_names:

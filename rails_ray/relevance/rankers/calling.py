@@ -1,13 +1,17 @@
 """A heavy ranker by its import path, and its answers as numbers that are known to be sound.
 
-A ranker is somebody else's code. What it does wrong fails the query that it was called for, with a sentence.
+A ranker is somebody else's code. What it does wrong fails the query that it was called for, with a sentence; where a
+matrix is filled, it leaves a hole.
+
+    score_all   {a b c d} fails  ->  {a b} and {c d}  ->  {c} fails alone: a hole
 
 Axes: N candidates of one call.
 """
 
 import importlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -17,19 +21,32 @@ from rails_ray.errors import UnavailableError
 from rails_ray.relevance.rankers import Candidate, HeavyRanker
 
 
-def ranker_by_path(path: str) -> HeavyRanker:
-    """The ranker at an import path, MODULE:NAME. A class is made once, without arguments.
+@dataclass(frozen=True, kw_only=True)
+class RankerConfig:
+    """Which heavy ranker.
+
+    Args:
+        path: its import path, MODULE:NAME, on every machine that calls it; empty for none.
+        folder: what it was trained to, or whatever else it reads; empty if it needs nothing.
+    """
+
+    path: str = ""
+    folder: str = ""
+
+
+def ranker_of(config: RankerConfig) -> HeavyRanker:
+    """The ranker at an import path. A class is made once, with its folder if one is named.
 
     Raises:
         ValueError: if there is none, or it cannot be called.
     """
-    module, separator, name = path.partition(":")
-    told = f"ranker must be the import path of a callable, MODULE:NAME, got {path!r}"
+    module, separator, name = config.path.partition(":")
+    told = f"ranker must be the import path of a callable, MODULE:NAME, got {config.path!r}"
     if not (module and separator and name):
         raise ValueError(told)
     try:
         found = getattr(importlib.import_module(module), name)
-        made = found() if isinstance(found, type) else found
+        made = found(*([config.folder] if config.folder else [])) if isinstance(found, type) else found
     except Exception as error:  # whatever somebody else's module does when it is imported
         raise ValueError(f"{told}: {_first_line(error)}") from None
     if not callable(made):
@@ -63,6 +80,43 @@ def scores_of(ranker: HeavyRanker, query: Mapping[str, Any], candidates: Sequenc
             f"the heavy ranker must answer with finite scores, got {answer[row]} for item {candidates[row].item_id!r}"
         )
     return answer
+
+
+class Scored(NamedTuple):
+    """
+    scores: NaN where the ranker gave none.
+    num_calls: pairs that it was asked for, each as often as it was.
+    reason: why the last hole is one; empty without holes.
+    """
+
+    scores: Float[ndarray, " N"]
+    num_calls: int
+    reason: str
+
+
+def score_all(
+    ranker: HeavyRanker, query: Mapping[str, Any], candidates: Sequence[Candidate], at_once: int = 256
+) -> Scored:
+    """Scores of any number of items. Where a call fails, each half is tried on its own, so that a failing item leaves
+    one hole and no more.
+
+    Args:
+        at_once: most items of a call.
+    """
+    scores, num_calls, reason = np.full(len(candidates), np.nan), 0, ""
+    waiting = [slice(first, first + at_once) for first in range(0, len(candidates), at_once)]
+    while waiting:
+        part = waiting.pop()
+        asked = candidates[part]
+        num_calls += len(asked)
+        try:
+            scores[part] = scores_of(ranker, query, asked)
+        except UnavailableError as error:
+            reason = str(error)
+            if len(asked) > 1:
+                middle = part.start + len(asked) // 2
+                waiting += [slice(part.start, middle), slice(middle, part.start + len(asked))]
+    return Scored(scores, num_calls, reason)
 
 
 def _first_line(error: Exception) -> str:

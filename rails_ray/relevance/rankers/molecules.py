@@ -25,7 +25,7 @@ class MoleculeRanker:
         field: of queries and items: a SMILES string.
     """
 
-    def __init__(self, field: str = "smiles") -> None:
+    def __init__(self, field: str = "text") -> None:
         self.field = field
 
     def __call__(self, query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:

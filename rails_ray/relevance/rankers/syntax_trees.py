@@ -36,7 +36,7 @@ class SyntaxTreeRanker:
         field: of queries and items: Python source.
     """
 
-    def __init__(self, field: str = "source") -> None:
+    def __init__(self, field: str = "text") -> None:
         self.field = field
 
     def __call__(self, query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:

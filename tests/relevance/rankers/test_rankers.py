@@ -8,7 +8,7 @@ import pytest
 
 from rails_ray.errors import UnavailableError
 from rails_ray.relevance.rankers import Candidate, HeavyRanker
-from rails_ray.relevance.rankers.calling import ranker_by_path, scores_of
+from rails_ray.relevance.rankers.calling import RankerConfig, ranker_of, score_all, scores_of
 from rails_ray.relevance.rankers.molecules import MoleculeRanker
 from rails_ray.relevance.rankers.syntax_trees import SyntaxTreeRanker, tree_of
 
@@ -20,8 +20,8 @@ PROGRAMS = [
     "import os",
 ]
 MEMBERS: dict[str, tuple[str, str, list[str]]] = {
-    "molecules": ("rails_ray.relevance.rankers.molecules:MoleculeRanker", "smiles", MOLECULES),
-    "syntax trees": ("rails_ray.relevance.rankers.syntax_trees:SyntaxTreeRanker", "source", PROGRAMS),
+    "molecules": ("rails_ray.relevance.rankers.molecules:MoleculeRanker", "text", MOLECULES),
+    "syntax trees": ("rails_ray.relevance.rankers.syntax_trees:SyntaxTreeRanker", "text", PROGRAMS),
 }
 members = pytest.mark.parametrize(("path", "field", "texts"), MEMBERS.values(), ids=MEMBERS)
 
@@ -32,7 +32,7 @@ def candidates(field: str, texts: list[str]) -> list[Candidate]:
 
 @members
 def test_an_item_is_most_like_itself_whoever_stands_beside_it(path: str, field: str, texts: list[str]) -> None:
-    ranker = ranker_by_path(path)
+    ranker = ranker_of(RankerConfig(path=path))
     assert isinstance(ranker, HeavyRanker)
     for row, text in enumerate(texts):
         scores = scores_of(ranker, {field: text}, candidates(field, texts))
@@ -47,8 +47,8 @@ def test_an_item_is_most_like_itself_whoever_stands_beside_it(path: str, field: 
 @pytest.mark.parametrize(
     ("ranker", "field", "told"),
     [
-        (MoleculeRanker(), "smiles", "a molecule must be a SMILES string, got 'no molecule'"),
-        (SyntaxTreeRanker(), "source", "a program must be Python, got: "),
+        (MoleculeRanker(), "text", "a molecule must be a SMILES string, got 'no molecule'"),
+        (SyntaxTreeRanker(), "text", "a program must be Python, got: "),
     ],
 )
 def test_items_that_are_none(ranker: HeavyRanker, field: str, told: str) -> None:
@@ -93,4 +93,33 @@ def test_a_ranker_that_does_wrong_fails_its_query_in_a_sentence(ranker: Callable
 )
 def test_paths_that_lead_to_no_ranker(path: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        ranker_by_path(path)
+        ranker_of(RankerConfig(path=path))
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+def test_an_item_that_fails_leaves_one_hole(at_once: int) -> None:
+    def ranker(query: Any, asked: Any) -> list[float]:
+        if any(candidate.item_id == 4 for candidate in asked):
+            raise RuntimeError("not this one")
+        return [candidate.item_id / 10 for candidate in asked]
+
+    found = score_all(ranker, {}, candidates("text", list("abcdefghij")), at_once)
+    assert np.flatnonzero(np.isnan(found.scores)).tolist() == [4]
+    assert np.delete(found.scores, 4).tolist() == [0, 0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9]
+    assert found.num_calls == {1: 10, 3: 10 + 3 + 2, 100: 10 + 10 + 5 + 3 + 2}[at_once]
+
+
+class WithFolder:
+    """A ranker that was trained."""
+
+    def __init__(self, folder: str = "none") -> None:
+        self.folder = folder
+
+    def __call__(self, query: Any, asked: Any) -> list[float]:
+        return [0.0] * len(asked)
+
+
+@pytest.mark.parametrize("folder", ["", "here"])
+def test_a_class_is_made_with_its_folder(folder: str) -> None:
+    made: Any = ranker_of(RankerConfig(path=f"{__name__}:WithFolder", folder=folder))
+    assert made.folder == (folder or "none")

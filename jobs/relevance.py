@@ -1,0 +1,12 @@
+"""Let a heavy ranker score items for queries, as a job: what `rails-ray relevance` does, with a last line of JSON.
+
+ray job submit --working-dir . -- python -m jobs.relevance --name mine --folder s3://bucket/data \
+    --ranker.path MODULE:NAME --storage s3://bucket/prefix
+"""
+
+import sys
+
+from rails_ray.cli import job
+
+if __name__ == "__main__":
+    sys.exit(job("relevance"))

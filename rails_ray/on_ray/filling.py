@@ -1,0 +1,206 @@
+"""Fill a relevance matrix with Ray Data: what a heavy ranker says of every item for some queries.
+
+Tasks score blocks of a few queries against all items and write each block once, so that whoever is interrupted goes on
+with the others. `storage.relevances` says what comes out: a data set that any recipe trains on.
+"""
+
+import hashlib
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache, partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rails_ray.data.forms.text import with_input
+from rails_ray.data.queries import SPLITS
+from rails_ray.data.sources import Sources
+from rails_ray.errors import UnavailableError
+from rails_ray.models.rbe import TEXT, candidates_of
+from rails_ray.on_ray.doing import do_all
+from rails_ray.on_ray.progress import OnProgress, watch
+from rails_ray.relevance.rankers import Candidate, HeavyRanker
+from rails_ray.relevance.rankers.calling import RankerConfig, ranker_of, score_all
+from rails_ray.storage import relevances, tables
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.ids import ColumnDigest
+from rails_ray.storage.relevances import Matrix
+from rails_ray.storage.rows import check_distinct
+from rails_ray.storage.tables import ID
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """What of a data set a matrix holds.
+
+    Args:
+        num_items: items, drawn at random; 0 for all.
+        num_queries: queries of each split, drawn at random; a split that is not named has all of its queries.
+        seed: seeds the draws.
+    """
+
+    num_items: int = 0
+    num_queries: Mapping[str, int] = field(default_factory=dict)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, number in (("num_items", self.num_items), *self.num_queries.items()):
+            if number < 0:
+                raise ValueError(f"{name} must be at least 0, got {number}")
+
+
+def fill(
+    storage: str,
+    name: str,
+    folder: str,
+    ranker: RankerConfig,
+    *,
+    sampling: Sampling = Sampling(),
+    num_relevant: int = 10,
+    block_queries: int = 8,
+    max_holes_fraction: float = 0.05,
+    num_workers: int = 2,
+    num_gpus: float = 0,
+    on_progress: OnProgress | None = None,
+) -> Matrix:
+    """Score the items of a data set of texts for its queries, and store the matrix. Call it again with the same name to
+    resume: only the missing blocks are scored.
+
+    Where a call fails, its items are tried in halves down to single ones. What still fails is a hole, and is counted.
+
+    Args:
+        storage: root, a local folder or s3://bucket/prefix.
+        folder: data set with tables of items and queries; it needs no relevance.
+        num_relevant: best items of a query that the new data set calls relevant.
+        block_queries: queries of a block, and so the most work that a crash can lose of each worker.
+        max_holes_fraction: most holes to accept, as a share of all pairs.
+        num_workers: blocks that are scored at the same time.
+        num_gpus: GPUs, or part of one, that each worker reserves.
+        on_progress: called a few times a second.
+
+    Raises:
+        NotFoundError: if a table is not there.
+        ValueError: if a table is not as the contract says, there is no such ranker, or another matrix has the name.
+        UnavailableError: if the ranker fails at every item of a block, or at too many of all.
+    """
+    for what, number in (
+        ("num_relevant", num_relevant),
+        ("block_queries", block_queries),
+        ("num_workers", num_workers),
+    ):
+        if number < 1:
+            raise ValueError(f"{what} must be at least 1, got {number}")
+    store = Storage(storage)
+    store.check_writable()
+    ranker_of(ranker)  # raises before anything is stored
+    items, queries = _sampled(folder, sampling)
+    made_from = {
+        "ranker": asdict(ranker),
+        "items": _digest(items),
+        "queries": _digest(queries),
+        "block_queries": block_queries,
+        "num_relevant": num_relevant,
+    }
+    relevances.begin(store, name, made_from, items, queries)
+    done = relevances.read_finished(store, name)
+    if done is not None:
+        return done
+    num_blocks = -(-queries.num_rows // block_queries)
+    missing = sorted(set(range(num_blocks)) - relevances.blocks_written(store, name))
+    work = partial(do_all, Work(str(store), name, ranker, block_queries, missing), len(missing), num_workers, num_gpus)
+
+    def blocks_done() -> tuple[int, int, str]:
+        return len(relevances.blocks_written(store, name)), num_blocks, f"blocks of {block_queries} queries"
+
+    if missing and on_progress is not None:
+        watch(work, blocks_done, on_progress)
+    elif missing:
+        work()
+    matrix = relevances.finish(store, name, num_blocks, num_relevant)
+    most = max_holes_fraction * matrix.num_items * matrix.num_queries
+    if matrix.num_holes > most:
+        raise UnavailableError(
+            f"the heavy ranker must score all pairs but {max_holes_fraction:g}, got {matrix.num_holes} holes of "
+            f"{matrix.num_items} x {matrix.num_queries}: mend it and choose another --name, or accept more holes"
+        )
+    return matrix
+
+
+@dataclass(frozen=True)
+class Work:
+    """
+    missing: the numbers of the blocks to score.
+    """
+
+    storage: str
+    name: str
+    ranker: RankerConfig
+    block_queries: int
+    missing: list[int]
+
+    def __call__(self, number: int) -> None:
+        """Score a block and write it, unless it is there."""
+        store, block = Storage(self.storage), self.missing[number]
+        if block in relevances.blocks_written(store, self.name):
+            return
+        started = time.monotonic()
+        ranker, items = _ranker(self.ranker), _items(self.storage, self.name)
+        queries = relevances.read_table(store, self.name, "queries").slice(
+            block * self.block_queries, self.block_queries
+        )
+        scored = [score_all(ranker, {TEXT: text}, items) for text in queries["text"].to_pylist()]
+        scores = np.stack([own.scores for own in scored])
+        if np.isnan(scores).all():
+            reason = next(own.reason for own in scored)
+            raise UnavailableError(f"the heavy ranker must score some item of block {block}, got none: {reason}")
+        calls = [own.num_calls for own in scored]
+        relevances.write_block(store, self.name, block, queries["query_id"], scores, calls, time.monotonic() - started)
+
+
+@lru_cache(maxsize=1)
+def _ranker(ranker: RankerConfig) -> HeavyRanker:
+    """The ranker, made once per worker process."""
+    return ranker_of(ranker)
+
+
+@lru_cache(maxsize=1)
+def _items(storage: str, name: str) -> list[Candidate]:
+    items = relevances.read_table(Storage(storage), name, "items")
+    texts = with_input(tables.Batch(items, name))["input"]
+    return candidates_of(items["item_id"].to_pylist(), texts.to_pylist())
+
+
+def _sampled(folder: str, sampling: Sampling) -> tuple[pa.Table, pa.Table]:
+    """The tables of items and queries of a matrix."""
+    sources, draws = Sources(folder), np.random.default_rng(sampling.seed)
+    items = sources.table("items").read({"item_id": ID, "text": tables.TEXT}, {"title": tables.TEXT})
+    queries = sources.table("queries").read({"query_id": ID, "text": tables.TEXT, "split": tables.TEXT})
+    check_distinct(items, "item_id")
+    check_distinct(queries, "query_id")
+    kept = np.arange(len(items))
+    if sampling.num_items:
+        if sampling.num_items > len(items):
+            raise ValueError(f"num_items must be at most the {len(items)} of {sources}, got {sampling.num_items}")
+        kept = np.sort(draws.permutation(len(items))[: sampling.num_items])
+    asked = list[int]()
+    for split in SPLITS:
+        rows = np.flatnonzero(pc.equal(queries["split"], split).to_numpy())
+        num = sampling.num_queries.get(split, len(rows))
+        if num > len(rows):
+            raise ValueError(f"num_queries of {split} must be at most the {len(rows)} of {sources}, got {num}")
+        asked += np.sort(draws.permutation(rows)[:num]).tolist()
+    if not asked:
+        raise ValueError(f"{sources} must hold a query of split {', '.join(SPLITS)}, got none")
+    return items.table.take(pa.array(kept)), queries.table.take(pa.array(asked))
+
+
+def _digest(table: pa.Table) -> str:
+    """The sha256 of all columns of a table."""
+    found = hashlib.sha256()
+    for name in table.column_names:
+        column = ColumnDigest()
+        column.add(table[name])
+        found.update(f"{name} {column.hexdigest()}|".encode())
+    return found.hexdigest()
