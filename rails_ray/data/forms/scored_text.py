@@ -1,4 +1,4 @@
-"""A query is a text that a heavy ranker has scored. The data set is one of texts (`data.forms.text`), and one table more.
+"""A query is a text that a heavy ranker scored. The data set is one of texts (`data.forms.text`), with one table more.
 
     scores      query_id, scores (list of floats): the ranker's score of every item, in the order of the items; NaN
                 where it gave none

@@ -57,11 +57,16 @@ def in_space(smiles: str) -> Any:
     from rdkit import Chem, rdBase
     from rdkit.Chem import rdDistGeom
 
+    told = f"a molecule must have a conformation in space, got none for {smiles!r}"
     with rdBase.BlockLogs():
         flat = Chem.MolFromSmiles(smiles)
-    if flat is None or not flat.GetNumAtoms():
-        raise ValueError(f"a molecule must be a SMILES string, got {smiles!r}")
-    molecule = Chem.AddHs(flat)
-    if rdDistGeom.EmbedMolecule(molecule, randomSeed=SEED) < 0:
-        raise ValueError(f"a molecule must have a conformation in space, got none for {smiles!r}")
-    return Chem.RemoveHs(molecule)
+        if flat is None or not flat.GetNumAtoms():
+            raise ValueError(f"a molecule must be a SMILES string, got {smiles!r}")
+        molecule = Chem.AddHs(flat)
+        try:
+            number = rdDistGeom.EmbedMolecule(molecule, randomSeed=SEED)
+        except RuntimeError:  # what no molecule can be: rings through rings
+            raise ValueError(told) from None
+        if number < 0:
+            raise ValueError(told)
+        return Chem.RemoveHs(molecule)
