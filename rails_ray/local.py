@@ -14,7 +14,10 @@ from pydantic import BaseModel, ValidationError
 from rails_ray.answering.engine import Engine, Limits
 from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchRequest, SearchResponse, sentence
 from rails_ray.answering.shards import ShardSearch
-from rails_ray.retrieval.rounds import AskShards, Rounds
+from rails_ray.build.version import version_family
+from rails_ray.relevance.rankers import HeavyRanker
+from rails_ray.relevance.rankers.calling import RankerConfig, answers_of, ranker_of
+from rails_ray.retrieval.rounds import AskRanker, AskShards, Rounds
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.versions import read_manifest
@@ -26,12 +29,15 @@ Query = str | Sequence[float] | Mapping[str, Any]
 
 
 class Version:
-    """A version, all of its shards loaded into this process. Threads may share it."""
+    """A version, all of its shards loaded into this process. Threads may share it, if they may share its ranker."""
 
-    def __init__(self, manifest: Manifest, engine: Engine, shards: Sequence[ShardSearch]) -> None:
+    def __init__(
+        self, manifest: Manifest, engine: Engine, shards: Sequence[ShardSearch], ranker: HeavyRanker | None = None
+    ) -> None:
         self.manifest = manifest
         self.engine = engine
         self.shards = shards
+        self.ranker = ranker
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -73,36 +79,50 @@ class Version:
         return self._carried_out(self.engine.explain(request))
 
     def _carried_out(self, rounds: Rounds[Value]) -> Value:
-        """The result of rounds, all shards asked one after the other."""
+        """The result of rounds, all shards asked one after the other, and the ranker call by call."""
         answers: list[Any] | None = None
         while True:
             try:
-                step: AskShards = next(rounds) if answers is None else rounds.send(answers)
+                step = next(rounds) if answers is None else rounds.send(answers)
             except StopIteration as end:
                 value: Value = end.value
                 return value
-            answers = [getattr(shard, step.method)(*step.arguments) for shard in self.shards]
+            answers = self._answers(step)
+
+    def _answers(self, step: AskShards | AskRanker) -> list[Any]:
+        if isinstance(step, AskShards):
+            return [getattr(shard, step.method)(*step.arguments) for shard in self.shards]
+        assert self.ranker is not None  # the engine asks for one otherwise
+        return answers_of(self.ranker, step.calls, step.within_s)
 
 
-def open(storage: str, version: str | None = None, *, device: str = "cpu") -> Version:
+def open(
+    storage: str, version: str | None = None, *, device: str = "cpu", ranker: HeavyRanker | None = None
+) -> Version:
     """Load a version.
 
     Args:
         storage: folder or s3://bucket/prefix that holds index versions.
         version: a published version; by default the current one.
         device: where the model and the items go, such as cuda.
+        ranker: the heavy ranker, for a `budget`; by default the one that the version was made with, if any.
 
     Raises:
         NotFoundError: if there is no such version.
         DamagedError: if a file of it differs from its manifest.
         UnsupportedError: if the version has an index and FAISS is not installed.
+        ValueError: if the version's own ranker cannot be imported.
     """
     store = Storage(storage)
     manifest = read_manifest(store, version)
     shards = [ShardSearch(store, manifest, shard, device) for shard in range(len(manifest.shard_items))]
     most = 10 * Limits().max_answered_items  # nobody else waits
     limits = Limits(max_queries=most, max_answered_items=most)
-    return Version(manifest, Engine(store, manifest, limits=limits, device=device), shards)
+    own = version_family(store, manifest).ranker
+    if ranker is None and own != RankerConfig():
+        ranker = ranker_of(own)
+    engine = Engine(store, manifest, limits=limits, device=device, has_ranker=ranker is not None)
+    return Version(manifest, engine, shards, ranker)
 
 
 def _fields(query: Query) -> dict[str, Any]:

@@ -19,6 +19,8 @@ def answer(is_short: bool) -> dict[str, Any]:
         "is_truncated": False,
         "is_short": is_short,
         "is_known": None,
+        "budget": None,
+        "error": None,
         "certificate": {"is_exact": False, "gap": None, "reason": "a reason"},
     }
     coverage = {"num_chunks": None, "chunks_trained": None}

@@ -9,7 +9,7 @@ import torch
 from rails_ray.answering.schemas import ASKED_BY
 from rails_ray.build.version import version_model
 from rails_ray.data.forms import FORMS, QueryReader
-from rails_ray.data.forms.fields import check_embedding
+from rails_ray.data.forms.fields import SUPPORTS, check_embedding
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
 from rails_ray.similarities.states import AnyQuery, concatenate, take, to
@@ -44,9 +44,23 @@ class QueryEncoder:
         self.device = device
         self.model.to(self.device)
 
-    def __call__(self, queries: Sequence[dict[str, Any]]) -> EncodedQueries:
-        """Encode queries; raises what `encode` does."""
-        return encode(self.model, self.reader, queries, self.device)
+    def __call__(self, queries: Sequence[dict[str, Any]], supports: Sequence[Any] = ()) -> EncodedQueries:
+        """Encode queries; raises what `encode` does.
+
+        Args:
+            supports: what the heavy ranker says of each query's supports; None where the model has none.
+        """
+        scored = [
+            query if own is None else {**query, SUPPORTS: own}
+            for query, own in zip(queries, supports or [None] * len(queries), strict=True)
+        ]
+        return encode(self.model, self.reader, scored, self.device)
+
+    def check_queries(self, queries: Sequence[dict[str, Any]]) -> None:
+        """Raises:
+        ValueError: as `encode`, for queries that are read before a heavy ranker is asked about them.
+        """
+        _read(self.model, self.reader, queries)
 
     def check(self) -> None:
         """Encode one example query."""
@@ -63,19 +77,7 @@ def encode(model: Model, reader: QueryReader, queries: Sequence[dict[str, Any]],
     Raises:
         ValueError: if the model cannot read a query, or an embedding has another width or is too large.
     """
-    own = FORMS[model.form].fields
-    takes = dict.fromkeys([*own, *([REPRESENTATION] if model.representation_width else [])])
-    read, representations = dict[int, Any](), dict[int, list[float]]()  # by number of the query
-    for number, query in enumerate(queries):
-        where = f"queries[{number}]"
-        field = next(name for name in ASKED_BY if query.get(name) is not None)
-        if field not in takes:
-            raise ValueError(f"{where} must be given by {' or '.join(takes)} for this index, got {field}")
-        if field in own:
-            read[number] = reader.read(query, where)
-        else:
-            check_embedding(query[field], model.representation_width or 0, where)
-            representations[number] = query[field]
+    read, representations = _read(model, reader, queries)
     seen = [reader.seen(read[number]) if number in read else [] for number in range(len(queries))]
     is_known: list[bool | None] = [None] * len(queries)
     states = []
@@ -91,3 +93,23 @@ def encode(model: Model, reader: QueryReader, queries: Sequence[dict[str, Any]],
         if len(states) > 1:
             state = take(state, torch.tensor([*read, *representations]).argsort())
     return EncodedQueries(state, seen, is_known)
+
+
+def _read(
+    model: Model, reader: QueryReader, queries: Sequence[dict[str, Any]]
+) -> tuple[dict[int, Any], dict[int, list[float]]]:
+    """Queries as the model reads them, and those that are given by their representations; by their numbers."""
+    own = FORMS[model.form].fields
+    takes = dict.fromkeys([*own, *([REPRESENTATION] if model.representation_width else [])])
+    read, representations = dict[int, Any](), dict[int, list[float]]()  # by number of the query
+    for number, query in enumerate(queries):
+        where = f"queries[{number}]"
+        field = next(name for name in ASKED_BY if query.get(name) is not None)
+        if field not in takes:
+            raise ValueError(f"{where} must be given by {' or '.join(takes)} for this index, got {field}")
+        if field in own:
+            read[number] = reader.read(query, where)
+        else:
+            check_embedding(query[field], model.representation_width or 0, where)
+            representations[number] = query[field]
+    return read, representations

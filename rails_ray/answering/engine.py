@@ -4,14 +4,15 @@ Every step is here and none of them waits, so that a server and a caller's own p
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rails_ray.answering.answers import coverage_of, explained, results_of
-from rails_ray.answering.cutoffs import Cutoffs
+from rails_ray.answering.budgets import Deadline, Ranking, SupportScores, in_order, unranked
+from rails_ray.answering.cutoffs import DEFAULT_K, Cutoffs
 from rails_ray.answering.encoder import QueryEncoder
 from rails_ray.answering.schemas import (
     CutoffInput,
@@ -50,6 +51,7 @@ class Engine:
     Args:
         cutoff: cut-off for requests that name none; by default the version's.
         calibration: file of the calibration; by default the version's current one.
+        has_ranker: whether whoever carries out the rounds has a heavy ranker to ask.
 
     Raises:
         DamagedError: if a file of the version differs from its manifest.
@@ -65,67 +67,121 @@ class Engine:
         calibration: str | None = None,
         limits: Limits = Limits(),
         device: str = "cpu",
+        has_ranker: bool = False,
     ) -> None:
         self.shard_items = manifest.shard_items
         self.cutoffs = Cutoffs.read(store, manifest, default=cutoff, calibration=calibration)
         self.facts = {**summary(manifest), **self.cutoffs.summary()}
         self.encoder = QueryEncoder(store, manifest, device)
-        self.model_facts = version_family(store, manifest).model_facts(manifest)
+        own = version_family(store, manifest)
+        self.model_facts = own.model_facts(manifest)
+        self.ranking = Ranking(
+            supports=own.supports(self.encoder.model),
+            has_ranker=has_ranker,
+            has_texts="text" in manifest.columns,
+            has_vectors=own.has_one_vector,
+            version=manifest.version,
+            kept=SupportScores(),
+        )
         self.limits = limits
 
     def search(self, request: SearchRequest) -> Rounds[Answered]:
-        """The best items for each query, cut to those worth returning.
+        """The best items for each query, cut to those worth returning, and reranked if there is a budget for it.
 
         Raises:
-            ValueError: if a query, the cut-off or a number of the request is wrong.
-            UnsupportedError: if the version lacks what the cut-off needs.
-            UnavailableError: if too few shards answer.
+            ValueError: if a query, the cut-off, the budget or a number of the request is wrong.
+            UnsupportedError: if the version lacks what the cut-off or the budget needs.
+            UnavailableError: if too few shards answer, or the heavy ranker fails at every query.
         """
         num_queries, most = len(request.queries), self.limits.max_answered_items
         if num_queries > self.limits.max_queries:
             raise ValueError(f"queries must have a length of at most {self.limits.max_queries}, got {num_queries}")
-        cutoff = self.cutoffs.resolve(request.cutoff, request.k)
+        cutoff = self.cutoffs.resolve(self._cutoff_of(request), request.k)
         k = self.cutoffs.limit(cutoff, request.k, max(most // num_queries, 1))
-        if num_queries * k > most:
-            raise ValueError(
-                f"queries times k must be at most {most} items, got {num_queries} x {k}: ask fewer queries at once"
-            )
+        for name, number in (("k", k), ("budget.calls", 0 if request.budget is None else request.budget.calls)):
+            if num_queries * number > most:
+                raise ValueError(
+                    f"queries times {name} must be at most {most} items, got {num_queries} x {number}: ask fewer "
+                    "queries at once"
+                )
+        self.ranking.check(request.budget, cutoff, k)
         policy: Cutoff | None = None
         if cutoff.needs_normaliser:
             self.cutoffs.check_logit()
         else:
             policy = self.cutoffs.policy(cutoff, k)  # raises before any work if the cut-off is wrong
-        encoded = self.encoder([query.model_dump() for query in request.queries])
+        deadline = Deadline(request.budget, self.ranking.clock)
+        given = [query.model_dump() for query in request.queries]
+        if self.ranking.supports:
+            self.encoder.check_queries(given)  # before any call is spent on them
+        supported = yield from self.ranking.supported(given, deadline)
+        answered = [number for number, own in enumerate(supported) if own.error is None]
+        scores = [supported[number].scores for number in answered]
+        encoded = self.encoder([given[number] for number in answered], scores)
         temperature = encoded.state.temperature.numpy()
         exclude = [
-            [*query.exclude, *(seen if query.exclude_seen else [])]
-            for query, seen in zip(request.queries, encoded.seen, strict=True)
+            [*request.queries[number].exclude, *(seen if request.queries[number].exclude_seen else [])]
+            for number, seen in zip(answered, encoded.seen, strict=True)
         ]
 
         def plan(log_normaliser: NDArray[np.float64] | None) -> tuple[Cutoff, Asked]:
             decided = policy or self.cutoffs.policy(cutoff, k, log_normaliser)
             floor = None if cutoff.top_k is not None else decided.floor(temperature).astype(np.float32)
-            return decided, Asked(request.method, _widths(request, k), k, floor, min(cutoff.min_items, k))
+            asked = Asked(request.method, _widths(request, k), k, floor, min(cutoff.min_items, k))
+            return decided, self._for_ranker(asked, request)
 
         rounds = search_rounds(encoded.state, exclude, plan, needs_normaliser=cutoff.needs_normaliser)
         decided, asked, answers = yield from rounds
         coverage = coverage_of(answers, self.shard_items, request.min_coverage).model_copy(update=self.model_facts)
-        answered = [answer for answer in answers if isinstance(answer, ShardAnswer)]
-        results = results_of(answered, asked, decided, temperature, coverage, encoded.is_known)
+        shards = [answer for answer in answers if isinstance(answer, ShardAnswer)]
+        wanted = asked if request.budget is None else replace(asked, k=k)
+        results = results_of(shards, wanted, decided, temperature, coverage, encoded.is_known)
+        found: Iterator[QueryResult] = iter(results)
+        if request.budget is not None:
+            spent = yield from self.ranking.reranked(
+                [given[number] for number in answered],
+                [supported[number] for number in answered],
+                encoded.state,
+                exclude,
+                asked,
+                answers,
+                request.budget,
+                deadline,
+            )
+            found = spent.results(found, k)
+        elif self.ranking.supports:
+            found = unranked(found, [supported[number].calls_used for number in answered])
         head = SearchResponse(
             version=self.facts["version"],
             method=request.method,
-            is_exact=results.is_exact,
+            is_exact=request.budget is None and results.is_exact and len(answered) == num_queries,
             cutoff=cutoff.model_dump(exclude_defaults=True),
             coverage=coverage,
             results=[],
         )
-        return head, iter(results)
+        return head, in_order(found, supported)
+
+    def _cutoff_of(self, request: SearchRequest) -> CutoffInput | None:
+        """The cut-off of the request. With a budget it is top_k unless the request says otherwise."""
+        if request.cutoff is None and request.budget is not None:
+            return CutoffInput(top_k=request.k or DEFAULT_K)
+        return request.cutoff
+
+    def _for_ranker(self, asked: Asked, request: SearchRequest) -> Asked:
+        """The question with what the heavy ranker needs: as many items as the budget pays for, and their texts."""
+        if request.budget is None:
+            return asked
+        num_items = min(max(asked.k, request.budget.calls), sum(self.shard_items))
+        widths = _widths(request, num_items)
+        return replace(asked, k=num_items, widths=widths, for_ranker=True, with_vectors=request.budget.rounds > 1)
 
     def explain(self, request: ExplainRequest) -> Rounds[ExplainResponse]:
         """The component cosines and the gates of a query and some items. Raises what `search` does, and ValueError if
         an item is not in the index."""
-        encoded = self.encoder([request.query.model_dump()])
+        deadline, asked = Deadline(None, self.ranking.clock), request.query.model_dump()
+        self.encoder.check_queries([asked])
+        [supported] = yield from self.ranking.supported([asked], deadline)
+        encoded = self.encoder([asked], [supported.scores])
         answers: Sequence[Any] = yield AskShards("explain", (encoded.state, request.items))
         return explained(self.facts["version"], answers, request.items)
 

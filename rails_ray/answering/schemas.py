@@ -132,6 +132,23 @@ class CutoffInput(_Strict):
         return self.nucleus is not None or self.probability is not None
 
 
+class BudgetInput(_Strict):
+    """How often a query may call the heavy ranker. An index of RBE spends some calls on the query itself; what is left
+    reranks what the search finds."""
+
+    calls: Count = Field(description="Pairs of the query and an item that the ranker may score.")
+    deadline_ms: Annotated[Finite, Field(gt=0, le=LARGEST_NUMBER)] | None = Field(
+        None,
+        description="Milliseconds after which the list is answered in the order of the index; by default as long as "
+        "the ranker may take.",
+    )
+    rounds: Annotated[int, Field(strict=True, ge=1, le=100)] = Field(
+        1,
+        description="Rounds that the reranking is split into. Each begins with a search by a vector that was corrected "
+        "by the scores so far (AXN); only for an index with one vector an item.",
+    )
+
+
 class SearchRequest(_Strict):
     queries: Annotated[list[QueryInput], Field(min_length=1, fail_fast=True)]
     k: Count | None = Field(
@@ -182,6 +199,11 @@ class SearchRequest(_Strict):
         "top_k.",
     )
     min_coverage: Share = Field(1.0, description="Answer if at least this share of the items could be searched.")
+    budget: BudgetInput | None = Field(
+        None,
+        description="Rerank what the search finds by the heavy ranker of the deployment, within a budget of calls; "
+        "only with top_k, of at most as many items as it pays for.",
+    )
 
 
 class CertificateResult(BaseModel):
@@ -196,6 +218,18 @@ class CertificateResult(BaseModel):
     reason: str | None
 
 
+class BudgetResult(BaseModel):
+    """
+    calls_used: pairs that the heavy ranker scored for this query.
+    is_reranked: whether scores and order are the ranker's; otherwise they are the index's.
+    reason: why they are not, or why a part of the budget was not spent; null otherwise.
+    """
+
+    calls_used: int
+    is_reranked: bool
+    reason: str | None
+
+
 class QueryResult(BaseModel):
     """
     items, scores: the kept items and their scores, best first.
@@ -207,6 +241,8 @@ class QueryResult(BaseModel):
     is_short: whether the search found fewer items than requested, although more exist.
     is_known: whether the model knows any word or feature of the query. If not, this is the answer to an empty query.
         Null if the model cannot tell.
+    budget: what the heavy ranker did; null if it was not asked.
+    error: why there is no list, if the heavy ranker failed at this query alone; null otherwise.
     """
 
     items: list[IdField]
@@ -220,6 +256,8 @@ class QueryResult(BaseModel):
     is_truncated: bool
     is_short: bool = False
     is_known: bool | None = None
+    budget: BudgetResult | None = None
+    error: str | None = None
 
 
 class Coverage(BaseModel):

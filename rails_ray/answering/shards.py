@@ -35,6 +35,8 @@ class Asked:
     k: most items for each query.
     threshold: lowest score wanted for each query [B]; None for the k best, whatever their scores.
     at_least: items wanted whatever their scores, with a threshold.
+    for_ranker: whether answers hold what a heavy ranker reads of each item.
+    with_vectors: whether they hold each item's vector.
     """
 
     method: str
@@ -42,6 +44,8 @@ class Asked:
     k: int
     threshold: NDArray[np.float32] | None = None
     at_least: int = 0
+    for_ranker: bool = False
+    with_vectors: bool = False
 
     def wanted(self, mask: Mask | None = None, device: str | None = None) -> Wanted:
         """What a search on a device must find."""
@@ -56,12 +60,15 @@ class ShardAnswer:
     item_ids: ids of each query's items in `found`.
     titles: titles likewise; None if the index has none.
     num_searched: items of the shard that each query could find, without the excluded ones [B].
+    texts, vectors: likewise, if they were asked for; a vector for each item, in one array for each query [n, D].
     """
 
     found: Found
     item_ids: list[list[ItemId]]
     titles: list[list[str]] | None
     num_searched: NDArray[np.int64]
+    texts: list[list[str]] | None = None
+    vectors: list[NDArray[np.float32]] | None = None
 
 
 @dataclass(frozen=True)
@@ -111,9 +118,17 @@ class ShardSearch:
         return ShardAnswer(
             found=of_corpus(found, self.items.first_row),
             item_ids=_lines(self.item_ids.take(rows), lengths),
-            titles=None if self.items.titles is None else _lines(self._titles(rows), lengths),
+            titles=_strings(self.items.titles, rows, lengths),
             num_searched=wanted.num_left(len(query), len(self)).numpy(),
+            texts=_strings(self.items.texts, rows, lengths) if asked.for_ranker else None,
+            vectors=self._vectors(rows, lengths) if asked.with_vectors else None,
         )
+
+    def _vectors(self, rows: NDArray[np.int64], lengths: Sequence[int]) -> list[NDArray[np.float32]]:
+        """The only component of the items of each query."""
+        components: Any = self.searchable
+        taken = components.items.taken(torch.from_numpy(rows)).components[:, 0].float().numpy(force=True)
+        return np.split(taken, np.cumsum(lengths)[:-1])
 
     def log_sum_exp(self, query: AnyQuery, exclude: Sequence[Sequence[ItemId]]) -> NDArray[np.float64]:
         """Log sum exp of the training logits over the shard's items that are not excluded, for each query [B]."""
@@ -129,16 +144,11 @@ class ShardSearch:
         explained = self.searchable.explain(self._here(query), rows.tolist())
         return ShardExplanation(
             items=self.item_ids.take(rows),
-            titles=None if self.items.titles is None else self._titles(rows),
+            titles=_taken(self.items.titles, rows),
             scores=explained.scores[0].tolist(),
             cosines=explained.cosines[0].tolist(),
             gates=explained.gates[0].tolist(),
         )
-
-    def _titles(self, rows: NDArray[np.int64]) -> list[str]:
-        assert self.items.titles is not None
-        titles: list[str] = self.items.titles.take(pa.array(rows)).to_pylist()
-        return titles
 
     def _here(self, query: AnyQuery) -> AnyQuery:
         return map_tensors(lambda tensor: tensor.to(self.device), query)
@@ -148,6 +158,17 @@ class ShardSearch:
         found = [self.item_ids.rows(ids) for ids in exclude]
         rows = [own[own >= 0].tolist() for own in found]
         return Exclusions.of(rows) if any(rows) else None
+
+
+def _taken(column: pa.ChunkedArray | None, rows: NDArray[np.int64]) -> list[str] | None:
+    """Some strings of a column; None if there is none."""
+    return None if column is None else column.take(pa.array(rows)).to_pylist()
+
+
+def _strings(column: pa.ChunkedArray | None, rows: NDArray[np.int64], lengths: Sequence[int]) -> list[list[str]] | None:
+    """The strings of a column for all queries, one after the other, as a list for each; None if there is no column."""
+    taken = _taken(column, rows)
+    return None if taken is None else _lines(taken, lengths)
 
 
 def _lines(values: list[Value], lengths: Sequence[int]) -> list[list[Value]]:

@@ -119,6 +119,8 @@ class DualEncoderItems(ABC):
                 if not isinstance(items, PqItems):
                     raise ValueError(f"{option} must stand beside codes, got none: ask for codes, such as 8x256")
                 items = replace(items, **{name: value})
+        if "keep_texts" in fields:
+            fields["has_texts"] = fields.pop("keep_texts")
         if "dtype" in fields:
             items = replace(items, dtype=fields.pop("dtype"))
         made = self.config.with_family(items=items, **fields)
@@ -139,8 +141,18 @@ class DualEncoderItems(ABC):
         return PqItems(num_subspaces=num_subspaces, num_codewords=num_codewords, dtype=self.own.items.dtype)
 
     @property
+    def has_one_vector(self) -> bool:
+        return self.similarity().num_components == (1, 1) and not isinstance(self.own.items, PqItems)
+
+    @property
+    def keeps_texts(self) -> bool:
+        has_texts: bool = self.own.has_texts
+        return has_texts
+
+    @property
     def storing(self) -> str:
-        return f"{self.own.items}, {self.own.index} of {self.own.index_of}"
+        texts = ", with texts" if self.keeps_texts else ""
+        return f"{self.own.items}, {self.own.index} of {self.own.index_of}{texts}"
 
     @property
     def index_config(self) -> IndexConfig | None:

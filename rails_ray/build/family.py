@@ -23,6 +23,8 @@ from rails_ray.evaluation.report import Report, validate
 from rails_ray.indexes import VectorIndex
 from rails_ray.indexes.faiss_index import IndexConfig
 from rails_ray.models import Model
+from rails_ray.relevance.rankers import Candidate
+from rails_ray.relevance.rankers.calling import RankerConfig
 from rails_ray.retrieval.searchable import Searchable
 from rails_ray.similarities.states import AnyItems
 from rails_ray.storage.filesystem import Storage
@@ -108,6 +110,23 @@ class Family(ABC):
             ValueError: if a row of the model is another item there.
         """
         return self.config
+
+    # Heavy rankers
+
+    @property
+    def ranker(self) -> RankerConfig:
+        """The heavy ranker that a run was made with; one without a path for none."""
+        return RankerConfig()
+
+    def supports(self, model: Model) -> Sequence[Candidate]:
+        """What the heavy ranker must score for a query before the model can encode it; nothing, if the model reads the
+        query itself."""
+        return ()
+
+    @property
+    def has_one_vector(self) -> bool:
+        """Whether an item is stored as one vector, whose inner product with a query's is the score."""
+        return False
 
     # Training
 
@@ -200,7 +219,7 @@ class Family(ABC):
 
     def stored_as(self, **fields: Any) -> RunConfig:
         """The config of a version that stores its items otherwise than the run says: by `items` or `codes`,
-        `keep_vectors`, `code_lists`, `dtype`, `index`, `index_of`.
+        `keep_vectors`, `code_lists`, `dtype`, `index`, `index_of`, `keep_texts`.
 
         Raises:
             ValueError: if its items cannot be stored so.
@@ -209,6 +228,11 @@ class Family(ABC):
             name, value = next(iter(fields.items()))
             raise ValueError(f"{name} must be left out for run {self.config.name}, which has no choice, got {value}")
         return self.config
+
+    @property
+    def keeps_texts(self) -> bool:
+        """Whether a version keeps its items' texts, for heavy rankers."""
+        return False
 
     @property
     def storing(self) -> str:

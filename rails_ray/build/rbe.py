@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,14 @@ from rails_ray.cutoffs.distributions import BetaDistribution
 from rails_ray.cutoffs.offers import Offers
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.forms import FORMS, QueryForm
-from rails_ray.data.forms.scored_text import ScoredTexts
+from rails_ray.data.scored import ScoredTexts
 from rails_ray.encoders import frozen
 from rails_ray.encoders.frozen import FrozenText, SentenceTransformerConfig
 from rails_ray.evaluation.ranking import encode_items
-from rails_ray.evaluation.report import validate
 from rails_ray.models import Model
-from rails_ray.models.rbe import Rbe, Sizes, candidates_of
+from rails_ray.models.rbe import Rbe, Sizes
+from rails_ray.relevance.rankers import Candidate, candidates_of
+from rails_ray.relevance.rankers.calling import RankerConfig
 from rails_ray.relevance.supports import select_supports
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.states import AnyItems
@@ -123,6 +123,14 @@ class RbeFamily(DualEncoderItems, Family):
 
     def pieces(self) -> list["RelevancePiece"]:
         return [RelevancePiece(self)]
+
+    @property
+    def ranker(self) -> RankerConfig:
+        return self.own.ranker
+
+    def supports(self, model: Model) -> Sequence[Candidate]:
+        assert isinstance(model, Rbe)
+        return model.supports
 
     def similarity(self) -> DotProduct:
         return DotProduct(DotProductConfig(temperature=1.0))
@@ -240,12 +248,9 @@ class RelevancePiece:
         step = RelevanceStep(model.embedding, model.combinations, family.own.num_best)
         batches = {split: self._batch(model, family._scored(read, split)) for split in ("train", "valid")}
         sampler = RelevanceSampler(batches["train"], self.training.batch_size, family.config.seed)
-        num_best = family.own.num_best
 
         def report(progress: Progress) -> dict[str, Any]:
-            items = partial(family.run_items, given.storage, given.run, model, read)
-            found = validate(model, items, read.queries["valid"], None).to_dict()
-            return {**found, "found_of_best": step.hit_rate(batches["valid"], num_best)}
+            return family.validation(given.storage, given.run, model, read).to_dict()
 
         return Prepared(
             module=model,
@@ -254,7 +259,7 @@ class RelevancePiece:
                 step=step,
                 batch_of=sampler.batch,
                 seed=[family.config.seed],
-                validate=lambda: step.hit_rate(batches["valid"], num_best),
+                validate=lambda: step.hit_rate(batches["valid"], family.own.num_best),
             ),
         )
 

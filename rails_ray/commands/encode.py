@@ -41,6 +41,7 @@ class Encode(Stored):
             codewords or fewer a part takes half a byte. If left out: as the run says.
         keep_vectors: Keep the components beside their codes, which then only choose candidates.
         code_lists: Lists that codes are put in, for the method ivf_lookup. If left out: as the run says, or none.
+        keep_texts: Keep the items' texts, so that a heavy ranker can rerank what a search finds (text-rbe always does).
         dtype: Type of the numbers of items' vectors. If left out: the run's.
         index: What finds candidates: flat (a scan), ivf (lists) or hnsw (a graph), built by FAISS. If left out: the
             run's.
@@ -67,6 +68,7 @@ class Encode(Stored):
     codes: str | None = None
     keep_vectors: bool = False
     code_lists: int | None = None
+    keep_texts: bool = False
     dtype: Dtype | None = None
     index: Literal["flat", "ivf", "hnsw"] | None = None
     index_storage: Literal["fp32", "fp16", "sq8"] | None = None
@@ -155,6 +157,7 @@ class Encode(Stored):
             "codes": self.sizes(),
             "keep_vectors": self.keep_vectors or None,
             "code_lists": self.code_lists,
+            "keep_texts": self.keep_texts or None,
             "dtype": self.dtype,
             "index": index,
             "index_of": self.index_of,

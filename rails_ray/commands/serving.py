@@ -4,20 +4,45 @@ import math
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from rails_ray.commands.base import EXIT_FAILED, STORAGE, Stored, fail, load, out
+from rails_ray.commands.base import EXIT_FAILED, STORAGE, Stored, errors, fail, load, out
 
 CutoffName = Literal["mass", "coverage", "nucleus", "probability", "score", "top_k"]
 Search = Callable[..., dict[str, Any]]
 DEFAULT_URL = "http://127.0.0.1:8000"
 MORE_BY_BUCKETS = "the buckets looked up hold no more items; raise --num-probes to look up more"
 MORE_BY_INDEX = "the index found no more items; raise --nprobe or --ef-search to look at more"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranker:
+    """The heavy ranker and where it runs.
+
+    Args:
+        path: Import path, MODULE:NAME. If left out: the version's own.
+        folder: What it reads. If left out: the version's own, or nothing.
+        replicas: Replicas of the ranker.
+        cpus: CPUs that each replica reserves.
+        gpus: GPUs that each replica reserves; may be a part of one.
+        timeout_s: Seconds that a call may take, its wait for a place included.
+        concurrency: Calls that a replica scores at once.
+        max_in_flight: Calls of a router that are under way at once; others wait.
+    """
+
+    path: str = ""
+    folder: str = ""
+    replicas: int = 1
+    cpus: float = 1
+    gpus: float = 0
+    timeout_s: float = 10
+    concurrency: int = 1
+    max_in_flight: int = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +64,8 @@ class Serve(Stored):
         cpus: CPUs that each replica reserves.
         gpus: GPUs that each replica reserves; may be a part of one.
         cutoff: Cut-off for requests that name none: its name and value. If left out: the version's.
+        ranker: The heavy ranker, which a request's budget pays for. If left out: the one that a version of RBE was made
+            with.
         print_config: Print a config for `serve deploy`, with one deployment per shard, and exit.
     """
 
@@ -53,6 +80,7 @@ class Serve(Stored):
     cpus: float = 0.1
     gpus: float = 0
     cutoff: tuple[CutoffName, float] | None = None
+    ranker: Ranker = field(default_factory=lambda: Ranker())
     print_config: bool = False
 
     def run(self) -> None:
@@ -61,6 +89,7 @@ class Serve(Stored):
         from rails_ray.on_ray.serving.plan import (
             LOOPBACK,
             Placement,
+            RankerPlacement,
             ServeArgs,
             commented,
             serve_config,
@@ -82,7 +111,7 @@ class Serve(Stored):
         from rails_ray import rendering
         from rails_ray.on_ray import liveness
         from rails_ray.on_ray.cluster import cluster
-        from rails_ray.on_ray.serving.app import check_port, check_port_number, served
+        from rails_ray.on_ray.serving.app import check_port, check_port_number, ranker_of_version, served
         from rails_ray.storage.filesystem import Storage
         from rails_ray.storage.versions import read_manifest
 
@@ -91,9 +120,16 @@ class Serve(Stored):
             raise ValueError(f"give --keys-file, or --allow-anonymous to answer anyone, got {came}")
         cutoff = cutoff_of(self.cutoff)
         replicas = self.replicas if self.replicas is not None else 2 if is_production else 1
-        placement = Placement(replicas=replicas, max_replicas=self.max_replicas, num_cpus=self.cpus, num_gpus=self.gpus)
+        placement = Placement(
+            replicas=replicas,
+            max_replicas=self.max_replicas,
+            num_cpus=self.cpus,
+            num_gpus=self.gpus,
+            ranker=RankerPlacement(replicas=self.ranker.replicas, num_cpus=self.ranker.cpus, num_gpus=self.ranker.gpus),
+        )
         store = Storage(self.storage)
         manifest = read_manifest(store, self.version)
+        ranker = self._ranker(ranker_of_version(store, manifest))
         num_shards = len(manifest.shard_items)
         arguments = ServeArgs(
             storage=str(store),
@@ -101,6 +137,7 @@ class Serve(Stored):
             keys_file=None if self.keys_file is None else str(Path(self.keys_file).expanduser().absolute()),
             allow_anonymous=self.allow_anonymous,
             cutoff=cutoff,
+            ranker=ranker,
         )
         check_port_number(self.port)
         if self.print_config:
@@ -109,15 +146,30 @@ class Serve(Stored):
             return
         check_port(host, self.port)
         num_replicas = (1 + num_shards) * (self.max_replicas or replicas)
+        num_cpus = placement.num_cpus * num_replicas + (self.ranker.cpus * self.ranker.replicas if ranker else 0)
         with ExitStack() as stack:
             with rendering.spinner(out, f"deploy version {manifest.version}"):
-                is_own = stack.enter_context(cluster(4 + math.ceil(placement.num_cpus * num_replicas)))
+                is_own = stack.enter_context(cluster(4 + math.ceil(num_cpus)))
                 url = stack.enter_context(served(arguments, placement, host=host, port=self.port, leave_serve=is_own))
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, in place of Ray's stack trace
             keys = "to anyone" if self.allow_anonymous else f"to holders of a key in {self.keys_file}"
             told = f"serving at {url} {keys} until Ctrl-C; API: {url}/openapi.json"
             out.print(told, highlight=False, soft_wrap=True)
             liveness.stay(_telling(arguments.keys_file), fail, EXIT_FAILED)
+
+    def _ranker(self, own: Any) -> Any:
+        """The heavy ranker to deploy: the one that is named, or else the version's own; None for none."""
+        from rails_ray.on_ray.serving.plan import RankerArgs
+
+        if own is None and not self.ranker.path:
+            return None
+        return RankerArgs(
+            path=self.ranker.path or own.path,
+            folder=self.ranker.folder or ("" if self.ranker.path else own.folder),
+            timeout_s=self.ranker.timeout_s,
+            concurrency=self.ranker.concurrency,
+            max_in_flight=self.ranker.max_in_flight,
+        )
 
 
 def _telling(keys_file: str | None) -> Callable[[], None]:
@@ -161,6 +213,10 @@ class Query:
         num_probes: Buckets that inverted looks up in each chunk.
         nprobe: Lists that ivf_lookup, or an ivf index, scans.
         ef_search: Items in the beam of an hnsw index.
+        calls: Budget of calls of the heavy ranker for each query. If left out: none but those that an index of RBE
+            spends on a query.
+        deadline_ms: With --calls: milliseconds after which the order is the index's.
+        rounds: With --calls: rounds that the reranking is split into (AXN).
         url: Address of the server. If it needs an API key, set RAILS_RAY_API_KEY.
         local: Load the version into this process instead of asking a server.
         storage: With --local: folder or s3://bucket/prefix that holds the version.
@@ -179,6 +235,9 @@ class Query:
     num_probes: int | None = None
     nprobe: int | None = None
     ef_search: int | None = None
+    calls: int | None = None
+    deadline_ms: float | None = None
+    rounds: int = 1
     url: str = DEFAULT_URL
     local: bool = False
     storage: str = STORAGE
@@ -198,9 +257,12 @@ class Query:
             "nprobe": self.nprobe,
             "ef_search": self.ef_search,
         }
-        best = search(queries, self.show, **how, cutoff={"top_k": self.show})
-        k = min(self.k, *(result["num_searched"] for result in best["results"]))
-        cut = search(queries, k, **how, cutoff=cutoff)
+        budget = self.budget()
+        best = search(queries, self.show, **how, **budget, cutoff={"top_k": self.show})
+        cut = best
+        if not budget:
+            k = min(self.k, *(result["num_searched"] for result in best["results"] if result["error"] is None))
+            cut = search(queries, k, **how, cutoff=cutoff)
         certified = _certified([result["certificate"] for result in best["results"]])
         out.print(rendering.answers(names, cut, best, f"version {cut['version']}, {self.method}: {certified}"))
         coverage = cut["coverage"]
@@ -211,6 +273,22 @@ class Query:
                 out.print(f"{name!r}: {MORE_BY_BUCKETS if self.method == 'inverted' else MORE_BY_INDEX}")
             if result["is_known"] is False:
                 out.print(f"training saw no part of {name!r}: this is the answer to an empty query")
+            if result["error"] is not None:
+                errors.print(f"rails-ray: {name!r}: {result['error']}", highlight=False, markup=False, soft_wrap=True)
+            elif budget:
+                out.print(f"{name!r}: {_told(result['budget'])}", highlight=False, markup=False, soft_wrap=True)
+
+    def budget(self) -> dict[str, Any]:
+        """The field `budget` of the request, if there is one.
+
+        Raises:
+            ValueError: if a part of it is given without --calls.
+        """
+        if self.calls is None:
+            if self.deadline_ms is not None or self.rounds != 1:
+                raise ValueError("--deadline-ms and --rounds must stand beside --calls, got none")
+            return {}
+        return {"budget": {"calls": self.calls, "deadline_ms": self.deadline_ms, "rounds": self.rounds}}
 
     def _at_url(self) -> tuple[dict[str, str], Search]:
         """The fields that the server's index takes, and what searches there."""
@@ -244,6 +322,13 @@ class Query:
                 raise ValueError(f"--embedding must be finite numbers, got {' '.join(map(str, self.embedding))}")
             asked.append((f"vector of {len(self.embedding)} numbers", {"embedding": self.embedding}))
         return asked
+
+
+def _told(budget: dict[str, Any]) -> str:
+    """What became of a budget."""
+    order = "the heavy ranker's order" if budget["is_reranked"] else "the index's order"
+    reason = "" if budget["reason"] is None else f": {budget['reason']}"
+    return f"{budget['calls_used']} calls, {order}{reason}"
 
 
 def cutoff_of(given: tuple[str, float] | None) -> Any:

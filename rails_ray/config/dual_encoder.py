@@ -88,6 +88,7 @@ class DualEncoderConfig:
         index_of: which vectors of an item it holds: its mean component, or each of its components.
         negatives: the items that a query is trained against.
         encode_size: queries or items that a worker encodes at once in training (gradient caching); 0 for all.
+        has_texts: whether an index keeps its items' texts, for heavy rankers.
     """
 
     kind: Annotated[Literal["dual_encoder"], tyro.conf.Suppress] = "dual_encoder"
@@ -102,6 +103,7 @@ class DualEncoderConfig:
     terms: TermsConfig = field(default_factory=TermsConfig)
     negatives: Annotated[Negatives, Field(discriminator="kind")] = field(default_factory=UniformNegatives)
     encode_size: int = 0
+    has_texts: bool = False
 
     @property
     def trained_quantizer(self) -> TrainedConfig | None:

@@ -50,6 +50,7 @@ class RbeConfig:
         items: how an index stores its items.
         index: what finds candidates.
         index_of: as in `DualEncoderConfig`; there is one vector.
+        has_texts: whether an index keeps its items' texts, for the ranker.
     """
 
     kind: Annotated[Literal["rbe"], tyro.conf.Suppress] = "rbe"
@@ -66,6 +67,7 @@ class RbeConfig:
     items: Annotated[Items, Field(discriminator="kind")] = field(default_factory=FullItems)
     index: Annotated[IndexConfig, Field(discriminator="kind")] = field(default_factory=FlatConfig)
     index_of: IndexOf = "average"
+    has_texts: bool = True
 
     trained_quantizer = None
     """No codebooks are trained."""

@@ -23,34 +23,11 @@ from torch import Tensor, nn
 from rails_ray.encoders.frozen import FrozenText
 from rails_ray.relevance.anncur import AnnCur
 from rails_ray.relevance.embedding import RelevanceEmbedding, RelevanceEmbeddingConfig
-from rails_ray.relevance.rankers import Candidate, HeavyRanker
+from rails_ray.relevance.rankers import TEXT, Candidate, HeavyRanker
 from rails_ray.relevance.rankers.calling import RankerConfig, ranker_of, score_all, scores_of
-from rails_ray.relevance.scored import ScoredQueries
+from rails_ray.relevance.scored import ScoredQueries, SupportScores
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.states import ItemState, QueryState
-
-TEXT = "text"  # field of queries and items that rankers read
-
-
-@dataclass(frozen=True)
-class SupportScores:
-    """The features of queries.
-
-    scores: R(S_I, q).
-    features: of the queries themselves; None if the model joins none.
-    """
-
-    scores: Float[Tensor, "B S"]
-    features: Float[Tensor, "B F"] | None
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
-    def take(self, rows: Any) -> "SupportScores":
-        return SupportScores(self.scores[rows], None if self.features is None else self.features[rows])
-
-    def to(self, device: torch.device | str) -> "SupportScores":
-        return SupportScores(self.scores.to(device), None if self.features is None else self.features.to(device))
 
 
 @dataclass(frozen=True)
@@ -256,8 +233,3 @@ class Rbe(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:  # the loaded ranker stays where it is
         return {**self.__dict__, "_made": None}
-
-
-def candidates_of(item_ids: Sequence[Any], texts: Sequence[str]) -> list[Candidate]:
-    """Items as rankers get them."""
-    return [Candidate(item_id, {TEXT: text}) for item_id, text in zip(item_ids, texts, strict=True)]

@@ -99,7 +99,7 @@ def encode(
             its tables take the place of the run's.
         stored: how to store items, where it differs from the run's config: `items`, `index` and `index_of` as in
             `DualEncoderConfig`; `dtype` of vectors; `codes`, (parts, codewords) fitted by OPQ; and for codes
-            `keep_vectors` and `code_lists`.
+            `keep_vectors` and `code_lists`; `keep_texts` to keep items' texts, for heavy rankers.
         new_codes: how to choose buckets for items without SOLAR codes: the least loaded of a few hashed buckets, or the
             buckets `predicted` for the item's text, so that queries find it before the next training.
         min_chunks: fewest trained chunks of SOLAR to accept; by default all.
@@ -135,6 +135,10 @@ def encode(
             f"{int(sizes.argmin())}: take fewer shards, or shard by position"
         )
     indexing.check(own, scanned.num_items)
+    if own.keeps_texts and not corpus.has_texts:
+        raise ValueError(
+            f"keep_texts needs items with texts, got run {run!r} of {run_config.name}, whose items have none"
+        )
     version = version or timed_name(run_config.name)
     fitting = Fitting(
         storage=store,
@@ -172,7 +176,18 @@ def encode(
     written = parts.rows_written(store, version)
     planned, tasks = _plan(scanned, num_shards, part_items, num_workers, written)
     config_json = config.to_json(run_config)
-    work = Work(str(store), version, run, weights_sha256, config_json, corpus.items, scanned.files, num_shards, tasks)
+    work = Work(
+        storage=str(store),
+        version=version,
+        run=run,
+        weights_sha256=weights_sha256,
+        config_json=config_json,
+        source=corpus.items,
+        files=scanned.files,
+        num_shards=num_shards,
+        tasks=tasks,
+        keeps_texts=own.keeps_texts,
+    )
     write = partial(do_all, work, len(tasks), num_workers, int(use_gpu))
 
     def parts_done() -> tuple[int, int, str]:
@@ -250,6 +265,7 @@ class Work:
 
     config_json: config of the run, with the data to encode.
     tasks: groups of tasks that follow one another, several only by hash.
+    keeps_texts: whether parts hold the items' texts.
     """
 
     storage: str
@@ -261,6 +277,7 @@ class Work:
     files: Sequence[FileRows]
     num_shards: int
     tasks: Sequence[Sequence[Task]]
+    keeps_texts: bool
 
     def __call__(self, number: int) -> None:
         """Write the parts of a group of tasks that have no record yet. One part is written while the next is
@@ -274,7 +291,9 @@ class Work:
             for planned, items in self._parts(group):
                 if planned.first_row in written:
                     continue
-                part = parquet.item_part(items, encode(items["item_id"].to_pylist(), _inputs(items)))
+                state = encode(items["item_id"].to_pylist(), _inputs(items))
+                named = items.append_column("text", items["input"]) if self.keeps_texts else items
+                part = parquet.item_part(named, state)
                 if pending is not None:
                     pending.result()
                 pending = pool.submit(parts.write_part, store, self.version, planned, part)

@@ -14,14 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rails_ray.data.forms.text import with_input
+from rails_ray.data.forms import FORMS
 from rails_ray.data.queries import SPLITS
 from rails_ray.data.sources import Sources
 from rails_ray.errors import UnavailableError
-from rails_ray.models.rbe import TEXT, candidates_of
 from rails_ray.on_ray.doing import do_all
 from rails_ray.on_ray.progress import OnProgress, watch
-from rails_ray.relevance.rankers import Candidate, HeavyRanker
+from rails_ray.relevance.rankers import TEXT, Candidate, HeavyRanker, candidates_of
 from rails_ray.relevance.rankers.calling import RankerConfig, ranker_of, score_all
 from rails_ray.storage import relevances, tables
 from rails_ray.storage.filesystem import Storage
@@ -167,9 +166,8 @@ def _ranker(ranker: RankerConfig) -> HeavyRanker:
 
 @lru_cache(maxsize=1)
 def _items(storage: str, name: str) -> list[Candidate]:
-    items = relevances.read_table(Storage(storage), name, "items")
-    texts = with_input(tables.Batch(items, name))["input"]
-    return candidates_of(items["item_id"].to_pylist(), texts.to_pylist())
+    items = FORMS["text"].corpus(Sources(f"{storage}/{relevances.folder_of(name)}")).items.read()
+    return candidates_of(items["item_id"].to_pylist(), items["input"].to_pylist())
 
 
 def _sampled(folder: str, sampling: Sampling) -> tuple[pa.Table, pa.Table]:

@@ -19,6 +19,50 @@ from torch import Tensor
 from rails_ray.top_k import TopK, select
 
 
+class Correction:
+    """v of B queries, which grows more accurate with the scores that are learned.
+
+    Where u0 is the inner product of a query's vector with an item's, u is that of the query's vector plus v.
+
+    Args:
+        num_queries: B.
+        width: D.
+        ridge: lambda, above 0.
+
+    Raises:
+        ValueError: unless lambda is above 0 and finite.
+    """
+
+    def __init__(self, num_queries: int, width: int, ridge: float = 1.0) -> None:
+        if not (0 < ridge < float("inf")):
+            raise ValueError(f"ridge must be a finite number above 0, got {ridge}")
+        self.ridge = ridge
+        self.vectors = torch.zeros(num_queries, 0, width, dtype=torch.float64)  # E_A
+        self.residual = torch.zeros(num_queries, 0, dtype=torch.float64)  # s_A - u0_A
+        self._factor = torch.zeros(num_queries, 0, 0, dtype=torch.float64)
+
+    def learn(self, vectors: Float[Tensor, "B N D"], residual: Float[Tensor, "B N"]) -> None:
+        """Takes new items: their vectors, and what the heavy ranker says of them beyond u0."""
+        new = vectors.double()
+        below = torch.linalg.solve_triangular(self._factor, self.vectors @ new.mT, upper=False).mT  # [B, N, A]
+        corner = new @ new.mT - below @ below.mT
+        corner.diagonal(dim1=1, dim2=2).add_(self.ridge)
+        above = self._factor.new_zeros(len(below), self._factor.shape[1], new.shape[1])
+        self._factor = torch.cat(
+            [torch.cat([self._factor, above], dim=2), torch.cat([below, torch.linalg.cholesky(corner)], dim=2)], dim=1
+        )
+        self.vectors = torch.cat([self.vectors, new], dim=1)
+        self.residual = torch.cat([self.residual, residual.double()], dim=1)
+
+    def vector(self) -> Float[Tensor, "B D"]:
+        """v; zeros before any score is learned."""
+        if not self.residual.shape[1]:
+            return self.vectors.new_zeros(len(self.vectors), self.vectors.shape[2])
+        weights = torch.cholesky_solve(self.residual[:, :, None], self._factor)  # [B, A, 1]
+        found: Tensor = (self.vectors.mT @ weights)[:, :, 0]
+        return found
+
+
 class Axn:
     """The scores of B queries, round after round. All ask for equally many items.
 
@@ -32,15 +76,11 @@ class Axn:
     """
 
     def __init__(self, vectors: Float[Tensor, "X D"], scores: Float[Tensor, "B X"], ridge: float = 1.0) -> None:
-        if not (0 < ridge < float("inf")):
-            raise ValueError(f"ridge must be a finite number above 0, got {ridge}")
         self.vectors = vectors.double()
         self.start = scores.double()
-        self.ridge = ridge
-        num_queries = len(scores)
-        self.item_rows = torch.zeros(num_queries, 0, dtype=torch.long)  # A
-        self.answers = self.start.new_zeros(num_queries, 0)  # s_A
-        self._factor = self.start.new_zeros(num_queries, 0, 0)
+        self.item_rows = torch.zeros(len(scores), 0, dtype=torch.long)  # A
+        self.answers = self.start.new_zeros(len(scores), 0)  # s_A
+        self.correction = Correction(len(scores), vectors.shape[1], ridge)
 
     def learn(self, item_rows: Int[Tensor, "B N"], answers: Float[Tensor, "B N"]) -> None:
         """Takes what the heavy ranker says of items.
@@ -53,25 +93,13 @@ class Axn:
         both = torch.cat([self.item_rows, item_rows], dim=1).sort(dim=1).values
         if (both[:, 1:] == both[:, :-1]).any():
             raise ValueError("an item must be scored once for a query, got one that is known already")
-        known, new = self.vectors[self.item_rows], self.vectors[item_rows]  # [B, A, D], [B, N, D]
-        below = torch.linalg.solve_triangular(self._factor, known @ new.mT, upper=False).mT  # [B, N, A]
-        corner = new @ new.mT - below @ below.mT
-        corner.diagonal(dim1=1, dim2=2).add_(self.ridge)
-        above = self._factor.new_zeros(len(below), self._factor.shape[1], new.shape[1])
-        self._factor = torch.cat(
-            [torch.cat([self._factor, above], dim=2), torch.cat([below, torch.linalg.cholesky(corner)], dim=2)], dim=1
-        )
+        self.correction.learn(self.vectors[item_rows], answers.double() - self.start.gather(1, item_rows))
         self.item_rows = torch.cat([self.item_rows, item_rows], dim=1)
         self.answers = torch.cat([self.answers, answers.double()], dim=1)
 
     def scores(self) -> Float[Tensor, "B X"]:
         """u; an item whose score is known has that score."""
-        if not self.item_rows.shape[1]:
-            return self.start
-        residual = self.answers - self.start.gather(1, self.item_rows)
-        weights = torch.cholesky_solve(residual[:, :, None], self._factor)  # [B, A, 1]
-        correction = self.vectors[self.item_rows].mT @ weights  # v [B, D, 1]
-        estimated = self.start + correction[:, :, 0] @ self.vectors.T
+        estimated = self.start + self.correction.vector() @ self.vectors.T
         return estimated.scatter(1, self.item_rows, self.answers)
 
     def ask(self, num_items: int) -> Int[Tensor, "B N"]:

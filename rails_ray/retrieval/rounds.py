@@ -1,7 +1,7 @@
-"""What a query asks of the shards, round by round, as a generator without `await`: it yields what to ask all shards and
-is sent what each answers, or the exception that came instead.
+"""What a query asks of others, round by round, as a generator without `await`: it yields what to ask the shards, or the
+heavy ranker, and is sent what each answers, or the exception that came instead.
 
-    rounds.send(None) -> AskShards    rounds.send(answers) -> AskShards ..    StopIteration(value) at the end
+    rounds.send(None) -> AskShards    rounds.send(answers) -> AskRanker ..    StopIteration(value) at the end
 
 Whoever drives it brings the requests to the shards; a test does so by hand. The work between two rounds may take a
 while, as a table may have to be made.
@@ -9,7 +9,7 @@ while, as a table may have to be made.
 Axes: B queries.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -33,7 +33,31 @@ class AskShards:
     arguments: tuple[Any, ...]
 
 
-Rounds = Generator[AskShards, Sequence[Any], Value]
+@dataclass(frozen=True)
+class RankerCall:
+    """Some items for one query.
+
+    query: the fields of a request's query.
+    candidates: as a heavy ranker gets them.
+    """
+
+    query: Mapping[str, Any]
+    candidates: Sequence[Any]
+
+
+@dataclass(frozen=True)
+class AskRanker:
+    """Ask the heavy ranker for the scores of each call's items, all calls at once. An answer is an array of scores, or
+    an `UnavailableError`.
+
+    within_s: seconds until an answer is of no use; None for as long as the ranker may take.
+    """
+
+    calls: Sequence[RankerCall]
+    within_s: float | None = None
+
+
+Rounds = Generator[AskShards | AskRanker, Sequence[Any], Value]
 
 
 def search_rounds(

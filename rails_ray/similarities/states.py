@@ -92,6 +92,18 @@ class QueryState(AnyQuery):
         return _query_state, (self.components.numpy(force=True), gate, self.temperature.numpy(force=True))
 
 
+def only_component(query: AnyQuery) -> Float[Tensor, "B d"]:
+    """The vectors of queries that have one each."""
+    assert isinstance(query, QueryState)
+    return query.components[:, 0]
+
+
+def with_component(query: AnyQuery, vectors: Float[Tensor, "B d"]) -> QueryState:
+    """The same queries by other vectors."""
+    assert isinstance(query, QueryState)
+    return replace(query, components=vectors[:, None])
+
+
 @dataclass(frozen=True)
 class ItemState(AnyItems):
     """Encoded items: one line per item of a corpus [X], or one per candidate of each query [B C].

@@ -4,6 +4,7 @@ A part holds consecutive items of one shard, in columns that any reader of Parqu
 
     item_id      integer or string           identifier in the data set
     title        string                      for people to read; absent if the data set has none
+    text         string                      for heavy rankers to read; absent unless the version keeps texts
 
 and the columns of the items' state, each a FixedSizeList in row-major order. The file's metadata give under `state` the
 kind of the state, and of each column the shape of an item and its dtype. Components have the columns
@@ -44,6 +45,7 @@ from torch import Tensor
 from rails_ray.errors import DamagedError
 from rails_ray.similarities.states import AnyItems
 
+NAMED = ("item_id", "title", "text")  # columns beside those of the items' state
 STATE = "state"  # key of the items' state in a part's metadata
 
 
@@ -68,8 +70,8 @@ class StateEntry:
 
 
 def item_part(items: pa.Table, state: AnyItems) -> pa.Table:
-    """The index part that holds these items. `items` has columns item_id and, optionally, title."""
-    part = items.select([name for name in ("item_id", "title") if name in items.column_names])
+    """The index part that holds these items. `items` has columns item_id and, optionally, title and text."""
+    part = items.select([name for name in NAMED if name in items.column_names])
     shapes, dtypes = {}, {}
     for name, column in state.columns().items():
         numbers = column.flatten(start_dim=1)

@@ -19,12 +19,13 @@ from rails_ray.storage.parquet import StateReader
 
 @dataclass(frozen=True)
 class Items:
-    """Items first_row .. first_row + len(item_ids) - 1 of the corpus, ids and titles as columns."""
+    """Items first_row .. first_row + len(item_ids) - 1 of the corpus; ids, titles and texts as columns."""
 
     first_row: int
     item_ids: ItemIds
     titles: pa.ChunkedArray | None
     state: AnyItems
+    texts: pa.ChunkedArray | None = None
 
 
 def read_shards(
@@ -54,7 +55,7 @@ def read_shards(
     for entry in entries:
         part = read_part(storage, described, entry)
         reader.add(part)
-        named.append(part.select([name for name in ("item_id", "title") if name in part.column_names]))
+        named.append(part.select([name for name in parquet.NAMED if name in part.column_names]))
     items = reader.made()
     if num_components not in (None, items.num_components):
         raise DamagedError(
@@ -62,8 +63,8 @@ def read_shards(
             f"got {items.num_components}: encode a new version"
         )
     names = pa.concat_tables(named)
-    titles = names["title"] if "title" in names.column_names else None
-    return Items(entries[0].first_row, ItemIds(names["item_id"]), titles, items)
+    titles, texts = (names[name] if name in names.column_names else None for name in parquet.NAMED[1:])
+    return Items(entries[0].first_row, ItemIds(names["item_id"]), titles, items, texts)
 
 
 def read_indexes(storage: Storage, described: Encoded, shard: int, device: str = "cpu") -> dict[str, VectorIndex]:

@@ -15,8 +15,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rails_ray.losses.top_share import top_share
-from rails_ray.models.rbe import SupportScores
 from rails_ray.relevance.embedding import RelevanceEmbedding
+from rails_ray.relevance.scored import SupportScores
 from rails_ray.top_k import select
 
 

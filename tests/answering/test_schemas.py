@@ -62,7 +62,7 @@ def asking(**fields: Any) -> dict[str, Any]:
             query(**{f"field{number}": 1 for number in range(8)}),
             "queries[1] must have no more than its 7 fields, got 8",
         ),
-        ({f"field{number}": 1 for number in range(11)}, "the body must have no more than its 10 fields, got 11"),
+        ({f"field{number}": 1 for number in range(12)}, "the body must have no more than its 11 fields, got 12"),
         ({"queries": None}, "queries must be a list, got null"),
         ({"queries": [None]}, "queries[0] must be a JSON object, got null"),
     ],

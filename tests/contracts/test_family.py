@@ -51,6 +51,7 @@ from support.examples import (
     write_text_data,
     write_vector_data,
 )
+from support.ranked import small_rbe_config, with_features, write_scored_data
 
 SOFTMAX = ContrastiveConfig(kind="sampled_softmax")
 
@@ -74,6 +75,8 @@ FAMILIES: dict[str, tuple[RunConfig, Callable[[Path], Path]]] = {
     "SOLAR of vectors": of_numbers("vector"),
     "SOLAR of features": of_numbers("features"),
     "BM25": (small_bm25_config(), write_text_data),
+    "RBE": (small_rbe_config(), write_scored_data),
+    "RBE with query features": (with_features(), write_scored_data),
 }
 
 

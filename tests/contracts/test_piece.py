@@ -34,6 +34,7 @@ from support.examples import (
     write_text_data,
 )
 from support.pieces import CountingPiece
+from support.ranked import small_rbe_config, write_scored_data
 
 NUM_STEPS = 12
 CUT_OFF_AT = 5
@@ -49,6 +50,7 @@ FAMILIES: dict[str, tuple[RunConfig, Callable[[Path], Path]]] = {
     "SOLAR": (small_solar_config(num_chunks=2), write_text_data),
     "SOLAR of vectors": of_numbers("vector"),
     "BM25": (small_bm25_config(), write_text_data),
+    "RBE": (small_rbe_config(), write_scored_data),
     "codebooks after": (small_config().with_family(terms=NO_TERMS, items=trained_items()), write_text_data),
     "codebooks jointly": (
         small_config().with_family(terms=NO_TERMS, items=trained_items(when="jointly", method=DvsqConfig())),

@@ -99,7 +99,15 @@ def test_tasks_by_hash_that_follow_one_another_read_their_items_once() -> None:
     num_in = np.array([np.bincount(shards[first : first + 10], minlength=3) for first in range(0, 50, 10)])
     group = parts.tasks_by_hash(num_in, 50, 10)[1:4]
     names = ("storage", "version", "run", "weights_sha256")
-    work = Work(**dict.fromkeys(names, ""), config_json=b"", source=Source(), files=[], num_shards=3, tasks=[group])
+    work = Work(
+        **dict.fromkeys(names, ""),
+        config_json=b"",
+        source=Source(),
+        files=[],
+        num_shards=3,
+        tasks=[group],
+        keeps_texts=False,
+    )
     found = list(work._parts(group))
     assert read == [(10, 30)]
     assert [part for part, _ in found] == [part for task in group for part in task.parts]

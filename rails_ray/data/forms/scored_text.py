@@ -6,7 +6,6 @@
 `rails-ray relevance` makes it. Without that table the queries are plain texts, which only a trained run can use.
 """
 
-import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,9 +16,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rails_ray.data.dataset import DataSet, Texts
+from rails_ray.data.forms.fields import SUPPORTS
 from rails_ray.data.forms.text import TextForm, TextReader
 from rails_ray.data.queries import SPLITS, Queries
 from rails_ray.data.relevance import by_split
+from rails_ray.data.scored import ScoredTexts
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
@@ -29,37 +30,6 @@ from rails_ray.storage.rows import Rows, check_distinct, rows_of
 from rails_ray.storage.tables import ID, TEXT
 
 FLOATS = ("list of floats",)
-SUPPORTS = "supports"  # of a query that is read: what the ranker said of the supports
-
-
-@dataclass(frozen=True, eq=False)
-class ScoredTexts:
-    """The contract of `Inputs` and of `ScoredQueries`.
-
-    scores: [Q, X].
-    """
-
-    texts: Texts
-    item_ids: Sequence[ItemId]
-    scores: NDArray[np.float32]
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def __getitem__(self, number: int, /) -> str:
-        return self.texts[number]
-
-    def take(self, numbers: NDArray[np.integer] | slice) -> "ScoredTexts":
-        return replace(self, texts=self.texts.take(numbers), scores=self.scores[numbers])
-
-    def in_corpus(self, rows: NDArray[np.int64]) -> "ScoredTexts":
-        """The same: scores name their items."""
-        return self
-
-    def digest(self) -> str:
-        found = hashlib.sha256(self.texts.digest().encode())
-        found.update(np.ascontiguousarray(self.scores).data)
-        return found.hexdigest()
 
 
 class ScoredTextForm(TextForm):
@@ -119,6 +89,9 @@ class ScoredTextReader(TextReader):
 
     def read(self, query: dict[str, Any], where: str) -> Any:
         return super().read(query, where), query.get(SUPPORTS)
+
+    def seen(self, read: Any) -> list[ItemId]:
+        return []
 
     def batch(self, read: list[Any]) -> Any:
         texts = Texts([text for text, _ in read])

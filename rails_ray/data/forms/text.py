@@ -85,10 +85,10 @@ class TextReader:
 
 
 def _items(sources: Sources) -> ItemFiles:
-    return ItemFiles(sources.table("items"), {"item_id": ID, "text": TEXT}, {"title": TEXT}, with_input)
+    return ItemFiles(sources.table("items"), {"item_id": ID, "text": TEXT}, {"title": TEXT}, _with_input)
 
 
-def with_input(batch: Batch) -> pa.Table:
+def _with_input(batch: Batch) -> pa.Table:
     """The text of an item, after its title if there is one."""
     items = batch.table.select(["item_id"])
     if "title" not in batch.table.column_names:

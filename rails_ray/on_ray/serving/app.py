@@ -20,13 +20,25 @@ from ray.serve.config import HTTPOptions
 from ray.serve.schema import ApplicationStatusOverview, LoggingConfig
 
 from rails_ray.answering.cutoffs import NO_CALIBRATION, Cutoffs
+from rails_ray.build.version import version_family
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.serving.keys import KeysFile
-from rails_ray.on_ray.serving.plan import NAME, Placement, ServeArgs, deployments, http_options, shard_name
+from rails_ray.on_ray.serving.plan import (
+    NAME,
+    RANKER,
+    Placement,
+    RankerArgs,
+    ServeArgs,
+    deployments,
+    http_options,
+    shard_name,
+)
+from rails_ray.on_ray.serving.ranker import Ranker
 from rails_ray.on_ray.serving.router import Router
 from rails_ray.on_ray.serving.shard import Shard
 from rails_ray.storage import calibrations
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.versions import read_manifest
 
 START_TIMEOUT_S = 120.0  # from deployment to the first answer
@@ -49,19 +61,34 @@ def application(args: ServeArgs, placement: Placement) -> Application:
     store = Storage(args.storage)
     manifest = read_manifest(store, args.version)
     calibration = calibrations.current(store, manifest.version) or NO_CALIBRATION
-    pinned = {"storage": str(store), "version": manifest.version, "calibration": args.calibration or calibration}
+    pinned = {
+        "storage": str(store),
+        "version": manifest.version,
+        "calibration": args.calibration or calibration,
+        "ranker": args.ranker or ranker_of_version(store, manifest),
+    }
     args = args.model_copy(update=pinned)  # so that later replicas serve the same
     # Raises if the default cut-off cannot work, before anything starts.
     Cutoffs.read(store, manifest, default=args.cutoff, calibration=args.calibration)
-    options = deployments(placement, len(manifest.shard_items))
-    classes: tuple[Any, Any] = Shard, Router  # the decorator's result has no usable type
-    shard_search, router = classes
+    options = deployments(placement, len(manifest.shard_items), args.ranker)
+    classes: tuple[Any, Any, Any] = Shard, Router, Ranker  # the decorator's result has no usable type
+    shard_search, router, ranker = classes
     shards = [
         shard_search.options(name=name, **options[name]).bind(str(store), manifest.version, shard)
         for shard, name in enumerate(map(shard_name, range(len(manifest.shard_items))))
     ]
-    made: Application = router.options(**options["Router"]).bind(shards, args)
+    ranking = None
+    if args.ranker is not None:
+        told = args.ranker.path, args.ranker.folder, args.ranker.concurrency, args.ranker.timeout_s
+        ranking = ranker.options(name=RANKER, **options[RANKER]).bind(*told)
+    made: Application = router.options(**options["Router"]).bind(shards, args, ranking)
     return made
+
+
+def ranker_of_version(store: Storage, manifest: Manifest) -> RankerArgs | None:
+    """The heavy ranker that a version was made with, if any."""
+    own = version_family(store, manifest).ranker
+    return RankerArgs(path=own.path, folder=own.folder) if own.path else None
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Ask all shards of one version at once; if a replica is lost, ask another."""
+"""Ask all shards of one version at once, and the heavy ranker; if a replica is lost, ask another."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,8 +10,9 @@ from ray.serve.exceptions import ReplicaUnavailableError
 
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.failures import own_cause
+from rails_ray.on_ray.serving.ranker import RankerCaller
 from rails_ray.on_ray.serving.shard import Answer
-from rails_ray.retrieval.rounds import AskShards, Rounds
+from rails_ray.retrieval.rounds import AskRanker, AskShards, Rounds
 
 Value = TypeVar("Value")
 
@@ -26,12 +27,14 @@ class Shards:
     handles: handles of the shards, by number.
     version, identity: the version that must answer, and its `Manifest.contents_sha256`.
     timeout_s: limit for a shard to answer, all tries together.
+    ranker: the heavy ranker; None for none.
     """
 
     handles: list[Any]
     version: str
     identity: str
     timeout_s: float
+    ranker: RankerCaller | None = None
 
     async def ask(self, method: str, *arguments: Any) -> list[Any]:
         """Each shard's answer to a call of its `method`, or the exception instead."""
@@ -48,6 +51,10 @@ class Shards:
             if isinstance(step, _Done):
                 value: Value = step.value
                 return value
+            if isinstance(step, AskRanker):
+                assert self.ranker is not None  # the engine refuses what needs one
+                answers = await self.ranker.ask(step)
+                continue
             answers = [
                 own_cause(answer) or answer if isinstance(answer, BaseException) else answer
                 for answer in await self.ask(step.method, *step.arguments)
@@ -84,7 +91,7 @@ class _Done:
     value: Any
 
 
-def _step(rounds: Rounds[Any], answers: list[Any] | None) -> AskShards | _Done:
+def _step(rounds: Rounds[Any], answers: list[Any] | None) -> AskShards | AskRanker | _Done:
     try:
         return next(rounds) if answers is None else rounds.send(answers)
     except StopIteration as end:

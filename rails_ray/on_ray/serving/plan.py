@@ -10,12 +10,25 @@ from rails_ray.answering.schemas import CutoffInput
 from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT, Profile
 
 NAME = "rails-ray"
+SHARD, RANKER = "Shard", "Ranker"  # how the names of deployments begin
 REQUEST_TIMEOUT_S = 30  # for a whole request: a body as slow as `access` allows, or shards as slow as `timeout_s`
 # Requests at once in a replica. A router accepts every request, and `access` refuses quickly what has no place: Ray
 # would queue it, and a slow body would hold a place.
 ONGOING_OF_ROUTER, ONGOING_OF_SHARD = 2000, 32
 TARGET_ONGOING = 8  # average per replica above which autoscaling adds one: a quarter of a shard's limit
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class RankerArgs(BaseModel):
+    """The heavy ranker that a deployment calls."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    path: str = Field(description="import path, MODULE:NAME, on the ranker's machines")
+    folder: str = Field("", description="what it reads; empty for nothing")
+    timeout_s: float = Field(10, gt=0, description="how long a call may take, its wait for a place included")
+    concurrency: int = Field(1, ge=1, description="calls that a replica scores at once")
+    max_in_flight: int = Field(32, ge=1, description="calls of a router that are under way at once; others wait")
 
 
 class ServeArgs(BaseModel):
@@ -34,6 +47,7 @@ class ServeArgs(BaseModel):
     max_answered_items: int = Field(100_000, ge=1, description="limit on queries times k in a request")
     max_requests: int = Field(64, ge=1, description="most that a router answers at once; others get 503")
     timeout_s: float = Field(10, gt=0, description="how long a shard may take to answer")
+    ranker: RankerArgs | None = Field(None, description="the heavy ranker; by default the version's own, if any")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -41,6 +55,33 @@ class ServeArgs(BaseModel):
             came = "neither" if self.keys_file is None else "both"
             raise ValueError(f"give keys_file, or allow_anonymous for a server without access control, got {came}")
         return self
+
+
+def _check_replica(replicas: int, num_cpus: float, num_gpus: float) -> None:
+    if replicas < 1:
+        raise ValueError(f"replicas must be at least 1, got {replicas}")
+    if num_cpus < 0 or num_gpus < 0:
+        raise ValueError(f"num_cpus and num_gpus must be at least 0, got {num_cpus:g} and {num_gpus:g}")
+    if num_gpus > 1 and num_gpus % 1:
+        raise ValueError(f"num_gpus must be a part of one GPU or a whole number, got {num_gpus:g}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankerPlacement:
+    """Where the heavy ranker runs.
+
+    Args:
+        replicas: replicas of the ranker.
+        num_cpus: CPUs that each replica reserves.
+        num_gpus: GPUs, or part of one, that each replica reserves.
+    """
+
+    replicas: int = 1
+    num_cpus: float = 1
+    num_gpus: float = 0
+
+    def __post_init__(self) -> None:
+        _check_replica(self.replicas, self.num_cpus, self.num_gpus)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,29 +93,26 @@ class Placement:
         max_replicas: most replicas when autoscaling on load; by default no autoscaling.
         num_cpus: CPUs that each replica reserves.
         num_gpus: GPUs, or part of one, that each replica reserves; the router uses its own to encode queries.
+        ranker: where the heavy ranker runs, if there is one.
     """
 
     replicas: int = 1
     max_replicas: int | None = None
     num_cpus: float = 0.1
     num_gpus: float = 0
+    ranker: RankerPlacement = RankerPlacement()
 
     def __post_init__(self) -> None:
-        if self.replicas < 1:
-            raise ValueError(f"replicas must be at least 1, got {self.replicas}")
+        _check_replica(self.replicas, self.num_cpus, self.num_gpus)
         if self.max_replicas is not None and self.max_replicas < self.replicas:
             raise ValueError(f"max_replicas must be at least the {self.replicas} replicas, got {self.max_replicas}")
-        if self.num_cpus < 0 or self.num_gpus < 0:
-            raise ValueError(f"num_cpus and num_gpus must be at least 0, got {self.num_cpus:g} and {self.num_gpus:g}")
-        if self.num_gpus > 1 and self.num_gpus % 1:
-            raise ValueError(f"num_gpus must be a part of one GPU or a whole number, got {self.num_gpus:g}")
 
 
 def shard_name(shard: int) -> str:
-    return f"Shard{shard:03d}"
+    return f"{SHARD}{shard:03d}"
 
 
-def deployments(placement: Placement, num_shards: int) -> dict[str, dict[str, Any]]:
+def deployments(placement: Placement, num_shards: int, ranker: RankerArgs | None = None) -> dict[str, dict[str, Any]]:
     """Ray Serve's options for each deployment, by name."""
 
     def options(max_ongoing_requests: int) -> dict[str, Any]:
@@ -91,7 +129,18 @@ def deployments(placement: Placement, num_shards: int) -> dict[str, dict[str, An
         return {**replicas, "max_ongoing_requests": max_ongoing_requests, "ray_actor_options": reserved}
 
     shards = {shard_name(shard): options(ONGOING_OF_SHARD) for shard in range(num_shards)}
-    return {"Router": options(ONGOING_OF_ROUTER)} | shards
+    found = {"Router": options(ONGOING_OF_ROUTER)} | shards
+    return found if ranker is None else found | {RANKER: _of_ranker(placement.ranker, ranker)}
+
+
+def _of_ranker(placement: RankerPlacement, ranker: RankerArgs) -> dict[str, Any]:
+    reserved = {"num_cpus": placement.num_cpus} | ({"num_gpus": placement.num_gpus} if placement.num_gpus else {})
+    return {
+        "num_replicas": placement.replicas,
+        "max_ongoing_requests": ranker.concurrency,
+        "max_queued_requests": ranker.max_in_flight,
+        "ray_actor_options": reserved,
+    }
 
 
 def http_options(host: str, port: int) -> dict[str, Any]:
@@ -112,7 +161,8 @@ def serve_config(args: ServeArgs, placement: Placement, num_shards: int, *, host
                 "import_path": "serve.app:build",
                 "args": args.model_dump(exclude_defaults=True),
                 "deployments": [
-                    {"name": name, **options} for name, options in deployments(placement, num_shards).items()
+                    {"name": name, **options}
+                    for name, options in deployments(placement, num_shards, args.ranker).items()
                 ],
             }
         ],
@@ -127,7 +177,8 @@ def assignment(name: str, value: str) -> str:
 def commented(config: dict[str, Any], profile: Profile) -> str:
     """A Serve config as YAML, with comments on what may be changed and what that does."""
     application = config["applications"][0]
-    num_shards, host = len(application["deployments"]) - 1, config["http_options"]["host"]
+    num_shards = sum(deployment["name"].startswith(SHARD) for deployment in application["deployments"])
+    host = config["http_options"]["host"]
     lines = [
         f"# rails-ray in {num_shards} shards, profile {profile}; made by `rails-ray serve --print-config`.",
         "# Deploy it:  serve deploy THIS_FILE --address http://HEAD:8265",

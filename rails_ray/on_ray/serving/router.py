@@ -25,6 +25,7 @@ from rails_ray.on_ray.serving.access import Access, Guard
 from rails_ray.on_ray.serving.asking import Shards
 from rails_ray.on_ray.serving.keys import KeysFile
 from rails_ray.on_ray.serving.plan import ServeArgs
+from rails_ray.on_ray.serving.ranker import RankerCaller
 from rails_ray.on_ray.serving.refusals import refused_with
 from rails_ray.on_ray.serving.streaming import json_response, pieces
 from rails_ray.storage.filesystem import Storage
@@ -72,16 +73,22 @@ class Router:
     Args:
         shards: handles of the shards, by number.
         args: arguments of the application, with the version set.
+        ranker: handle of the heavy ranker; None for none.
     """
 
     def __init__(
         self,
         shards: list[DeploymentHandle[Any]],
         args: ServeArgs,
+        ranker: DeploymentHandle[Any] | None = None,
     ) -> None:
         store = Storage(args.storage)
         manifest = read_manifest(store, args.version)
-        self.shards = Shards(shards, manifest.version, manifest.contents_sha256, args.timeout_s)
+        caller = None
+        if ranker is not None:
+            assert args.ranker is not None
+            caller = RankerCaller(ranker, args.ranker.timeout_s, args.ranker.max_in_flight)
+        self.shards = Shards(shards, manifest.version, manifest.contents_sha256, args.timeout_s, caller)
         limits = Limits(max_queries=args.max_queries, max_answered_items=args.max_answered_items)
         self.engine = Engine(
             store,
@@ -90,6 +97,7 @@ class Router:
             calibration=args.calibration,
             limits=limits,
             device=reserved_device(),
+            has_ranker=caller is not None,
         )
         self.args = args
         self.keys_file = None if args.keys_file is None else KeysFile(args.keys_file)

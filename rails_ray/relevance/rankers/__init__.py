@@ -12,6 +12,8 @@ A ranker of your own is a callable that takes one query and some items: see `Hea
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+TEXT = "text"  # field of queries and items that the rankers here read
+
 
 class Candidate(NamedTuple):
     """An item to be scored.
@@ -33,3 +35,8 @@ class HeavyRanker(Protocol):
         Args:
             query: the fields of a request's query, such as `text`.
         """
+
+
+def candidates_of(item_ids: Sequence[Any], texts: Sequence[str]) -> list[Candidate]:
+    """Items as rankers get them."""
+    return [Candidate(item_id, {TEXT: text}) for item_id, text in zip(item_ids, texts, strict=True)]

@@ -9,7 +9,8 @@ Axes: N candidates of one call.
 """
 
 import importlib
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from numpy import ndarray
 
 from rails_ray.errors import UnavailableError
 from rails_ray.relevance.rankers import Candidate, HeavyRanker
+from rails_ray.retrieval.rounds import RankerCall
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +119,28 @@ def score_all(
                 middle = part.start + len(asked) // 2
                 waiting += [slice(part.start, middle), slice(middle, part.start + len(asked))]
     return Scored(scores, num_calls, reason)
+
+
+def answers_of(
+    ranker: HeavyRanker,
+    calls: Sequence[RankerCall],
+    within_s: float | None,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[Float[ndarray, " _"] | UnavailableError]:
+    """The answers to `AskRanker` by a ranker in this process, call by call. A call that is under way goes on past the
+    deadline; its answer comes too late, and no other begins.
+    """
+    end = None if within_s is None else clock() + within_s
+    answers = list[Any]()
+    for call in calls:
+        try:
+            answer = None if end is not None and clock() > end else scores_of(ranker, call.query, call.candidates)
+        except UnavailableError as error:
+            answers.append(error)
+            continue
+        is_late = answer is None or (end is not None and clock() > end)
+        answers.append(UnavailableError("the heavy ranker must answer in time, got no answer") if is_late else answer)
+    return answers
 
 
 def _first_line(error: Exception) -> str:

@@ -1,0 +1,336 @@
+"""What the query side of a version asks of a heavy ranker: a query's supports before it is encoded, and the best of
+what a search found. `relevance.budget` says how a query spends its calls.
+
+Every step yields what to ask, as in `retrieval.rounds`. A query at which the ranker fails is answered with an error;
+the others are not affected.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from numpy import ndarray
+
+from rails_ray.answering.schemas import BudgetInput, BudgetResult, CertificateResult, CutoffInput, QueryResult
+from rails_ray.answering.shards import Asked, ShardAnswer
+from rails_ray.errors import UnavailableError, UnsupportedError
+from rails_ray.relevance.budget import FoundItem, Spending, split
+from rails_ray.relevance.rankers import Candidate
+from rails_ray.retrieval.rounds import AskRanker, AskShards, RankerCall, Rounds, check_refusals
+from rails_ray.retrieval.sharded import merge
+from rails_ray.similarities.states import AnyQuery, only_component, take, with_component
+
+NO_BUDGET = "no budget was asked for"
+SPENT = "the budget was spent on the supports"
+MOST_KEPT = 10_000  # queries whose support scores are kept: some 10 MB of 100 supports
+
+
+class SupportScores:
+    """The support scores of queries that were asked before, the last `most` of them. Threads may share it."""
+
+    def __init__(self, most: int = MOST_KEPT) -> None:
+        self.most = most
+        self._scores: OrderedDict[str, Float[ndarray, " S"]] = OrderedDict()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._scores)
+
+    def get(self, text: str) -> Float[ndarray, " S"] | None:
+        with self._lock:
+            if text in self._scores:
+                self._scores.move_to_end(text)
+            return self._scores.get(text)
+
+    def keep(self, text: str, scores: Float[ndarray, " S"]) -> None:
+        with self._lock:
+            self._scores[text] = scores
+            self._scores.move_to_end(text)
+            if len(self._scores) > self.most:
+                self._scores.popitem(last=False)
+
+
+@dataclass(frozen=True)
+class Supported:
+    """What is known of a query before it is encoded.
+
+    scores: of the supports; None if the version has none, or the ranker failed.
+    calls_used: pairs that were scored for it now; 0 if the query was asked before.
+    error: why there are no scores.
+    """
+
+    scores: Float[ndarray, " S"] | None = None
+    calls_used: int = 0
+    error: str | None = None
+
+
+class Deadline:
+    """Seconds that are left of a request."""
+
+    def __init__(self, budget: BudgetInput | None, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.deadline_ms = None if budget is None else budget.deadline_ms
+        self.end = None if self.deadline_ms is None else clock() + self.deadline_ms / 1000
+
+    def left(self) -> float | None:
+        """None without a deadline; 0 if it has passed."""
+        return None if self.end is None else max(self.end - self.clock(), 0.0)
+
+    def told(self) -> str:
+        return f"the deadline of {self.deadline_ms:g} ms came first"
+
+    @property
+    def has_passed(self) -> bool:
+        return self.left() == 0
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """
+    supports: what must be scored before a query can be encoded; nothing for most models.
+    has_ranker: whether the deployment has a heavy ranker.
+    has_texts: whether the version keeps its items' texts.
+    has_vectors: whether an item is one vector, and its score an inner product.
+    """
+
+    supports: Sequence[Candidate]
+    has_ranker: bool
+    has_texts: bool
+    has_vectors: bool
+    version: str
+    kept: SupportScores
+    clock: Callable[[], float] = time.monotonic
+
+    def check(self, budget: BudgetInput | None, cutoff: CutoffInput, k: int) -> None:
+        """Raises:
+        ValueError: if a budget does not suit the request or the version.
+        UnsupportedError: if the deployment has no ranker, or the version lacks what it reads.
+        """
+        if (self.supports or budget is not None) and not self.has_ranker:
+            needs = "a budget" if budget is not None else f"version {self.version}"
+            raise UnsupportedError(
+                f"{needs} needs a heavy ranker, got a deployment without one: name it (--ranker.path)"
+            )
+        if budget is None:
+            return
+        least = len(self.supports)
+        if budget.calls < max(least, 1):
+            raise ValueError(
+                f"budget.calls must be at least {max(least, 1)}, which a query of version {self.version} spends on its "
+                f"supports, got {budget.calls}"
+            )
+        if not self.has_texts:
+            raise UnsupportedError(
+                f"a budget needs a version that keeps its items' texts, got version {self.version} without: encode one "
+                "with --keep-texts"
+            )
+        if cutoff.top_k is None:
+            [name] = [name for name in cutoff.model_dump(exclude_none=True) if name in CUTS]
+            raise ValueError(f"cutoff must be top_k beside a budget, as scores become the ranker's, got {name}")
+        calls = budget.calls - least
+        if 0 < calls < k:
+            raise ValueError(f"k must be at most the {calls} items that the budget can rerank, got {k}")
+        if budget.rounds > 1 and not self.has_vectors:
+            raise ValueError(
+                f"budget.rounds must be 1 for version {self.version}, whose items are not one vector each, got "
+                f"{budget.rounds}"
+            )
+        if budget.rounds > max(calls, 1):
+            raise ValueError(f"budget.rounds must be at most the {calls} calls left for them, got {budget.rounds}")
+
+    def supported(self, queries: Sequence[Mapping[str, Any]], deadline: Deadline) -> Rounds[list[Supported]]:
+        """What the ranker says of the supports for each query.
+
+        Raises:
+            UnavailableError: if it fails at every query.
+        """
+        if not self.supports:
+            return [Supported() for _ in queries]
+        known = [self.kept.get(query["text"]) for query in queries]
+        asked = [number for number, scores in enumerate(known) if scores is None]
+        found = [Supported(scores) for scores in known]
+        if asked:
+            calls = [RankerCall({"text": queries[number]["text"]}, self.supports) for number in asked]
+            answers = yield AskRanker(calls, deadline.left())
+            for number, answer in zip(asked, answers, strict=True):
+                if isinstance(answer, BaseException):
+                    late = deadline.told() if deadline.has_passed else answer
+                    found[number] = Supported(error=f"queries[{number}] must have its supports scored, got: {late}")
+                else:
+                    self.kept.keep(queries[number]["text"], answer)
+                    found[number] = Supported(answer, len(self.supports))
+        errors = [own.error for own in found if own.error is not None]
+        if len(errors) == len(found):
+            raise UnavailableError(errors[0])
+        return found
+
+    def reranked(
+        self,
+        queries: Sequence[Mapping[str, Any]],
+        supported: Sequence[Supported],
+        state: AnyQuery,
+        exclude: Sequence[Sequence[Any]],
+        asked: Asked,
+        answers: Sequence[Any],
+        budget: BudgetInput,
+        deadline: Deadline,
+    ) -> Rounds["Spent"]:
+        """How each query spent its budget.
+
+        Args:
+            asked, answers: the search of the first round.
+        """
+        ids = [support.item_id for support in self.supports]
+        spent = [
+            Spending(
+                left=budget.calls - len(ids),
+                used=own.calls_used,
+                supports={} if own.scores is None else dict(zip(ids, own.scores.tolist(), strict=True)),
+            )
+            for own in supported
+        ]
+        sizes = split(budget.calls - len(ids), budget.rounds)
+        active, found = list(range(len(spent))), found_items(answers, asked, state)
+        for number, num_calls in enumerate(sizes):
+            if number:
+                active = [query for query in active if not spent[query].is_over]
+                if not active:
+                    break
+                answers, asked = yield from self._searched_again(spent, active, state, exclude, asked)
+                found = found_items(answers, asked, take(state, active))
+            chosen = [spent[query].choose(own, num_calls) for query, own in zip(active, found, strict=True)]
+            if deadline.has_passed:
+                for query in active:
+                    spent[query].stop(deadline.told())
+                break
+            calls = [
+                RankerCall({"text": queries[query]["text"]}, [item.candidate for item in own])
+                for query, own in zip(active, chosen, strict=True)
+            ]
+            scores = yield AskRanker(calls, deadline.left())
+            for query, own, answer in zip(active, chosen, scores, strict=True):
+                if isinstance(answer, BaseException):
+                    spent[query].stop(deadline.told() if deadline.has_passed else str(answer))
+                else:
+                    spent[query].learn(own, answer)
+        return Spent(spent, not sizes)
+
+    def _searched_again(
+        self,
+        spent: Sequence[Spending],
+        active: Sequence[int],
+        state: AnyQuery,
+        exclude: Sequence[Sequence[Any]],
+        asked: Asked,
+    ) -> Rounds[tuple[Sequence[Any], Asked]]:
+        """A search by corrected vectors among what is not scored yet."""
+        own = take(state, list(active))
+        vectors = only_component(own).clone()
+        for line, query in enumerate(active):
+            correction = spent[query].correction()
+            if correction is not None:
+                vectors[line] += vectors.new_tensor(correction)
+        scored = [[one.item.item_id for one in spent[query].ranked] for query in active]
+        left_out = [[*exclude[query], *done] for query, done in zip(active, scored, strict=True)]
+        answers = yield AskShards("search", (with_component(own, vectors), asked, left_out))
+        check_refusals(answers)
+        return answers, asked
+
+
+CUTS = ("mass", "coverage", "nucleus", "probability", "score")
+
+
+def found_items(answers: Sequence[Any], asked: Asked, state: AnyQuery) -> list[list[FoundItem]]:
+    """What the shards that answered found for each query, best first; estimates are by the query's own vector."""
+    parts = [answer for answer in answers if isinstance(answer, ShardAnswer)]
+    merged = merge([part.found for part in parts], asked.wanted())
+    lists = []
+    for number in range(len(merged.scores)):
+        items = dict[int, FoundItem]()
+        for part in parts:
+            assert part.texts is not None
+            for place, item_id in enumerate(part.item_ids[number]):
+                vector = None if part.vectors is None else part.vectors[number][place]
+                row = int(part.found.item_rows[number, place])
+                estimated = float(part.found.scores[number, place])
+                if vector is not None:
+                    estimated = float(np.dot(only_component(state)[number].numpy(), vector))
+                title = None if part.titles is None else part.titles[number][place]
+                items[row] = FoundItem(row, item_id, title, part.texts[number][place], estimated, vector)
+        is_there = merged.scores[number].isfinite()
+        lists.append([items[row] for row in merged.item_rows[number][is_there].tolist()])
+    return lists
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What became of each query's budget.
+
+    is_supports_only: whether nothing was left to rerank with.
+    """
+
+    queries: Sequence[Spending]
+    is_supports_only: bool
+
+    def results(self, plain: Iterator[QueryResult], k: int) -> Iterator[QueryResult]:
+        """The results of a search with their lists in the ranker's order.
+
+        Args:
+            plain: the results of the first search, cut to any length.
+        """
+        for own, result in zip(self.queries, plain, strict=True):
+            ranked, is_reranked = own.answer(k)
+            reason = own.reason or (SPENT if self.is_supports_only else None)
+            yield result.model_copy(
+                update={
+                    "items": [one.item.item_id for one in ranked],
+                    "titles": None if result.titles is None else [one.item.title for one in ranked],
+                    "scores": [one.score for one in ranked],
+                    "num_kept": len(ranked),
+                    "is_truncated": result.num_searched > len(ranked),
+                    "certificate": _certificate(own, result) if is_reranked else result.certificate,
+                    "budget": BudgetResult(calls_used=own.used, is_reranked=is_reranked, reason=reason),
+                }
+            )
+
+
+def _certificate(spent: Spending, result: QueryResult) -> CertificateResult:
+    """A reranked list is exact if the ranker scored every item."""
+    if len(spent.ranked) == result.num_searched and result.certificate.reason is None:
+        return CertificateResult(is_exact=True, gap=0.0, reason=None)
+    told = result.certificate.reason or f"the heavy ranker scored {len(spent.ranked)} of {result.num_searched} items"
+    return CertificateResult(is_exact=False, gap=None, reason=told)
+
+
+def unranked(plain: Iterator[QueryResult], calls_used: Sequence[int]) -> Iterator[QueryResult]:
+    """Results of queries whose supports alone were scored."""
+    for result, used in zip(plain, calls_used, strict=True):
+        told = BudgetResult(calls_used=used, is_reranked=False, reason=NO_BUDGET)
+        yield result.model_copy(update={"budget": told})
+
+
+def in_order(found: Iterator[QueryResult], supported: Sequence[Supported]) -> Iterator[QueryResult]:
+    """The results of all queries of a request, those at which the ranker failed among them."""
+    for own in supported:
+        yield next(found) if own.error is None else _failed(own.error)
+
+
+def _failed(error: str) -> QueryResult:
+    """The result of a query at which the ranker failed."""
+    return QueryResult(
+        items=[],
+        titles=None,
+        scores=[],
+        threshold=None,
+        num_kept=0,
+        num_searched=0,
+        num_scored=0,
+        certificate=CertificateResult(is_exact=False, gap=None, reason="the heavy ranker failed"),
+        is_truncated=False,
+        error=error,
+    )

@@ -1,0 +1,91 @@
+"""Heavy rankers that need nothing, and matrices that they filled without a cluster."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from rails_ray.config import RunConfig
+from rails_ray.config.rbe import RbeConfig
+from rails_ray.encoders.frozen import FunctionConfig
+from rails_ray.models.rbe import candidates_of
+from rails_ray.relevance.embedding import RelevanceEmbeddingConfig
+from rails_ray.relevance.rankers import Candidate, HeavyRanker
+from rails_ray.relevance.rankers.calling import RankerConfig, score_all
+from rails_ray.storage import relevances
+from rails_ray.storage.filesystem import Storage
+from rails_ray.training.loop import TrainingConfig
+from support.examples import write_text_data
+
+BY_PAIRS = RankerConfig(path="support.ranked:by_pairs")
+
+
+def by_pairs(query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:
+    """The share of pairs of letters that two texts have in common."""
+    asked = _pairs(query["text"])
+    return [_alike(asked, _pairs(candidate.fields["text"])) for candidate in candidates]
+
+
+def failing_at(*item_ids: Any) -> HeavyRanker:
+    """The same, but it fails for some items."""
+
+    def rank(query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:
+        if any(candidate.item_id in item_ids for candidate in candidates):
+            raise RuntimeError("no such item")
+        return by_pairs(query, candidates)
+
+    return rank
+
+
+def _pairs(text: str) -> set[str]:
+    return {text[place : place + 2] for place in range(len(text) - 1)}
+
+
+def _alike(one: set[str], other: set[str]) -> float:
+    return 2 * len(one & other) / max(len(one) + len(other), 1)
+
+
+def small_rbe_config(**fields: Any) -> RunConfig:
+    return RunConfig(
+        name="small-rbe",
+        family=replace(
+            RbeConfig(
+                ranker=BY_PAIRS, num_supports=6, num_best=5, embedding=RelevanceEmbeddingConfig(width=5, hidden=8)
+            ),
+            **fields,
+        ),
+        training=TrainingConfig(num_steps=12, batch_size=16, validate_every=4, patience=3),
+    )
+
+
+def with_features() -> RunConfig:
+    return small_rbe_config(features=FunctionConfig(function="support.text_vectors:encode"))
+
+
+def write_scored_data(
+    folder: Path,
+    *,
+    num_items: int = 60,
+    ranker: HeavyRanker = by_pairs,
+    changed: Callable[[np.ndarray], np.ndarray] = lambda scores: scores,
+) -> Path:
+    """A matrix of small texts.
+
+    Args:
+        changed: what becomes of a block's scores.
+    """
+    texts = write_text_data(folder / "texts", num_items=num_items)
+    items, queries = (pq.read_table(texts / f"{name}.parquet") for name in ("items", "queries"))
+    store, size = Storage(str(folder)), 20
+    relevances.begin(store, "small", {}, items, queries)
+    candidates = candidates_of(items["item_id"].to_pylist(), items["text"].to_pylist())
+    for number, first in enumerate(range(0, queries.num_rows, size)):
+        block = queries.slice(first, size)
+        found = [score_all(ranker, {"text": text}, candidates) for text in block["text"].to_pylist()]
+        scores = changed(np.stack([own.scores for own in found]))
+        relevances.write_block(store, "small", number, block["query_id"], scores, [own.num_calls for own in found], 0.0)
+    relevances.finish(store, "small", number + 1, 3)
+    return folder / "relevance" / "small"
