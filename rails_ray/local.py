@@ -6,7 +6,8 @@ emoji = local.open("rails-ray-data")
 emoji.search(["pizza", "flag"], k=10, cutoff={"coverage": 0.9}).results[0].items
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -38,6 +39,7 @@ class Version:
         self.engine = engine
         self.shards = shards
         self.ranker = ranker
+        self.clock: Callable[[], float] = time.monotonic
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -93,7 +95,7 @@ class Version:
         if isinstance(step, AskShards):
             return [getattr(shard, step.method)(*step.arguments) for shard in self.shards]
         assert self.ranker is not None  # the engine asks for one otherwise
-        return answers_of(self.ranker, step.calls, step.within_s)
+        return answers_of(self.ranker, step.calls, step.within_s, self.clock)
 
 
 def open(

@@ -3,6 +3,7 @@
 import os
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -39,6 +40,8 @@ def ray_cluster(s3_server: str) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as environment:
         use_s3(environment, s3_server)
+        # workers import rankers of `support` by their paths
+        environment.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         with cluster():
             yield
 

@@ -13,15 +13,21 @@ Molecules come with rdkit's wheel, functions with Python. The others are read fr
 """
 
 import ast
+import os
 import random
 import sys
 import sysconfig
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import scipy.sparse
+import scipy.sparse.linalg
 
 SEED = 0
 FEWEST_ATOMS, MOST_ATOMS = 12, 40  # of a molecule, hydrogens left out
@@ -116,6 +122,124 @@ def syntax_trees() -> list[str]:
     return texts
 
 
+def texts(name: str, folder: Path, source: Path) -> None:
+    """TLDR or SciFact: some of the items, those that answer the queries among them."""
+    sizes = SPLITS[name]
+    read = {
+        table: pq.read_table(source / f"{table}.parquet").to_pandas() for table in ("items", "queries", "relevance")
+    }
+    draw = np.random.default_rng(SEED)
+    asked = read["queries"].iloc[draw.permutation(len(read["queries"]))[: sizes.train + sizes.valid + sizes.test]]
+    answers = read["relevance"][read["relevance"]["query_id"].isin(asked["query_id"])]["item_id"].unique()
+    others = np.setdiff1d(draw.permutation(read["items"]["item_id"]), answers, assume_unique=True)
+    kept = read["items"][read["items"]["item_id"].isin([*answers, *others[: sizes.items - len(answers)]])]
+    queries = queries_of(sizes, asked["text"].tolist()) | {"query_id": asked["query_id"].tolist()}
+    save(folder, {name: kept[name].tolist() for name in ("item_id", "title", "text")}, queries)
+
+
+def cross_encoder(name: str, folder: Path, source: Path) -> None:
+    """A cross-encoder for TLDR's or SciFact's queries that the bench does not ask.
+
+    SciFact has few claims: titles of abstracts train it too.
+    """
+    from rails_ray.data.forms import FORMS
+    from rails_ray.data.queries import ItemLists, Queries
+    from rails_ray.data.sources import Sources
+    from rails_ray.relevance.rankers.cross_encoder import CrossEncoderConfig
+    from rails_ray.training.loop import TrainingConfig
+    from rails_ray.training.rankers import train_cross_encoder
+
+    held_out = set(pq.read_table(folder / "queries.parquet")["text"].to_pylist())
+    read = FORMS["text"].read(Sources(str(source)))
+    train = read.queries["train"]
+    own = train.take(np.flatnonzero([text not in held_out for text in train.inputs]))
+    if name == "scifact":
+        assert read.titles is not None
+        rows = [*own.relevant, *([row] for row in range(len(read.item_ids)))]
+        own = Queries(own.inputs.and_then(read.titles), ItemLists.of(rows))
+    progress = train_cross_encoder(
+        replace(read, queries=read.queries | {"train": own}),
+        folder / "ranker",
+        CrossEncoderConfig(item_length=48 if name == "tldr" else 96),
+        TrainingConfig(num_steps=4000, batch_size=32, learning_rate=1e-3),
+        report=lambda done, loss: print(done, round(loss, 3), flush=True) if done % 100 == 0 else None,
+    )
+    print(f"{name}: {progress.seconds:.0f} s")
+
+
+def films(name: str, folder: Path, source: Path) -> None:
+    """MovieLens: users are the queries, named by their numbers; and boosted trees that rank films for them."""
+    from rails_ray.relevance.rankers.boosted import Features
+    from rails_ray.training.rankers import train_boosted
+
+    sizes = SPLITS[name]
+    tables = {
+        table: pq.read_table(source / f"{table}.parquet").to_pandas() for table in ("interactions", "items", "users")
+    }
+    seen = tables["interactions"]
+    items = tables["items"][tables["items"]["item_id"].isin(seen["item_id"])].reset_index(drop=True)
+    users = tables["users"]
+    pairs = np.stack(
+        [
+            pd.Index(users["user_id"]).get_indexer(seen["user_id"]),
+            pd.Index(items["item_id"]).get_indexer(seen["item_id"]),
+        ],
+        axis=1,
+    )
+    by_user, by_item = _features(users, items, pairs)
+    draw = np.random.default_rng(SEED)
+    order = draw.permutation(len(users))
+    asked = [str(users["user_id"][row]) for row in order]
+    titles = (items["title"] + " " + items["genres"].map(" ".join)).tolist()
+    save(folder, {"item_id": items["item_id"].tolist(), "text": titles}, queries_of(sizes, asked))
+    features = Features(
+        users["user_id"].astype(str).to_numpy(str), by_user, items["item_id"].astype(str).to_numpy(str), by_item, SHARED
+    )
+    few = pairs[draw.permutation(len(pairs))[:MOST_PAIRS]]
+    train_boosted(features, few, folder / "ranker")
+
+
+NUM_FACTORS = 16
+GENRES = 18
+SHARED = GENRES + NUM_FACTORS  # numbers that mean the same of users and films
+MOST_PAIRS = 100_000
+
+
+def _features(users: Any, items: Any, pairs: Any) -> tuple[Any, Any]:
+    """Numbers of users and films: genres and factors of the table of who saw what, then what only one of both has."""
+    genres = sorted({genre for own in items["genres"] for genre in own})[:GENRES]
+    of_items = np.array([[genre in own for genre in genres] for own in items["genres"]], np.float32)
+    of_items = np.pad(of_items, ((0, 0), (0, GENRES - of_items.shape[1])))
+    table = scipy.sparse.csr_matrix((np.ones(len(pairs), np.float32), pairs.T), (len(users), len(items)))
+    left, scale, right = scipy.sparse.linalg.svds(table, NUM_FACTORS, random_state=SEED)
+    seen = np.asarray(table.sum(axis=1))
+    liked = (table @ of_items) / np.maximum(seen, 1)
+    popular = np.log1p(np.asarray(table.sum(axis=0)).T)
+    years = items["title"].str.extract(r"\((\d{4})\)")[0].astype(float).fillna(1990).to_numpy()[:, None] - 1990
+    jobs = pd.get_dummies(users["occupation"]).to_numpy(np.float32)
+    ages, women = users["age"].to_numpy(float)[:, None], (users["gender"] == "F").to_numpy(float)[:, None]
+    by_user = np.concatenate([liked, left * np.sqrt(scale), np.log1p(seen), ages, women, jobs], axis=1)
+    by_item = np.concatenate([of_items, right.T * np.sqrt(scale), popular, years], axis=1)
+    return by_user.astype(np.float32), by_item.astype(np.float32)
+
+
+def prepare(name: str, folder: Path, data: Path) -> None:
+    """Write a data set and, where it needs one, its trained ranker in `folder`/ranker, unless they are there."""
+    done = folder / "prepared"
+    if done.exists():
+        return
+    match name:
+        case "molecules":
+            write(name, folder, molecules())
+        case "syntax_trees":
+            write(name, folder, syntax_trees())
+        case "tldr" | "scifact":
+            texts(name, folder, data / name)
+            cross_encoder(name, folder, data / name)
+        case _:
+            films(name, folder, data / name.replace("_", "-"))
+    done.touch()
+
+
 if __name__ == "__main__":
-    name, folder = sys.argv[1:]
-    write(name, Path(folder), {"molecules": molecules, "syntax_trees": syntax_trees}[name]())
+    prepare(sys.argv[1], Path(sys.argv[2]), Path(os.environ.get("RAILS_RAY_DATA", "../shared/data")))

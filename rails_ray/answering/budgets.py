@@ -7,7 +7,7 @@ the others are not affected.
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -23,7 +23,7 @@ from rails_ray.relevance.budget import FoundItem, Spending, split
 from rails_ray.relevance.rankers import Candidate
 from rails_ray.retrieval.rounds import AskRanker, AskShards, RankerCall, Rounds, check_refusals
 from rails_ray.retrieval.sharded import merge
-from rails_ray.similarities.states import AnyQuery, only_component, take, with_component
+from rails_ray.similarities.states import AnyQuery, take
 
 NO_BUDGET = "no budget was asked for"
 SPENT = "the budget was spent on the supports"
@@ -113,9 +113,7 @@ class Ranking:
         """
         if (self.supports or budget is not None) and not self.has_ranker:
             needs = "a budget" if budget is not None else f"version {self.version}"
-            raise UnsupportedError(
-                f"{needs} needs a heavy ranker, got a deployment without one: name it (--ranker.path)"
-            )
+            raise UnsupportedError(f"{needs} needs a heavy ranker, got none: name one (--ranker.path)")
         if budget is None:
             return
         least = len(self.supports)
@@ -196,6 +194,8 @@ class Ranking:
         ]
         sizes = split(budget.calls - len(ids), budget.rounds)
         active, found = list(range(len(spent))), found_items(answers, asked, state)
+        for spending, items in zip(spent, found, strict=True):
+            spending.found = items
         for number, num_calls in enumerate(sizes):
             if number:
                 active = [query for query in active if not spent[query].is_over]
@@ -230,14 +230,14 @@ class Ranking:
     ) -> Rounds[tuple[Sequence[Any], Asked]]:
         """A search by corrected vectors among what is not scored yet."""
         own = take(state, list(active))
-        vectors = only_component(own).clone()
+        vectors = own.vectors().clone()
         for line, query in enumerate(active):
             correction = spent[query].correction()
             if correction is not None:
                 vectors[line] += vectors.new_tensor(correction)
         scored = [[one.item.item_id for one in spent[query].ranked] for query in active]
         left_out = [[*exclude[query], *done] for query, done in zip(active, scored, strict=True)]
-        answers = yield AskShards("search", (with_component(own, vectors), asked, left_out))
+        answers = yield AskShards("search", (own.by_vectors(vectors), asked, left_out))
         check_refusals(answers)
         return answers, asked
 
@@ -259,7 +259,7 @@ def found_items(answers: Sequence[Any], asked: Asked, state: AnyQuery) -> list[l
                 row = int(part.found.item_rows[number, place])
                 estimated = float(part.found.scores[number, place])
                 if vector is not None:
-                    estimated = float(np.dot(only_component(state)[number].numpy(), vector))
+                    estimated = float(np.dot(state.vectors()[number].numpy(), vector))
                 title = None if part.titles is None else part.titles[number][place]
                 items[row] = FoundItem(row, item_id, title, part.texts[number][place], estimated, vector)
         is_there = merged.scores[number].isfinite()
@@ -277,7 +277,7 @@ class Spent:
     queries: Sequence[Spending]
     is_supports_only: bool
 
-    def results(self, plain: Iterator[QueryResult], k: int) -> Iterator[QueryResult]:
+    def results(self, plain: Iterable[QueryResult], k: int) -> Iterator[QueryResult]:
         """The results of a search with their lists in the ranker's order.
 
         Args:
@@ -307,15 +307,16 @@ def _certificate(spent: Spending, result: QueryResult) -> CertificateResult:
     return CertificateResult(is_exact=False, gap=None, reason=told)
 
 
-def unranked(plain: Iterator[QueryResult], calls_used: Sequence[int]) -> Iterator[QueryResult]:
+def unranked(plain: Iterable[QueryResult], calls_used: Sequence[int]) -> Iterator[QueryResult]:
     """Results of queries whose supports alone were scored."""
     for result, used in zip(plain, calls_used, strict=True):
         told = BudgetResult(calls_used=used, is_reranked=False, reason=NO_BUDGET)
         yield result.model_copy(update={"budget": told})
 
 
-def in_order(found: Iterator[QueryResult], supported: Sequence[Supported]) -> Iterator[QueryResult]:
+def in_order(answered: Iterable[QueryResult], supported: Sequence[Supported]) -> Iterator[QueryResult]:
     """The results of all queries of a request, those at which the ranker failed among them."""
+    found = iter(answered)
     for own in supported:
         yield next(found) if own.error is None else _failed(own.error)
 

@@ -136,7 +136,7 @@ class Engine:
         shards = [answer for answer in answers if isinstance(answer, ShardAnswer)]
         wanted = asked if request.budget is None else replace(asked, k=k)
         results = results_of(shards, wanted, decided, temperature, coverage, encoded.is_known)
-        found: Iterator[QueryResult] = iter(results)
+        found, is_exact = iter(results), results.is_exact
         if request.budget is not None:
             spent = yield from self.ranking.reranked(
                 [given[number] for number in answered],
@@ -148,13 +148,14 @@ class Engine:
                 request.budget,
                 deadline,
             )
-            found = spent.results(found, k)
+            ranked = list(spent.results(found, k))
+            found, is_exact = iter(ranked), all(own.certificate.is_exact for own in ranked)
         elif self.ranking.supports:
             found = unranked(found, [supported[number].calls_used for number in answered])
         head = SearchResponse(
             version=self.facts["version"],
             method=request.method,
-            is_exact=request.budget is None and results.is_exact and len(answered) == num_queries,
+            is_exact=is_exact and len(answered) == num_queries,
             cutoff=cutoff.model_dump(exclude_defaults=True),
             coverage=coverage,
             results=[],

@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from rails_ray.encoders.character_ngrams import words
 from rails_ray.encoders.frozen import FrozenText
 from rails_ray.relevance.anncur import AnnCur
 from rails_ray.relevance.embedding import RelevanceEmbedding, RelevanceEmbeddingConfig
@@ -183,7 +184,7 @@ class Rbe(nn.Module):
         raise ValueError("a query of RBE must be a text, got a representation")
 
     def is_blank(self, query: str) -> bool:
-        return not query.strip()
+        return not words(query)
 
     def are_known(self, inputs: Any) -> list[None]:
         return [None] * len(inputs)

@@ -36,12 +36,13 @@ def do_all(do: Callable[[int], None], num_tasks: int, num_workers: int, num_gpus
     """
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars, context.raise_original_map_exception = False, True
+    size = min(num_workers, num_tasks)
     numbers = ray.data.range(num_tasks, override_num_blocks=num_tasks)
     with told_plainly():
         if num_gpus:
-            pool = ActorPoolStrategy(size=num_workers)
+            pool = ActorPoolStrategy(size=size)
             how: dict[str, Any] = {"batch_size": 1, "compute": pool, "num_cpus": 1, "num_gpus": num_gpus}
             made = numbers.map_batches(Doer, fn_constructor_args=(do,), **how)
         else:
-            made = numbers.map_batches(Doer(do).__call__, compute=TaskPoolStrategy(size=num_workers), num_cpus=1)
+            made = numbers.map_batches(Doer(do).__call__, compute=TaskPoolStrategy(size=size), num_cpus=1)
         made.materialize()

@@ -59,6 +59,8 @@ class Spending:
     used: calls that the ranker has answered.
     supports: scores that are known already, by item id; they cost no further call.
     reason: why not all was spent; None otherwise.
+    found: what the index found at first, best first.
+    ranked: what has a score of the ranker.
     """
 
     left: int
@@ -71,6 +73,7 @@ class Spending:
 
     @property
     def is_over(self) -> bool:
+        """Whether nothing more is to be asked."""
         return self.left == 0 or self.reason is not None
 
     def choose(self, found: Sequence[FoundItem], num_calls: int) -> list[FoundItem]:
@@ -80,8 +83,6 @@ class Spending:
         Args:
             found: what the index found, best first, none of it scored yet.
         """
-        if not self.found:
-            self.found = list(found)
         chosen, free = list[FoundItem](), list[RankedItem]()
         for item in found:
             if item.item_id in self.supports:

@@ -35,6 +35,18 @@ class AnyQuery(ABC):
     def __len__(self) -> int:
         """B."""
 
+    def vectors(self) -> Float[Tensor, "B d"]:
+        """The vectors of queries that are one vector each.
+
+        Raises:
+            ValueError: if they are not.
+        """
+        raise ValueError(f"queries must be one vector each, got {self.kind}")
+
+    def by_vectors(self, vectors: Float[Tensor, "B d"]) -> "AnyQuery":
+        """The same queries by other vectors; raises what `vectors` does."""
+        raise ValueError(f"queries must be one vector each, got {self.kind}")
+
 
 class AnyItems(ABC):
     """Encoded items, of whatever kind: a dataclass of tensors, one line per item."""
@@ -87,21 +99,17 @@ class QueryState(AnyQuery):
         """The mean component."""
         return self.components.mean(dim=-2)
 
+    def vectors(self) -> Float[Tensor, "B d"]:
+        if self.components.shape[1] != 1:
+            raise ValueError(f"queries must be one vector each, got {self.components.shape[1]} components")
+        return self.components[:, 0]
+
+    def by_vectors(self, vectors: Float[Tensor, "B d"]) -> "QueryState":
+        return replace(self, components=vectors[:, None])
+
     def __reduce__(self) -> tuple[Any, ...]:  # to another process as arrays, in a tenth of the time of tensors
         gate = None if self.gate is None else self.gate.numpy(force=True)
         return _query_state, (self.components.numpy(force=True), gate, self.temperature.numpy(force=True))
-
-
-def only_component(query: AnyQuery) -> Float[Tensor, "B d"]:
-    """The vectors of queries that have one each."""
-    assert isinstance(query, QueryState)
-    return query.components[:, 0]
-
-
-def with_component(query: AnyQuery, vectors: Float[Tensor, "B d"]) -> QueryState:
-    """The same queries by other vectors."""
-    assert isinstance(query, QueryState)
-    return replace(query, components=vectors[:, None])
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Heavy rankers that need nothing, and matrices that they filled without a cluster."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,15 +12,15 @@ import pyarrow.parquet as pq
 from rails_ray.config import RunConfig
 from rails_ray.config.rbe import RbeConfig
 from rails_ray.encoders.frozen import FunctionConfig
-from rails_ray.models.rbe import candidates_of
 from rails_ray.relevance.embedding import RelevanceEmbeddingConfig
-from rails_ray.relevance.rankers import Candidate, HeavyRanker
+from rails_ray.relevance.rankers import Candidate, HeavyRanker, candidates_of
 from rails_ray.relevance.rankers.calling import RankerConfig, score_all
 from rails_ray.storage import relevances
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.loop import TrainingConfig
 from support.examples import write_text_data
 
+NUM_SUPPORTS = 6
 BY_PAIRS = RankerConfig(path="support.ranked:by_pairs")
 
 
@@ -29,15 +30,32 @@ def by_pairs(query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[
     return [_alike(asked, _pairs(candidate.fields["text"])) for candidate in candidates]
 
 
-def failing_at(*item_ids: Any) -> HeavyRanker:
-    """The same, but it fails for some items."""
+def failing_at_plum(query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:
+    """The same, but it fails at what is of the colour plum."""
+    if any("plum" in candidate.fields["text"] for candidate in candidates):
+        raise RuntimeError("no such item")
+    return by_pairs(query, candidates)
 
-    def rank(query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:
-        if any(candidate.item_id in item_ids for candidate in candidates):
-            raise RuntimeError("no such item")
+
+def broken(query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:
+    """It scores nothing."""
+    raise RuntimeError("broken")
+
+
+def troubled(query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:
+    """The same, but words of a query say what goes wrong: at once, or with `later` once it is to rerank."""
+    words = query["text"].split()
+    if "later" in words and len(candidates) <= NUM_SUPPORTS:
         return by_pairs(query, candidates)
-
-    return rank
+    if "raise" in words:
+        raise RuntimeError("out of memory")
+    if "nan" in words:
+        return [float("nan")] * len(candidates)
+    if "short" in words:
+        return by_pairs(query, candidates)[1:]
+    if "sleep" in words:
+        time.sleep(4)
+    return by_pairs(query, candidates)
 
 
 def _pairs(text: str) -> set[str]:
@@ -53,7 +71,10 @@ def small_rbe_config(**fields: Any) -> RunConfig:
         name="small-rbe",
         family=replace(
             RbeConfig(
-                ranker=BY_PAIRS, num_supports=6, num_best=5, embedding=RelevanceEmbeddingConfig(width=5, hidden=8)
+                ranker=BY_PAIRS,
+                num_supports=NUM_SUPPORTS,
+                num_best=5,
+                embedding=RelevanceEmbeddingConfig(width=5, hidden=8),
             ),
             **fields,
         ),

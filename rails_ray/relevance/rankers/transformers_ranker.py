@@ -1,0 +1,63 @@
+"""A heavy ranker of Hugging Face's: a cross-encoder that `transformers` has saved in a folder.
+
+A pair's score is the first number of the model's answer, as cross-encoders for reranking have it.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rails_ray.errors import UnsupportedError
+from rails_ray.relevance.rankers import TEXT, Candidate
+
+AT_ONCE = 64  # pairs of one pass
+LENGTH = 512  # most tokens of a pair
+
+
+class TransformersRanker:
+    """The contract of `HeavyRanker`.
+
+    Args:
+        folder: a model for sequence classification and its tokenizer.
+        device: where the model goes; by default a GPU if there is one.
+
+    Raises:
+        UnsupportedError: if `transformers` is not installed.
+        ValueError: if the folder holds no such model.
+    """
+
+    def __init__(self, folder: str, device: str | None = None) -> None:
+        try:
+            from transformers import AutoModelForSequenceClassification, AutoTokenizer
+        except ImportError:
+            raise UnsupportedError(
+                "this ranker needs the package transformers, got none: pip install transformers"
+            ) from None
+        if not Path(folder).is_dir():
+            raise ValueError(f"a ranker's folder must hold a model of transformers, got {folder!r}, which is none")
+        self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            model = AutoModelForSequenceClassification.from_pretrained(folder, local_files_only=True)
+        except (OSError, ValueError, KeyError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ValueError(f"{folder} must hold a model of transformers, got: {reason}") from None
+        self.model = model.to(self.device).eval()
+
+    @torch.no_grad()
+    def __call__(self, query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:
+        scores = list[float]()
+        for first in range(0, len(candidates), AT_ONCE):
+            texts = [str(one.fields[TEXT]) for one in candidates[first : first + AT_ONCE]]
+            read = self.tokenizer(
+                [str(query[TEXT])] * len(texts),
+                texts,
+                padding=True,
+                truncation=True,
+                max_length=min(LENGTH, self.model.config.max_position_embeddings),
+                return_tensors="pt",
+            )
+            scores += self.model(**read.to(self.device)).logits[:, 0].float().tolist()
+        return scores

@@ -1,0 +1,176 @@
+"""RBE over HTTP: a budget beside the same one in this process, and a heavy ranker that fails, is slow or is killed."""
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import ray
+
+from rails_ray import local
+from rails_ray.errors import UnavailableError
+from rails_ray.on_ray.serving.app import served
+from rails_ray.on_ray.serving.plan import Placement, RankerArgs, RankerPlacement, ServeArgs
+from support.ports import free_port
+from support.published_rbe import publish_rbe
+from support.ranked import NUM_SUPPORTS, by_pairs, write_scored_data
+from support.served_version import AtUrl
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
+TROUBLED = RankerArgs(path="support.ranked:troubled", timeout_s=2, max_in_flight=8)
+
+
+@dataclass(frozen=True)
+class Server(AtUrl):
+    root: Path
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Path:
+    folder = tmp_path_factory.mktemp("rbe")
+    publish_rbe(folder, write_scored_data(folder / "data"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(root: Path) -> Iterator[Server]:
+    """Two shards, and a ranker of two replicas."""
+    args = ServeArgs(storage=str(root), allow_anonymous=True, ranker=TROUBLED)
+    placement = Placement(ranker=RankerPlacement(replicas=2, num_cpus=0.1))
+    with served(args, placement, port=free_port()) as url:
+        yield Server(url, root)
+
+
+def asked(*texts: str, **budget: Any) -> dict[str, Any]:
+    return {"queries": [{"text": text} for text in texts], "k": 5, **({"budget": budget} if budget else {})}
+
+
+def without_calls(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Results without what depends on whether a query was asked before."""
+    return [{**result, "budget": {**result["budget"], "calls_used": None}} for result in results]
+
+
+@pytest.mark.parametrize("budget", [{}, {"calls": 30}, {"calls": 30, "rounds": 3}, {"calls": 60}])
+def test_a_server_answers_as_a_version_in_this_process(server: Server, budget: dict[str, Any]) -> None:
+    texts = ["red hat", "blue", "green boat"]
+    response = server.search(**asked(*texts, **budget))
+    assert response.status_code == 200, response.text
+    here = local.open(str(server.root), ranker=by_pairs)
+    expected = here.search(texts, k=5, budget=budget or None).model_dump()
+    assert without_calls(response.json()["results"]) == without_calls(expected["results"])
+    assert response.json()["is_exact"] == expected["is_exact"]
+
+
+def test_calls_are_told(server: Server) -> None:
+    [first] = server.search(**asked("quite new", calls=20)).json()["results"]
+    [again] = server.search(**asked("quite new", calls=20)).json()["results"]
+    assert first["budget"]["calls_used"] == 20
+    assert again["budget"]["calls_used"] == 20 - NUM_SUPPORTS
+    assert again["items"] == first["items"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("raise", "the heavy ranker must score 6 items, got RuntimeError: out of memory"),
+        ("nan", "the heavy ranker must answer with finite scores, got nan for item"),
+        ("short", "must answer with 6 scores, one for each item, got an answer of shape [5]"),
+        ("sleep", "the heavy ranker must answer within 2 s, got no answer"),
+    ],
+)
+def test_supports_that_fail_fail_their_query_alone(server: Server, wrong: str, told: str) -> None:
+    response = server.search(**asked("red hat", f"{wrong} hat", "blue", calls=30))
+    assert response.status_code == 200, response.text
+    results = response.json()["results"]
+    assert [result["error"] is None for result in results] == [True, False, True]
+    assert told in results[1]["error"]
+    alone = server.search(**asked(f"{wrong} hat"))
+    assert alone.status_code == 503
+    assert told in alone.json()["error"]
+    expected = local.open(str(server.root), ranker=by_pairs).search(["red hat", "blue"], k=5, budget={"calls": 30})
+    assert [results[0]["items"], results[2]["items"]] == [result.items for result in expected.results]
+
+
+@pytest.mark.parametrize("wrong", ["raise", "nan", "short", "sleep"])
+def test_a_reranking_that_fails_leaves_the_order_of_the_index(server: Server, wrong: str) -> None:
+    text = f"later {wrong}"
+    [plain] = server.search(**asked(text)).json()["results"]
+    [result] = server.search(**asked(text, calls=30)).json()["results"]
+    assert not result["budget"]["is_reranked"]
+    assert result["budget"]["reason"].startswith("the heavy ranker must")
+    assert (result["items"], result["scores"]) == (plain["items"], plain["scores"])
+
+
+def test_a_deadline_comes_first(server: Server) -> None:
+    server.search(**asked("later sleep"))
+    started = time.monotonic()
+    [result] = server.search(**asked("later sleep", calls=30, deadline_ms=300)).json()["results"]
+    assert time.monotonic() - started < 2
+    assert result["budget"] == {
+        "calls_used": 0,
+        "is_reranked": False,
+        "reason": "the deadline of 300 ms came first",
+    }
+
+
+def test_bad_budgets_are_told(server: Server) -> None:
+    response = server.search(**asked("red", calls=5))
+    assert response.status_code == 422
+    assert response.json()["error"] == (
+        "budget.calls must be at least 6, which a query of version v1 spends on its supports, got 5"
+    )
+    assert server.search(**asked("red", calls=30, deadline=5)).status_code == 422
+
+
+@pytest.mark.faults
+def test_a_ranker_that_is_killed_under_load_fails_no_request(server: Server) -> None:
+    stop, answers = threading.Event(), list[httpx.Response]()
+
+    def load(number: int) -> None:
+        while not stop.is_set():
+            answers.append(server.search(**asked(f"load {number} {len(answers)}", calls=20)))
+
+    threads = [threading.Thread(target=load, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(2)
+    before = len(answers)
+    for actor in ray.util.list_named_actors(all_namespaces=True):
+        if "#Ranker#" in actor["name"]:
+            ray.kill(ray.get_actor(actor["name"], namespace=actor["namespace"]), no_restart=True)
+            break
+    else:
+        raise AssertionError("there must be a replica of the ranker")
+    time.sleep(6)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert before > 5
+    assert len(answers) > before + 5
+    assert [answer.status_code for answer in answers] == [200] * len(answers)
+    results = [answer.json()["results"][0] for answer in answers]
+    assert all(result["error"] is None for result in results)
+    assert all(result["budget"]["is_reranked"] for result in results)
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("support.ranked:nothing", "has no attribute 'nothing'"),
+        ("no_such_module:rank", "No module named 'no_such_module'"),
+        ("support.ranked:NUM_SUPPORTS", "which cannot be called"),
+    ],
+)
+@pytest.mark.long
+def test_a_wrong_import_path_does_not_start(root: Path, path: str, told: str) -> None:
+    args = ServeArgs(storage=str(root), allow_anonymous=True, ranker=RankerArgs(path=path))
+    placement = Placement(ranker=RankerPlacement(num_cpus=0.1))
+    with (
+        pytest.raises(UnavailableError, match=f"ranker must be the import path of a callable.*{told}"),
+        served(args, placement, port=free_port()),
+    ):
+        pass

@@ -1,0 +1,182 @@
+"""A relevance matrix on the cluster: the same as by hand, resumed, with holes, refused; and what is made of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rails_ray import cli, local, on_ray
+from rails_ray.build import family
+from rails_ray.build.version import version_items
+from rails_ray.config import DataConfig, from_json
+from rails_ray.data.scored import ScoredTexts
+from rails_ray.data.sources import Sources
+from rails_ray.errors import NotFoundError, UnavailableError
+from rails_ray.on_ray.filling import Sampling, fill
+from rails_ray.relevance.rankers import candidates_of
+from rails_ray.relevance.rankers.calling import RankerConfig, scores_of
+from rails_ray.storage import relevances, runs
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.versions import read_described
+from support.examples import write_text_data
+from support.published_rbe import write_rbe_run
+from support.ranked import BY_PAIRS, NUM_SUPPORTS, by_pairs, small_rbe_config, write_scored_data
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
+FAILING = RankerConfig(path="support.ranked:failing_at_plum")
+BROKEN = RankerConfig(path="support.ranked:broken")
+
+
+def read(folder: Path, table: str) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = pq.read_table(folder / f"{table}.parquet").to_pydict()
+    return found
+
+
+def test_a_matrix_holds_what_the_ranker_says(tmp_path: Path) -> None:
+    data = write_text_data(tmp_path / "data", num_items=20)
+    seen = list[tuple[int, int, str]]()
+    matrix = fill(str(tmp_path), "m", str(data), BY_PAIRS, num_relevant=3, on_progress=lambda *told: seen.append(told))
+    folder = tmp_path / "relevance" / "m"
+    assert matrix.folder == str(folder)
+    items, queries, relevance = (read(folder, table) for table in ("items", "queries", "relevance"))
+    assert (matrix.num_items, matrix.num_queries) == (20, len(queries["text"]))
+    assert (matrix.num_calls, matrix.num_holes) == (20 * matrix.num_queries, 0)
+    assert seen[-1][0] == seen[-1][1] == -(-matrix.num_queries // 8)
+    rows = pq.read_table(folder / "scores").to_pydict()
+    by_id = dict(zip(rows["query_id"], rows["scores"], strict=True))
+    for query_id, text in zip(queries["query_id"], queries["text"], strict=True):
+        expected = scores_of(by_pairs, {"text": text}, candidates_of(items["item_id"], items["text"]))
+        assert by_id[query_id] == pytest.approx(expected.tolist())
+        best = np.argsort(-expected, kind="stable")[:3]
+        own = [
+            item for asked, item in zip(relevance["query_id"], relevance["item_id"], strict=True) if asked == query_id
+        ]
+        assert own == [items["item_id"][row] for row in best]
+
+
+def test_titles_stand_before_texts(tmp_path: Path) -> None:
+    data = write_text_data(tmp_path / "data", num_items=12)
+    items = pq.read_table(data / "items.parquet")
+    titled = items.append_column("title", pa.array([f"title {row}" for row in range(12)]))
+    pq.write_table(titled, data / "items.parquet")
+    fill(str(tmp_path), "m", str(data), BY_PAIRS, sampling=Sampling(num_queries={"train": 5, "valid": 2, "test": 0}))
+    config = small_rbe_config()
+    own = family(config).form
+    found = own.read(Sources(str(tmp_path / "relevance" / "m")), ("train", "valid"))
+    inputs = found.queries["train"].inputs
+    assert isinstance(inputs, ScoredTexts)
+    expected = scores_of(by_pairs, {"text": inputs[0]}, candidates_of(found.item_ids, list(found.item_inputs)))
+    assert found.item_inputs[3].startswith("title 3\n")
+    assert inputs.scores[0] == pytest.approx(expected, abs=1e-6)
+
+
+def test_whoever_is_interrupted_scores_the_missing_blocks_alone(tmp_path: Path) -> None:
+    data = write_text_data(tmp_path / "data", num_items=12)
+    fill(str(tmp_path), "m", str(data), BY_PAIRS)
+    folder = tmp_path / "relevance" / "m"
+    whole = pq.read_table(folder / "scores").to_pydict()
+    before = {path: path.stat().st_mtime_ns for path in (folder / "scores").iterdir()}
+    (folder / "scores" / "000001.parquet").unlink()
+    (folder / "matrix.json").unlink()
+    (folder / "relevance.parquet").unlink()
+    fill(str(tmp_path), "m", str(data), BY_PAIRS)
+    after = {path: path.stat().st_mtime_ns for path in (folder / "scores").iterdir()}
+    assert [path.name for path in after if after[path] != before[path]] == ["000001.parquet"]
+    assert pq.read_table(folder / "scores").to_pydict() == whole
+    assert fill(str(tmp_path), "m", str(data), BY_PAIRS) == relevances.read_finished(Storage(str(tmp_path)), "m")
+
+
+def test_holes_are_counted_and_bounded(tmp_path: Path) -> None:
+    data = write_text_data(tmp_path / "data", num_items=120)
+    items = read(data, "items")
+    matrix = fill(str(tmp_path), "m", str(data), FAILING, max_holes_fraction=0.2)
+    holes = sum("plum" in text for text in items["text"])
+    assert matrix.num_holes == holes * matrix.num_queries > 0
+    assert matrix.num_calls > 120 * matrix.num_queries
+    with pytest.raises(UnavailableError, match=f"must score all pairs but 0.05, got {matrix.num_holes} holes of 120 x"):
+        fill(str(tmp_path), "n", str(data), FAILING)
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "told"),
+    [
+        ({"name": "a b"}, ValueError, "a matrix's name must be made of letters"),
+        ({"folder": "/no/such"}, NotFoundError, "items.parquet must exist"),
+        ({"ranker": RankerConfig(path="nothing:there")}, ValueError, "No module named 'nothing'"),
+        ({"ranker": BROKEN}, UnavailableError, "must score some item of block .*, got none: .* RuntimeError: broken"),
+        ({"num_workers": 0}, ValueError, "num_workers must be at least 1, got 0"),
+        ({"block_queries": 0}, ValueError, "block_queries must be at least 1, got 0"),
+        ({"sampling": Sampling(num_items=99)}, ValueError, "num_items must be at most the 12 of .*, got 99"),
+        ({"sampling": Sampling(num_queries={"test": 99})}, ValueError, "num_queries of test must be at most"),
+    ],
+)
+def test_what_cannot_be_filled(tmp_path: Path, asked: dict[str, Any], error: type[Exception], told: str) -> None:
+    data = write_text_data(tmp_path / "data", num_items=12)
+    given = {"name": "m", "folder": str(data), "ranker": BY_PAIRS} | asked
+    with pytest.raises(error, match=told):
+        fill(str(tmp_path), **given)
+
+
+def test_a_name_is_of_one_matrix(tmp_path: Path) -> None:
+    data = write_text_data(tmp_path / "data", num_items=12)
+    few = Sampling(num_queries={"train": 3, "valid": 1, "test": 0})
+    fill(str(tmp_path), "m", str(data), BY_PAIRS, sampling=few)
+    with pytest.raises(ValueError, match="matrix 'm' must keep the num_relevant that it was begun with, 10, got 4"):
+        fill(str(tmp_path), "m", str(data), BY_PAIRS, sampling=few, num_relevant=4)
+
+
+def test_items_join_without_training(tmp_path: Path) -> None:
+    """`encode --folder` scores new items against the support queries, and takes the others from the matrix."""
+    data = write_scored_data(tmp_path / "data", num_items=40)
+    write_rbe_run(tmp_path, data)
+    more = write_text_data(tmp_path / "more", num_items=60)
+    on_ray.encode(str(tmp_path), "rbe", version="old", num_shards=2)
+    on_ray.encode(str(tmp_path), "rbe", version="new", num_shards=2, data=DataConfig(folder=str(more)))
+    store = Storage(str(tmp_path))
+    old, new = (version_items(store, read_described(store, name)) for name in ("old", "new"))
+    assert len(new.item_ids) == 60
+    vectors = new.state.components[:, 0]
+    assert vectors[:40].equal(old.state.components[:, 0])
+    # by the equations: t of a new item is AnnCUR's, its bias is the mean one
+    found = runs.read(store, "rbe")
+    config = from_json(found.config)
+    model = family(config).trained_model(runs.weights(store, found))
+    texts = read(more, "items")["text"]
+    new_items = candidates_of(range(40, 60), texts[40:])
+    relevance = np.array([by_pairs({"text": query}, new_items) for query in model.support_queries]).T
+    expected = relevance @ np.linalg.pinv(model.support_relevance.double().numpy())
+    assert vectors[40:, :NUM_SUPPORTS].numpy() == pytest.approx(expected, abs=1e-4)
+    assert vectors[40:, -1].numpy() == pytest.approx(float(model.embedding.bias.detach().mean()), abs=1e-6)
+    on_ray.publish(str(tmp_path), "new")
+    answer = local.open(str(tmp_path), ranker=by_pairs).search([texts[50]], k=5, budget={"calls": 30})
+    assert answer.results[0].items[0] == "item-50"
+
+
+def test_the_commands_go_from_texts_to_an_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, storage = write_text_data(tmp_path / "data"), ["--storage", str(tmp_path / "s")]
+    ranker = ["--ranker.path", BY_PAIRS.path]
+    assert cli.main(["relevance", "--name", "m", "--folder", str(data), *ranker, *storage]) == 0
+    told = capsys.readouterr().out
+    folder = str(tmp_path / "s" / "relevance" / "m")
+    assert "no hole" in told
+    assert f"next: rails-ray train text-rbe --data.folder {folder} --ranker.path {BY_PAIRS.path}" in told.replace(
+        "\n", ""
+    )
+    sizes = ["--num-supports", "6", "--num-best", "5", "--training.num-steps", "20", "--embedding.width", "9"]
+    assert cli.main(["train", "text-rbe", "--run", "r", "--data.folder", folder, *ranker, *sizes, *storage]) == 0
+    assert cli.main(["encode", "--run", "r", "--version", "v", *storage, "--codes", "4x16", "--keep-vectors"]) == 0
+    assert cli.main(["publish", "--version", "v", *storage]) == 0
+    assert cli.main(["evaluate", "--version", "v", *storage]) == 0
+    capsys.readouterr()
+    assert cli.main(["query", "red hat", "--local", *storage, "--calls", "40"]) == 0
+    assert "calls, the heavy ranker's order" in capsys.readouterr().out
+    assert cli.main(["train", "text-dot", "--data.folder", folder, "--training.num-steps", "5", *storage]) == 0
+    assert cli.main(["query", "red hat", "--local", *storage, "--deadline-ms", "40"]) == 2
+    assert "--deadline-ms and --rounds must stand beside --calls, got none" in capsys.readouterr().err
+    assert json.loads((tmp_path / "s" / "relevance" / "m" / "matrix.json").read_text())["num_holes"] == 0

@@ -1,0 +1,309 @@
+"""A budget of calls of the heavy ranker, in this process: what it buys, what it refuses, what becomes of failures."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from rails_ray import local
+from rails_ray.answering.budgets import SupportScores
+from rails_ray.errors import UnavailableError, UnsupportedError
+from rails_ray.local import Version
+from rails_ray.relevance.rankers import candidates_of
+from support.examples import publish_untrained, write_text_data
+from support.published_rbe import publish_rbe
+from support.ranked import by_pairs, write_scored_data
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
+
+NUM_SUPPORTS = 6
+QUERIES = ["red hat", "blue", "green bo"]  # the last is in no data set
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("budget")
+    publish_rbe(folder, write_scored_data(folder / "data"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def texts(root: Path) -> dict[str, str]:
+    items = pq.read_table(root / "data" / "relevance" / "small" / "items.parquet")
+    return dict(zip(items["item_id"].to_pylist(), items["text"].to_pylist(), strict=True))
+
+
+class Counted:
+    """A ranker that counts."""
+
+    def __init__(self, ranker: Callable[..., Sequence[float]] = by_pairs) -> None:
+        self.ranker = ranker
+        self.calls: list[tuple[str, list[Any]]] = []
+
+    def __call__(self, query: Any, candidates: Any) -> Sequence[float]:
+        self.calls.append((query["text"], [candidate.item_id for candidate in candidates]))
+        return self.ranker(query, candidates)
+
+    @property
+    def num_pairs(self) -> int:
+        return sum(len(item_ids) for _, item_ids in self.calls)
+
+
+def opened(root: Path, ranker: Callable[..., Sequence[float]] = by_pairs) -> tuple[Version, Counted]:
+    counted = Counted(ranker)
+    return local.open(str(root), ranker=counted), counted
+
+
+def best_of_all(texts: dict[str, str], query: str, k: int) -> list[float]:
+    """The scores of the k best items, every one of them ranked."""
+    scores = by_pairs({"text": query}, candidates_of(list(texts), list(texts.values())))
+    return sorted(scores, reverse=True)[:k]
+
+
+def test_the_versions_own_ranker_is_taken(root: Path) -> None:
+    answer = local.open(str(root)).search(["red hat"], k=3)
+    assert len(answer.results[0].items) == 3
+
+
+def test_without_a_budget_only_supports_are_scored(root: Path) -> None:
+    version, ranker = opened(root)
+    answer = version.search(QUERIES, k=4)
+    assert ranker.num_pairs == NUM_SUPPORTS * len(QUERIES)
+    for result in answer.results:
+        assert result.budget is not None
+        assert result.budget.model_dump() == {
+            "calls_used": NUM_SUPPORTS,
+            "is_reranked": False,
+            "reason": "no budget was asked for",
+        }
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize("calls", [20, 60, 90])
+def test_a_budget_is_spent_and_told(root: Path, texts: dict[str, str], calls: int, rounds: int) -> None:
+    version, ranker = opened(root)
+    answer = version.search(QUERIES, k=5, budget={"calls": calls, "rounds": rounds})
+    # supports that are found cost nothing more, and no pair is scored twice
+    most = min(calls, len(texts))
+    for query, result in zip(QUERIES, answer.results, strict=True):
+        pairs = [item for text, items in ranker.calls if text == query for item in items]
+        assert len(pairs) == len(set(pairs))
+        assert result.budget is not None
+        assert result.budget.calls_used == len(pairs) <= most
+        assert result.budget.is_reranked
+        assert result.budget.reason is None
+        assert result.scores == sorted(result.scores, reverse=True)
+        assert result.scores == pytest.approx(
+            by_pairs({"text": query}, candidates_of(result.items, [texts[item] for item in result.items]))
+        )
+        if calls >= len(texts):
+            assert result.scores == pytest.approx(best_of_all(texts, query, 5))
+            assert result.certificate.is_exact
+        else:
+            assert not result.certificate.is_exact
+    assert answer.is_exact == (calls >= len(texts))
+
+
+def test_a_budget_of_the_supports_alone_reranks_nothing(root: Path) -> None:
+    version, _ = opened(root)
+    plain = version.search(["red hat"], k=5)
+    answer = version.search(["red hat"], k=5, budget={"calls": NUM_SUPPORTS})
+    assert answer.results[0].items == plain.results[0].items
+    assert answer.results[0].budget is not None
+    assert not answer.results[0].budget.is_reranked
+    assert answer.results[0].budget.reason == "the budget was spent on the supports"
+
+
+def test_supports_of_a_repeated_query_are_scored_once_and_change_nothing(root: Path) -> None:
+    version, ranker = opened(root)
+    first = version.search(["red hat"], k=5, budget={"calls": 30})
+    used = ranker.num_pairs
+    again = version.search(["red hat"], k=5, budget={"calls": 30})
+    assert ranker.num_pairs == 2 * used - NUM_SUPPORTS
+    assert again.results[0].items == first.results[0].items
+    assert again.results[0].budget is not None
+    assert again.results[0].budget.calls_used == used - NUM_SUPPORTS
+
+
+def test_kept_supports_have_a_bound() -> None:
+    kept = SupportScores(2)
+    for number, text in enumerate("abac"):
+        kept.keep(text, np.array([float(number)]))
+    assert len(kept) == 2
+    assert kept.get("b") is None
+    assert kept.get("a") == [2.0]
+
+
+def test_excluded_items_are_not_ranked(root: Path) -> None:
+    version, ranker = opened(root)
+    best = version.search(["red hat"], k=5, budget={"calls": 40}).results[0].items
+    ranker.calls.clear()
+    query = {"text": "red hat", "exclude": best}
+    answer = version.search([query], k=5, budget={"calls": 40, "rounds": 2})
+    assert not set(answer.results[0].items) & set(best)
+    reranked = {item for _, items in ranker.calls for item in items}
+    assert not reranked & set(best)
+
+
+def test_a_plain_dual_encoder_is_reranked(tmp_path: Path) -> None:
+    from rails_ray import on_ray
+
+    publish_untrained(tmp_path, write_text_data(tmp_path / "data"))
+    on_ray.encode(str(tmp_path), "of-v1", version="texts", stored={"keep_texts": True})
+    on_ray.publish(str(tmp_path), "texts")
+    version, ranker = opened(tmp_path)
+    answer = version.search(["red hat"], k=5, budget={"calls": 60})
+    assert answer.results[0].scores[0] == 1.0
+    assert ranker.num_pairs == 60
+    with pytest.raises(ValueError, match=r"budget.rounds must be 1 for version texts, whose items are not one vector"):
+        version.search(["red hat"], k=5, budget={"calls": 60, "rounds": 2})
+    with pytest.raises(UnsupportedError, match="a budget needs a version that keeps its items' texts, got version v1"):
+        local.open(str(tmp_path), "v1", ranker=by_pairs).search(["red hat"], budget={"calls": 60})
+    with pytest.raises(UnsupportedError, match="a budget needs a heavy ranker, got none"):
+        local.open(str(tmp_path)).search(["red hat"], budget={"calls": 60})
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (
+            {"budget": {"calls": 5}},
+            "budget.calls must be at least 6, which a query of version v1 spends",
+        ),
+        ({"budget": {"calls": 0}}, "budget.calls must be greater than or equal to 1, got 0"),
+        ({"budget": {"calls": 9}}, "k must be at most the 3 items that the budget can rerank, got 5"),
+        ({"budget": {"calls": 20, "rounds": 15}}, "budget.rounds must be at most the 14 calls left for them, got 15"),
+        ({"budget": {"calls": 20, "deadline_ms": 0}}, "budget.deadline_ms must be greater than 0, got 0"),
+        ({"budget": {"calls": 20}, "cutoff": {"score": 0.5}}, "cutoff must be top_k beside a budget, .* got score"),
+        ({"budget": {"calls": 10**7}}, "queries times budget.calls must be at most 1000000 items"),
+        ({"budget": 20}, "budget must be a JSON object, got 20"),
+    ],
+)
+def test_budgets_that_do_not_fit(root: Path, asked: dict[str, Any], told: str) -> None:
+    version, ranker = opened(root)
+    with pytest.raises(ValueError, match=told):
+        version.search(["red hat"], k=5, **asked)
+    assert not ranker.calls
+
+
+def test_queries_are_read_before_the_ranker_is_asked(root: Path) -> None:
+    version, ranker = opened(root)
+    with pytest.raises(ValueError, match=r"queries\[1\].text must hold a letter or a digit"):
+        version.search(["red hat", "!!"])
+    assert not ranker.calls
+
+
+# Faults
+
+
+def failing(when: Callable[[str, int], bool], how: Callable[[int], Any]) -> Callable[..., Any]:
+    """A ranker that does wrong for some calls: of a query and a number of items."""
+
+    def rank(query: Any, candidates: Any) -> Any:
+        if when(query["text"], len(candidates)):
+            return how(len(candidates))
+        return by_pairs(query, candidates)
+
+    return rank
+
+
+def raising(num: int) -> Any:
+    raise RuntimeError("out of memory")
+
+
+WRONGS = {
+    "raises": (raising, "got RuntimeError: out of memory"),
+    "NaN": (lambda num: [float("nan")] * num, "must answer with finite scores, got nan"),
+    "too few": (lambda num: [1.0] * (num - 1), "one for each item, got an answer of shape"),
+}
+
+
+@pytest.mark.parametrize(("how", "told"), WRONGS.values(), ids=WRONGS)
+def test_supports_that_fail_fail_their_query_alone(root: Path, how: Callable[[int], Any], told: str) -> None:
+    sound, _ = opened(root)
+    expected = sound.search(["red hat", "green bo"], k=5, budget={"calls": 30}).results
+    version, _ = opened(root, failing(lambda text, num: text == "blue", how))
+    answer = version.search(["red hat", "blue", "green bo"], k=5, budget={"calls": 30})
+    assert [answer.results[0], answer.results[2]] == expected
+    broken = answer.results[1]
+    assert (broken.items, broken.num_kept, answer.is_exact) == ([], 0, False)
+    assert broken.error is not None
+    assert broken.error.startswith("queries[1] must have its supports scored, got: the heavy ranker must")
+    assert told in broken.error
+    with pytest.raises(UnavailableError, match=r"queries\[0\] must have its supports scored, got: the heavy ranker"):
+        version.search(["blue"], k=5)
+
+
+@pytest.mark.parametrize(("how", "told"), WRONGS.values(), ids=WRONGS)
+def test_a_reranking_that_fails_leaves_the_order_of_the_index(root: Path, how: Callable[[int], Any], told: str) -> None:
+    plain, _ = opened(root)
+    expected = plain.search(QUERIES, k=5).results
+    version, _ = opened(root, failing(lambda text, num: text == "blue" and num > NUM_SUPPORTS, how))
+    results = version.search(QUERIES, k=5, budget={"calls": 30}).results
+    assert [result.budget.is_reranked for result in results if result.budget] == [True, False, True]
+    assert results[1].items == expected[1].items
+    assert results[1].budget is not None
+    assert results[1].budget.reason is not None
+    assert told in results[1].budget.reason
+    assert results[1].budget.calls_used == NUM_SUPPORTS
+
+
+class Clock:
+    """Time that each call of a ranker takes a part of."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("deadline_ms", "is_reranked"), [(25, True), (15, False)], ids=["after reranking", "before reranking"]
+)
+def test_a_deadline_leaves_the_order_of_the_index(
+    root: Path, monkeypatch: pytest.MonkeyPatch, deadline_ms: float, is_reranked: bool
+) -> None:
+    clock = Clock()
+
+    def slow(query: Any, candidates: Any) -> Any:
+        clock.now += 0.010
+        return by_pairs(query, candidates)
+
+    version, _ = opened(root, slow)
+    expected = version.search(["red hat"], k=5).results[0]
+    version.engine.ranking = with_clock(version, clock)
+    monkeypatch.setattr("rails_ray.relevance.rankers.calling.time.monotonic", clock)
+    version.clock = clock
+    [result] = version.search(["red hat"], k=5, budget={"calls": 30, "deadline_ms": deadline_ms}).results
+    assert result.budget is not None
+    assert result.budget.is_reranked == is_reranked
+    if not is_reranked:
+        assert result.items == expected.items
+        assert result.budget.reason == "the deadline of 15 ms came first"
+
+
+def test_a_deadline_before_the_supports_fails_the_query(root: Path) -> None:
+    clock = Clock()
+
+    def slow(query: Any, candidates: Any) -> Any:
+        clock.now += 0.010
+        return by_pairs(query, candidates)
+
+    version, _ = opened(root, slow)
+    version.engine.ranking = with_clock(version, clock)
+    version.clock = clock
+    with pytest.raises(UnavailableError, match="supports scored, got: the deadline of 5 ms came first"):
+        version.search(["red hat"], k=5, budget={"calls": 30, "deadline_ms": 5})
+
+
+def with_clock(version: Version, clock: Clock) -> Any:
+    from dataclasses import replace
+
+    return replace(version.engine.ranking, clock=clock, kept=SupportScores())
