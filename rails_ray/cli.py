@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import tyro
 
 from rails_ray import __version__
-from rails_ray.commands import Command, encode, index, inspect, plan, relevance, serving, stages
-from rails_ray.commands.base import EXIT_BAD_ARGUMENT, EXIT_FAILED, EXIT_INTERRUPTED, errors, fail, out
+from rails_ray.commands import Command, encode, index, inspect, plan, rankers, relevance, serving, stages
+from rails_ray.commands.base import EXIT_BAD_ARGUMENT, EXIT_FAILED, EXIT_INTERRUPTED, Stored, errors, fail, out
 from rails_ray.errors import RailsRayError
 from rails_ray.recipes import by_name, names
 
@@ -23,6 +23,7 @@ DESCRIPTION = "Train, index and serve retrieval with learned similarities on Ray
 Commands = (
     Annotated[stages.Quickstart, tyro.conf.subcommand("quickstart")]
     | Annotated[stages.Train, tyro.conf.subcommand("train")]
+    | Annotated[rankers.TrainRanker, tyro.conf.subcommand("train-ranker")]
     | Annotated[relevance.Relevance, tyro.conf.subcommand("relevance")]
     | Annotated[encode.Encode, tyro.conf.subcommand("encode")]
     | Annotated[stages.Publish, tyro.conf.subcommand("publish")]
@@ -107,6 +108,8 @@ def _check_storage(command: Any) -> None:
     """Raises:
     ValueError: if storage lies in the working directory: Ray deletes a job's copy of it.
     """
+    if not isinstance(command, Stored):
+        return
     if "://" not in command.storage and not Path(command.storage).expanduser().is_absolute():
         raise ValueError(
             "a job's --storage must be s3://bucket/prefix, or an absolute folder that all machines of the cluster "

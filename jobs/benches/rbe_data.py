@@ -142,6 +142,7 @@ def cross_encoder(name: str, folder: Path, source: Path) -> None:
 
     SciFact has few claims: titles of abstracts train it too.
     """
+    from rails_ray.data.dataset import Texts
     from rails_ray.data.forms import FORMS
     from rails_ray.data.queries import ItemLists, Queries
     from rails_ray.data.sources import Sources
@@ -152,16 +153,17 @@ def cross_encoder(name: str, folder: Path, source: Path) -> None:
     held_out = set(pq.read_table(folder / "queries.parquet")["text"].to_pylist())
     read = FORMS["text"].read(Sources(str(source)))
     train = read.queries["train"]
-    own = train.take(np.flatnonzero([text not in held_out for text in train.inputs]))
+    rows = np.flatnonzero([text not in held_out for text in train.inputs])
+    own = Queries(train.inputs.take(rows), train.relevant.take(rows))
     if name == "scifact":
         assert read.titles is not None
-        rows = [*own.relevant, *([row] for row in range(len(read.item_ids)))]
-        own = Queries(own.inputs.and_then(read.titles), ItemLists.of(rows))
+        answers = [*own.relevant, *([row] for row in range(len(read.item_ids)))]
+        own = Queries(Texts([*own.inputs, *read.titles]), ItemLists.of(answers))
     progress = train_cross_encoder(
         replace(read, queries=read.queries | {"train": own}),
         folder / "ranker",
         CrossEncoderConfig(item_length=48 if name == "tldr" else 96),
-        TrainingConfig(num_steps=4000, batch_size=32, learning_rate=1e-3),
+        TrainingConfig(num_steps=3000, batch_size=32, learning_rate=1e-3),
         report=lambda done, loss: print(done, round(loss, 3), flush=True) if done % 100 == 0 else None,
     )
     print(f"{name}: {progress.seconds:.0f} s")

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, assert_never
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from rails_ray.build.dual_encoder_items import DualEncoderItems
 from rails_ray.build.family import Family
 from rails_ray.build.items import ItemEncoder
 from rails_ray.config import RunConfig
-from rails_ray.config.rbe import NoFeatures, RbeConfig
+from rails_ray.config.rbe import DistilledConfig, NoFeatures, RbeConfig, TopShareConfig
 from rails_ray.cutoffs.distributions import BetaDistribution
 from rails_ray.cutoffs.offers import Offers
 from rails_ray.data.dataset import DataSet, Texts
@@ -21,6 +22,8 @@ from rails_ray.data.scored import ScoredTexts
 from rails_ray.encoders import frozen
 from rails_ray.encoders.frozen import FrozenText, SentenceTransformerConfig
 from rails_ray.evaluation.ranking import encode_items
+from rails_ray.losses.distilled import distilled
+from rails_ray.losses.top_share import top_share
 from rails_ray.models import Model
 from rails_ray.models.rbe import Rbe, Sizes
 from rails_ray.relevance.rankers import Candidate, candidates_of
@@ -32,7 +35,7 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
 from rails_ray.training.loop import Progress, TrainingConfig
 from rails_ray.training.piece import Given, Prepared, Steps
-from rails_ray.training.relevances import RelevanceBatch, RelevanceSampler, RelevanceStep
+from rails_ray.training.relevances import QueryLoss, RelevanceBatch, RelevanceSampler, RelevanceStep
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class RbeFamily(DualEncoderItems, Family):
     @property
     def offers(self) -> Offers:
         return Offers(
-            trained_by="top_share",
+            trained_by=self.own.loss.kind,
             training_logit=None,
             distribution_of=BetaDistribution,
             has_trained_temperature=False,
@@ -131,6 +134,15 @@ class RbeFamily(DualEncoderItems, Family):
     def supports(self, model: Model) -> Sequence[Candidate]:
         assert isinstance(model, Rbe)
         return model.supports
+
+    def loss(self) -> QueryLoss:
+        match self.own.loss:
+            case DistilledConfig():
+                return partial(distilled, temperature=self.own.loss.temperature)
+            case TopShareConfig():
+                return partial(top_share, num_best=self.own.num_best)
+            case _:
+                assert_never(self.own.loss)
 
     def similarity(self) -> DotProduct:
         return DotProduct(DotProductConfig(temperature=1.0))
@@ -245,7 +257,7 @@ class RelevancePiece:
     def prepare(self, given: Given) -> Prepared:
         family, read = self.family, given.read
         model = family.learned(read)
-        step = RelevanceStep(model.embedding, model.combinations, family.own.num_best)
+        step = RelevanceStep(model.embedding, model.combinations, family.loss(), family.own.num_best)
         batches = {split: self._batch(model, family._scored(read, split)) for split in ("train", "valid")}
         sampler = RelevanceSampler(batches["train"], self.training.batch_size, family.config.seed)
 
@@ -260,6 +272,7 @@ class RelevancePiece:
                 batch_of=sampler.batch,
                 seed=[family.config.seed],
                 validate=lambda: step.hit_rate(batches["valid"], family.own.num_best),
+                begins_trained=True,
             ),
         )
 

@@ -4,6 +4,7 @@
 |-------------|-------------------------------------------------------------------|
 | `stages`    | quickstart, train, publish, evaluate, calibrate, pipeline         |
 | `encode`    | encode                                                            |
+| `rankers`   | train-ranker                                                      |
 | `relevance` | relevance                                                         |
 | `serving`   | serve, query                                                      |
 | `index`     | index list, show, verify, rollback, import, export                |

@@ -72,7 +72,7 @@ class Rbe(nn.Module):
     Args:
         ranker: what scores supports and new items where nobody else has; made at the first call.
         reads: gives the features of texts; None if the model joins none.
-        ridge: lambda of AnnCUR.
+        ridge: lambda of AnnCUR, as a share of the mean square of R(S_I, S_Q).
     """
 
     form = "scored_text"
@@ -131,7 +131,7 @@ class Rbe(nn.Module):
         self.embedding = RelevanceEmbedding(self.config, supports_of_queries, self.combinations, sigma, features)
 
     def _anncur(self) -> AnnCur:
-        return AnnCur(self.support_relevance, self.ridge)
+        return AnnCur(self.support_relevance, self.ridge * float(self.support_relevance.double().square().mean()))
 
     def get_extra_state(self) -> Tensor:
         told = {

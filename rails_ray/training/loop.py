@@ -114,6 +114,7 @@ def train(
     report: Callable[[int, float], None],
     rates: Mapping[str, float] = NO_RATES,
     validate: Callable[[], float] | None = None,
+    begins_trained: bool = False,
     checkpoint: bytes | None = None,
     save: Callable[[bytes], None] | None = None,
     is_due: Callable[[], bool] = lambda: False,
@@ -129,6 +130,7 @@ def train(
         report: called after each step with the number of steps done and the loss.
         rates: share of the learning rate of the parameters whose names begin so; 1 for all others.
         validate: called every `validate_every` steps, in evaluation mode; it must return the same value on all workers.
+        begins_trained: whether to validate before the first step, too.
         checkpoint: a checkpoint of the same run, to go on from.
         save: takes a checkpoint whenever `is_due` says so.
         from_each: gives every worker's value, by rank; the loss of a step is their mean.
@@ -146,6 +148,10 @@ def train(
         facts, best = state.load_checkpoint(plain, optimizer, checkpoint)
         validations = [Validation(**validation) for validation in facts["validations"]]
         progress = Progress(facts["losses"], validations, facts["seconds"])
+    elif validate and config.validate_every and begins_trained:
+        step.eval()
+        progress.validations.append(Validation(0, validate()))
+        best = state.copy(plain)
     device = next(step.parameters()).device
     started = clock() - progress.seconds
     step.train()

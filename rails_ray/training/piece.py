@@ -49,6 +49,8 @@ class Steps:
     seed: seeds dropout; it differs between workers.
     rates: share of the learning rate of the parameters whose names in `step` begin so; 1 for all others.
     validate: the value that training compares, the same on all workers; larger is better.
+    begins_trained: whether the step is of use before it is trained. Then it is validated first, and training that makes
+        nothing better changes nothing.
     """
 
     step: nn.Module
@@ -56,6 +58,7 @@ class Steps:
     seed: Sequence[int]
     rates: Mapping[str, float] = field(default_factory=dict)
     validate: Callable[[], float] | None = None
+    begins_trained: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +152,7 @@ def fit(
             rates=prepared.steps.rates,
             report=report,
             validate=prepared.steps.validate,
+            begins_trained=prepared.steps.begins_trained,
             checkpoint=given.checkpoint,
             save=save if given.is_first else None,
             is_due=is_due,

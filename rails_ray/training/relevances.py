@@ -1,12 +1,13 @@
 """One training step of relevance-based embeddings, on some queries and all items, and how many of the best they find.
 
-    L = mean_q L_q          the top share of a query's softmax, `losses.top_share`
+    L = mean_q L_q          `losses.distilled`, or RBE's own `losses.top_share`
 
 Source: RBE, Appendix C; HitRate, Section 4.1.
 
 Axes: B queries, X items, S supports, F query features, K best items.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rails_ray.losses.top_share import top_share
 from rails_ray.relevance.embedding import RelevanceEmbedding
 from rails_ray.relevance.scored import SupportScores
 from rails_ray.top_k import select
@@ -54,24 +54,31 @@ class RelevanceSampler:
         return RelevanceBatch(self.every.queries.take(rows), self.every.relevance[rows])
 
 
+QueryLoss = Callable[[Tensor, Tensor], Tensor]
+
+
 class RelevanceStep(nn.Module):
     """Loss of an embedding on a batch.
 
     Args:
         combinations: t of the training items.
+        loss: of each query, from estimates and relevances in units of sigma [B, X].
         num_best: K.
     """
 
     combinations: Tensor
 
-    def __init__(self, embedding: RelevanceEmbedding, combinations: Float[Tensor, "X S"], num_best: int) -> None:
+    def __init__(
+        self, embedding: RelevanceEmbedding, combinations: Float[Tensor, "X S"], loss: QueryLoss, num_best: int
+    ) -> None:
         super().__init__()
         self.embedding = embedding
         self.register_buffer("combinations", combinations, persistent=False)
+        self.loss = loss
         self.num_best = num_best
 
     def forward(self, batch: RelevanceBatch) -> Float[Tensor, ""]:
-        return top_share(self.estimated(batch.queries), batch.relevance, self.num_best).mean()
+        return self.loss(self.estimated(batch.queries), batch.relevance / self.embedding.sigma).mean()
 
     def estimated(self, queries: SupportScores) -> Float[Tensor, "B X"]:
         """The ranker's scores divided by sigma, as the embedding has them."""

@@ -98,6 +98,13 @@ def binary_cross_entropy(logits: Vector, targets: Sequence[int]) -> float:
     return -sum(math.log(sigmoid(z if y else -z)) for z, y in zip(logits, targets, strict=True))
 
 
+def distilled(estimated, relevance, temperature):
+    known = [item for item, score in enumerate(relevance) if not math.isnan(score)]
+    wanted = [math.exp(relevance[item] / temperature) for item in known]
+    found = [math.exp(estimated[item] / temperature) for item in known]
+    return -sum(one / sum(wanted) * math.log(other / sum(found)) for one, other in zip(wanted, found, strict=True))
+
+
 def top_share(estimated: Vector, relevance: Vector, num_best: int) -> float:
     """RBE, Appendix C, with its sign put right."""
     least = sorted(relevance, reverse=True)[num_best - 1]

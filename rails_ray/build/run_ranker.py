@@ -1,0 +1,66 @@
+"""A trained run as a heavy ranker: its similarity scores every pair that it is asked for, such as a mixture's.
+
+So RBE can stand before any learned similarity, and a version can be reranked by a better model than it was made with.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from rails_ray.build import family
+from rails_ray.config import from_json
+from rails_ray.data.dataset import Texts
+from rails_ray.evaluation.ranking import encode_items
+from rails_ray.relevance.rankers import TEXT, Candidate
+from rails_ray.similarities.states import AnyItems, AnyQuery, concatenate, take
+from rails_ray.storage import runs
+from rails_ray.storage.filesystem import Storage
+
+MOST_KEPT = 2**16  # items whose states are kept, and queries likewise
+
+
+class RunRanker:
+    """The contract of `HeavyRanker`, of a run whose queries and items are texts.
+
+    Args:
+        folder: the run's: STORAGE/runs/NAME.
+
+    Raises:
+        NotFoundError: if there is no such run.
+        ValueError: if it is none of texts.
+    """
+
+    def __init__(self, folder: str) -> None:
+        root, separator, name = folder.rstrip("/").rpartition("/runs/")
+        if not separator:
+            raise ValueError(f"a ranker's folder must be STORAGE/runs/NAME, got {folder!r}")
+        store = Storage(root)
+        found = runs.read(store, name)
+        own = family(from_json(found.config))
+        if not own.encodes_inputs or set(own.form.fields) != {TEXT} or own.has_a_row_for_each_item:
+            raise ValueError(f"a run that ranks must be one of texts, got run {name!r} of {own.config.name}")
+        self.model = own.trained_model(runs.weights(store, found))
+        self.items: dict[str, AnyItems] = {}  # by text
+        self._query = lru_cache(maxsize=MOST_KEPT)(self._encoded)
+
+    @torch.no_grad()
+    def __call__(self, query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:
+        texts = [str(one.fields[TEXT]) for one in candidates]
+        self._encode(texts)
+        items = concatenate([self.items[text] for text in texts])
+        scores: list[float] = self.model.similarity.scores(self._query(str(query[TEXT])), items)[0].tolist()
+        return scores
+
+    def _encoded(self, text: str) -> AnyQuery:
+        return self.model.encode_queries(self.model.query_features(Texts([text])))
+
+    def _encode(self, texts: Sequence[str]) -> None:
+        """Encode what was not seen before."""
+        if len(self.items) > MOST_KEPT:
+            self.items.clear()
+        new = list(dict.fromkeys(text for text in texts if text not in self.items))
+        if new:
+            encoded = encode_items(self.model, self.model.item_features(Texts(new)))
+            self.items |= {text: take(encoded, [row]) for row, text in enumerate(new)}
