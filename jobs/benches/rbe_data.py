@@ -243,5 +243,18 @@ def prepare(name: str, folder: Path, data: Path) -> None:
     done.touch()
 
 
+def source() -> Path:
+    """Where the data sets that are no part of a package lie."""
+    return Path(os.environ.get("RAILS_RAY_DATA", "../shared/data"))
+
+
+def read_genres(folder: Path) -> Any:
+    """The genres of the films of a matrix, by their texts [X, G]."""
+    table = pq.read_table(folder / "items.parquet")["text"].to_pylist()
+    words = [set(text.rsplit(") ", 1)[-1].split()) for text in table]
+    genres = sorted({word for own in words for word in own if word.isalpha() or "-" in word or "'" in word})
+    return np.array([[genre in own for genre in genres] for own in words], np.float32)
+
+
 if __name__ == "__main__":
-    prepare(sys.argv[1], Path(sys.argv[2]), Path(os.environ.get("RAILS_RAY_DATA", "../shared/data")))
+    prepare(sys.argv[1], Path(sys.argv[2]), source())

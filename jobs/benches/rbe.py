@@ -1,0 +1,249 @@
+"""Does what a heavy ranker says of a few supports find its best items, and at how many calls is it worth them?
+
+    python -m jobs.benches.rbe fill STORAGE [NAME ..]        data sets, rankers and matrices, resumable (hours)
+    python -m jobs.benches.rbe supports STORAGE [NAME ..]    Tables 1 and 11: selections, AnnCUR, HitRate(100)
+    python -m jobs.benches.rbe trained STORAGE [NAME ..]     Table 2: RBE beside AnnCUR; its time to 98% of its best
+    python -m jobs.benches.rbe calls STORAGE [NAME ..]       Tables 3 and 5: a dual encoder and AXN at EQUAL total calls
+    python -m jobs.benches.rbe categories STORAGE [NAME ..]  Table 10: genres of films from item vectors
+    python -m jobs.benches.rbe greedy                        seconds of l2-greedy at the source's size
+
+Held fixed: 100 supports, K = 100, three seeds, splits of queries (`rbe_data`), the product's own defaults. The dual
+encoder has the same matrix, loss and early stopping (`rbe_models`). A yes would be: l2-greedy best on most; RBE above
+AnnCUR; RBE at 300 calls in all at least level with the dual encoder on two data sets.
+"""
+
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from jobs.benches import rbe_data
+from jobs.benches.rbe_models import NUM_BEST, Matrix, after_calls, anncur, axn, dual_encoder, rbe
+from jobs.benches.record import Record
+from rails_ray.relevance.l2_greedy import l2_greedy
+from rails_ray.relevance.supports import (
+    ClusterSupports,
+    FirstSupports,
+    L2GreedySupports,
+    MostDiverseSupports,
+    PopularSupports,
+    RandomSupports,
+)
+from rails_ray.training.relevances import found_of_best
+
+SEEDS = (0, 1, 2)
+RANKERS = {
+    "molecules": "molecules:MoleculeRanker",
+    "syntax_trees": "syntax_trees:SyntaxTreeRanker",
+    "ml_100k": "boosted:BoostedRanker",
+    "ml_1m": "boosted:BoostedRanker",
+    "tldr": "cross_encoder:CrossEncoderRanker",
+    "scifact": "cross_encoder:CrossEncoderRanker",
+}
+CLUSTERS = (
+    "k_means",
+    "mini_batch_k_means",
+    "bisecting_k_means",
+    "agglomerative",
+    "spectral_coclustering",
+    "spectral_biclustering",
+    "spectral_nearest_neighbors",
+)
+SELECTIONS: dict[str, Any] = {
+    "random": RandomSupports(),
+    "first": FirstSupports(),
+    "popular": PopularSupports(),
+    **{method: ClusterSupports(method=method) for method in CLUSTERS},
+    "most_diverse": MostDiverseSupports(),
+    "l2_greedy": L2GreedySupports(),
+    "l2_greedy float32": L2GreedySupports(dtype="float32"),
+}
+SIZES = range(100, 1000, 100)
+
+
+def fill(storage: Path, names: list[str], data: Path) -> None:
+    """What the other questions read. Interrupted, it goes on."""
+    for name in names:
+        folder = storage / "data" / name
+        rbe_data.prepare(name, folder, data)
+        ranker = [f"--ranker.path=rails_ray.relevance.rankers.{RANKERS[name]}"]
+        if (folder / "ranker").exists():
+            ranker.append(f"--ranker.folder={folder / 'ranker'}")
+        asked = ["relevance", f"--storage={storage}", f"--name={name}", f"--folder={folder}", *ranker]
+        subprocess.run([sys.executable, "-m", "rails_ray.cli", *asked, "--block-queries=4"], check=True)
+
+
+def supports(matrix: Matrix, record: Record) -> None:
+    """HitRate(100) of AnnCUR by how its supports were chosen."""
+    relevance, num_items = matrix.relevance["test"], len(matrix.item_ids)
+    for seed in SEEDS:
+        for label, selection in SELECTIONS.items():
+            for share in (1, 4, 8) if label in ("k_means", "l2_greedy") else (1,):
+                few = 0 if share == 1 else max(num_items // share, 100)
+                started = time.monotonic()
+                try:
+                    found, _ = anncur(matrix, seed, supports=selection, num_candidates=few)
+                except ValueError as error:
+                    print(f"{matrix.name} {label}: {error}")
+                    continue
+                seconds = time.monotonic() - started
+                hits = float(found_of_best(found.start, relevance, NUM_BEST, NUM_BEST).mean())
+                record.row(
+                    question="supports",
+                    data=matrix.name,
+                    selection=label,
+                    share=share,
+                    seed=seed,
+                    hit_rate=hits,
+                    seconds=seconds,
+                )
+                print(f"{matrix.name:13s} {label:28s} 1/{share} seed {seed} {hits:.4f} {seconds:.1f} s", flush=True)
+
+
+def trained(matrix: Matrix, record: Record) -> None:
+    """RBE beside AnnCUR, and a list of the items that are best on the mean."""
+    relevance = matrix.relevance["test"]
+    popular = matrix.relevance["train"].nanmean(dim=0).expand(len(relevance), -1)
+    record.row(
+        question="trained",
+        data=matrix.name,
+        model="popular",
+        seed=0,
+        hit_rate=float(found_of_best(popular, relevance, NUM_BEST, NUM_BEST).mean()),
+    )
+    for seed in SEEDS:
+        for label, selection in {"random": RandomSupports(), "l2_greedy": L2GreedySupports()}.items():
+            for model, ridge in (("AnnCUR, pseudo-inverse", 0.0), ("AnnCUR", 0.001)):
+                found, _ = anncur(matrix, seed, supports=selection, ridge=ridge)
+                _told(record, matrix, f"{model} + {label}", seed, found, relevance)
+            _told(record, matrix, f"RBE + {label}", seed, rbe(matrix, seed, supports=selection), relevance)
+
+
+def _told(record: Record, matrix: Matrix, model: str, seed: int, found: Any, relevance: torch.Tensor) -> None:
+    hits = found_of_best(found.start, relevance, NUM_BEST, NUM_BEST)
+    values = [(one.step, one.value) for one in found.progress.validations]
+    best = max((value for _, value in values), default=0.0)
+    reached = next((step for step, value in values if value >= 0.98 * best), 0)
+    record.row(
+        question="trained",
+        data=matrix.name,
+        model=model,
+        seed=seed,
+        hit_rate=float(hits.mean()),
+        validations=values,
+        steps=len(found.progress.losses),
+        seconds=found.progress.seconds,
+        steps_to_98=reached,
+        seconds_to_98=found.progress.seconds * reached / max(len(found.progress.losses), 1),
+        bytes_an_item=found.bytes_an_item,
+    )
+    print(
+        f"{matrix.name:13s} {model:34s} seed {seed} {float(hits.mean()):.4f} {found.progress.seconds:.0f} s", flush=True
+    )
+
+
+def calls(matrix: Matrix, record: Record) -> None:
+    """HitRate at equal total calls: RBE spends 100 on supports, the others all on what they find."""
+    relevance, num_items = matrix.relevance["test"], len(matrix.item_ids)
+    for seed in SEEDS:
+        own, prepared = anncur(matrix, seed)
+        chosen = [matrix.item_ids.index(support.item_id) for support in prepared.module.supports]
+        rows, models = torch.tensor(chosen), {"RBE": rbe(matrix, seed), "AnnCUR": own}
+        encoder = dual_encoder(matrix, seed)
+        for size in SIZES:
+            if size + 100 > num_items:
+                break
+            for table, wanted in (("HR(K, 100)", NUM_BEST), ("HR(X, X)", size)):
+                hits = {
+                    **{label: after_calls(model, relevance, wanted, size, rows) for label, model in models.items()},
+                    **{
+                        f"{label}, supports not answered": after_calls(model, relevance, wanted, size)
+                        for label, model in models.items()
+                    },
+                    "dual encoder": after_calls(encoder, relevance, wanted, size + 100),
+                    "AXN of the dual encoder": axn(encoder, relevance, wanted, size + 100),
+                    "AXN of RBE": axn(models["RBE"], relevance, wanted, size, rows),
+                }
+                for label, values in hits.items():
+                    record.row(
+                        question="calls",
+                        data=matrix.name,
+                        table=table,
+                        calls=size + 100,
+                        model=label,
+                        seed=seed,
+                        hit_rate=float(values.mean()),
+                        deviation=float(values.std() / len(values) ** 0.5),
+                    )
+                told = ", ".join(f"{label} {float(values.mean()):.4f}" for label, values in hits.items())
+                print(f"{matrix.name} seed {seed} {table} at {size + 100} calls: {told}", flush=True)
+
+
+def categories(matrix: Matrix, record: Record) -> None:
+    """Genres of films by ridge regression from item vectors: the mean overlap (IoU) of as many as a film has."""
+    from sklearn.linear_model import Ridge
+    from sklearn.model_selection import cross_val_predict
+
+    if not matrix.name.startswith("ml_"):
+        return
+    own = rbe_data.read_genres(matrix.folder)
+    for seed in SEEDS:
+        selections = {"random": RandomSupports(), "k_means": ClusterSupports(), "l2_greedy": L2GreedySupports()}
+        vectors = {label: anncur(matrix, seed, supports=one)[0].vectors[:, :100] for label, one in selections.items()}
+        vectors["dual encoder"] = dual_encoder(matrix, seed).vectors[:, :-1]
+        for label, found in vectors.items():
+            scaled = (found - found.mean(dim=0)) / found.std(dim=0).clamp(min=1e-6)
+            guessed = cross_val_predict(Ridge(10.0), scaled.numpy(), own, cv=5)
+            overlap = []
+            for line, truth in zip(guessed, own.astype(bool), strict=True):
+                best = np.zeros_like(truth)
+                best[np.argsort(-line)[: int(truth.sum())]] = True
+                overlap.append((best & truth).sum() / max((best | truth).sum(), 1))
+            record.row(question="categories", data=matrix.name, vectors=label, seed=seed, iou=float(np.mean(overlap)))
+            print(f"{matrix.name} {label} seed {seed}: IoU {np.mean(overlap):.4f}", flush=True)
+
+
+def greedy(record: Record) -> None:
+    """Seconds of l2-greedy on one random matrix of the source's size."""
+    relevance = torch.randn(10_031, 2_361, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for dtype in (torch.float64, torch.float32):
+        given = relevance.to(dtype)
+        started = time.monotonic()
+        l2_greedy(given, 100)
+        seconds = time.monotonic() - started
+        record.row(question="greedy", dtype=str(dtype), num_items=10_031, num_queries=2_361, seconds=seconds)
+        print(f"l2-greedy, {dtype}: {seconds:.1f} s")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line asks."""
+
+    question: str
+    storage: Path
+    names: list[str]
+
+
+QUESTIONS = {"supports": supports, "trained": trained, "calls": calls, "categories": categories}
+
+
+def main(arguments: list[str]) -> None:
+    record = Record("rbe")
+    if arguments[0] == "greedy":
+        greedy(record)
+        return
+    asked = Asked(arguments[0], Path(arguments[1]).absolute(), arguments[2:] or list(RANKERS))
+    if asked.question == "fill":
+        fill(asked.storage, asked.names, rbe_data.source())
+        return
+    for name in asked.names:
+        QUESTIONS[asked.question](Matrix.load(name, asked.storage), record)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
