@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from rails_ray.answering.schemas import ASKED_BY
-from rails_ray.build.version import version_model
+from rails_ray.build.version import version_family, version_model
 from rails_ray.data.forms import FORMS, QueryReader
 from rails_ray.data.forms.fields import SUPPORTS, check_embedding
 from rails_ray.item_ids import ItemId
@@ -33,7 +34,10 @@ class EncodedQueries:
 
 
 class QueryEncoder:
-    """Encodes queries with the model of one index version."""
+    """Encodes queries with the model of one index version.
+
+    supports: what a heavy ranker must score for a query first; nothing for most models.
+    """
 
     def __init__(self, store: Storage, manifest: Manifest, device: str = "cpu") -> None:
         def stored(name: str) -> bytes:
@@ -41,6 +45,7 @@ class QueryEncoder:
 
         self.model = version_model(store, manifest)
         self.reader = FORMS[self.model.form].reader(self.model, stored)
+        self.supports = version_family(store, manifest).supports(self.model)
         self.device = device
         self.model.to(self.device)
 
@@ -64,7 +69,7 @@ class QueryEncoder:
 
     def check(self) -> None:
         """Encode one example query."""
-        self([self.reader.example()])
+        self([self.reader.example()], [np.zeros(len(self.supports))] if self.supports else ())  # no ranker is asked
 
 
 def encode(model: Model, reader: QueryReader, queries: Sequence[dict[str, Any]], device: str = "cpu") -> EncodedQueries:

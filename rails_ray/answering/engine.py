@@ -76,7 +76,7 @@ class Engine:
         own = version_family(store, manifest)
         self.model_facts = own.model_facts(manifest)
         self.ranking = Ranking(
-            supports=own.supports(self.encoder.model),
+            supports=self.encoder.supports,
             has_ranker=has_ranker,
             has_texts="text" in manifest.columns,
             has_vectors=own.has_one_vector,

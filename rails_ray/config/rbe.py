@@ -27,7 +27,7 @@ class DistilledConfig:
     """The estimates' softmax is compared with the ranker's own.
 
     Args:
-        temperature: T, above 0, in units of the matrix's standard deviation: the smaller, the more the best items count.
+        temperature: T, above 0, in units of the matrix's standard deviation; the lower, the more the best count.
     """
 
     kind: Literal["distilled"] = "distilled"

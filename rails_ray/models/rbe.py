@@ -16,12 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from rails_ray.encoders.character_ngrams import words
 from rails_ray.encoders.frozen import FrozenText
+from rails_ray.errors import UnavailableError
 from rails_ray.relevance.anncur import AnnCur
 from rails_ray.relevance.embedding import RelevanceEmbedding, RelevanceEmbeddingConfig
 from rails_ray.relevance.rankers import TEXT, Candidate, HeavyRanker
@@ -171,7 +173,7 @@ class Rbe(nn.Module):
 
     def _asked(self, inputs: Any) -> Float[Tensor, "B S"]:
         asked = [scores_of(self._ranker(), {TEXT: inputs[number]}, self.supports) for number in range(len(inputs))]
-        return torch.tensor(asked, dtype=torch.float32).reshape(len(asked), len(self.supports))
+        return torch.from_numpy(np.stack(asked)).float() if asked else torch.zeros(0, len(self.supports))
 
     def encode_queries(self, features: SupportScores) -> QueryState:
         """sigma f_Q(q); zeros for a query with a hole, of which nothing is known."""
@@ -210,8 +212,14 @@ class Rbe(nn.Module):
         return row if row >= 0 and text == item.fields[TEXT] else -1
 
     def _of_new(self, items: Sequence[Candidate]) -> Float[Tensor, "N S"]:
-        scores = [score_all(self._ranker(), {TEXT: query}, items).scores for query in self.support_queries]
-        relevance = torch.tensor(scores, dtype=torch.float32).reshape(len(self.support_queries), len(items)).T
+        scored = [score_all(self._ranker(), {TEXT: query}, items) for query in self.support_queries]
+        relevance = torch.from_numpy(np.stack([own.scores for own in scored], axis=1)).float()  # [N, Q]
+        without = relevance.isnan().all(dim=1).nonzero().flatten()
+        if len(without):
+            raise UnavailableError(
+                f"item {items[int(without[0])].item_id!r} must be scored for at least one support query, got none: "
+                f"{scored[-1].reason}"
+            )
         return self._anncur().combinations(relevance).float().cpu()
 
     def encode_items(self, features: Combinations) -> ItemState:

@@ -76,7 +76,7 @@ class PairSampler:
         rows = draws.integers(len(self.queries), size=self.batch_size)
         candidates = draws.integers(len(self.items), size=(self.batch_size, 1 + self.num_negatives))
         for line, row in enumerate(rows):
-            own = self.relevant[row]
+            own = self.relevant[int(row)]
             candidates[line, 0] = draws.choice(own)
             while (is_relevant := np.isin(candidates[line, 1:], own)).any() and len(own) < len(self.items):
                 candidates[line, 1:][is_relevant] = draws.integers(len(self.items), size=is_relevant.sum())

@@ -100,8 +100,3 @@ class ScoredTextReader(TextReader):
         supports: Sequence[Candidate] = self.model.supports  # type: ignore[attr-defined]
         scores = np.array([scores for _, scores in read], dtype=np.float32)
         return ScoredTexts(texts, [support.item_id for support in supports], scores)
-
-    def example(self) -> dict[str, Any]:
-        """A query with scores, so that no ranker is asked."""
-        supports: Sequence[Candidate] = self.model.supports  # type: ignore[attr-defined]
-        return {**super().example(), SUPPORTS: [0.0] * len(supports)}

@@ -1,0 +1,225 @@
+"""RBE's family: supports and their sizes, holes, singular matrices, and what does not fit."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from rails_ray.build import family
+from rails_ray.build.data import for_data, read_data
+from rails_ray.build.rbe import RbeFamily, support_queries
+from rails_ray.config import DataConfig, RunConfig
+from rails_ray.config.rbe import RbeConfig, TopShareConfig
+from rails_ray.config.storing import PqItems
+from rails_ray.data.dataset import DataSet
+from rails_ray.data.scored import ScoredTexts
+from rails_ray.errors import UnavailableError
+from rails_ray.indexes.ivf import IvfConfig
+from rails_ray.relevance.rankers import candidates_of
+from rails_ray.relevance.supports import RandomSupports
+from rails_ray.storage.filesystem import Storage
+from rails_ray.training.piece import Given, fit
+from support.examples import write_text_data
+from support.ranked import small_rbe_config, write_scored_data
+
+
+def completed(config: RunConfig, folder: Path) -> tuple[RbeFamily, DataSet]:
+    config = replace(config, data=DataConfig(folder=str(folder)))
+    read = read_data(config, Storage(str(folder)))
+    own = family(for_data(config, read))
+    assert isinstance(own, RbeFamily)
+    return own, read
+
+
+def trained(own: RbeFamily, read: DataSet, folder: Path) -> Any:
+    [piece] = own.pieces()
+    return fit(piece, Given(read=read, storage=Storage(str(folder)), run="r"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_scored_data(tmp_path_factory.mktemp("scored"))
+
+
+def test_the_config_says_its_sizes(folder: Path) -> None:
+    own, read = completed(small_rbe_config(), folder)
+    num_train = len(read.queries["train"])
+    assert (own.own.num_items, own.own.num_support_queries) == (60, num_train)
+    few, _ = completed(small_rbe_config(num_support_queries=9), folder)
+    assert few.learned(read).support_relevance.shape == (6, 9)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"num_supports": 61}, "num_supports must be at most the 60 items of .*, got 61"),
+        ({"num_best": 61}, "num_best must be at most the 60 items of .*, got 61"),
+        ({"num_items": 59}, "num_items must be the 60 items of .*, or 0, got 59"),
+        ({"num_support_queries": 999}, "num_support_queries must be at most the .* training queries of .*, got 999"),
+    ],
+)
+def test_sizes_that_do_not_fit(folder: Path, fields: dict[str, int], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        completed(small_rbe_config(**fields), folder)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"num_supports": 0}, "num_supports must be at least 1, got 0"),
+        ({"ridge": -1.0}, "ridge must be a finite number of at least 0, got -1.0"),
+        ({"items": PqItems(num_subspaces=7)}, "items.num_subspaces must divide the 128 numbers of a vector"),
+        ({"items": PqItems(), "index": IvfConfig()}, "index.kind must be flat in fp32 for items.kind pq, got ivf"),
+    ],
+)
+def test_configs_that_make_no_sense(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        RbeConfig(**fields)
+
+
+def test_texts_without_scores_do_not_train(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must have a table of scores, got none: make them with `rails-ray relevance`"):
+        completed(small_rbe_config(), write_text_data(tmp_path / "texts"))
+
+
+def holes(items: slice, queries: slice = slice(None)) -> Callable[[np.ndarray], np.ndarray]:
+    def changed(scores: np.ndarray) -> np.ndarray:
+        scores[queries, items] = np.nan
+        return scores
+
+    return changed
+
+
+def test_holes_are_never_supports_and_training_goes_on(tmp_path: Path) -> None:
+    folder = write_scored_data(tmp_path, changed=holes(slice(10, 50), slice(0, 3)))
+    own, read = completed(small_rbe_config(), folder)
+    model = own.learned(read)
+    rows = {int(str(support.item_id).removeprefix("item-")) for support in model.supports}
+    assert not rows & set(range(10, 50))
+    assert model.combinations.isfinite().all()
+    fitted = trained(own, read, tmp_path)
+    assert np.isfinite(fitted.training["losses"]).all()
+
+
+def test_too_few_items_without_a_hole(tmp_path: Path) -> None:
+    own, read = completed(small_rbe_config(), write_scored_data(tmp_path, changed=holes(slice(5, 60), slice(0, 1))))
+    with pytest.raises(ValueError, match="6 items must have all, got 5: take fewer supports or support queries"):
+        own.learned(read)
+
+
+def test_a_query_without_any_score_takes_no_part(tmp_path: Path) -> None:
+    folder = write_scored_data(tmp_path, changed=holes(slice(None), slice(0, 1)))
+    own, read = completed(small_rbe_config(), folder)
+    assert np.isfinite(trained(own, read, tmp_path).training["losses"]).all()
+
+
+@pytest.mark.parametrize("ridge", [0.0, 0.001])
+def test_a_singular_matrix_trains(tmp_path: Path, ridge: float) -> None:
+    """All items score alike but for a factor: of any six supports one says all."""
+
+    def flat(scores: np.ndarray) -> np.ndarray:
+        return scores[:, :1] * np.linspace(1, 2, scores.shape[1]) + 0.1
+
+    folder = write_scored_data(tmp_path, changed=flat)
+    own, read = completed(small_rbe_config(ridge=ridge), folder)
+    model = own.learned(read)
+    assert model.combinations.isfinite().all()
+    estimated = model.combinations @ model.support_relevance
+    inputs = read.queries["train"].inputs
+    assert isinstance(inputs, ScoredTexts)
+    assert estimated.T.numpy() == pytest.approx(inputs.scores, abs=0.05)
+    assert np.isfinite(trained(own, read, tmp_path).training["losses"]).all()
+
+
+def test_a_matrix_of_one_score_is_refused(tmp_path: Path) -> None:
+    own, read = completed(small_rbe_config(), write_scored_data(tmp_path, changed=lambda scores: 0 * scores))
+    with pytest.raises(
+        ValueError, match="relevances must differ from each other, got a matrix of standard deviation 0"
+    ):
+        own.learned(read)
+
+
+def test_training_that_makes_nothing_better_changes_nothing(folder: Path, tmp_path: Path) -> None:
+    config = small_rbe_config(loss=TopShareConfig())
+    config = replace(config, training=replace(config.training, learning_rate=1e-9, validate_every=4))
+    own, read = completed(config, folder)
+    fitted = trained(own, read, tmp_path)
+    stored = own.trained_model([("weights", fitted.weights)])
+    begun = own.learned(read)
+    for name, tensor in begun.state_dict().items():
+        assert torch.equal(tensor, stored.state_dict()[name]), name
+    assert fitted.training["validations"][0]["step"] == 0
+
+
+def test_downsampled_candidates_are_drawn_from_the_seed(folder: Path) -> None:
+    own, read = completed(small_rbe_config(num_candidates=20, supports=RandomSupports()), folder)
+    again = own.learned(read).supports
+    assert own.learned(read).supports == again
+    other, _ = completed(replace(small_rbe_config(num_candidates=20, supports=RandomSupports()), seed=1), folder)
+    assert other.learned(read).supports != again
+
+
+def test_support_queries_are_all_or_a_seeded_draw(folder: Path) -> None:
+    _, read = completed(small_rbe_config(), folder)
+    train = read.queries["train"].inputs
+    assert isinstance(train, ScoredTexts)
+    assert support_queries(train, 0, 0).tolist() == list(range(len(train)))
+    few = support_queries(train, 7, 0)
+    assert few.tolist() == sorted(set(few.tolist()))
+    assert few.tolist() != support_queries(train, 7, 1).tolist()
+
+
+def test_new_items_that_no_query_can_score(folder: Path) -> None:
+    own, read = completed(small_rbe_config(), folder)
+    model = own.learned(read)
+
+    def failing(query: Any, asked: Any) -> Any:
+        raise RuntimeError("gone")
+
+    model._made = failing
+    told = "item 'new' must be scored for at least one support query, got none: the heavy ranker .* RuntimeError: gone"
+    with pytest.raises(UnavailableError, match=told):
+        model.item_features(candidates_of(["new"], ["red car"]))
+    with pytest.raises(UnavailableError, match="the heavy ranker must score 6 items, got RuntimeError: gone"):
+        model.query_features(["red car"])
+
+
+# The table of scores
+
+
+def changed_scores(tmp_path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Path:
+    folder = write_scored_data(tmp_path)
+    for path in (folder / "scores").iterdir():
+        path.write_bytes(b"") if change is None else pq.write_table(
+            pa.table(change(pq.read_table(path).to_pydict())), path
+        )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda rows: rows | {"scores": [own[1:] for own in rows["scores"]]},
+            "must hold 60 scores, one for each item, got 59",
+        ),
+        (
+            lambda rows: rows | {"scores": [[np.inf, *own[1:]] for own in rows["scores"]]},
+            "must hold finite scores, or NaN",
+        ),
+        (
+            lambda rows: rows | {"query_id": [own + 1000 for own in rows["query_id"]]},
+            "column 'query_id' of .* must be in",
+        ),
+        (lambda rows: {"query_id": rows["query_id"]}, "must have a column 'scores'"),
+    ],
+)
+def test_tables_of_scores_that_are_wrong(tmp_path: Path, change: Callable[..., Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        completed(small_rbe_config(), changed_scores(tmp_path, change))

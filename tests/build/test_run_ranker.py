@@ -1,0 +1,55 @@
+"""A run as a heavy ranker: its own scores, pair by pair, and RBE before it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from rails_ray.build import family
+from rails_ray.build.data import read_data
+from rails_ray.build.run_ranker import RunRanker
+from rails_ray.config import DataConfig, from_json
+from rails_ray.errors import NotFoundError
+from rails_ray.relevance.rankers import HeavyRanker, candidates_of
+from rails_ray.relevance.rankers.calling import RankerConfig, ranker_of, scores_of
+from rails_ray.storage import runs
+from rails_ray.storage.filesystem import Storage
+from support.examples import (
+    small_config,
+    small_history_config,
+    write_sequence_data,
+    write_text_data,
+    write_untrained_run,
+)
+
+
+def test_its_scores_are_the_models(tmp_path: Path) -> None:
+    store = Storage(str(tmp_path))
+    config = replace(small_config(), data=DataConfig(folder=str(write_text_data(tmp_path / "data"))))
+    write_untrained_run(store, "mol", config)
+    path = "rails_ray.build.run_ranker:RunRanker"
+    ranker = ranker_of(RankerConfig(path=path, folder=f"{tmp_path}/runs/mol"))
+    assert isinstance(ranker, HeavyRanker)
+    found = runs.read(store, "mol")
+    own = family(from_json(found.config))
+    model, data = own.trained_model(runs.weights(store, found)), read_data(config, store)
+    items = own.run_items(store, "mol", model, data)
+    with torch.no_grad():
+        query = model.encode_queries(model.query_features(["red hat"]))
+        expected = model.similarity.scores(query, items)[0].tolist()
+    candidates = candidates_of(list(data.item_ids), list(data.item_inputs))
+    for rows in (slice(0, 10), slice(5, 60), slice(59, 60)):
+        assert scores_of(ranker, {"text": "red hat"}, candidates[rows]) == pytest.approx(expected[rows], abs=1e-6)
+
+
+def test_runs_that_cannot_rank(tmp_path: Path) -> None:
+    store = Storage(str(tmp_path))
+    data = DataConfig(folder=str(write_sequence_data(tmp_path / "data", num_items=9)))
+    write_untrained_run(store, "sasrec", replace(small_history_config(), data=data))
+    with pytest.raises(ValueError, match="a run that ranks must be one of texts, got run 'sasrec'"):
+        RunRanker(f"{tmp_path}/runs/sasrec")
+    with pytest.raises(ValueError, match="a ranker's folder must be STORAGE/runs/NAME, got '/somewhere'"):
+        RunRanker("/somewhere")
+    with pytest.raises(NotFoundError, match="nothing"):
+        RunRanker(f"{tmp_path}/runs/nothing")
