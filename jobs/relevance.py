@@ -1,7 +1,6 @@
 """Let a heavy ranker score items for queries, as a job: what `rails-ray relevance` does, with a last line of JSON.
 
-ray job submit --working-dir . -- python -m jobs.relevance --name mine --folder s3://bucket/data \
-    --ranker.path MODULE:NAME --storage s3://bucket/prefix
+ray job submit --working-dir . -- python -m jobs.relevance --name m --folder s3://b/d --ranker.path a:B --storage s3://b/p
 """
 
 import sys

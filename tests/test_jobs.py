@@ -15,7 +15,7 @@ from rails_ray.storage.filesystem import Storage
 from support.examples import encode
 
 ROOT = Path(__file__).parents[1]
-JOBS = ("train", "encode", "publish", "evaluate", "pipeline")
+JOBS = ("train", "encode", "publish", "evaluate", "pipeline", "relevance", "train-ranker")
 
 
 def last_line(text: str) -> dict[str, Any]:
@@ -98,11 +98,11 @@ def test_a_job_takes_its_arguments_from_the_command_line(
 
 def test_the_jobs_hold_no_logic_and_importing_them_does_nothing() -> None:
     for name in JOBS:
-        document, system, command, guard = ast.parse((ROOT / "jobs" / f"{name}.py").read_text()).body
+        document, system, command, guard = ast.parse((ROOT / "jobs" / f"{name.replace('-', '_')}.py").read_text()).body
         assert isinstance(document, ast.Expr)
         assert ast.unparse([system, command]) == "import sys\nfrom rails_ray.cli import job"
         assert ast.unparse(guard) == f"if __name__ == '__main__':\n    sys.exit(job({name!r}))"
-    modules = ", ".join(f"jobs.{name}" for name in JOBS)
+    modules = ", ".join(f"jobs.{name.replace('-', '_')}" for name in JOBS)
     done = subprocess.run(
         [sys.executable, "-c", f"import sys, {modules}; sys.exit('ray' in sys.modules)"],
         cwd=ROOT,

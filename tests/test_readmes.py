@@ -78,7 +78,7 @@ def test_the_readmes_show_every_command_but_the_pipeline() -> None:
     commands = [line for file in ("README.md", "jobs/README.md", "serve/README.md") for line in readme_commands(file)]
     assert {line.split()[1] for line in commands} == {
         "quickstart", "inspect", "plan", "train", "encode", "calibrate", "publish", "evaluate", "index", "serve",
-        "query",
+        "query", "relevance", "train-ranker",
     }  # fmt: skip
     assert len(commands) >= 25
 
@@ -105,7 +105,7 @@ def test_every_command_in_a_sentence_is_one_of_ours(file: str, capsys: pytest.Ca
 def test_every_job_in_the_jobs_can_be_parsed() -> None:
     lines = [line for path in (ROOT / "jobs").glob("[a-z]*.py") for line in path.read_text().splitlines()]
     entrypoints = [line.split(" -- ")[1] for line in lines if "-- python" in line]
-    assert len(entrypoints) == 6
+    assert len(entrypoints) == 8
     for entrypoint in entrypoints:
         check_module(shlex.split(entrypoint))
 
