@@ -93,18 +93,7 @@ class Engine:
             UnsupportedError: if the version lacks what the cut-off or the budget needs.
             UnavailableError: if too few shards answer, or the heavy ranker fails at every query.
         """
-        num_queries, most = len(request.queries), self.limits.max_answered_items
-        if num_queries > self.limits.max_queries:
-            raise ValueError(f"queries must have a length of at most {self.limits.max_queries}, got {num_queries}")
-        cutoff = self.cutoffs.resolve(self._cutoff_of(request), request.k)
-        k = self.cutoffs.limit(cutoff, request.k, max(most // num_queries, 1))
-        for name, number in (("k", k), ("budget.calls", 0 if request.budget is None else request.budget.calls)):
-            if num_queries * number > most:
-                raise ValueError(
-                    f"queries times {name} must be at most {most} items, got {num_queries} x {number}: ask fewer "
-                    "queries at once"
-                )
-        self.ranking.check(request.budget, cutoff, k)
+        cutoff, k = self._checked(request)
         policy: Cutoff | None = None
         if cutoff.needs_normaliser:
             self.cutoffs.check_logit()
@@ -155,12 +144,28 @@ class Engine:
         head = SearchResponse(
             version=self.facts["version"],
             method=request.method,
-            is_exact=is_exact and len(answered) == num_queries,
+            is_exact=is_exact and len(answered) == len(given),
             cutoff=cutoff.model_dump(exclude_defaults=True),
             coverage=coverage,
             results=[],
         )
         return head, in_order(found, supported)
+
+    def _checked(self, request: SearchRequest) -> tuple[CutoffInput, int]:
+        """The cut-off of the request, and the most items of a list."""
+        num_queries, most = len(request.queries), self.limits.max_answered_items
+        if num_queries > self.limits.max_queries:
+            raise ValueError(f"queries must have a length of at most {self.limits.max_queries}, got {num_queries}")
+        cutoff = self.cutoffs.resolve(self._cutoff_of(request), request.k)
+        k = self.cutoffs.limit(cutoff, request.k, max(most // num_queries, 1))
+        for name, number in (("k", k), ("budget.calls", 0 if request.budget is None else request.budget.calls)):
+            if num_queries * number > most:
+                raise ValueError(
+                    f"queries times {name} must be at most {most} items, got {num_queries} x {number}: ask fewer "
+                    "queries at once"
+                )
+        self.ranking.check(request.budget, cutoff, k)
+        return cutoff, k
 
     def _cutoff_of(self, request: SearchRequest) -> CutoffInput | None:
         """The cut-off of the request. With a budget it is top_k unless the request says otherwise."""
