@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from jobs.benches import rbe_data
-from jobs.benches.rbe_models import NUM_BEST, Matrix, after_calls, anncur, axn, dual_encoder, rbe
+from jobs.benches.rbe_models import NUM_BEST, Matrix, after_calls, anncur, axn, dual_encoder, head, hits, rbe
 from jobs.benches.record import Record
 from rails_ray.relevance.l2_greedy import l2_greedy
 from rails_ray.relevance.supports import (
@@ -64,6 +64,7 @@ SELECTIONS: dict[str, Any] = {
     "l2_greedy float32": L2GreedySupports(dtype="float32"),
 }
 SIZES = range(100, 1000, 100)
+MOST_QUERIES = 200  # test queries of `calls`: AXN keeps a matrix for each
 
 
 def fill(storage: Path, names: list[str], data: Path) -> None:
@@ -92,17 +93,17 @@ def supports(matrix: Matrix, record: Record) -> None:
                     print(f"{matrix.name} {label}: {error}")
                     continue
                 seconds = time.monotonic() - started
-                hits = float(found_of_best(found.start, relevance, NUM_BEST, NUM_BEST).mean())
+                hit_rate = float(found_of_best(found.start, relevance, NUM_BEST, NUM_BEST).mean())
                 record.row(
                     question="supports",
                     data=matrix.name,
                     selection=label,
                     share=share,
                     seed=seed,
-                    hit_rate=hits,
+                    hit_rate=hit_rate,
                     seconds=seconds,
                 )
-                print(f"{matrix.name:13s} {label:28s} 1/{share} seed {seed} {hits:.4f} {seconds:.1f} s", flush=True)
+                print(f"{matrix.name:13s} {label:28s} 1/{share} seed {seed} {hit_rate:.4f} {seconds:.1f} s", flush=True)
 
 
 def trained(matrix: Matrix, record: Record) -> None:
@@ -125,7 +126,7 @@ def trained(matrix: Matrix, record: Record) -> None:
 
 
 def _told(record: Record, matrix: Matrix, model: str, seed: int, found: Any, relevance: torch.Tensor) -> None:
-    hits = found_of_best(found.start, relevance, NUM_BEST, NUM_BEST)
+    hit_rate = float(found_of_best(found.start, relevance, NUM_BEST, NUM_BEST).mean())
     values = [(one.step, one.value) for one in found.progress.validations]
     best = max((value for _, value in values), default=0.0)
     reached = next((step for step, value in values if value >= 0.98 * best), 0)
@@ -134,7 +135,7 @@ def _told(record: Record, matrix: Matrix, model: str, seed: int, found: Any, rel
         data=matrix.name,
         model=model,
         seed=seed,
-        hit_rate=float(hits.mean()),
+        hit_rate=hit_rate,
         validations=values,
         steps=len(found.progress.losses),
         seconds=found.progress.seconds,
@@ -149,27 +150,26 @@ def _told(record: Record, matrix: Matrix, model: str, seed: int, found: Any, rel
 
 def calls(matrix: Matrix, record: Record) -> None:
     """HitRate at equal total calls: RBE spends 100 on supports, the others all on what they find."""
-    relevance, num_items = matrix.relevance["test"], len(matrix.item_ids)
+    relevance, num_items = matrix.relevance["test"][:MOST_QUERIES], len(matrix.item_ids)
     for seed in SEEDS:
         own, prepared = anncur(matrix, seed)
-        chosen = [matrix.item_ids.index(support.item_id) for support in prepared.module.supports]
-        rows, models = torch.tensor(chosen), {"RBE": rbe(matrix, seed), "AnnCUR": own}
-        encoder = dual_encoder(matrix, seed)
+        rows = torch.tensor([matrix.item_ids.index(support.item_id) for support in prepared.module.supports])
+        trained, encoder = head(rbe(matrix, seed), MOST_QUERIES), head(dual_encoder(matrix, seed), MOST_QUERIES)
+        own = head(own, MOST_QUERIES)
         for size in SIZES:
             if size + 100 > num_items:
                 break
+            scored = {
+                "RBE": after_calls(trained, size, rows),
+                "RBE, its supports not answered": after_calls(trained, size),
+                "AnnCUR": after_calls(own, size, rows),
+                "AXN of RBE": axn(trained, relevance, size, rows),
+                "dual encoder": after_calls(encoder, size + 100),
+                "AXN of the dual encoder": axn(encoder, relevance, size + 100),
+            }
             for table, wanted in (("HR(K, 100)", NUM_BEST), ("HR(X, X)", size)):
-                hits = {
-                    **{label: after_calls(model, relevance, wanted, size, rows) for label, model in models.items()},
-                    **{
-                        f"{label}, supports not answered": after_calls(model, relevance, wanted, size)
-                        for label, model in models.items()
-                    },
-                    "dual encoder": after_calls(encoder, relevance, wanted, size + 100),
-                    "AXN of the dual encoder": axn(encoder, relevance, wanted, size + 100),
-                    "AXN of RBE": axn(models["RBE"], relevance, wanted, size, rows),
-                }
-                for label, values in hits.items():
+                found = {label: hits(one, relevance, wanted) for label, one in scored.items()}
+                for label, values in found.items():
                     record.row(
                         question="calls",
                         data=matrix.name,
@@ -180,7 +180,7 @@ def calls(matrix: Matrix, record: Record) -> None:
                         hit_rate=float(values.mean()),
                         deviation=float(values.std() / len(values) ** 0.5),
                     )
-                told = ", ".join(f"{label} {float(values.mean()):.4f}" for label, values in hits.items())
+                told = ", ".join(f"{label} {float(values.mean()):.4f}" for label, values in found.items())
                 print(f"{matrix.name} seed {seed} {table} at {size + 100} calls: {told}", flush=True)
 
 

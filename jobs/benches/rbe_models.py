@@ -53,6 +53,11 @@ class Estimates:
     bytes_an_item: int
 
 
+def head(found: Estimates, num_queries: int) -> Estimates:
+    """The same of the first queries."""
+    return replace(found, start=found.start[:num_queries])
+
+
 @dataclass(frozen=True)
 class Matrix:
     """A matrix by splits [Q, X]."""
@@ -226,19 +231,18 @@ def _standard(rows: Any, like: Any) -> Tensor:
     return torch.from_numpy(np.asarray(scaled, np.float32))
 
 
-def after_calls(
-    found: Estimates, relevance: Tensor, num_best: int, calls: int, supports: Tensor | None = None
-) -> Tensor:
-    """HitRate of each query once the ranker has scored the `calls` best items, supports included if it scored these."""
+def after_calls(found: Estimates, calls: int, supports: Tensor | None = None) -> Tensor:
+    """Which items have a score [Q, X] once the ranker has scored the `calls` best, and the supports if any."""
     estimated = found.start
-    if supports is not None:  # their scores are known; they are among what is answered, for no further call
+    if supports is not None:
         estimated = estimated.clone()
         estimated[:, supports] = torch.inf
         calls += len(supports)
-    return found_of_best(estimated, relevance, num_best, calls)
+    rows = estimated.topk(min(calls, estimated.shape[1]), dim=1).indices
+    return torch.zeros_like(estimated, dtype=torch.bool).scatter(1, rows, True)
 
 
-def axn(found: Estimates, relevance: Tensor, num_best: int, calls: int, supports: Tensor | None = None) -> Tensor:
+def axn(found: Estimates, relevance: Tensor, calls: int, supports: Tensor | None = None) -> Tensor:
     """The same by AXN, in equal rounds. It begins with the supports if there are any."""
     scale = float(found.vectors.square().sum(dim=1).mean())
     made = Axn(found.vectors / scale**0.5, found.start, AXN_RIDGE)
@@ -250,8 +254,13 @@ def axn(found: Estimates, relevance: Tensor, num_best: int, calls: int, supports
     while made.item_rows.shape[1] < min(calls, relevance.shape[1]):
         rows = made.ask(min(size, calls - made.item_rows.shape[1]))
         made.learn(rows, relevance.gather(1, rows))
-    chosen = torch.full_like(relevance, -torch.inf).scatter(1, made.item_rows, 1.0)
-    return found_of_best(chosen, relevance, num_best, made.item_rows.shape[1])
+    return torch.zeros_like(relevance, dtype=torch.bool).scatter(1, made.item_rows, True)
+
+
+def hits(is_scored: Tensor, relevance: Tensor, num_best: int) -> Tensor:
+    """HitRate of each query, if it answers with the best of what has a score."""
+    best = relevance.topk(num_best, dim=1).indices
+    return is_scored.gather(1, best).float().mean(dim=1)
 
 
 def _quiet(done: int, loss: float) -> None:
