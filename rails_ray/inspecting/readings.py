@@ -97,13 +97,17 @@ class Reading:
 
 def readings() -> list[Reading]:
     """The readings of all recipes; one that reads more than another comes before it."""
-    recipes = dict[QueryForm, list[str]]()
+    recipes = dict[tuple[str, tuple[str, ...]], list[str]]()
+    forms = dict[tuple[str, tuple[str, ...]], QueryForm]()
     for recipe in names():
-        recipes.setdefault(family(by_name(recipe)).form, []).append(recipe)
-    found = []
-    for form, own in recipes.items():
+        form = family(by_name(recipe)).form
         form_name = next(name for name, other in FORMS.items() if other.fields.keys() == form.fields.keys())
-        item_columns: tuple[str, ...] = getattr(form, "item_columns", ())  # only vectors have some
+        read = form_name, getattr(form, "item_columns", ())  # only vectors have some
+        recipes.setdefault(read, []).append(recipe)
+        forms.setdefault(read, form)  # of texts with scores and without: those without, which need less
+    found = []
+    for (form_name, item_columns), own in recipes.items():
+        form = forms[form_name, item_columns]
         name = f"{form_name}s" if item_columns else form_name
         untrained = tuple(recipe for recipe in own if not family(by_name(recipe)).trains)
         found.append(Reading(name, form_name, form, item_columns, tuple(own), untrained))

@@ -21,6 +21,9 @@ from numpy import ndarray
 from rails_ray.relevance.axn import Correction
 from rails_ray.relevance.rankers import Candidate
 
+AXN_RIDGE = 0.1  # lambda of items of length 1: of .01, .1 and 1 the best on molecules (jobs.benches.rbe_models)
+SMALLEST = 1e-12  # a ridge must be above 0, also for items of length 0
+
 
 @dataclass(frozen=True)
 class FoundItem:
@@ -111,10 +114,12 @@ class Spending:
         vectors = [one.item.vector for one in ranked if one.item.vector is not None]
         if not vectors:
             return
+        learned = torch.from_numpy(np.stack(vectors))
         if self._correction is None:
-            self._correction = Correction(1, len(vectors[0]))
+            ridge = AXN_RIDGE * float(learned.double().square().sum(dim=1).mean())
+            self._correction = Correction(1, learned.shape[1], max(ridge, SMALLEST))
         residual = [one.score - one.item.estimated for one in ranked]
-        self._correction.learn(torch.from_numpy(np.stack(vectors))[None], torch.tensor(residual)[None])
+        self._correction.learn(learned[None], torch.tensor(residual)[None])
 
     def answer(self, k: int) -> tuple[list[RankedItem], bool]:
         """The k best items, and whether they are the ranker's. If it scored fewer than k, the order is the index's."""

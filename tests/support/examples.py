@@ -79,7 +79,7 @@ def encode(storage: Storage, version: str, shard_items: list[int]) -> Encoded:
     for part in planned:
         items = random_states(1, part.num_items, seed=part.shard)[1]
         parts.write_part(storage, version, part, part_of(items, part.first_row))
-    files = {manifest.CONFIG: b"{}", manifest.WEIGHTS: b"{}"}
+    files = {manifest.CONFIG: to_json(small_config()), manifest.WEIGHTS: b"{}"}
     query = {"text": "string"}
     return parts.finish(storage, version, planned, run="r", query=query, files=files.items(), cutoff_mass=0.9)
 

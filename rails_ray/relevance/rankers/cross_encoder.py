@@ -24,7 +24,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from rails_ray.encoders import tokenizer
 from rails_ray.encoders.text import INITIAL_STD, PADDING
 from rails_ray.encoders.transformer import Block
 from rails_ray.relevance.rankers import TEXT, Candidate
@@ -122,19 +121,24 @@ class Reader:
     """
 
     def __init__(self, learnt: bytes, config: CrossEncoderConfig) -> None:
+        from rails_ray.encoders import tokenizer  # of a library that is loaded only where texts are read
+
         self.json, self.config = learnt, config
+        self._encode = tokenizer.encode
         self._tokenizer = tokenizer.read(learnt)
 
     @staticmethod
     def of(texts: Iterable[str], config: CrossEncoderConfig) -> "Reader":
         """A reader that learns the tokens of these texts."""
+        from rails_ray.encoders import tokenizer
+
         return Reader(tokenizer.learn(texts, config.vocabulary_size), config)
 
     def queries(self, texts: Sequence[str]) -> Int[Tensor, "N T"]:
-        return tokenizer.encode(self._tokenizer, texts, self.config.query_length)
+        return self._encode(self._tokenizer, texts, self.config.query_length)
 
     def items(self, texts: Sequence[str]) -> Int[Tensor, "N U"]:
-        return tokenizer.encode(self._tokenizer, texts, self.config.item_length)
+        return self._encode(self._tokenizer, texts, self.config.item_length)
 
 
 class CrossEncoderRanker:

@@ -112,7 +112,7 @@ def router_of(folder: Path, failing: str | None) -> tuple[Engine, Shards]:
         Handle(Shard.func_or_class(str(folder), "v1", number), failing if number == 0 else None) for number in range(2)
     ]
     engine = Engine(store, published)
-    engine.encoder = lambda queries: EncodedQueries(QUERY, [[] for _ in queries], [True] * len(queries))
+    engine.encoder = lambda queries, supports: EncodedQueries(QUERY, [[] for _ in queries], [True] * len(queries))
     return engine, Shards(handles, "v1", published.contents_sha256, timeout_s=5)
 
 
