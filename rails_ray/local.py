@@ -17,7 +17,7 @@ from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchR
 from rails_ray.answering.shards import ShardSearch
 from rails_ray.build.version import version_family
 from rails_ray.relevance.rankers import HeavyRanker
-from rails_ray.relevance.rankers.calling import RankerConfig, answers_of, ranker_of
+from rails_ray.relevance.rankers.calling import answers_of, ranker_of
 from rails_ray.retrieval.rounds import AskRanker, AskShards, Rounds
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Manifest
@@ -121,7 +121,7 @@ def open(
     most = 10 * Limits().max_answered_items  # nobody else waits
     limits = Limits(max_queries=most, max_answered_items=most)
     own = version_family(store, manifest).ranker
-    if ranker is None and own != RankerConfig():
+    if ranker is None and own.path:
         ranker = ranker_of(own)
     engine = Engine(store, manifest, limits=limits, device=device, has_ranker=ranker is not None)
     return Version(manifest, engine, shards, ranker)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rails_ray import local
-from rails_ray.answering.budgets import SupportScores
+from rails_ray.answering.budgets import KeptScores
 from rails_ray.errors import UnavailableError, UnsupportedError
 from rails_ray.local import Version
 from rails_ray.relevance.rankers import candidates_of
@@ -129,7 +129,7 @@ def test_supports_of_a_repeated_query_are_scored_once_and_change_nothing(root: P
 
 
 def test_kept_supports_have_a_bound() -> None:
-    kept = SupportScores(2)
+    kept = KeptScores(2)
     for number, text in enumerate("abac"):
         kept.keep(text, np.array([float(number)]))
     assert len(kept) == 2
@@ -306,4 +306,4 @@ def test_a_deadline_before_the_supports_fails_the_query(root: Path) -> None:
 def with_clock(version: Version, clock: Clock) -> Any:
     from dataclasses import replace
 
-    return replace(version.engine.ranking, clock=clock, kept=SupportScores())
+    return replace(version.engine.ranking, clock=clock, kept=KeptScores())

@@ -16,7 +16,14 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from rails_ray.answering.schemas import BudgetInput, BudgetResult, CertificateResult, CutoffInput, QueryResult
+from rails_ray.answering.schemas import (
+    CUTOFF_FORMS,
+    BudgetInput,
+    BudgetResult,
+    CertificateResult,
+    CutoffInput,
+    QueryResult,
+)
 from rails_ray.answering.shards import Asked, ShardAnswer
 from rails_ray.errors import UnavailableError, UnsupportedError
 from rails_ray.relevance.budget import FoundItem, Spending, split
@@ -30,7 +37,7 @@ SPENT = "the budget was spent on the supports"
 MOST_KEPT = 10_000  # queries whose support scores are kept: some 10 MB of 100 supports
 
 
-class SupportScores:
+class KeptScores:
     """The support scores of queries that were asked before, the last `most` of them. Threads may share it."""
 
     def __init__(self, most: int = MOST_KEPT) -> None:
@@ -70,7 +77,7 @@ class Supported:
 
 
 class Deadline:
-    """Seconds that are left of a request."""
+    """The time that a request has left, in seconds."""
 
     def __init__(self, budget: BudgetInput | None, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -103,17 +110,23 @@ class Ranking:
     has_texts: bool
     has_vectors: bool
     version: str
-    kept: SupportScores
+    kept: KeptScores
     clock: Callable[[], float] = time.monotonic
+
+    def check_ranker(self, budget: BudgetInput | None = None) -> None:
+        """Raises:
+        UnsupportedError: if a ranker is needed, and the deployment has none.
+        """
+        if (self.supports or budget is not None) and not self.has_ranker:
+            needs = "a budget" if budget is not None else f"version {self.version}"
+            raise UnsupportedError(f"{needs} needs a heavy ranker, got none: name one (--ranker.path)")
 
     def check(self, budget: BudgetInput | None, cutoff: CutoffInput, k: int) -> None:
         """Raises:
         ValueError: if a budget does not suit the request or the version.
         UnsupportedError: if the deployment has no ranker, or the version lacks what it reads.
         """
-        if (self.supports or budget is not None) and not self.has_ranker:
-            needs = "a budget" if budget is not None else f"version {self.version}"
-            raise UnsupportedError(f"{needs} needs a heavy ranker, got none: name one (--ranker.path)")
+        self.check_ranker(budget)
         if budget is None:
             return
         least = len(self.supports)
@@ -128,7 +141,7 @@ class Ranking:
                 "with --keep-texts"
             )
         if cutoff.top_k is None:
-            [name] = [name for name in cutoff.model_dump(exclude_none=True) if name in CUTS]
+            name = next(name for name in CUTOFF_FORMS if getattr(cutoff, name) is not None)
             raise ValueError(f"cutoff must be top_k beside a budget, as scores become the ranker's, got {name}")
         calls = budget.calls - least
         if 0 < calls < k:
@@ -193,6 +206,7 @@ class Ranking:
             for own in supported
         ]
         sizes = split(budget.calls - len(ids), budget.rounds)
+        num_shards = len([answer for answer in answers if isinstance(answer, ShardAnswer)])
         active, found = list(range(len(spent))), found_items(answers, asked, state)
         for spending, items in zip(spent, found, strict=True):
             spending.found = items
@@ -202,8 +216,18 @@ class Ranking:
                 if not active:
                     break
                 answers, asked = yield from self._searched_again(spent, active, state, exclude, asked)
+                if len([answer for answer in answers if isinstance(answer, ShardAnswer)]) < num_shards:
+                    for query in active:
+                        spent[query].stop("a shard did not answer the search of a later round")
+                    break
                 found = found_items(answers, asked, take(state, active))
             chosen = [spent[query].choose(own, num_calls) for query, own in zip(active, found, strict=True)]
+            nothing = [query for query, own in zip(active, chosen, strict=True) if not own]
+            for query in nothing:  # every item left is a support, or there is none
+                spent[query].learn([], np.zeros(0))
+            chosen, active = [own for own in chosen if own], [query for query in active if query not in nothing]
+            if not active:
+                break
             if deadline.has_passed:
                 for query in active:
                     spent[query].stop(deadline.told())
@@ -240,9 +264,6 @@ class Ranking:
         answers = yield AskShards("search", (own.by_vectors(vectors), asked, left_out))
         check_refusals(answers)
         return answers, asked
-
-
-CUTS = ("mass", "coverage", "nucleus", "probability", "score")
 
 
 def found_items(answers: Sequence[Any], asked: Asked, state: AnyQuery) -> list[list[FoundItem]]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rails_ray.answering.answers import coverage_of, explained, results_of
-from rails_ray.answering.budgets import Deadline, Ranking, SupportScores, in_order, unranked
+from rails_ray.answering.budgets import Deadline, KeptScores, Ranking, in_order, unranked
 from rails_ray.answering.cutoffs import DEFAULT_K, Cutoffs
 from rails_ray.answering.encoder import QueryEncoder
 from rails_ray.answering.schemas import (
@@ -81,7 +81,7 @@ class Engine:
             has_texts="text" in manifest.columns,
             has_vectors=own.has_one_vector,
             version=manifest.version,
-            kept=SupportScores(),
+            kept=KeptScores(),
         )
         self.limits = limits
 
@@ -184,6 +184,7 @@ class Engine:
     def explain(self, request: ExplainRequest) -> Rounds[ExplainResponse]:
         """The component cosines and the gates of a query and some items. Raises what `search` does, and ValueError if
         an item is not in the index."""
+        self.ranking.check_ranker()
         deadline, asked = Deadline(None, self.ranking.clock), request.query.model_dump()
         self.encoder.check_queries([asked])
         [supported] = yield from self.ranking.supported([asked], deadline)

@@ -139,13 +139,13 @@ class BudgetInput(_Strict):
     calls: Count = Field(description="Pairs of the query and an item that the ranker may score.")
     deadline_ms: Annotated[Finite, Field(gt=0, le=LARGEST_NUMBER)] | None = Field(
         None,
-        description="Milliseconds after which the list is answered in the order of the index; by default as long as "
-        "the ranker may take.",
+        description="Milliseconds after which the list is answered in the order of the index, or, if the supports are "
+        "not scored by then, the query has an error; by default as long as the ranker may take.",
     )
     rounds: Annotated[int, Field(strict=True, ge=1, le=100)] = Field(
         1,
         description="Rounds that the reranking is split into. Each begins with a search by a vector that was corrected "
-        "by the scores so far (AXN); only for an index with one vector an item.",
+        "by the scores so far (AXN); only for an index with one vector per item.",
     )
 
 
@@ -241,7 +241,7 @@ class QueryResult(BaseModel):
     is_short: whether the search found fewer items than requested, although more exist.
     is_known: whether the model knows any word or feature of the query. If not, this is the answer to an empty query.
         Null if the model cannot tell.
-    budget: what the heavy ranker did; null if it was not asked.
+    budget: what the heavy ranker did; null if it was not asked, or failed at the supports.
     error: why there is no list, if the heavy ranker failed at this query alone; null otherwise.
     """
 

@@ -90,7 +90,10 @@ class RbeFamily(DualEncoderItems, Family):
                 f"num_best must be at most the {num_items} items of {self.data_name}, got {self.own.num_best}"
             )
         return self.config.with_family(
-            num_items=num_items, num_support_queries=num_queries, features=self._completed_features()
+            num_items=num_items,
+            num_support_queries=num_queries,
+            features=self._completed_features(),
+            ranker=self.own.ranker.at_absolute_folder(),
         )
 
     def _completed_features(self) -> Any:

@@ -42,6 +42,8 @@ class RunRanker:
         if not own.encodes_inputs or set(own.form.fields) != {TEXT} or own.has_a_row_for_each_item:
             raise ValueError(f"a run that ranks must be one of texts, got run {name!r} of {own.config.name}")
         self.model = own.trained_model(runs.weights(store, found))
+        if own.supports(self.model):
+            raise ValueError(f"a run that ranks must need no ranker itself, got run {name!r} of {own.config.name}")
         self.items: dict[str, AnyItems] = {}  # by text
         self._query = lru_cache(maxsize=MOST_KEPT)(self._encoded)
 

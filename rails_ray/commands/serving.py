@@ -160,12 +160,16 @@ class Serve(Stored):
     def _ranker(self, own: Any) -> Any:
         """The heavy ranker to deploy: the one that is named, or else the version's own; None for none."""
         from rails_ray.on_ray.serving.plan import RankerArgs
+        from rails_ray.relevance.rankers.calling import RankerConfig
 
-        if own is None and not self.ranker.path:
+        named = RankerConfig(path=self.ranker.path, folder=self.ranker.folder).at_absolute_folder()
+        if own is None and not named.path:
+            if named.folder:
+                raise ValueError(f"--ranker.folder must stand beside --ranker.path, got {self.ranker.folder} alone")
             return None
         return RankerArgs(
-            path=self.ranker.path or own.path,
-            folder=self.ranker.folder or ("" if self.ranker.path else own.folder),
+            path=named.path or own.path,
+            folder=named.folder or ("" if named.path else own.folder),
             timeout_s=self.ranker.timeout_s,
             concurrency=self.ranker.concurrency,
             max_in_flight=self.ranker.max_in_flight,
@@ -288,6 +292,8 @@ class Query:
             if self.deadline_ms is not None or self.rounds != 1:
                 raise ValueError("--deadline-ms and --rounds must stand beside --calls, got none")
             return {}
+        if self.cutoff is not None:
+            raise ValueError(f"--cutoff must be left out beside --calls, got {self.cutoff[0]}")
         return {"budget": {"calls": self.calls, "deadline_ms": self.deadline_ms, "rounds": self.rounds}}
 
     def _at_url(self) -> tuple[dict[str, str], Search]:

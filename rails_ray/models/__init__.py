@@ -3,6 +3,7 @@
 | member         | paper                                                                     |
 |----------------|---------------------------------------------------------------------------|
 | `dual_encoder` | RAILS, pEBR, MoPQ: two towers, their components, and what compares them   |
+| `rbe`          | RBE, Appendix C: a query by its scores of supports, an item by its own    |
 | `bm25`         | none: the words that a query and an item share, a baseline                |
 | `solar`        | SOLAR, Section 3: the trained chunks, for queries; items have their codes |
 """

@@ -133,7 +133,8 @@ class Rbe(nn.Module):
         self.embedding = RelevanceEmbedding(self.config, supports_of_queries, self.combinations, sigma, features)
 
     def _anncur(self) -> AnnCur:
-        return AnnCur(self.support_relevance, self.ridge * float(self.support_relevance.double().square().mean()))
+        supports = self.support_relevance.cpu()  # rankers' scores come as arrays
+        return AnnCur(supports, self.ridge * float(supports.double().square().mean()))
 
     def get_extra_state(self) -> Tensor:
         told = {

@@ -1,7 +1,7 @@
 """Fill a relevance matrix with Ray Data: what a heavy ranker says of every item for some queries.
 
-Tasks score blocks of a few queries against all items and write each block once, so that whoever is interrupted goes on
-with the others. `storage.relevances` says what comes out: a data set that any recipe trains on.
+Tasks score blocks of a few queries against all items and write each block once: an interrupted run goes on with the
+missing blocks. `storage.relevances` says what comes out: a data set that any recipe trains on.
 """
 
 import hashlib
@@ -91,8 +91,11 @@ def fill(
     ):
         if number < 1:
             raise ValueError(f"{what} must be at least 1, got {number}")
+    if not 0 <= max_holes_fraction <= 1:
+        raise ValueError(f"max_holes_fraction must be in [0, 1], got {max_holes_fraction}")
     store = Storage(storage)
     store.check_writable()
+    ranker = ranker.at_absolute_folder()
     ranker_of(ranker)  # raises before anything is stored
     items, queries = _sampled(folder, sampling)
     made_from = {
@@ -103,10 +106,31 @@ def fill(
         "num_relevant": num_relevant,
     }
     relevances.begin(store, name, made_from, items, queries)
-    done = relevances.read_finished(store, name)
-    if done is not None:
-        return done
-    num_blocks = -(-queries.num_rows // block_queries)
+    matrix = relevances.read_finished(store, name) or _filled(
+        store, name, ranker, queries.num_rows, block_queries, num_relevant, num_workers, num_gpus, on_progress
+    )
+    most = max_holes_fraction * matrix.num_items * matrix.num_queries
+    if matrix.num_holes > most:
+        raise UnavailableError(
+            f"the heavy ranker must score all pairs but {max_holes_fraction:g}, got {matrix.num_holes} holes of "
+            f"{matrix.num_items} x {matrix.num_queries}: mend it and choose another --name, or accept more holes"
+        )
+    return matrix
+
+
+def _filled(
+    store: Storage,
+    name: str,
+    ranker: RankerConfig,
+    num_queries: int,
+    block_queries: int,
+    num_relevant: int,
+    num_workers: int,
+    num_gpus: float,
+    on_progress: OnProgress | None,
+) -> Matrix:
+    """The matrix, its missing blocks scored."""
+    num_blocks = -(-num_queries // block_queries)
     missing = sorted(set(range(num_blocks)) - relevances.blocks_written(store, name))
     work = partial(do_all, Work(str(store), name, ranker, block_queries, missing), len(missing), num_workers, num_gpus)
 
@@ -117,14 +141,7 @@ def fill(
         watch(work, blocks_done, on_progress)
     elif missing:
         work()
-    matrix = relevances.finish(store, name, num_blocks, num_relevant)
-    most = max_holes_fraction * matrix.num_items * matrix.num_queries
-    if matrix.num_holes > most:
-        raise UnavailableError(
-            f"the heavy ranker must score all pairs but {max_holes_fraction:g}, got {matrix.num_holes} holes of "
-            f"{matrix.num_items} x {matrix.num_queries}: mend it and choose another --name, or accept more holes"
-        )
-    return matrix
+    return relevances.finish(store, name, num_blocks, num_relevant)
 
 
 @dataclass(frozen=True)

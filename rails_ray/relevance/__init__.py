@@ -9,5 +9,7 @@
 | `embedding` | AnnCUR plus a trained prediction of its error                          | RBE, Appendix C          |
 | `axn`       | a query's scores, fitted again each time more of them are known        | Yadav et al., 2024       |
 
+`budget` says how a query spends its calls, `scored` what queries with scores are; `rankers` has heavy rankers.
+
 A relevance matrix has a row for each item and a column for each query, R[i, q] = R(i, q). Higher is better.
 """

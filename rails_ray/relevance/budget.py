@@ -72,6 +72,7 @@ class Spending:
     reason: str | None = None
     found: list[FoundItem] = field(default_factory=list)
     ranked: list[RankedItem] = field(default_factory=list)
+    _free: list[RankedItem] = field(default_factory=list)  # supports that this round found
     _correction: Correction | None = None
 
     @property
@@ -80,26 +81,27 @@ class Spending:
         return self.left == 0 or self.reason is not None
 
     def choose(self, found: Sequence[FoundItem], num_calls: int) -> list[FoundItem]:
-        """The best items to be scored next, `num_calls` at most. Supports among those before the last of them are taken
-        as they are.
+        """The best items to be scored next, `num_calls` at most. Supports cost nothing: all that were found are taken
+        with the score that is known, once the ranker has answered.
 
         Args:
             found: what the index found, best first, none of it scored yet.
         """
-        chosen, free = list[FoundItem](), list[RankedItem]()
+        chosen = list[FoundItem]()
+        self._free = []
         for item in found:
             if item.item_id in self.supports:
-                free.append(RankedItem(item, self.supports[item.item_id]))
+                self._free.append(RankedItem(item, self.supports[item.item_id]))
             elif len(chosen) < min(num_calls, self.left):
                 chosen.append(item)
-        self._learn(free)
         return chosen
 
     def learn(self, chosen: Sequence[FoundItem], scores: Float[ndarray, " N"]) -> None:
         """Take the ranker's scores of what `choose` gave."""
         self.left -= len(chosen)
         self.used += len(chosen)
-        self._learn([RankedItem(item, float(score)) for item, score in zip(chosen, scores, strict=True)])
+        scored = [RankedItem(item, float(score)) for item, score in zip(chosen, scores, strict=True)]
+        self._learn([*self._free, *scored])
 
     def stop(self, reason: str) -> None:
         """Spend nothing more."""
@@ -111,6 +113,8 @@ class Spending:
 
     def _learn(self, ranked: Sequence[RankedItem]) -> None:
         self.ranked += ranked
+        if not ranked:
+            return
         vectors = [one.item.vector for one in ranked if one.item.vector is not None]
         if not vectors:
             return

@@ -1,4 +1,4 @@
-"""Dot product of two embeddings of length 1: the cosine.
+"""Dot product of two embeddings; the cosine if both have length 1.
 
     score(q, x) = <f(q), g(x)>
 

@@ -34,7 +34,7 @@ from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import NAME, Storage
 from rails_ray.storage.manifest import read_json
 
-BLOCK = re.compile(r"(\d{6})\.parquet")
+BLOCK = re.compile(r"(\d{6,})\.parquet")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,7 +62,7 @@ class CrossEncoderStep(nn.Module):
 
 @dataclass(frozen=True)
 class PairSampler:
-    """Positive pairs in a new order each epoch, each with negatives drawn from all items that do not answer it."""
+    """Queries drawn at random, each with one item that answers it and with negatives that do not."""
 
     queries: Int[Tensor, "Q T"]
     items: Int[Tensor, "X U"]

@@ -10,7 +10,7 @@ from typing import Any
 from numpy import ndarray
 from ray import serve as ray_serve
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
-from ray.serve.exceptions import BackPressureError, ReplicaUnavailableError
+from ray.serve.exceptions import BackPressureError, RayServeException, ReplicaUnavailableError
 
 from rails_ray.errors import UnavailableError, UnsupportedError
 from rails_ray.on_ray.failures import own_cause
@@ -18,7 +18,6 @@ from rails_ray.relevance.rankers import Candidate
 from rails_ray.relevance.rankers.calling import RankerConfig, ranker_of, scores_of
 from rails_ray.retrieval.rounds import AskRanker, RankerCall
 
-RANKER_LOST = (ActorDiedError, ActorUnavailableError, ReplicaUnavailableError)
 PAUSES_S = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0)  # before each try, as long as the time of a call allows
 LATE = 6  # a call that takes so many times the limit hangs, and its replica is replaced
 
@@ -91,20 +90,24 @@ class RankerCaller:
             return UnavailableError(f"the heavy ranker must answer within {limit_s:g} s, got no answer")
         except BackPressureError:
             return UnavailableError("the heavy ranker must have room for a call, got a full queue: try again")
-        except (RayError, UnavailableError) as error:
+        except (RayError, RayServeException, UnavailableError) as error:
             cause = own_cause(error)
             if isinstance(cause, UnavailableError):
                 return cause
             return UnavailableError(f"the heavy ranker must answer, got {type(error).__name__}: try again")
 
     async def _answer(self, call: RankerCall) -> Any:
-        """The answer of a replica. If one dies, another is asked: a ranker's scores do not depend on who gives them."""
-        lost: Exception | None = None
+        """The answer of a replica. If it dies, another is asked, once: the call itself may have killed it. If none is
+        reachable, they are asked until one is."""
+        lost, num_died = Exception(), 0
         for pause_s in PAUSES_S:
             await asyncio.sleep(pause_s)
             try:
                 return await self.handle.score.remote(call.query, list(call.candidates))
-            except RANKER_LOST as error:
+            except (ActorUnavailableError, ReplicaUnavailableError) as error:
                 lost = error
-        assert lost is not None
+            except ActorDiedError as error:
+                lost, num_died = error, num_died + 1
+                if num_died == 2:
+                    break
         raise lost

@@ -63,7 +63,7 @@ def told_over_http(renamed: tuple[str, str] = ("", "")) -> Iterator[None]:
     except UnsupportedError as error:
         raise HTTPException(409, str(error)) from None
     except UnavailableError as error:
-        raise HTTPException(503, str(error)) from None
+        raise HTTPException(503, str(error).replace(*renamed, 1)) from None
 
 
 @ray_serve.deployment(name="Router")
@@ -120,7 +120,7 @@ class Router:
     @api.post(
         "/v1/explain",
         response_model=ExplainResponse,
-        responses=refused_with(401, 403, 408, 413, 422, 503),
+        responses=refused_with(401, 403, 408, 409, 413, 422, 503),
     )
     async def explain(self, request: ExplainRequest) -> ExplainResponse:
         """The component cosines and the gates of a query and some items."""

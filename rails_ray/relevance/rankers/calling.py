@@ -1,4 +1,4 @@
-"""A heavy ranker by its import path, and its answers as numbers that are known to be sound.
+"""A heavy ranker by its import path, and a check of its answers.
 
 A ranker is somebody else's code. What it does wrong fails the query that it was called for, with a sentence; where a
 matrix is filled, it leaves a hole.
@@ -11,7 +11,8 @@ Axes: N candidates of one call.
 import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,12 @@ class RankerConfig:
 
     path: str = ""
     folder: str = ""
+
+    def at_absolute_folder(self) -> "RankerConfig":
+        """The same for processes that run in folders of their own."""
+        if not self.folder or "://" in self.folder:
+            return self
+        return replace(self, folder=str(Path(self.folder).expanduser().resolve()))
 
 
 def ranker_of(config: RankerConfig) -> HeavyRanker:
@@ -76,8 +83,9 @@ def scores_of(ranker: HeavyRanker, query: Mapping[str, Any], candidates: Sequenc
             f"the heavy ranker must answer with {len(candidates)} scores, one for each item, got an answer of shape "
             f"{list(answer.shape)}"
         )
-    if not np.isfinite(answer).all():
-        row = int(np.flatnonzero(~np.isfinite(answer))[0])
+    is_sound = np.abs(answer) <= np.finfo(np.float32).max  # as vectors and matrices hold them; False for NaN
+    if not is_sound.all():
+        row = int(np.flatnonzero(~is_sound)[0])
         raise UnavailableError(
             f"the heavy ranker must answer with finite scores, got {answer[row]} for item {candidates[row].item_id!r}"
         )

@@ -6,8 +6,8 @@
 p is a token's place in its own text, s says which text it is of, and m whether the other text has the same token:
 without it, a transformer that is trained from scratch must first learn what being equal means.
 
-Differs from the field's usual: trained here, of a size for a CPU, where a cross-encoder begins as a language model;
-`transformers_ranker` takes such a one.
+Differs from the field's usual: trained here, of a size for a CPU, where a cross-encoder begins as a language model.
+`transformers_ranker` loads such a model.
 
 Axes: N pairs, T tokens of a query, U tokens of an item, D width.
 """

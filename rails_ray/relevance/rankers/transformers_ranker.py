@@ -1,4 +1,4 @@
-"""A heavy ranker of Hugging Face's: a cross-encoder that `transformers` has saved in a folder.
+"""A heavy ranker from Hugging Face: a cross-encoder that `transformers` saved in a folder.
 
 A pair's score is the first number of the model's answer, as cross-encoders for reranking have it.
 """
