@@ -254,6 +254,28 @@ def test_a_reranking_that_fails_leaves_the_order_of_the_index(root: Path, how: C
     assert results[1].budget.calls_used == NUM_SUPPORTS
 
 
+@pytest.mark.parametrize("text", ["red hat", "blue", "gold", "plum ring"])
+def test_supports_that_were_found_do_not_make_a_failed_reranking_one(root: Path, text: str) -> None:
+    plain, _ = opened(root)
+    [expected] = plain.search([text], k=1).results
+    version, _ = opened(root, failing(lambda text, num: num > NUM_SUPPORTS, raising))
+    [result] = version.search([text], k=1, budget={"calls": 50}).results
+    assert (result.items, result.scores) == (expected.items, expected.scores)
+    assert result.budget is not None
+    assert not result.budget.is_reranked
+
+
+def test_explaining_asks_the_ranker_too(root: Path) -> None:
+    version, ranker = opened(root)
+    found = version.search(["red hat"], k=2).results[0]
+    explained = version.explain("red hat", found.items)
+    assert [item.score for item in explained.items] == pytest.approx(found.scores, abs=1e-5)
+    assert ranker.num_pairs == NUM_SUPPORTS  # kept from the search
+    broken, _ = opened(root, failing(lambda text, num: True, raising))
+    with pytest.raises(UnavailableError, match="must have its supports scored, got: the heavy ranker must score"):
+        broken.explain("red hat", found.items)
+
+
 class Clock:
     """Time that each call of a ranker takes a part of."""
 

@@ -8,8 +8,8 @@
                      matrix.json              what it cost, written last
 
 The folder is a data set of texts like any other, whose relevance is the ranker's. So any recipe trains on it, and many
-runs share it. A block is written once, under its own number: whoever is interrupted goes on with the others. NaN is a
-hole, a score that the ranker did not give.
+runs share it. A block is written once, under its own number: an interrupted run goes on with the missing blocks. NaN is
+a hole, a score that the ranker did not give.
 
 Axes: Q queries, X items.
 """

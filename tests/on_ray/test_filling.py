@@ -99,6 +99,8 @@ def test_holes_are_counted_and_bounded(tmp_path: Path) -> None:
     assert matrix.num_calls > 120 * matrix.num_queries
     with pytest.raises(UnavailableError, match=f"must score all pairs but 0.05, got {matrix.num_holes} holes of 120 x"):
         fill(str(tmp_path), "n", str(data), FAILING)
+    with pytest.raises(UnavailableError, match="must score all pairs but 0.05"):  # however often it is asked
+        fill(str(tmp_path), "n", str(data), FAILING)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +110,7 @@ def test_holes_are_counted_and_bounded(tmp_path: Path) -> None:
         ({"folder": "/no/such"}, NotFoundError, "items.parquet must exist"),
         ({"ranker": RankerConfig(path="nothing:there")}, ValueError, "No module named 'nothing'"),
         ({"ranker": BROKEN}, UnavailableError, "must score some item of block .*, got none: .* RuntimeError: broken"),
+        ({"max_holes_fraction": 1.5}, ValueError, r"max_holes_fraction must be in \[0, 1\], got 1.5"),
         ({"num_workers": 0}, ValueError, "num_workers must be at least 1, got 0"),
         ({"block_queries": 0}, ValueError, "block_queries must be at least 1, got 0"),
         ({"sampling": Sampling(num_items=99)}, ValueError, "num_items must be at most the 12 of .*, got 99"),
@@ -132,7 +135,7 @@ def test_a_name_is_of_one_matrix(tmp_path: Path) -> None:
 def test_items_join_without_training(tmp_path: Path) -> None:
     """`encode --folder` scores new items against the support queries, and takes the others from the matrix."""
     data = write_scored_data(tmp_path / "data", num_items=40)
-    write_rbe_run(tmp_path, data)
+    write_rbe_run(tmp_path, data, config=small_rbe_config(ridge=0.0))
     more = write_text_data(tmp_path / "more", num_items=60)
     on_ray.encode(str(tmp_path), "rbe", version="old", num_shards=2)
     on_ray.encode(str(tmp_path), "rbe", version="new", num_shards=2, data=DataConfig(folder=str(more)))
@@ -177,6 +180,9 @@ def test_the_commands_go_from_texts_to_an_answer(
     assert cli.main(["query", "red hat", "--local", *storage, "--calls", "40"]) == 0
     assert "calls, the heavy ranker's order" in capsys.readouterr().out
     assert cli.main(["train", "text-dot", "--data.folder", folder, "--training.num-steps", "5", *storage]) == 0
+    cut = ["--calls", "40", "--cutoff", "score", ".5"]
+    assert cli.main(["query", "red hat", "--local", *storage, *cut]) == 2
+    assert "--cutoff must be left out beside --calls, got score" in capsys.readouterr().err
     assert cli.main(["query", "red hat", "--local", *storage, "--deadline-ms", "40"]) == 2
     assert "--deadline-ms and --rounds must stand beside --calls, got none" in capsys.readouterr().err
     assert json.loads((tmp_path / "s" / "relevance" / "m" / "matrix.json").read_text())["num_holes"] == 0

@@ -1,13 +1,13 @@
 """Heavy rankers: what scores a query and some items better than vectors do, at a price that forbids all items.
 
-| member         | what a score is                                                             |
-|----------------|-----------------------------------------------------------------------------|
-| `molecules`    | overlap of two molecules in space, in shape and colour, by rdkit            |
-| `syntax_trees` | edit distance of the syntax trees of two Python programs, by apted          |
-| `boosted`      | boosted trees over features of the query, the item and both, by LightGBM    |
-| `cross_encoder` | a small transformer over the tokens of both texts                          |
-| `transformers_ranker` | a cross-encoder of Hugging Face, from a folder                       |
-| `calling`      | any callable, found by its import path, its answers checked                 |
+| member                | what a score is                                                          |
+|-----------------------|--------------------------------------------------------------------------|
+| `molecules`           | overlap of two molecules in space, in shape and colour, by rdkit         |
+| `syntax_trees`        | edit distance of the syntax trees of two Python programs, by apted       |
+| `boosted`             | boosted trees over features of the query, the item and both, by LightGBM |
+| `cross_encoder`       | a small transformer over the tokens of both texts                        |
+| `transformers_ranker` | a cross-encoder of Hugging Face, from a folder                           |
+| `calling`             | any callable, found by its import path, its answers checked              |
 
 A ranker of your own is a callable that takes one query and some items: see `HeavyRanker`.
 """

@@ -72,6 +72,7 @@ def raising(query: Any, asked: Any) -> list[float]:
         (lambda query, asked: 3.0, r"got an answer of shape \[\]"),
         (lambda query, asked: ["a", "b"], "got ValueError: could not convert string to float: 'a'"),
         (lambda query, asked: [0.5, np.nan], "must answer with finite scores, got nan for item 1"),
+        (lambda query, asked: [0.5, 1e300], "must answer with finite scores, got 1e.300 for item 1"),
         (lambda query, asked: [np.inf, 0.5], "must answer with finite scores, got inf for item 0"),
     ],
 )
