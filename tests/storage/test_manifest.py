@@ -44,7 +44,7 @@ def test_manifest_and_record_of_encoding_come_back_as_they_were(storage: Storage
     made = written(storage, [3, 2])
     assert manifest.read(storage, "v1") == made
     assert manifest.read_encoded(storage, "v1").parts == made.parts
-    assert manifest.read_file(storage, "v1", made.file("config.json")) == b"{}"
+    assert manifest.read_file(storage, "v1", made.file(manifest.WEIGHTS)) == b"{}"
 
 
 def test_shards_hold_their_items(storage: Storage) -> None:
