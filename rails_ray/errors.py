@@ -11,6 +11,7 @@
     |-- UnsupportedError    a version lacks what a request needs: calibrate it, or ask for something else
     |-- GateError           a version is not good enough to publish: train a better one, or lower the gate
     `-- UnavailableError    a server, a shard or a cluster does not answer or did not finish its work: try again
+        `-- LateError       an answer did not come in time: allow more, or ask for less
 
 Each message is one sentence: what must hold, what came, and what to do if that is not obvious.
 """
@@ -58,3 +59,7 @@ class GateError(RailsRayError):
 
 class UnavailableError(RailsRayError):
     """A server, a shard or a cluster does not answer, or did not finish its work."""
+
+
+class LateError(UnavailableError):
+    """An answer did not come in the time that was allowed for it."""

@@ -107,6 +107,41 @@ def test_a_budget_is_spent_and_told(root: Path, texts: dict[str, str], calls: in
     assert answer.is_exact == (calls >= len(texts))
 
 
+def test_rounds_over_shards_are_axn(root: Path) -> None:
+    """v = argmin |E_A v - (s_A - u0_A)|^2 + lambda |v|^2, by the normal equations, and the best by u0 + E v next."""
+    version, ranker = opened(root)
+    version.search(["red hat"], k=5, budget={"calls": 6 + 30, "rounds": 3})
+    supports, *rounds = [item_ids for _, item_ids in ranker.calls]
+    assert [len(item_ids) for item_ids in rounds] == [10, 10, 10]
+    encoder = version.engine.encoder
+    scores = by_pairs({"text": "red hat"}, encoder.supports)
+    query = encoder([{"text": "red hat"}], [np.array(scores)]).state.vectors()[0].double().numpy()
+    vectors, texts = {}, {}
+    for shard in version.shards:
+        state = shard.items.state.components[:, 0].double().numpy()
+        for row, item_id in enumerate(shard.items.item_ids):
+            vectors[item_id], texts[item_id] = state[row], shard.items.texts[row].as_py()
+    start = {item_id: float(query @ vector) for item_id, vector in vectors.items()}
+    known, ridge, correction = list[str](), 0.0, np.zeros_like(query)
+    for asked in rounds:
+        moved = {item_id: float((query + correction) @ vector) for item_id, vector in vectors.items()}
+        left = sorted((item_id for item_id in vectors if item_id not in known), key=lambda one: -moved[one])
+        assert set(asked) == set([item_id for item_id in left if item_id not in supports][:10])
+        known += [*asked, *(item_id for item_id in left[:36] if item_id in supports)]
+        rows = np.stack([vectors[item_id] for item_id in known])
+        said = by_pairs({"text": "red hat"}, candidates_of(known, [texts[item_id] for item_id in known]))
+        ridge = ridge or 0.1 * float(np.square(rows).sum(axis=1).mean())
+        residual = np.array(said) - np.array([start[item_id] for item_id in known])
+        correction = np.linalg.solve(rows.T @ rows + ridge * np.eye(len(query)), rows.T @ residual)
+
+
+def test_equal_queries_of_a_request_share_their_supports(root: Path) -> None:
+    version, ranker = opened(root)
+    answer = version.search(["red hat", "blue", "red hat"], k=3)
+    assert ranker.num_pairs == 2 * NUM_SUPPORTS
+    assert answer.results[0] == answer.results[2]
+
+
 def test_a_budget_of_the_supports_alone_reranks_nothing(root: Path) -> None:
     version, _ = opened(root)
     plain = version.search(["red hat"], k=5)
@@ -323,6 +358,22 @@ def test_a_deadline_before_the_supports_fails_the_query(root: Path) -> None:
     version.clock = clock
     with pytest.raises(UnavailableError, match="supports scored, got: the deadline of 5 ms came first"):
         version.search(["red hat"], k=5, budget={"calls": 30, "deadline_ms": 5})
+
+
+def test_a_failure_before_the_deadline_is_not_blamed_on_it(root: Path) -> None:
+    clock = Clock()
+
+    def slow(query: Any, candidates: Any) -> Any:
+        if query["text"] == "blue":
+            raise RuntimeError("out of memory")
+        clock.now += 0.010
+        return by_pairs(query, candidates)
+
+    version, _ = opened(root, slow)
+    version.engine.ranking = with_clock(version, clock)
+    version.clock = clock
+    with pytest.raises(UnavailableError, match=r"queries\[0\] must have .* got: .* RuntimeError: out of memory"):
+        version.search(["blue", "red hat"], k=5, budget={"calls": 30, "deadline_ms": 5})
 
 
 def with_clock(version: Version, clock: Clock) -> Any:

@@ -8,5 +8,6 @@
 | `cutoffs` | which cut-off a request gets                                                        |
 | `shards`  | query state -> the best items of one shard                                          |
 | `answers` | coverage, and the merged answer                                                     |
+| `budgets` | what is asked of a heavy ranker, and what becomes of a budget                       |
 | `engine`  | a request -> what is asked of the shards, round by round -> the response            |
 """

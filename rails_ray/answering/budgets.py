@@ -5,6 +5,7 @@ Every step yields what to ask, as in `retrieval.rounds`. A query at which the ra
 the others are not affected.
 """
 
+import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from rails_ray.answering.schemas import (
     QueryResult,
 )
 from rails_ray.answering.shards import Asked, ShardAnswer
-from rails_ray.errors import UnavailableError, UnsupportedError
+from rails_ray.errors import LateError, UnavailableError, UnsupportedError
 from rails_ray.relevance.budget import FoundItem, Spending, split
 from rails_ray.relevance.rankers import Candidate
 from rails_ray.retrieval.rounds import AskRanker, AskShards, RankerCall, Rounds, check_refusals
@@ -38,28 +39,37 @@ MOST_KEPT = 10_000  # queries whose support scores are kept: some 10 MB of 100 s
 
 
 class KeptScores:
-    """The support scores of queries that were asked before, the last `most` of them. Threads may share it."""
+    """The support scores of queries that were asked before, the last `most` of them. Threads may share it.
+
+    It keeps digests of the queries in place of their texts, which may be long.
+    """
 
     def __init__(self, most: int = MOST_KEPT) -> None:
         self.most = most
-        self._scores: OrderedDict[str, Float[ndarray, " S"]] = OrderedDict()
+        self._scores: OrderedDict[bytes, Float[ndarray, " S"]] = OrderedDict()
         self._lock = Lock()
 
     def __len__(self) -> int:
         return len(self._scores)
 
     def get(self, text: str) -> Float[ndarray, " S"] | None:
+        key = _digest(text)
         with self._lock:
-            if text in self._scores:
-                self._scores.move_to_end(text)
-            return self._scores.get(text)
+            if key in self._scores:
+                self._scores.move_to_end(key)
+            return self._scores.get(key)
 
     def keep(self, text: str, scores: Float[ndarray, " S"]) -> None:
+        key = _digest(text)
         with self._lock:
-            self._scores[text] = scores
-            self._scores.move_to_end(text)
+            self._scores[key] = scores
+            self._scores.move_to_end(key)
             if len(self._scores) > self.most:
                 self._scores.popitem(last=False)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
 
 
 @dataclass(frozen=True)
@@ -67,7 +77,7 @@ class Supported:
     """What is known of a query before it is encoded.
 
     scores: of the supports; None if the version has none, or the ranker failed.
-    calls_used: pairs that were scored for it now; 0 if the query was asked before.
+    calls_used: pairs that were scored for it now; 0 if the query was asked before. Equal queries share them.
     error: why there are no scores.
     """
 
@@ -88,8 +98,11 @@ class Deadline:
         """None without a deadline; 0 if it has passed."""
         return None if self.end is None else max(self.end - self.clock(), 0.0)
 
-    def told(self) -> str:
-        return f"the deadline of {self.deadline_ms:g} ms came first"
+    def told(self, answer: BaseException | None = None) -> str:
+        """Why an answer is missing: the deadline, or what came in its place before that."""
+        if self.has_passed and (answer is None or isinstance(answer, LateError)):
+            return f"the deadline of {self.deadline_ms:g} ms came first"
+        return str(answer)
 
     @property
     def has_passed(self) -> bool:
@@ -162,23 +175,24 @@ class Ranking:
         """
         if not self.supports:
             return [Supported() for _ in queries]
-        known = [self.kept.get(query["text"]) for query in queries]
-        asked = [number for number, scores in enumerate(known) if scores is None]
-        found = [Supported(scores) for scores in known]
+        texts = [query["text"] for query in queries]
+        known = {text: self.kept.get(text) for text in texts}
+        asked = [text for text, scores in known.items() if scores is None]
+        found = {text: Supported(scores) for text, scores in known.items()}
         if asked:
-            calls = [RankerCall({"text": queries[number]["text"]}, self.supports) for number in asked]
-            answers = yield AskRanker(calls, deadline.left())
-            for number, answer in zip(asked, answers, strict=True):
+            answers = yield AskRanker([RankerCall({"text": text}, self.supports) for text in asked], deadline.left())
+            for text, answer in zip(asked, answers, strict=True):
                 if isinstance(answer, BaseException):
-                    late = deadline.told() if deadline.has_passed else answer
-                    found[number] = Supported(error=f"queries[{number}] must have its supports scored, got: {late}")
+                    where = f"queries[{texts.index(text)}]"
+                    told = deadline.told(answer)
+                    found[text] = Supported(error=f"{where} must have its supports scored, got: {told}")
                 else:
-                    self.kept.keep(queries[number]["text"], answer)
-                    found[number] = Supported(answer, len(self.supports))
-        errors = [own.error for own in found if own.error is not None]
+                    self.kept.keep(text, answer)
+                    found[text] = Supported(answer, len(self.supports))
+        errors = [own.error for own in found.values() if own.error is not None]
         if len(errors) == len(found):
             raise UnavailableError(errors[0])
-        return found
+        return [found[text] for text in texts]
 
     def reranked(
         self,
@@ -239,7 +253,7 @@ class Ranking:
             scores = yield AskRanker(calls, deadline.left())
             for query, own, answer in zip(active, chosen, scores, strict=True):
                 if isinstance(answer, BaseException):
-                    spent[query].stop(deadline.told() if deadline.has_passed else str(answer))
+                    spent[query].stop(deadline.told(answer))
                 else:
                     spent[query].learn(own, answer)
         return Spent(spent, not sizes)

@@ -55,8 +55,9 @@ class QueryEncoder:
         Args:
             supports: what the heavy ranker says of each query's supports; None where the model has none.
         """
+        ids = [support.item_id for support in self.supports]
         scored = [
-            query if own is None else {**query, SUPPORTS: own}
+            query if own is None else {**query, SUPPORTS: dict(zip(ids, own, strict=True))}
             for query, own in zip(queries, supports or [None] * len(queries), strict=True)
         ]
         return encode(self.model, self.reader, scored, self.device)

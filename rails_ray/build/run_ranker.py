@@ -50,19 +50,21 @@ class RunRanker:
     @torch.no_grad()
     def __call__(self, query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:
         texts = [str(one.fields[TEXT]) for one in candidates]
-        self._encode(texts)
-        items = concatenate([self.items[text] for text in texts])
+        states = self._encode(texts)
+        items = concatenate([states[text] for text in texts])
         scores: list[float] = self.model.similarity.scores(self._query(str(query[TEXT])), items)[0].tolist()
         return scores
 
     def _encoded(self, text: str) -> AnyQuery:
         return self.model.encode_queries(self.model.query_features(Texts([text])))
 
-    def _encode(self, texts: Sequence[str]) -> None:
-        """Encode what was not seen before."""
-        if len(self.items) > MOST_KEPT:
-            self.items.clear()
-        new = list(dict.fromkeys(text for text in texts if text not in self.items))
+    def _encode(self, texts: Sequence[str]) -> dict[str, AnyItems]:
+        """The states of texts; those that were not seen before are encoded. Threads may share it: each has a dict
+        of its own, and two of them may encode the same."""
+        found = {text: state for text in texts if (state := self.items.get(text)) is not None}
+        new = list(dict.fromkeys(text for text in texts if text not in found))
         if new:
             encoded = encode_items(self.model, self.model.item_features(Texts(new)))
-            self.items |= {text: take(encoded, [row]) for row, text in enumerate(new)}
+            found |= {text: take(encoded, [row]) for row, text in enumerate(new)}
+            self.items = found if len(self.items) > MOST_KEPT else {**self.items, **found}
+        return found

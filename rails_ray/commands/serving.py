@@ -159,6 +159,9 @@ class Serve(Stored):
 
     def _ranker(self, own: Any) -> Any:
         """The heavy ranker to deploy: the one that is named, or else the version's own; None for none."""
+        from pydantic import ValidationError
+
+        from rails_ray.answering.schemas import sentence
         from rails_ray.on_ray.serving.plan import RankerArgs
         from rails_ray.relevance.rankers.calling import RankerConfig
 
@@ -167,13 +170,16 @@ class Serve(Stored):
             if named.folder:
                 raise ValueError(f"--ranker.folder must stand beside --ranker.path, got {self.ranker.folder} alone")
             return None
-        return RankerArgs(
-            path=named.path or own.path,
-            folder=named.folder or ("" if named.path else own.folder),
-            timeout_s=self.ranker.timeout_s,
-            concurrency=self.ranker.concurrency,
-            max_in_flight=self.ranker.max_in_flight,
-        )
+        try:
+            return RankerArgs(
+                path=named.path or own.path,
+                folder=named.folder or ("" if named.path else own.folder),
+                timeout_s=self.ranker.timeout_s,
+                concurrency=self.ranker.concurrency,
+                max_in_flight=self.ranker.max_in_flight,
+            )
+        except ValidationError as error:
+            raise ValueError(f"--ranker.{sentence(dict(error.errors()[0]))}") from None
 
 
 def _telling(keys_file: str | None) -> Callable[[], None]:

@@ -10,6 +10,7 @@
 | `forms`     | ways to ask: text, vector, features, history; their tables and requests' fields     |
 | `vector_files` | vectors in other tools' files: read, written, made a data folder                |
 | `relevance` | what data sets of queries share: splits, and which items answer a query             |
+| `scored`    | texts with what a heavy ranker says of items for each                               |
 | `packaged`  | what a data set is that comes with the package                                      |
 | `emoji`     | a text data set without any file: emoji and their names in 14 languages             |
 | `batch`     | training batches, drawn from the step's number alone; uniform negatives             |

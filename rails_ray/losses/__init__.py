@@ -11,6 +11,7 @@
 | `bucket_cross_entropy`  | SOLAR, Section 3.2: which buckets hold an item that answers    |
 | `glas`                  | SOLAR, Appendix D, Equation 2: items of other queries apart    |
 | `top_share`             | RBE, Appendix C: how much of the softmax the best items have   |
+| `distilled`             | RBE's embeddings: the ranker's own softmax is the one to match |
 | `negatives`             | what each item of a batch is to each query                     |
 | `streaming_log_sum_exp` | MoPQ, Section 3.2: the softmax of more items than fit          |
 """

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -106,9 +107,13 @@ def fill(
         "num_relevant": num_relevant,
     }
     relevances.begin(store, name, made_from, items, queries)
-    matrix = relevances.read_finished(store, name) or _filled(
-        store, name, ranker, queries.num_rows, block_queries, num_relevant, num_workers, num_gpus, on_progress
-    )
+    matrix = relevances.read_finished(store, name)
+    if matrix is None:
+        num_blocks = -(-queries.num_rows // block_queries)
+        missing = sorted(set(range(num_blocks)) - relevances.blocks_written(store, name))
+        work = Work(str(store), name, ranker, block_queries, missing, uuid4().hex)
+        _score(work, num_blocks, num_workers, num_gpus, on_progress)
+        matrix = relevances.finish(store, name, num_blocks, num_relevant)
     most = max_holes_fraction * matrix.num_items * matrix.num_queries
     if matrix.num_holes > most:
         raise UnavailableError(
@@ -118,36 +123,25 @@ def fill(
     return matrix
 
 
-def _filled(
-    store: Storage,
-    name: str,
-    ranker: RankerConfig,
-    num_queries: int,
-    block_queries: int,
-    num_relevant: int,
-    num_workers: int,
-    num_gpus: float,
-    on_progress: OnProgress | None,
-) -> Matrix:
-    """The matrix, its missing blocks scored."""
-    num_blocks = -(-num_queries // block_queries)
-    missing = sorted(set(range(num_blocks)) - relevances.blocks_written(store, name))
-    work = partial(do_all, Work(str(store), name, ranker, block_queries, missing), len(missing), num_workers, num_gpus)
+def _score(work: "Work", num_blocks: int, num_workers: int, num_gpus: float, on_progress: OnProgress | None) -> None:
+    """Score the missing blocks."""
+    do = partial(do_all, work, len(work.missing), num_workers, num_gpus)
 
     def blocks_done() -> tuple[int, int, str]:
-        return len(relevances.blocks_written(store, name)), num_blocks, f"blocks of {block_queries} queries"
+        done = len(relevances.blocks_written(Storage(work.storage), work.name))
+        return done, num_blocks, f"blocks of {work.block_queries} queries"
 
-    if missing and on_progress is not None:
-        watch(work, blocks_done, on_progress)
-    elif missing:
-        work()
-    return relevances.finish(store, name, num_blocks, num_relevant)
+    if work.missing and on_progress is not None:
+        watch(do, blocks_done, on_progress)
+    elif work.missing:
+        do()
 
 
 @dataclass(frozen=True)
 class Work:
     """
     missing: the numbers of the blocks to score.
+    attempt: names the call of `fill`: what a process keeps from one block to the next serves no other call.
     """
 
     storage: str
@@ -155,14 +149,15 @@ class Work:
     ranker: RankerConfig
     block_queries: int
     missing: list[int]
+    attempt: str
 
     def __call__(self, number: int) -> None:
         """Score a block and write it, unless it is there."""
         store, block = Storage(self.storage), self.missing[number]
-        if block in relevances.blocks_written(store, self.name):
+        if relevances.has_block(store, self.name, block):
             return
         started = time.monotonic()
-        ranker, items = _ranker(self.ranker), _items(self.storage, self.name)
+        ranker, items = _ranker(self.ranker, self.attempt), _items(self.storage, self.name, self.attempt)
         queries = relevances.read_table(store, self.name, "queries").slice(
             block * self.block_queries, self.block_queries
         )
@@ -176,13 +171,14 @@ class Work:
 
 
 @lru_cache(maxsize=1)
-def _ranker(ranker: RankerConfig) -> HeavyRanker:
+def _ranker(ranker: RankerConfig, attempt: str) -> HeavyRanker:
     """The ranker, made once per worker process."""
     return ranker_of(ranker)
 
 
 @lru_cache(maxsize=1)
-def _items(storage: str, name: str) -> list[Candidate]:
+def _items(storage: str, name: str, attempt: str) -> list[Candidate]:
+    """The items, read once per worker process."""
     items = FORMS["text"].corpus(Sources(f"{storage}/{relevances.folder_of(name)}")).items.read()
     return candidates_of(items["item_id"].to_pylist(), items["input"].to_pylist())
 

@@ -97,8 +97,8 @@ class Spending:
         return chosen
 
     def learn(self, chosen: Sequence[FoundItem], scores: Float[ndarray, " N"]) -> None:
-        """Take the ranker's scores of what `choose` gave."""
-        self.left -= len(chosen)
+        """Take the ranker's scores of what `choose` gave. If that was nothing, nothing is left to be scored."""
+        self.left = self.left - len(chosen) if chosen else 0
         self.used += len(chosen)
         scored = [RankedItem(item, float(score)) for item, score in zip(chosen, scores, strict=True)]
         self._learn([*self._free, *scored])

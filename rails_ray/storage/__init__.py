@@ -1,6 +1,7 @@
 """Storage of runs and index versions: one object reads and writes paths below a storage root.
 
     data/<name>/                            a packaged data set, as Parquet
+    relevance/<name>/                       a relevance matrix: a data set, with its scores in blocks; matrix.json last
     runs/<run>/begun.json                   config and pieces of a run that was begun; reserves its name
     runs/<run>/checkpoint.safetensors       where the run resumes; deleted when it has finished
     runs/<run>/                             model.safetensors, validation.json, training.json; config.json last
@@ -25,6 +26,7 @@
 | `ids`        | ids of items as a column: found by id, digested                              |
 | `parquet`    | parts of an index                                                            |
 | `runs`       | trained models, and runs that have not finished                              |
+| `relevances` | relevance matrices, while they are filled and afterwards                     |
 | `codes`      | the codes of items                                                           |
 | `manifest`   | what a version consists of; detects damage                                   |
 | `parts`      | the parts of a version during encoding: none twice, none lost                |

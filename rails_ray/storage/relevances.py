@@ -94,6 +94,10 @@ def blocks_written(storage: Storage, name: str) -> set[int]:
     return {int(match[1]) for match in found if match}
 
 
+def has_block(storage: Storage, name: str, number: int) -> bool:
+    return storage.exists(_block(name, number))
+
+
 def write_block(
     storage: Storage,
     name: str,

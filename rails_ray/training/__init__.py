@@ -7,6 +7,8 @@
 | `objectives` | the losses, with what they have to learn beside them                    |
 | `terms`      | what is added to the loss of a batch: L_MI, GLaS                        |
 | `buckets`    | the step of a chunk of SOLAR, and its bucket recall                     |
+| `relevances` | the step of relevance-based embeddings, and the best items they find    |
+| `rankers`    | heavy rankers: cross-encoders, boosted trees                            |
 | `piece`      | one training on its own, and the way through it                         |
 | `loop`       | batches -> gradients -> weights, reporting by a callable                |
 | `state`      | weights and checkpoints as safetensors bytes                            |

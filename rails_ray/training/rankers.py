@@ -103,8 +103,10 @@ def train_cross_encoder(
 
     Raises:
         FloatingPointError: if the loss is not finite.
-        ValueError: if the items or the queries are no texts.
+        ValueError: if the items or the queries are no texts, or there are no negatives to compare with.
     """
+    if num_negatives < 1:
+        raise ValueError(f"num_negatives must be at least 1, got {num_negatives}")
     queries, items = read.queries["train"], read.item_inputs
     if not isinstance(queries.inputs, Texts) or not isinstance(items, Texts):
         raise ValueError("a cross-encoder needs queries and items that are texts, got others")

@@ -8,7 +8,7 @@ from pydantic import Field, GetCoreSchemaHandler, StrictInt, StrictStr
 from pydantic_core import CoreSchema, core_schema
 
 FieldDefinition = tuple[Any, Any]  # type, and default or `Field`: what `pydantic.create_model` takes
-SUPPORTS = "supports"  # of a query that is read, not of a request: what a heavy ranker says of the supports
+SUPPORTS = "supports"  # of a query that is read, not of a request: a heavy ranker's score of each support
 LARGEST_INTEGER = 2**31 - 1  # far above what an index holds, and a tensor takes it
 LARGEST_NUMBER = 1e6  # of an embedding: far above what towers make, far below where float32 products overflow
 LONGEST_ECHO = 60  # characters of what a request said, in a sentence about it

@@ -6,7 +6,7 @@
 `rails-ray relevance` makes it. Without that table the queries are plain texts, which only a trained run can use.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,6 @@ from rails_ray.data.scored import ScoredTexts
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
-from rails_ray.relevance.rankers import Candidate
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.rows import Rows, check_distinct, rows_of
 from rails_ray.storage.tables import ID, TEXT
@@ -85,7 +84,8 @@ def _in_order(given: Rows, queries: Rows, num_items: int) -> NDArray[np.float32]
 
 @dataclass(frozen=True)
 class ScoredTextReader(TextReader):
-    """The contract of `QueryReader`. A query whose supports are scored already has their scores beside its text."""
+    """The contract of `QueryReader`. A query whose supports are scored already has their scores beside its text, by
+    item id."""
 
     def read(self, query: dict[str, Any], where: str) -> Any:
         return super().read(query, where), query.get(SUPPORTS)
@@ -97,6 +97,6 @@ class ScoredTextReader(TextReader):
         texts = Texts([text for text, _ in read])
         if any(scores is None for _, scores in read):
             return texts
-        supports: Sequence[Candidate] = self.model.supports  # type: ignore[attr-defined]
-        scores = np.array([scores for _, scores in read], dtype=np.float32)
-        return ScoredTexts(texts, [support.item_id for support in supports], scores)
+        item_ids = list(read[0][1]) if read else []
+        scores = np.array([list(scores.values()) for _, scores in read], dtype=np.float32)
+        return ScoredTexts(texts, item_ids, scores)

@@ -7,6 +7,7 @@
 | `access`       | limits: keys, size and pace of a body, requests at once                            |
 | `slow_headers` | a time limit for headers                                                           |
 | `shard`        | one shard of a version, as a mailbox                                               |
+| `ranker`       | the heavy ranker's deployment, and how a router asks it                            |
 | `asking`       | ask all shards of one version at once; retry if a replica is lost                  |
 | `router`       | HTTP in, ask all shards, HTTP out                                                  |
 | `streaming`    | an answer as JSON, in one piece or in many                                         |

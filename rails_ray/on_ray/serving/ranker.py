@@ -12,7 +12,7 @@ from ray import serve as ray_serve
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 from ray.serve.exceptions import BackPressureError, RayServeException, ReplicaUnavailableError
 
-from rails_ray.errors import UnavailableError, UnsupportedError
+from rails_ray.errors import LateError, UnavailableError, UnsupportedError
 from rails_ray.on_ray.failures import own_cause
 from rails_ray.relevance.rankers import Candidate
 from rails_ray.relevance.rankers.calling import RankerConfig, ranker_of, scores_of
@@ -55,7 +55,7 @@ class Ranker:
         """Raises:
         UnavailableError: if a call hangs. Nothing can stop it, and it holds a place.
         """
-        oldest = min(self.running.values(), default=time.monotonic())
+        oldest = min(list(self.running.values()), default=time.monotonic())  # a copy: threads change it
         if time.monotonic() - oldest > LATE * self.timeout_s:
             raise UnavailableError(
                 f"a call of the heavy ranker must end within {self.timeout_s:g} s, got one that hangs"
@@ -87,7 +87,7 @@ class RankerCaller:
             async with asyncio.timeout(limit_s), self._places[0]:
                 return await self._answer(call)
         except TimeoutError:
-            return UnavailableError(f"the heavy ranker must answer within {limit_s:g} s, got no answer")
+            return LateError(f"the heavy ranker must answer within {limit_s:g} s, got no answer")
         except BackPressureError:
             return UnavailableError("the heavy ranker must have room for a call, got a full queue: try again")
         except (RayError, RayServeException, UnavailableError) as error:

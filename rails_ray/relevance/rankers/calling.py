@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from rails_ray.errors import UnavailableError
+from rails_ray.errors import LateError, UnavailableError
 from rails_ray.relevance.rankers import Candidate, HeavyRanker
 from rails_ray.retrieval.rounds import RankerCall
 
@@ -147,7 +147,7 @@ def answers_of(
             answers.append(error)
             continue
         is_late = answer is None or (end is not None and clock() > end)
-        answers.append(UnavailableError("the heavy ranker must answer in time, got no answer") if is_late else answer)
+        answers.append(LateError("the heavy ranker must answer in time, got no answer") if is_late else answer)
     return answers
 
 

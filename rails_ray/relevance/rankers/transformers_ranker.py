@@ -45,6 +45,7 @@ class TransformersRanker:
             reason = str(error).partition("\n")[0]
             raise ValueError(f"{folder} must hold a model of transformers, got: {reason}") from None
         self.model = model.to(self.device).eval()
+        self.length = min(LENGTH, getattr(model.config, "max_position_embeddings", LENGTH))
 
     @torch.no_grad()
     def __call__(self, query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:
@@ -56,7 +57,7 @@ class TransformersRanker:
                 texts,
                 padding=True,
                 truncation=True,
-                max_length=min(LENGTH, self.model.config.max_position_embeddings),
+                max_length=self.length,
                 return_tensors="pt",
             )
             scores += self.model(**read.to(self.device)).logits[:, 0].float().tolist()
