@@ -143,9 +143,7 @@ def _told(record: Record, matrix: Matrix, model: str, seed: int, found: Any, rel
         seconds_to_98=found.progress.seconds * reached / max(len(found.progress.losses), 1),
         bytes_an_item=found.bytes_an_item,
     )
-    print(
-        f"{matrix.name:13s} {model:34s} seed {seed} {float(hits.mean()):.4f} {found.progress.seconds:.0f} s", flush=True
-    )
+    print(f"{matrix.name:13s} {model:34s} seed {seed} {hit_rate:.4f} {found.progress.seconds:.0f} s", flush=True)
 
 
 def calls(matrix: Matrix, record: Record) -> None:
