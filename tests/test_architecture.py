@@ -160,6 +160,7 @@ STATE_ROOMS = {
     "rails_ray/losses/": "compare them",
     "rails_ray/models/": "return them",
     "rails_ray/quantizers/": "read them back from codes",
+    "rails_ray/relevance/surrogate.py": "fits vectors to their scores",
     "rails_ray/retrieval/": "searches them",
     "rails_ray/similarities/": "defines them, and scores the ones against the others",
 }

@@ -6,6 +6,7 @@ the others are not affected.
 """
 
 import hashlib
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -284,21 +285,27 @@ def found_items(answers: Sequence[Any], asked: Asked, state: AnyQuery) -> list[l
     """What the shards that answered found for each query, best first; estimates are by the query's own vector."""
     parts = [answer for answer in answers if isinstance(answer, ShardAnswer)]
     merged = merge([part.found for part in parts], asked.wanted())
+    rows_of = [part.found.item_rows.tolist() for part in parts]  # a number of a tensor costs a microsecond each
     lists = []
-    for number in range(len(merged.scores)):
-        items = dict[int, FoundItem]()
-        for part in parts:
+    for number, (rows, scores) in enumerate(zip(merged.item_rows.tolist(), merged.scores.tolist(), strict=True)):
+        place_of = {
+            row: (part, place)
+            for part, of_part in zip(parts, rows_of, strict=True)
+            for row, place in zip(of_part[number], range(len(part.item_ids[number])), strict=False)
+        }
+        items = list[FoundItem]()
+        for row, score in zip(rows, scores, strict=True):
+            if score == -math.inf:
+                break
+            part, place = place_of[row]
             assert part.texts is not None
-            for place, item_id in enumerate(part.item_ids[number]):
-                vector = None if part.vectors is None else part.vectors[number][place]
-                row = int(part.found.item_rows[number, place])
-                estimated = float(part.found.scores[number, place])
-                if vector is not None:
-                    estimated = float(np.dot(state.vectors()[number].numpy(), vector))
-                title = None if part.titles is None else part.titles[number][place]
-                items[row] = FoundItem(row, item_id, title, part.texts[number][place], estimated, vector)
-        is_there = merged.scores[number].isfinite()
-        lists.append([items[row] for row in merged.item_rows[number][is_there].tolist()])
+            vector = None if part.vectors is None else part.vectors[number][place]
+            estimated = score if vector is None else float(np.dot(state.vectors()[number].numpy(), vector))
+            title = None if part.titles is None else part.titles[number][place]
+            items.append(
+                FoundItem(row, part.item_ids[number][place], title, part.texts[number][place], estimated, vector)
+            )
+        lists.append(items)
     return lists
 
 

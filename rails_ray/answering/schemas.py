@@ -163,20 +163,22 @@ class SearchRequest(_Strict):
         "average",
         "combined",
         "ann",
+        "surrogate",
         "lookup",
         "ivf_lookup",
         "inverted",
     ] = Field(
         "brute_force",
         description="The first two are exact; the others say how far off an answer can be. An index of SOLAR's codes "
-        "takes brute_force and inverted. Any other takes all but inverted, ann only for a dot product, lookup only if "
-        "components are stored as codes, and ivf_lookup only if these are in lists.",
+        "takes brute_force and inverted. Any other takes all but inverted, ann only for a dot product, surrogate only "
+        "if it was encoded with one, lookup only if components are stored as codes, and ivf_lookup only if these are "
+        "in lists.",
     )
     num_candidates: Count | None = Field(
         None,
-        description="Items that `average`, `combined` and `ann` take in each shard by the average component, `lookup` "
-        "and `ivf_lookup` by codes, and `inverted` by buckets. At least k, but for `combined`; by default 1000, or k "
-        "if that is more.",
+        description="Items that `average`, `combined` and `ann` take in each shard by the average component, "
+        "`surrogate` by its vectors, `lookup` and `ivf_lookup` by codes, and `inverted` by buckets. At least k, but "
+        "for `combined`; by default 1000, or k if that is more.",
     )
     num_per_embedding: Count | None = Field(
         None,

@@ -9,7 +9,7 @@ from rails_ray.build import family
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.corpus import Corpus
 from rails_ray.data.dataset import DataSet
-from rails_ray.data.queries import SPLITS
+from rails_ray.data.queries import SPLITS, Queries
 from rails_ray.data.sources import Sources
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
@@ -29,6 +29,15 @@ def read_data(config: RunConfig, storage: Storage, needed: Collection[str] | Non
     if needed is None:
         needed = SPLITS if own.trains else ()
     return own.form.read(sources(config, storage), needed)
+
+
+def training_queries(config: RunConfig, storage: str) -> Queries:
+    """The queries that a run was trained on.
+
+    Raises:
+        NotFoundError, ValueError: as `read_data`, and if there are none.
+    """
+    return read_data(config, Storage(storage), ("train",)).queries["train"]
 
 
 def read_corpus(config: RunConfig, storage: Storage) -> Corpus:

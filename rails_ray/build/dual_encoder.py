@@ -46,6 +46,7 @@ from rails_ray.evaluation.report import Report, validate, validation_mrr
 from rails_ray.models import Model
 from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.quantizers.pq import check_sample
+from rails_ray.relevance.surrogate import SurrogateConfig
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.similarities.states import AnyItems
@@ -87,6 +88,10 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
             has_bounded_scores=True,
             width=self.own.components.width,
         )
+
+    @property
+    def surrogate(self) -> SurrogateConfig:
+        return self.own.surrogate
 
     @property
     def sizes(self) -> Sizes:

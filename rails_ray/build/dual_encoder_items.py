@@ -1,7 +1,7 @@
 """What becomes of a dual encoder's items: how they are encoded, stored, indexed and searched; a part of `build`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,22 +12,25 @@ from rails_ray.build import quantized
 from rails_ray.build.family import NO_INDEXES, Read
 from rails_ray.build.items import ByModel, Fit, Fitting, ItemEncoder
 from rails_ray.build.quantizer_piece import QUANTIZER, read_back, read_quantizer, trained_quantizer
+from rails_ray.build.surrogates import WithVectors, check_supports, fitted_surrogate
 from rails_ray.config import RunConfig
 from rails_ray.config.storing import PqItems
 from rails_ray.data.corpus import ItemSource
 from rails_ray.data.dataset import DataSet
+from rails_ray.data.queries import Queries
 from rails_ray.indexes import VectorIndex
 from rails_ray.indexes.faiss_index import IndexConfig
 from rails_ray.indexes.flat import FlatConfig
 from rails_ray.models import Model
 from rails_ray.quantizers.similarity import QuantizedSimilarity
-from rails_ray.retrieval.candidates import AVERAGE, component_name, vectors_of
+from rails_ray.relevance.surrogate import SurrogateConfig, WithSurrogate
+from rails_ray.retrieval.candidates import AVERAGE, SURROGATE, component_name, vectors_of
 from rails_ray.retrieval.quantized import ByQuantized
 from rails_ray.retrieval.searchable import ByComponents
 from rails_ray.similarities.dot_product import DotProduct
 from rails_ray.similarities.mol import MixtureOfLogits
 from rails_ray.similarities.states import AnyItems, ItemState, QuantizedItems
-from rails_ray.storage import quantizers, runs
+from rails_ray.storage import quantizers, runs, surrogates
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import WEIGHTS
 from rails_ray.storage.runs import Run
@@ -66,8 +69,15 @@ class DualEncoderItems(ABC):
         """Components, or codes of them."""
         return QuantizedItems if isinstance(self.own.items, PqItems) else ItemState
 
+    @property
+    def surrogate(self) -> SurrogateConfig:
+        """What finds candidates beside the components."""
+        return SurrogateConfig()
+
     def fit(self, asked: Fitting) -> Fit:
         asked.need_least_loaded(self.config.name)
+        if self.surrogate.kind != "none":
+            return self._fit_surrogate(asked)
         if not isinstance(self.own.items, PqItems):
             return Fit()
         quantized.check(self.own.items, sum(file.num_rows for file in asked.files))
@@ -80,13 +90,37 @@ class DualEncoderItems(ABC):
 
         return Fit(store=store, files=lambda: {quantizers.NAME: asked.storage.read(path)})
 
+    def _fit_surrogate(self, asked: Fitting) -> Fit:
+        path, source, files = f"{asked.folder}/{surrogates.NAME}", asked.corpus.items, asked.files
+        check_supports(self.surrogate, sum(file.num_rows for file in files))
+
+        def store() -> None:
+            if not asked.storage.exists(path):
+                given = str(asked.storage), asked.run, source, files, asked.training_queries
+                asked.storage.write(path, asked.remotely(self.fitted_surrogate, *given))
+
+        return Fit(store=store, files=lambda: {surrogates.NAME: asked.storage.read(path)})
+
+    def fitted_surrogate(
+        self,
+        root: str,
+        run: Run,
+        source: ItemSource,
+        files: Sequence[FileRows],
+        training_queries: Callable[[], Queries],
+    ) -> bytes:
+        """The file of a surrogate, fitted to a sample of the items and of the training queries."""
+        model = self.trained_model(runs.weights(Storage(root), run))
+        encode, seed = self.encoded_by(model), self.config.seed
+        return fitted_surrogate(self.surrogate, model, encode, training_queries(), source, files, seed)
+
     def fitted_quantizer(self, root: str, run: Run, source: ItemSource, files: Sequence[FileRows]) -> bytes:
         """The file of a quantizer: the run's trained one, or one fitted to a sample of the items that the run's model
         encodes."""
         assert isinstance(self.own.items, PqItems)
         weights = dict(runs.weights(Storage(root), run))
         encode = self.encoded_by(self.trained_model(weights.items()))
-        sample = quantized.sampled(source, files, encode)
+        sample = quantized.sampled_components(source, files, encode)
         trained = None
         if self.own.trained_quantizer is not None:
             trained = trained_quantizer(self.own, weights[f"{QUANTIZER}/{WEIGHTS}"], *sample.shape[1:])
@@ -95,7 +129,12 @@ class DualEncoderItems(ABC):
     def item_encoder(
         self, storage: Storage, folder: str, weights: Iterable[tuple[str, bytes]], device: str
     ) -> ItemEncoder:
-        encode = Narrowed(self.encoded_by(self.trained_model(weights).to(device)), DTYPES[self.own.items.dtype])
+        model = self.trained_model(weights).to(device)
+        components = self.encoded_by(model)
+        if self.surrogate.kind != "none":
+            made = surrogates.from_bytes(storage.read(f"{folder}/{surrogates.NAME}")).to(device)
+            components = WithVectors(components, model.similarity.prepared(), made)
+        encode = Narrowed(components, DTYPES[self.own.items.dtype])
         if not isinstance(self.own.items, PqItems):
             return encode
         stored = quantizers.from_bytes(storage.read(f"{folder}/{quantizers.NAME}"))
@@ -121,6 +160,8 @@ class DualEncoderItems(ABC):
                 items = replace(items, **{name: value})
         if "keep_texts" in fields:
             fields["has_texts"] = fields.pop("keep_texts")
+        if "surrogate" in fields:
+            fields["surrogate"] = self._as_surrogate(fields["surrogate"])
         if "dtype" in fields:
             items = replace(items, dtype=fields.pop("dtype"))
         made = self.config.with_family(items=items, **fields)
@@ -130,6 +171,15 @@ class DualEncoderItems(ABC):
                 "another index, or leave it out"
             )
         return made
+
+    def _as_surrogate(self, fields: Mapping[str, Any]) -> SurrogateConfig:
+        """The run's surrogate with these fields."""
+        if self.similarity().num_components == (1, 1):
+            raise ValueError(
+                f"surrogate must stand for a mixture of several components, got run {self.config.name}, whose score is "
+                "an inner product of the vectors as they are"
+            )
+        return replace(self.surrogate, **fields)
 
     def _as_codes(self, num_subspaces: int, num_codewords: int) -> PqItems:
         """Codes by OPQ, in place of how the run stores its items."""
@@ -152,7 +202,8 @@ class DualEncoderItems(ABC):
     @property
     def storing(self) -> str:
         texts = ", with texts" if self.keeps_texts else ""
-        return f"{self.own.items}, {self.own.index} of {self.own.index_of}{texts}"
+        surrogate = "" if self.surrogate.kind == "none" else f", {self.surrogate}"
+        return f"{self.own.items}, {self.own.index} of {self.own.index_of}{texts}{surrogate}"
 
     @property
     def index_config(self) -> IndexConfig | None:
@@ -165,9 +216,10 @@ class DualEncoderItems(ABC):
             return []
         _, num_item_components = self.similarity().num_components
         of_components = [component_name(number) for number in range(num_item_components)]
+        beside = [] if self.surrogate.kind == "none" else [SURROGATE]
         if num_item_components == 1 or self.own.index_of == "average":
-            return [AVERAGE]
-        return of_components if self.own.index_of == "components" else [AVERAGE, *of_components]
+            return [AVERAGE, *beside]
+        return [*([] if self.own.index_of == "components" else [AVERAGE]), *of_components, *beside]
 
     def indexed(self, items: Any, name: str) -> Tensor:
         if isinstance(items, QuantizedItems):
@@ -180,10 +232,14 @@ class DualEncoderItems(ABC):
     ) -> ByComponents | ByQuantized:
         if isinstance(similarity, QuantizedSimilarity):
             return ByQuantized(similarity, items, indexes)
+        if isinstance(similarity, WithSurrogate):
+            return ByComponents(similarity.similarity, items, indexes, similarity.queries)
         return ByComponents(similarity, items, indexes)
 
     def version_similarity(self, weights: Iterable[tuple[str, bytes]], read: Read) -> Any:
         similarity = self.trained_similarity(weights)
+        if self.surrogate.kind != "none":
+            return WithSurrogate(similarity, surrogates.from_bytes(read(surrogates.NAME)))
         if not isinstance(self.own.items, PqItems):
             return similarity
         return QuantizedSimilarity(similarity, *quantizers.from_bytes(read(quantizers.NAME)))
@@ -191,7 +247,8 @@ class DualEncoderItems(ABC):
     def as_scored(self, items: Any, read: Read) -> Any:
         if not isinstance(self.own.items, PqItems):
             return items
-        return quantized.read_back(items, quantizers.from_bytes(read(quantizers.NAME))[0])
+        longest = 1.0 if self.similarity().has_unit_vectors else float("inf")
+        return quantized.read_back(items, quantizers.from_bytes(read(quantizers.NAME))[0], longest)
 
 
 @dataclass(frozen=True)
@@ -204,5 +261,6 @@ class Narrowed:
     def __call__(self, item_ids: Sequence[Any], inputs: Any) -> AnyItems:
         state = self.encode(item_ids, inputs)
         assert isinstance(state, ItemState)
-        average = None if state.average is None else state.average.to(self.dtype)
-        return replace(state, components=state.components.to(self.dtype), average=average)
+        names = ("components", "average", "surrogate")
+        columns = {name: getattr(state, name) for name in names}
+        return replace(state, **{name: there.to(self.dtype) for name, there in columns.items() if there is not None})

@@ -219,7 +219,7 @@ class Family(ABC):
 
     def stored_as(self, **fields: Any) -> RunConfig:
         """The config of a version that stores its items otherwise than the run says: by `items` or `codes`,
-        `keep_vectors`, `code_lists`, `dtype`, `index`, `index_of`, `keep_texts`.
+        `keep_vectors`, `code_lists`, `surrogate`, `dtype`, `index`, `index_of`, `keep_texts`.
 
         Raises:
             ValueError: if its items cannot be stored so.

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from rails_ray.data.corpus import Corpus
+from rails_ray.data.corpus import Corpus, ItemSource, item_inputs
+from rails_ray.data.queries import Queries
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.models import Model
 from rails_ray.similarities.states import AnyItems
@@ -17,6 +18,7 @@ from rails_ray.storage.runs import Run
 from rails_ray.storage.tables import FileRows
 
 NewCodes = Literal["least_loaded", "predicted"]
+SAMPLE_BLOCKS = 64  # of consecutive items that a sample is made of, as neighbours may be alike
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,7 @@ class Fitting:
     new_codes: how items without a code get one.
     remotely: calls a function with arguments in a task on the cluster, and returns its result.
     files: what each file of the corpus holds.
+    training_queries: reads the queries that the run was trained on.
     """
 
     storage: Storage
@@ -37,6 +40,7 @@ class Fitting:
     corpus: Corpus
     new_codes: NewCodes
     remotely: Callable[..., Any]
+    training_queries: Callable[[], Queries]
     files: Sequence[FileRows] = ()
 
     def need_least_loaded(self, name: str) -> None:
@@ -72,6 +76,23 @@ class ItemEncoder(Protocol):
         Args:
             inputs: what a model reads of the items; None if the family has no `encodes_inputs`.
         """
+
+
+def sampled(source: ItemSource, files: Sequence[FileRows], encode: ItemEncoder, most: int) -> list[AnyItems]:
+    """The states of at most `most` items, in blocks from all over the corpus; not of fewer than SAMPLE_BLOCKS."""
+    return [
+        encode(block["item_id"].to_pylist(), item_inputs(block))
+        for first, num_rows in _places(sum(file.num_rows for file in files), most)
+        for block in source.blocks(files, first, num_rows)
+    ]
+
+
+def _places(num_items: int, most: int) -> list[tuple[int, int]]:
+    """First row and number of rows of each block of a sample."""
+    if num_items <= most:
+        return [(0, num_items)]
+    size = max(most // SAMPLE_BLOCKS, 1)
+    return [(number * (num_items - size) // (SAMPLE_BLOCKS - 1), size) for number in range(SAMPLE_BLOCKS)]
 
 
 @dataclass(frozen=True)

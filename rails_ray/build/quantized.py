@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rails_ray.build.items import ItemEncoder
+from rails_ray.build.items import ItemEncoder, sampled
 from rails_ray.config.storing import PqItems, TrainedConfig
-from rails_ray.data.corpus import ItemSource, item_inputs
+from rails_ray.data.corpus import ItemSource
 from rails_ray.indexes.codes import check_nlist, fit_lists, lists_of
 from rails_ray.quantizers.measured import measured
 from rails_ray.quantizers.opq import OpqConfig, fit_opq
@@ -27,7 +27,6 @@ from rails_ray.storage import quantizers
 from rails_ray.storage.tables import FileRows
 
 SAMPLE_ITEMS = 2**16  # FAISS's k-means takes at most 256 points for each of 256 codewords
-SAMPLE_BLOCKS = 64  # of consecutive items that the sample is made of, as neighbours may be alike
 
 
 def check(config: PqItems, num_items: int) -> None:
@@ -41,23 +40,9 @@ def check(config: PqItems, num_items: int) -> None:
     check_nlist(config.nlist, num_items)
 
 
-def sampled(source: ItemSource, files: Sequence[FileRows], encode: ItemEncoder) -> Float[Tensor, "N P_X d"]:
-    """Components of at most SAMPLE_ITEMS items, in blocks from all over the corpus."""
-    return torch.cat(
-        [
-            _components(encode(block["item_id"].to_pylist(), item_inputs(block)))
-            for first, num_rows in _places(sum(file.num_rows for file in files))
-            for block in source.blocks(files, first, num_rows)
-        ]
-    )
-
-
-def _places(num_items: int) -> list[tuple[int, int]]:
-    """First row and number of rows of each block of the sample."""
-    if num_items <= SAMPLE_ITEMS:
-        return [(0, num_items)]
-    size = SAMPLE_ITEMS // SAMPLE_BLOCKS
-    return [(number * (num_items - size) // (SAMPLE_BLOCKS - 1), size) for number in range(SAMPLE_BLOCKS)]
+def sampled_components(source: ItemSource, files: Sequence[FileRows], encode: ItemEncoder) -> Float[Tensor, "N P_X d"]:
+    """Components of at most SAMPLE_ITEMS items."""
+    return torch.cat([_components(state) for state in sampled(source, files, encode, SAMPLE_ITEMS)])
 
 
 def _components(state: Any) -> Tensor:
@@ -121,9 +106,9 @@ class Coded:
         return QuantizedItems(stored, residuals, gate, state.components, state.average, lists)
 
 
-def read_back(items: QuantizedItems, quantizer: ProductQuantizer) -> ItemState:
-    """Items as a similarity scores them: by their vectors if they are kept, or else decoded."""
+def read_back(items: QuantizedItems, quantizer: ProductQuantizer, longest: float = 1.0) -> ItemState:
+    """Items as a similarity scores them: by their vectors if they are kept, or else decoded, of at most that length."""
     if items.components is not None:
         return ItemState(items.components, items.gate, items.average)
     codes = unpack(items.codes, quantizer.num_subspaces) if quantizer.is_packed else items.codes
-    return decoded(quantizer, codes, items.num_components, items.gate)
+    return decoded(quantizer, codes, items.num_components, items.gate, longest)

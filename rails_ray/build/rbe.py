@@ -148,7 +148,7 @@ class RbeFamily(DualEncoderItems, Family):
                 assert_never(self.own.loss)
 
     def similarity(self) -> DotProduct:
-        return DotProduct(DotProductConfig(temperature=1.0))
+        return DotProduct(DotProductConfig(temperature=1.0), has_unit_vectors=False)
 
     def model(self) -> Rbe:
         """A model that has learned nothing, of the sizes that `completed` fills in."""

@@ -42,6 +42,10 @@ class Encode(Stored):
         keep_vectors: Keep the components beside their codes, which then only choose candidates.
         code_lists: Lists that codes are put in, for the method ivf_lookup. If left out: as the run says, or none.
         keep_texts: Keep the items' texts, so that a heavy ranker can rerank what a search finds (text-rbe always does).
+        surrogate: Vectors that find candidates for a mixture, for the method surrogate: ridge or mlp, fitted to its
+            scores for 1,000 training queries.
+        surrogate_reads: What they are computed from: the query, or the query's scores of 100 items (supports).
+        surrogate_width: Numbers of such a vector, less one. If left out: 63.
         dtype: Type of the numbers of items' vectors. If left out: the run's.
         index: What finds candidates: flat (a scan), ivf (lists) or hnsw (a graph), built by FAISS. If left out: the
             run's.
@@ -69,6 +73,9 @@ class Encode(Stored):
     keep_vectors: bool = False
     code_lists: int | None = None
     keep_texts: bool = False
+    surrogate: Literal["none", "ridge", "mlp"] | None = None
+    surrogate_reads: Literal["query", "supports"] | None = None
+    surrogate_width: int | None = None
     dtype: Dtype | None = None
     index: Literal["flat", "ivf", "hnsw"] | None = None
     index_storage: Literal["fp32", "fp16", "sq8"] | None = None
@@ -158,11 +165,17 @@ class Encode(Stored):
             "keep_vectors": self.keep_vectors or None,
             "code_lists": self.code_lists,
             "keep_texts": self.keep_texts or None,
+            "surrogate": self.fields_of_surrogate() or None,
             "dtype": self.dtype,
             "index": index,
             "index_of": self.index_of,
         }
         return {name: value for name, value in asked.items() if value is not None}
+
+    def fields_of_surrogate(self) -> dict[str, Any]:
+        """The fields of a surrogate that differ from the run's."""
+        given = {"kind": self.surrogate, "reads": self.surrogate_reads, "width": self.surrogate_width}
+        return {name: value for name, value in given.items() if value is not None}
 
     def sizes(self) -> tuple[int, int] | None:
         """Parts of a code and codewords of each; None to store items as the run does."""

@@ -16,6 +16,7 @@ from rails_ray.encoders.two_tower import TwoTowerConfig
 from rails_ray.encoders.vectors import VectorsConfig
 from rails_ray.indexes.faiss_index import IndexConfig
 from rails_ray.indexes.flat import FlatConfig
+from rails_ray.relevance.surrogate import SurrogateConfig
 from rails_ray.similarities.dot_product import DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogitsConfig
 from rails_ray.training.objectives import ContrastiveConfig, MaximumLikelihoodConfig, NoneConfig, PointwiseConfig
@@ -86,6 +87,7 @@ class DualEncoderConfig:
         items: how an index stores its items.
         index: what finds candidates.
         index_of: which vectors of an item it holds: its mean component, or each of its components.
+        surrogate: vectors that find candidates for the mixture, stored beside the components.
         negatives: the items that a query is trained against.
         encode_size: queries or items that a worker encodes at once in training (gradient caching); 0 for all.
         has_texts: whether an index keeps its items' texts, for heavy rankers.
@@ -99,6 +101,7 @@ class DualEncoderConfig:
     items: Annotated[Items, Field(discriminator="kind")] = field(default_factory=FullItems)
     index: Annotated[IndexConfig, Field(discriminator="kind")] = field(default_factory=FlatConfig)
     index_of: IndexOf = "average"
+    surrogate: SurrogateConfig = field(default_factory=SurrogateConfig)
     loss: Annotated[Loss, Field(discriminator="kind")] = field(default_factory=ContrastiveConfig)
     terms: TermsConfig = field(default_factory=TermsConfig)
     negatives: Annotated[Negatives, Field(discriminator="kind")] = field(default_factory=UniformNegatives)
@@ -119,6 +122,8 @@ class DualEncoderConfig:
             self._check_histories()
         self._check_given()
         self._check_quantized()
+        if self.surrogate.kind != "none":
+            self._check_surrogate()
         if self.terms.glas_weight:
             self._check_glas()
         if self.negatives.kind == "cross_device" and self.negatives.block_size and self.loss.kind in WHOLE_LOSSES:
@@ -161,6 +166,20 @@ class DualEncoderConfig:
                 f"index.kind must be flat in fp32 for items.kind pq, got {self.index.kind}: codes are searched as they "
                 "are, or in lists (items.nlist); to build an index of vectors, keep them (items.has_vectors)"
             )
+
+    def _check_surrogate(self) -> None:
+        """A surrogate stands for scores that no inner product of stored vectors gives."""
+        similarity = self.similarity
+        pairs = (
+            1 if similarity.kind == "dot_product" else similarity.num_query_components * similarity.num_item_components
+        )
+        if pairs == 1:
+            raise ValueError(
+                f"surrogate must stand for a mixture of several components, got {similarity.kind}, whose score is an "
+                "inner product of the vectors as they are"
+            )
+        if self.items.kind == "pq":
+            raise ValueError("surrogate must stand beside components, got items.kind pq: leave out codes or surrogate")
 
     @property
     def _knows_width(self) -> bool:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from rails_ray import config
 from rails_ray.build import family
-from rails_ray.build.data import read_corpus, with_data
+from rails_ray.build.data import read_corpus, training_queries, with_data
 from rails_ray.build.items import Fitting, ItemEncoder, NewCodes
 from rails_ray.config import DataConfig
 from rails_ray.data.corpus import ItemFiles, ItemSource, ListedItems, Scan, check_distinct, digest_of, item_inputs
@@ -99,7 +99,8 @@ def encode(
             its tables take the place of the run's.
         stored: how to store items, where it differs from the run's config: `items`, `index` and `index_of` as in
             `DualEncoderConfig`; `dtype` of vectors; `codes`, (parts, codewords) fitted by OPQ; and for codes
-            `keep_vectors` and `code_lists`; `keep_texts` to keep items' texts, for heavy rankers.
+            `keep_vectors` and `code_lists`; `keep_texts` to keep items' texts, for heavy rankers; fields of the
+            `surrogate`, as in `SurrogateConfig`.
         new_codes: how to choose buckets for items without SOLAR codes: the least loaded of a few hashed buckets, or the
             buckets `predicted` for the item's text, so that queries find it before the next training.
         min_chunks: fewest trained chunks of SOLAR to accept; by default all.
@@ -122,7 +123,7 @@ def encode(
     store = Storage(storage)
     store.check_writable()
     found = runs.read(store, run, min_chunks)
-    run_config = config.from_json(found.config)
+    trained = run_config = config.from_json(found.config)
     newer = run_config.data if data is None else data.over(run_config.data)
     run_config = family(with_data(run_config, newer)).stored_as(**stored)
     corpus, own = read_corpus(run_config, store), family(run_config)
@@ -147,6 +148,7 @@ def encode(
         corpus=corpus,
         new_codes=new_codes,
         remotely=_remotely,
+        training_queries=partial(training_queries, trained, str(store)),
         files=scanned.files,
     )
     artefact = own.fit(fitting)

@@ -30,6 +30,11 @@ class QuantizedSimilarity(nn.Module):
         found: tuple[int, int] = self.similarity.num_components
         return found
 
+    @property
+    def longest(self) -> float:
+        """Length that no component exceeds."""
+        return 1.0 if self.similarity.has_unit_vectors else float("inf")
+
     def to(self, *args: Any, **kwargs: Any) -> "QuantizedSimilarity":
         """The same on another device."""
         device = torch.device(*args, **kwargs)

@@ -75,7 +75,7 @@ class Approximate:
         probing: Probing | None = None,
     ) -> None:
         check_items(similarity, items)
-        first_stage = first_stage or FirstStage(items)
+        first_stage = first_stage or FirstStage(items, has_unit_vectors=similarity.has_unit_vectors)
         self.similarity = similarity
         self.items = items
         self.lists = lists
@@ -83,7 +83,7 @@ class Approximate:
         self.per_embedding = first_stage.per_embedding if lists.num_per_embedding else None
         self.by_average = first_stage.by_average if lists.num_by_average else None
         self.num_pairs = math.prod(similarity.num_components)
-        self.slack = rounding_slack(self.num_pairs, items.width, items.dtype)
+        self.slack = rounding_slack(self.num_pairs, items.width, items.dtype) * first_stage.longest
 
     @property
     def is_exact(self) -> bool:
@@ -109,23 +109,27 @@ class Approximate:
             self._check_lists(min(wanted.k, int(num_left.max())))
         if self.num_pairs == 1 and self.by_average is not None and wanted.threshold is not None:
             # One item more than wanted, so that the scan sees whether there are more.
-            found = self.by_average.wanted(query, replace(self._rounded(wanted), k=wanted.k + 1), self.probing)
+            found = self.by_average.wanted(query, replace(self._rounded(query, wanted), k=wanted.k + 1), self.probing)
         else:
             found = self._at_least(query, num_left.clamp(max=wanted.least), wanted.mask)
         running = Scan(replace(wanted, mask=None))
-        floor = None if running.floor is None else running.floor - self.slack
+        floor = None if running.floor is None else running.floor - self._slack(query)
         scores = candidate_scores(self.similarity, self.items, query, found, floor)
         num_scored = (scores > -torch.inf).sum(dim=1)
         item_rows, order = found.item_rows.sort(dim=1)  # as a scan takes them
         running.add(0, scores.gather(1, order))
-        bound, reason = self._bound(found)
+        bound, reason = self._bound(query, found)
         return running.found(num_scored, num_left, bound=bound, reason=reason, item_rows=item_rows)
 
-    def _rounded(self, wanted: Wanted) -> Wanted:
+    def _slack(self, query: QueryState) -> Float[Tensor, " B"]:
+        """How far two ways to compute a score of a query may be apart."""
+        return self.slack * _lengths(query.components)
+
+    def _rounded(self, query: QueryState, wanted: Wanted) -> Wanted:
         """The same of an index whose scores may be off by the rounding of what it stores."""
         assert wanted.threshold is not None
         assert self.by_average is not None
-        error = self.by_average.error + self.slack
+        error = self.by_average.error * _lengths(query.components) + self._slack(query)
         return replace(wanted, threshold=wanted.threshold - error)
 
     def _at_least(self, query: QueryState, least: Int[Tensor, " B"], mask: Mask | None) -> Candidates:
@@ -157,9 +161,15 @@ class Approximate:
         ]
         return found[0] if len(found) == 1 else union(*found)
 
-    def _bound(self, found: Candidates) -> tuple[Float[Tensor, " B"], str | None]:
+    def _bound(self, query: QueryState, found: Candidates) -> tuple[Float[Tensor, " B"], str | None]:
         """A score that no item outside the candidates exceeds, and why, if so, it is not known."""
         if self.is_exact:
             return torch.full_like(found.last_cosine, -torch.inf), None
         is_unknown = bool(found.last_cosine.isposinf().any())
-        return found.last_cosine + self.slack, (found.reason or NO_CERTIFICATE) if is_unknown else None
+        return found.last_cosine + self._slack(query), (found.reason or NO_CERTIFICATE) if is_unknown else None
+
+
+def _lengths(components: Float[Tensor, "B P_Q d"]) -> Float[Tensor, " B"]:
+    """Of each query's longest component."""
+    lengths: Tensor = components.float().norm(dim=2).amax(dim=1)
+    return lengths

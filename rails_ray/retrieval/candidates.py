@@ -2,6 +2,7 @@
 
     per embedding:  for each p the items with the largest <f_pq(q), g_px(x)>
     average:        the items with the largest <mean_pq f_pq(q), mean_px g_px(x)>, the mean of all P cosines
+    surrogate:      the items with the largest <psi(q), w_x>, which was fitted to the score (`relevance.surrogate`)
 
 Source: RAILS, Section 3.2 and Algorithm 2.
 Differs from the source: means where the paper sums, so that first-stage scores lie in [-1, 1] too; the order is equal.
@@ -11,8 +12,10 @@ An index that is not exact may pass over any item; the candidates then say so.
 Axes: B queries, X items, C candidates, n candidates of one list, d width, P_Q / P_X components, P = P_Q * P_X.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -27,6 +30,8 @@ from rails_ray.top_k import distinct
 from rails_ray.wanted import Found, Wanted
 
 AVERAGE = "average"  # name of the index over mean components
+SURROGATE = "surrogate"  # name of the index over vectors that stand for scores
+BLOCK_ITEMS = 2**16  # whose lengths are computed at once
 NO_CERTIFICATE = "candidates by the average component alone: what it leaves out may have any cosine"
 
 
@@ -35,12 +40,15 @@ def component_name(number: int) -> str:
     return f"component-{number}"
 
 
-def vectors_of(items: Searched, name: str) -> Float[Tensor, "X d"]:
+def vectors_of(items: Searched, name: str) -> Float[Tensor, "X _"]:
     """The vectors of items that the index of a name holds.
 
     Raises:
         ValueError: if the items have no average.
     """
+    if name == SURROGATE:
+        assert items.surrogate is not None
+        return items.surrogate
     vectors = items.vectors(None if name == AVERAGE else int(name.rpartition("-")[2]))
     if vectors is None:
         raise ValueError(
@@ -99,11 +107,21 @@ class PerEmbedding:
         return Candidates(*distinct(rows, cosines > -torch.inf), last, is_exhausted, reason)
 
 
-class ByAverage:
-    """The first items by the mean component."""
+VectorOf = Callable[[QueryState], Float[Tensor, "B _"]]
 
-    def __init__(self, items: Searched, indexes: Mapping[str, VectorIndex]) -> None:
+
+class ByAverage:
+    """The first items by the mean component.
+
+    Args:
+        vector_of: gives a query's vector; by default its mean component.
+    """
+
+    def __init__(
+        self, items: Searched, indexes: Mapping[str, VectorIndex], vector_of: VectorOf = attrgetter("average")
+    ) -> None:
         self.index = indexes.get(AVERAGE) or FlatIndex(vectors_of(items, AVERAGE))
+        self.vector_of = vector_of
         self.num_items = len(items)
         self.is_only_component = items.num_components == 1
 
@@ -124,7 +142,7 @@ class ByAverage:
 
     def wanted(self, query: QueryState, wanted: Wanted, probing: Probing | None = None) -> Candidates:
         """What the index finds of what is wanted, scored by the mean cosine."""
-        found = self.index.search(query.average, wanted, probing)
+        found = self.index.search(self.vector_of(query), wanted, probing)
         is_there, last = found.scores > -torch.inf, _last(found, self.index, self.num_items)
         is_exhausted, reason = found.num_found() < wanted.k, found.reason
         if not self.is_only_component or query.components.shape[1] > 1:
@@ -138,14 +156,34 @@ class FirstStage:
     Args:
         indexes: indexes that were built before, by name; a flat one that shares the items' memory stands for each of
             the others.
+        vector_of: gives the vector of a query that the index of the average is asked for.
+        has_unit_vectors: whether components have length 1.
     """
 
-    def __init__(self, items: Searched, indexes: Mapping[str, VectorIndex] | None = None) -> None:
+    def __init__(
+        self,
+        items: Searched,
+        indexes: Mapping[str, VectorIndex] | None = None,
+        vector_of: VectorOf = attrgetter("average"),
+        *,
+        has_unit_vectors: bool = True,
+    ) -> None:
         self.indexes = indexes or {}
+        self.has_unit_vectors = has_unit_vectors
         self.per_embedding = PerEmbedding(items, self.indexes)
         self.items = items
         has_average = AVERAGE in self.indexes or items.vectors(None) is not None
-        self._by_average = ByAverage(items, self.indexes) if has_average else None
+        self._by_average = ByAverage(items, self.indexes, vector_of) if has_average else None
+
+    @cached_property
+    def longest(self) -> float:
+        """The length of the longest component of any item."""
+        if self.has_unit_vectors:
+            return 1.0
+        size = min(BLOCK_ITEMS, self.items.most_at_once)
+        starts = range(0, len(self.items), size)
+        blocks = (self.items.taken(slice(first, first + size)).components for first in starts)
+        return max((float(block.float().norm(dim=-1).max()) for block in blocks), default=0.0)
 
     @property
     def by_average(self) -> ByAverage:

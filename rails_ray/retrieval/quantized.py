@@ -59,7 +59,8 @@ class ByQuantized:
             self.rotation, kept = None, ItemState(items.components, items.gate, items.average)
         else:
             quantizer = replace(quantizer, rotation=None)  # queries are turned in its place
-            kept, off = ReadBack(quantizer, codes, items.gate, num_components), excess(quantizer, codes, num_components)
+            kept = ReadBack(quantizer, codes, items.gate, num_components, similarity.longest)
+            off = excess(quantizer, codes, num_components, similarity.longest)
         error = _largest(off.mean(dim=1))
         by_code: dict[str, VectorIndex] = {AVERAGE: code_index(quantizer, codes, num_components, error)}
         if items.components is None and num_components > 1:
@@ -68,11 +69,14 @@ class ByQuantized:
                 of_codes = codes[:, place].contiguous()
                 by_code[component_name(number)] = code_index(own, of_codes, 1, _largest(off[:, number]))
         self.by_components = ByComponents(similarity.similarity, kept, by_code if items.components is None else indexes)
-        self.by_codes = {"lookup": FirstStage(kept, by_code)}
+        has_unit_vectors = self.by_components.scorer.has_unit_vectors
+        self.by_codes = {"lookup": FirstStage(kept, by_code, has_unit_vectors=has_unit_vectors)}
         if items.lists is not None and similarity.centroids is not None:
             centroids = turned(similarity.centroids, self.rotation)  # as the queries that reach it are
             lists = in_lists(quantizer, codes, items.lists, centroids, num_components, error)
-            self.by_codes["ivf_lookup"] = FirstStage(kept, {**by_code, AVERAGE: lists})
+            self.by_codes["ivf_lookup"] = FirstStage(
+                kept, {**by_code, AVERAGE: lists}, has_unit_vectors=has_unit_vectors
+            )
         for num in (1, LEAST_BESIDE):  # or the first queries would wait for loops to be compiled
             tables = torch.zeros(num, quantizer.num_subspaces, quantizer.num_codewords, device=codes.device)
             lookup_scan.scores(tables, codes[:1])

@@ -4,7 +4,7 @@ reads, made once, so that a request makes none.
 | member         | its items                     | its methods                                                       |
 |----------------|-------------------------------|-------------------------------------------------------------------|
 | `ByComponents` | vectors, one per component    | `brute_force` `two_pass` `per_embedding` `average` `combined`,    |
-|                |                               | `ann` of a dot product                                            |
+|                |                               | `ann` of a dot product, `surrogate` if items have one             |
 | `quantized`    | components as codes, beside   | the same, `lookup`, and `ivf_lookup` if items are in lists        |
 |                | the vectors or in their place |                                                                   |
 | `ByCodes`      | codes, read by looking up     | `brute_force` `inverted`                                          |
@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rails_ray.indexes import VectorIndex
+from rails_ray.indexes.flat import FlatIndex
 from rails_ray.indexes.inverted import NUM_PROBES, InvertedIndex
 from rails_ray.indexes.lookup import LookupIndex
 from rails_ray.indexes.probing import Probing
@@ -30,7 +31,7 @@ from rails_ray.masks import Mask
 from rails_ray.retrieval import Query, Retriever
 from rails_ray.retrieval.approximate import Approximate, Lists
 from rails_ray.retrieval.brute_force import BruteForce
-from rails_ray.retrieval.candidates import FirstStage
+from rails_ray.retrieval.candidates import AVERAGE, SURROGATE, FirstStage, VectorOf, vectors_of
 from rails_ray.retrieval.look_up import FullLookUp, Inverted
 from rails_ray.retrieval.two_pass import TwoPass
 from rails_ray.similarities import Similarity
@@ -45,7 +46,8 @@ class Widths:
     """How much the first stage of a search looks at. A method reads only the fields that name it.
 
     Args:
-        num_candidates: items that `average` and `combined` take by the average component, `inverted` by posted buckets.
+        num_candidates: items that `average` and `combined` take by the average component, `surrogate` by its vectors,
+            `inverted` by posted buckets.
         num_per_embedding: items that `per_embedding`, `combined` and `two_pass` take by each pair of components.
         num_probes: buckets of each chunk that `inverted` looks up; None for NUM_PROBES, or all if there are fewer.
         nprobe: lists that an `ivf` index scans; None for the square root of their number.
@@ -115,23 +117,34 @@ class ByComponents:
 
     Args:
         indexes: indexes that were built before, by name (`retrieval.candidates`).
+        surrogate: gives the vector of a query that stands for its scores, if the items have theirs.
 
     Raises:
         ValueError: if the similarity cannot score such items.
     """
 
     def __init__(
-        self, similarity: Similarity, items: Searched, indexes: Mapping[str, VectorIndex] | None = None
+        self,
+        similarity: Similarity,
+        items: Searched,
+        indexes: Mapping[str, VectorIndex] | None = None,
+        surrogate: VectorOf | None = None,
     ) -> None:
         self.similarity = similarity
         self.items = items
         self.scorer = similarity.prepared()
         self.brute_force = BruteForce(self.scorer, items)
-        self.first_stage = FirstStage(items, indexes)
+        self.first_stage = FirstStage(items, indexes, has_unit_vectors=self.scorer.has_unit_vectors)
+        self.by_surrogate: FirstStage | None = None
+        if surrogate is not None:
+            built = (indexes or {}).get(SURROGATE) or FlatIndex(vectors_of(items, SURROGATE))
+            self.by_surrogate = FirstStage(items, {AVERAGE: built}, surrogate)
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The contract of `Searchable`; `ann` needs a dot product."""
+        """The contract of `Searchable`; `ann` needs a dot product, `surrogate` its vectors."""
+        if self.by_surrogate is not None:
+            return (*METHODS, "surrogate")
         return METHODS if self.scorer.num_components != (1, 1) else (*METHODS, "ann")
 
     def __len__(self) -> int:
@@ -150,6 +163,9 @@ class ByComponents:
                 lists = Lists(num_by_average=widths.num_candidates)
             case "ann" if method in self.methods:
                 lists = Lists(num_by_average=widths.num_candidates)
+            case "surrogate" if self.by_surrogate is not None:
+                lists = Lists(num_by_average=widths.num_candidates)
+                return Approximate(self.scorer, self.items, lists, self.by_surrogate, widths.probing)
             case "combined":
                 lists = Lists(num_per_embedding=widths.num_per_embedding, num_by_average=widths.num_candidates)
             case _:

@@ -34,6 +34,10 @@ class Scorer(Protocol):
     def num_components(self) -> tuple[int, int]:
         """(P_Q, P_X)."""
 
+    @property
+    def has_unit_vectors(self) -> bool:
+        """Whether components have length 1."""
+
     def scores(self, query: QueryState, items: ItemState, floor: Float[Tensor, " B"] | None = None) -> Tensor:
         """Scores in [-1, 1] of each query against all items [B, X], or against candidates of its own [B, C].
 

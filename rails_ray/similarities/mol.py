@@ -14,7 +14,7 @@ Axes: B queries, X items, C candidates, P_Q / P_X components, P = P_Q * P_X, d w
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -62,6 +62,8 @@ class MixtureOfLogitsConfig:
 
 class MixtureOfLogits(nn.Module):
     """The learned similarity of RAILS. Query and item parts of its gate come with the states."""
+
+    has_unit_vectors = True
 
     def __init__(self, config: MixtureOfLogitsConfig) -> None:
         super().__init__()
@@ -136,6 +138,8 @@ class PreparedMixture:
 
     num_components: tuple[int, int]
     scan: mol_scan.MolScan
+
+    has_unit_vectors: ClassVar[bool] = True
 
     @torch.no_grad()
     def scores(

@@ -8,8 +8,8 @@ a query has a table of numbers, an item a code of small integers that says which
 
 An item state says what an index stores of it (`columns`), and can be made again from that (`from_columns`).
 
-Axes: B queries, X items, C candidates, P_Q / P_X components, P = P_Q * P_X, d width of a component; M parts of a code
-(subspaces of a product quantizer, chunks of SOLAR), L entries of a table for each.
+Axes: B queries, X items, C candidates, P_Q / P_X components, P = P_Q * P_X, d width of a component, D of a surrogate;
+M parts of a code (subspaces of a product quantizer, chunks of SOLAR), L entries of a table for each.
 """
 
 from abc import ABC, abstractmethod
@@ -119,6 +119,7 @@ class ItemState(AnyItems):
     components: g_p(x), each of length 1.
     gate: v(x), the item's part of the gate's input; None if the similarity has no gate.
     average: the mean component, kept because the `average` search reads nothing else; None if there is no such search.
+    surrogate: the vector by which the `surrogate` search finds the item; None if there is no such search.
     """
 
     kind: ClassVar[str] = "components"
@@ -126,6 +127,7 @@ class ItemState(AnyItems):
     components: Float[Tensor, "*X P_X d"]
     gate: Float[Tensor, "*X P"] | None
     average: Float[Tensor, "*X d"] | None
+    surrogate: Float[Tensor, "*X D"] | None = None
 
     def __len__(self) -> int:
         return self.components.shape[0]
@@ -157,7 +159,7 @@ class ItemState(AnyItems):
 
     def taken(self, rows: "Lines") -> "ItemState":
         """Some items, with all that a similarity reads."""
-        return take(replace(self, average=None), rows)
+        return take(replace(self, average=None, surrogate=None), rows)
 
     def vectors(self, component: int | None) -> Float[Tensor, "X d"] | None:
         """One component of all items; None for the mean component, which they may lack."""
@@ -166,14 +168,14 @@ class ItemState(AnyItems):
     def columns(self) -> dict[str, Tensor]:
         """What an index stores of each item, by name. A single component is its own average, and stored once."""
         average = self.average if self.components.shape[1] > 1 else None
-        found = {"components": self.components, "average": average, "gate": self.gate}
+        found = {"components": self.components, "average": average, "gate": self.gate, "surrogate": self.surrogate}
         return {name: column for name, column in found.items() if column is not None}
 
     @staticmethod
     def from_columns(columns: Mapping[str, Tensor]) -> "ItemState":
         components = columns["components"]
         average = components[:, 0] if components.shape[1] == 1 else columns.get("average")
-        return ItemState(components, columns.get("gate"), average)
+        return ItemState(components, columns.get("gate"), average, columns.get("surrogate"))
 
 
 @dataclass(frozen=True)
@@ -297,6 +299,10 @@ class Searched(Protocol):
     @property
     def most_at_once(self) -> int:
         """Items to take at a time."""
+
+    @property
+    def surrogate(self) -> Float[Tensor, "X D"] | None:
+        """Vectors that stand for scores, if there are any."""
 
     def taken(self, rows: Lines) -> ItemState:
         """Some items, with all that a similarity reads; rows of any shape [B C] give items of that shape."""

@@ -13,6 +13,7 @@ kind of the state, and of each column the shape of an item and its dtype. Compon
     average      [d]                         absent if P_X = 1 (it equals the component), or if no search by the
                                              average is wanted
     gate         float32 [P]                 v(x); absent if the similarity has no gate
+    surrogate    [D]                         w_x; absent unless the version was encoded with a surrogate
 
 in float32, float16 or bfloat16. Parquet has no bfloat16: its 16 bits are stored as uint16. Codes have the column
 
@@ -26,7 +27,8 @@ and components that are product-quantised have
 
 beside `gate`, and beside `components` and `average` if these are kept.
 
-Axes: X items, P_X item components, P pairs of components, d width of a component, K chunks.
+Axes: X items, P_X item components, P pairs of components, d width of a component, D of a
+surrogate, K chunks.
 """
 
 import io

@@ -127,7 +127,7 @@ def fitting(storage: Storage, items: dict[str, Any], *, has_texts: bool = True, 
     corpus = Corpus(ListedItems(pa.table(items)), {}, has_texts=has_texts)
     weights = {"chunk-000/model.safetensors": "abc"}
     run = Run(name="r", config=to_json(CONFIG), weights_sha256=weights, validation={}, training={})
-    own = {"storage": storage, "folder": "versions/v", "run": run, "corpus": corpus}
+    own = {"storage": storage, "folder": "versions/v", "run": run, "corpus": corpus, "training_queries": dict}
     return Fitting(**{**own, "new_codes": "least_loaded", "remotely": called, **fields})
 
 

@@ -208,6 +208,7 @@ def test_it_fits_and_then_maps_each_block_for_itself(case: Case) -> None:
         corpus=case.corpus,
         new_codes="least_loaded",
         remotely=lambda function, *arguments: function(*arguments),
+        training_queries=lambda: case.data.queries["train"],
     )
     for _ in range(2):  # what is there already is left as it is
         artefact = case.own.fit(asked)

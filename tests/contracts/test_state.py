@@ -35,6 +35,9 @@ ITEM_STATES: dict[str, Callable[[int], AnyItems]] = {
     "components": lambda num: ItemState(torch.randn(num, 3, 4), torch.randn(num, 6), torch.randn(num, 4)),
     "components without a gate": lambda num: ItemState(torch.randn(num, 2, 5), None, torch.randn(num, 5)),
     "components without an average": lambda num: ItemState(torch.randn(num, 2, 5), torch.randn(num, 4), None),
+    "components with a surrogate": lambda num: ItemState(
+        torch.randn(num, 2, 5), torch.randn(num, 4), torch.randn(num, 5), torch.randn(num, 3)
+    ),
     "components alone": lambda num: ItemState(torch.randn(num, 2, 1), None, None),
     "half components": lambda num: ItemState(torch.randn(num, 2, 5).half(), None, torch.randn(num, 5).half()),
     "codes": lambda num: Codes(torch.randint(5000, (num, 3), dtype=torch.int32)),

@@ -1,10 +1,13 @@
 """Approximate methods over indexes that may pass over items."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from rails_ray.indexes.faiss_index import FaissIndex, build, fit
+from rails_ray.indexes.flat import FlatConfig
 from rails_ray.indexes.ivf import IvfConfig
 from rails_ray.indexes.probing import Probing
 from rails_ray.retrieval.approximate import Approximate, Lists
@@ -64,3 +67,24 @@ def test_lists_that_hold_no_more_are_not_asked_for_longer(
     found = made(items, index, 200, 1).search(query_of(items, 3), Wanted(200))
     assert 0 < int(found.num_found()) < 200
     assert asked == [200]
+
+
+@pytest.mark.parametrize("storage", ["fp32", "fp16", "sq8"])
+@pytest.mark.parametrize("length", [1e-3, 1.0, 300.0])
+def test_vectors_of_any_length_are_found_at_a_threshold_that_they_just_reach(storage: Any, length: float) -> None:
+    """An index that rounds is asked for lower scores, by as much as it can be off."""
+    draw = torch.Generator().manual_seed(1)
+    vectors = length * torch.randn(NUM_ITEMS, 6, generator=draw)
+    items = ItemState(vectors.unsqueeze(1), None, vectors)
+    query = 7 * length * torch.randn(20, 6, generator=draw)
+    state = QueryState(query.unsqueeze(1), None, torch.ones(20))
+    similarity = DotProduct(DotProductConfig(), has_unit_vectors=False)
+    index = FaissIndex.read(*build(fit(FlatConfig(storage=storage), vectors, NUM_ITEMS, 0), [vectors]))
+    first_stage = FirstStage(items, {AVERAGE: index}, has_unit_vectors=False)
+    assert first_stage.longest == pytest.approx(float(vectors.norm(dim=1).max()))
+    scores = similarity.scores(state, items)
+    threshold = scores[:, 5] - 1e-6 * first_stage.longest * query.norm(dim=1)  # two sums in float32 are that near
+    found = Approximate(similarity, items, Lists(num_by_average=5), first_stage).search(
+        state, Wanted(NUM_ITEMS, threshold)
+    )
+    assert found.num_found().tolist() == (scores >= threshold[:, None]).sum(dim=1).tolist()

@@ -7,7 +7,9 @@ import torch.nn.functional as F
 from rails_ray.indexes.codes import fit_lists, in_lists, lists_of
 from rails_ray.indexes.probing import Probing
 from rails_ray.quantizers.opq import fit_opq
-from rails_ray.quantizers.product import residual_norms
+from rails_ray.quantizers.pq import fit_pq
+from rails_ray.quantizers.product import pack, residual_norms
+from rails_ray.quantizers.read_back import decoded
 from rails_ray.quantizers.similarity import QuantizedSimilarity
 from rails_ray.retrieval.quantized import ByQuantized
 from rails_ray.retrieval.searchable import Widths
@@ -78,3 +80,20 @@ def test_the_bound_of_a_mean_holds_however_many_vectors_an_item_has() -> None:
     assert torch.allclose(found.bound, found.scores[:, -1] + queries.norm(dim=1) * error, atol=1e-4)
     missing = (queries @ means.T).scatter(1, found.item_rows, -torch.inf).amax(dim=1)
     assert (missing <= found.bound + 1e-5).all()
+
+
+@pytest.mark.parametrize("method", ["brute_force", "ann", "lookup"])
+def test_vectors_that_are_longer_than_1_keep_their_length(method: str) -> None:
+    """As RBE's are: a score is the inner product with what the codes stand for."""
+    generator = torch.Generator().manual_seed(0)
+    vectors = 30 * torch.randn(300, 8, generator=generator)
+    quantizer = fit_pq(vectors, 4, 16, seed=0)
+    codes = quantizer.encode(vectors)
+    items = QuantizedItems(pack(codes), residual_norms(quantizer, vectors, codes, 1))
+    query = QueryState(torch.randn(5, 1, 8, generator=generator), None, torch.ones(5))
+    similarity = QuantizedSimilarity(DotProduct(DotProductConfig(), has_unit_vectors=False), quantizer)
+    found = ByQuantized(similarity, items).search(query, Wanted(10), method, Widths(num_candidates=20))
+    expected = (query.vectors() @ quantizer.decode(codes).T).topk(10, dim=1)
+    assert torch.allclose(found.scores, expected.values, rtol=1e-5)
+    assert found.scores.max() > 1
+    assert torch.equal(decoded(quantizer, codes, 1, None, similarity.longest).components[:, 0], quantizer.decode(codes))

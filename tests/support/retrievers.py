@@ -22,7 +22,7 @@ from support.examples import random_states, small_mixture
 from support.of_codes import FEW_PROBES, NUM_BUCKETS, look_ups, random_codes
 from support.of_quantized import NUM_LISTS, random_quantized
 from support.of_terms import random_terms, sums
-from support.searchables import make_searchable
+from support.searchables import make_searchable, with_surrogate
 
 INFINITY = float("inf")
 NUM_QUERIES, NUM_ITEMS = 3, 40
@@ -30,6 +30,7 @@ OF_COMPONENTS = [("components", method) for method in METHODS]
 OF_CODES = [("codes", method) for method in ByCodes.methods]
 OF_TERMS = [("terms", method) for method in ByTerms.methods]
 OF_QUANTIZED = [("quantized", method) for method in (*METHODS, "lookup", "ivf_lookup")]
+WITH_SURROGATE = [("with surrogate", "surrogate")]
 BESIDE_VECTORS = [("beside vectors", method) for method in ("brute_force", "lookup", "ivf_lookup")]
 EXACT = [
     *((kind, "brute_force") for kind in ("components", "codes", "quantized", "beside vectors")),
@@ -46,7 +47,7 @@ def each(names: list[Named]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("named", names, ids=[" ".join(name) for name in names])
 
 
-any_method = each([*OF_COMPONENTS, *OF_CODES, *OF_TERMS, *OF_QUANTIZED, *BESIDE_VECTORS])
+any_method = each([*OF_COMPONENTS, *OF_CODES, *OF_TERMS, *OF_QUANTIZED, *BESIDE_VECTORS, *WITH_SURROGATE])
 every_method = each(OF_COMPONENTS)
 
 
@@ -74,6 +75,8 @@ def case(
         )
         return ByQuantized(similarity, items), query, mixture(query, scored).scores.tolist()
     query, items = random_states(num_queries, num_items, seed=seed)
+    if named[0] == "with surrogate":
+        items = with_surrogate(items)
     scores = small_mixture()(query, items).scores.tolist()
     return make_searchable(small_mixture(), items), query, scores
 
@@ -112,6 +115,8 @@ def exact_case(
         return lambda own: ByQuantized(similarity, own), items, query, mixture.scores(query, scored).tolist()
     query, items = random_states(num_queries, num_items, seed=seed)
     query = QueryState(query.components.round(), torch.zeros_like(query.gate), query.temperature)
+    if named[0] == "with surrogate":
+        items = with_surrogate(items)
     items = map_tensors(lambda tensor: tensor.mul(2).round().div(2), take(items, torch.arange(num_items) // 2))
     scores = exact_mixture().scores(query, items).tolist()
     return lambda own: make_searchable(exact_mixture(), own), items, query, scores
