@@ -26,6 +26,7 @@ from rails_ray.losses.distilled import distilled
 from rails_ray.losses.top_share import top_share
 from rails_ray.models import Model
 from rails_ray.models.rbe import Rbe, Sizes
+from rails_ray.relevance.anncur import complete_queries
 from rails_ray.relevance.rankers import Candidate, candidates_of
 from rails_ray.relevance.rankers.calling import RankerConfig
 from rails_ray.relevance.supports import select_supports
@@ -75,7 +76,7 @@ class RbeFamily(DualEncoderItems, Family):
             raise ValueError(
                 f"num_items must be the {num_items} items of {self.data_name}, or 0, got {self.own.num_items}"
             )
-        num_queries = len(support_queries(train, self.own.num_support_queries, self.config.seed))
+        num_queries = len(self.support_query_rows(train))
         if self.own.num_support_queries > num_queries:
             raise ValueError(
                 f"num_support_queries must be at most the {num_queries} training queries of {self.data_name} with "
@@ -186,7 +187,7 @@ class RbeFamily(DualEncoderItems, Family):
         """
         model, train = self.model(), self._scored(read, "train")
         assert isinstance(read.item_inputs, Texts)
-        rows = support_queries(train, self.own.num_support_queries, self.config.seed)
+        rows = self.support_query_rows(train)
         relevance = torch.from_numpy(train.scores[rows]).T  # [X, Q]
         supports = self.support_rows(relevance)
         of_queries = train.take(np.flatnonzero(~np.isnan(train.scores[:, supports]).any(axis=1)))
@@ -203,6 +204,10 @@ class RbeFamily(DualEncoderItems, Family):
                 None if model.reads is None else model.reads.queries(model.reads.query_features(of_queries.texts)),
             )
         return model
+
+    def support_query_rows(self, train: ScoredTexts) -> NDArray[np.int64]:
+        """Rows of the support queries among the training queries."""
+        return support_queries(train, self.own.num_support_queries, self.config.seed, self.own.num_supports)
 
     def support_rows(self, relevance: torch.Tensor) -> NDArray[np.int64]:
         """Rows of the supports, of items without a hole in R(I, S_Q) [X, Q]."""
@@ -224,11 +229,20 @@ class RbeFamily(DualEncoderItems, Family):
         return rows
 
 
-def support_queries(train: ScoredTexts, num_queries: int, seed: int) -> NDArray[np.int64]:
-    """Rows of the support queries among the training queries: all for 0, else some drawn from the seed, in order."""
+def support_queries(train: ScoredTexts, num_queries: int, seed: int, least: int = 1) -> NDArray[np.int64]:
+    """Rows of the support queries among the training queries: all for 0, else some drawn from the seed, in order.
+
+    A query with a hole at an item that most queries have is left out, so that the item can be a support, unless fewer
+    than `least` are left, or none that an item has a score for.
+    """
+    known = ~np.isnan(train.scores)
+    mostly = torch.from_numpy(train.scores[:, known.mean(axis=0) > 0.5].T)
+    rows = np.flatnonzero(complete_queries(mostly).numpy())
+    if len(rows) < max(least, num_queries) or (known.any(axis=0) & ~known[rows].any(axis=0)).any():
+        rows = np.arange(len(train))
     if not num_queries:
-        return np.arange(len(train))
-    return np.sort(np.random.default_rng(seed).permutation(len(train))[:num_queries])
+        return rows
+    return np.sort(np.random.default_rng(seed).permutation(rows)[:num_queries])
 
 
 @dataclass(frozen=True)

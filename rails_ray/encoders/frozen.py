@@ -205,6 +205,12 @@ def digest_of(folder: str) -> str:
     root = Path(folder).expanduser()
     if not folder or not root.is_dir():
         raise ValueError(f"encoder.pretrained must be the folder of a model, got {folder!r}")
+    return digest_of_files(str(root))
+
+
+def digest_of_files(folder: str) -> str:
+    """The sha256 of all files of a local folder."""
+    root = Path(folder)
     digest = hashlib.sha256()
     for path in sorted(path for path in root.rglob("*") if path.is_file()):
         digest.update(f"{path.relative_to(root)}|{path.stat().st_size}|".encode())

@@ -116,7 +116,7 @@ class Rbe(nn.Module):
         sigma: float,
         features: Float[Tensor, "B F"] | None = None,
     ) -> None:
-        """Begin as AnnCUR.
+        """Begin as AnnCUR. An item without any score stands where items stand on the mean.
 
         Args:
             items: the training items.
@@ -129,7 +129,10 @@ class Rbe(nn.Module):
         self.support_queries = list(support_queries)
         self.items = {item.item_id: (row, str(item.fields[TEXT])) for row, item in enumerate(items)}
         self.support_relevance = relevance[support_rows]
-        self.combinations = self._anncur().combinations(relevance).float()
+        is_known = ~relevance.isnan().all(dim=1)
+        known = self._anncur().combinations(relevance[is_known]).float()
+        self.combinations = known.mean(dim=0).repeat(len(relevance), 1)
+        self.combinations[is_known] = known
         self.embedding = RelevanceEmbedding(self.config, supports_of_queries, self.combinations, sigma, features)
 
     def _anncur(self) -> AnnCur:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
+from pathlib import Path
 from uuid import uuid4
 
 import numpy as np
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 from rails_ray.data.forms import FORMS
 from rails_ray.data.queries import SPLITS
 from rails_ray.data.sources import Sources
+from rails_ray.encoders.frozen import digest_of_files
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.doing import do_all
 from rails_ray.on_ray.progress import OnProgress, watch
@@ -29,6 +31,8 @@ from rails_ray.storage.ids import ColumnDigest
 from rails_ray.storage.relevances import Matrix
 from rails_ray.storage.rows import check_distinct
 from rails_ray.storage.tables import ID
+
+NUM_PROBED = 16  # queries, and items, that show whether a ranker scores anything
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +105,7 @@ def fill(
     items, queries = _sampled(folder, sampling)
     made_from = {
         "ranker": asdict(ranker),
+        "ranker_files": digest_of_files(ranker.folder) if Path(ranker.folder or "/none").is_dir() else "",
         "items": _digest(items),
         "queries": _digest(queries),
         "block_queries": block_queries,
@@ -163,11 +168,17 @@ class Work:
         )
         scored = [score_all(ranker, {TEXT: text}, items) for text in queries["text"].to_pylist()]
         scores = np.stack([own.scores for own in scored])
-        if np.isnan(scores).all():
+        if np.isnan(scores).all() and not self._scores_any(ranker, items):
             reason = next(own.reason for own in scored)
             raise UnavailableError(f"the heavy ranker must score some item of block {block}, got none: {reason}")
         calls = [own.num_calls for own in scored]
         relevances.write_block(store, self.name, block, queries["query_id"], scores, calls, time.monotonic() - started)
+
+    def _scores_any(self, ranker: HeavyRanker, items: list[Candidate]) -> bool:
+        """Whether the ranker scores an item for any of some other queries: then it is these queries that are wrong."""
+        texts = relevances.read_table(Storage(self.storage), self.name, "queries")["text"].to_pylist()
+        others, some = (every[:: max(len(every) // NUM_PROBED, 1)] for every in (texts, items))
+        return any(np.isfinite(score_all(ranker, {TEXT: text}, some).scores).any() for text in others)
 
 
 @lru_cache(maxsize=1)

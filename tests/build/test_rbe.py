@@ -97,7 +97,7 @@ def holes(items: slice, queries: slice = slice(None)) -> Callable[[np.ndarray], 
 
 
 def test_holes_are_never_supports_and_training_goes_on(tmp_path: Path) -> None:
-    folder = write_scored_data(tmp_path, changed=holes(slice(10, 50), slice(0, 3)))
+    folder = write_scored_data(tmp_path, changed=holes(slice(10, 50), slice(0, 14)))
     own, read = completed(small_rbe_config(), folder)
     model = own.learned(read)
     rows = {int(str(support.item_id).removeprefix("item-")) for support in model.supports}
@@ -107,9 +107,37 @@ def test_holes_are_never_supports_and_training_goes_on(tmp_path: Path) -> None:
     assert np.isfinite(fitted.training["losses"]).all()
 
 
+def test_a_few_queries_with_holes_are_no_support_queries(tmp_path: Path) -> None:
+    """Every item has a hole at one of four queries in twenty, and one item is never scored."""
+
+    def changed(scores: np.ndarray) -> np.ndarray:
+        scores[np.arange(60) % 4, np.arange(60)] = np.nan
+        scores[:, 7] = np.nan
+        return scores
+
+    own, read = completed(small_rbe_config(), write_scored_data(tmp_path, changed=changed))
+    train = read.queries["train"].inputs
+    assert isinstance(train, ScoredTexts)
+    rows = own.support_query_rows(train)
+    beside = np.delete(train.scores, 7, axis=1)
+    assert rows.tolist() == np.flatnonzero(~np.isnan(beside).any(axis=1)).tolist()
+    assert 40 < len(rows) < len(train)
+    assert own.own.num_support_queries == len(rows)
+    model = own.learned(read)
+    assert model.support_relevance.isfinite().all()
+    others = torch.cat([model.combinations[:7], model.combinations[8:]])
+    assert torch.allclose(model.combinations[7], others.mean(dim=0), atol=1e-5)
+    assert "item-7" not in {support.item_id for support in model.supports}
+    assert np.isfinite(trained(own, read, tmp_path).training["losses"]).all()
+
+
 def test_too_few_items_without_a_hole(tmp_path: Path) -> None:
-    own, read = completed(small_rbe_config(), write_scored_data(tmp_path, changed=holes(slice(5, 60), slice(0, 1))))
-    with pytest.raises(ValueError, match="6 items must have all, got 5: take fewer supports or support queries"):
+    def changed(scores: np.ndarray) -> np.ndarray:
+        scores[np.arange(len(scores)), np.arange(len(scores))] = np.nan  # one in every query
+        return scores
+
+    own, read = completed(small_rbe_config(num_supports=45), write_scored_data(tmp_path, changed=changed))
+    with pytest.raises(ValueError, match=r"45 items must have all, got \d+: take fewer supports or support queries"):
         own.learned(read)
 
 

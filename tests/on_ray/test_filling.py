@@ -1,6 +1,8 @@
 """A relevance matrix on the cluster: the same as by hand, resumed, with holes, refused; and what is made of it."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,80 @@ def test_holes_are_counted_and_bounded(tmp_path: Path) -> None:
         fill(str(tmp_path), "n", str(data), FAILING)
     with pytest.raises(UnavailableError, match=r"must score all pairs but 0\.05"):  # however often it is asked
         fill(str(tmp_path), "n", str(data), FAILING)
+
+
+def test_a_block_of_queries_that_cannot_be_scored_is_all_holes(tmp_path: Path) -> None:
+    data = write_text_data(tmp_path / "data", num_items=60)
+    ranker = RankerConfig(path="support.ranked:failing_for_red")
+    matrix = fill(str(tmp_path), "m", str(data), ranker, block_queries=1, max_holes_fraction=0.5)
+    asked = read(tmp_path / "relevance" / "m", "queries")["text"]
+    assert matrix.num_holes == 60 * sum("red" in text for text in asked) > 0
+
+
+def test_a_matrix_in_a_bucket_trains(tmp_path: Path, s3: str) -> None:
+    data = write_text_data(tmp_path / "data", num_items=30)
+    matrix = fill(s3, "m", str(data), BY_PAIRS)
+    assert matrix.folder.startswith("s3://")
+    config = replace(small_rbe_config(), data=DataConfig(folder=matrix.folder))
+    on_ray.train(config, s3, run="r", num_workers=1)
+    on_ray.publish(s3, on_ray.encode(s3, "r", version="v", num_shards=2).version)
+    assert len(local.open(s3, ranker=by_pairs).search(["red hat"], k=4).results[0].items) == 4
+
+
+def test_two_that_fill_one_matrix_leave_one(tmp_path: Path) -> None:
+    data = write_text_data(tmp_path / "data", num_items=30)
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(fill, str(tmp_path), "m", str(data), BY_PAIRS, block_queries=4) for _ in range(2)]
+        one, two = (call.result() for call in asked)
+    assert (one.num_queries, one.num_holes) == (two.num_queries, two.num_holes)
+    alone = fill(str(tmp_path), "n", str(data), BY_PAIRS, block_queries=4)
+    assert relevance_of(tmp_path, "m") == relevance_of(tmp_path, "n")
+    assert one.num_calls == alone.num_calls
+
+
+def relevance_of(root: Path, name: str) -> list[dict[str, Any]]:
+    rows = pq.read_table(root / "relevance" / name / "scores").to_pylist()
+    return sorted(({key: row[key] for key in ("query_id", "scores")} for row in rows), key=lambda row: row["query_id"])
+
+
+def test_another_training_of_a_ranker_is_another_matrix(tmp_path: Path) -> None:
+    data = write_text_data(tmp_path / "data", num_items=12)
+    folder = tmp_path / "ranker"
+    folder.mkdir()
+    (folder / "weights").write_text("1")
+    ranker = RankerConfig(path="support.ranked:OfFolder", folder=str(folder))
+    fill(str(tmp_path), "m", str(data), ranker)
+    fill(str(tmp_path), "m", str(data), ranker)
+    (folder / "weights").write_text("2")
+    with pytest.raises(ValueError, match="matrix 'm' must keep the ranker_files that it was begun with"):
+        fill(str(tmp_path), "m", str(data), ranker)
+
+
+def test_integer_ids_stay_integers(tmp_path: Path) -> None:
+    data = write_text_data(tmp_path / "data", num_items=30)
+    items = pq.read_table(data / "items.parquet")
+    pq.write_table(items.set_column(0, "item_id", pa.array(range(100, 130))), data / "items.parquet")
+    matrix = fill(str(tmp_path), "m", str(data), BY_PAIRS)
+    write_rbe_run(tmp_path, Path(matrix.folder))
+    on_ray.publish(str(tmp_path), on_ray.encode(str(tmp_path), "rbe", version="v").version)
+    [result] = local.open(str(tmp_path), ranker=by_pairs).search(["red hat"], k=4, budget={"calls": 30}).results
+    assert all(isinstance(item, int) and 100 <= item < 130 for item in result.items)
+
+
+def test_an_item_whose_text_has_changed_is_scored_anew(tmp_path: Path) -> None:
+    data = write_scored_data(tmp_path / "data", num_items=40)
+    write_rbe_run(tmp_path, data)
+    newer = write_text_data(tmp_path / "newer", num_items=40)
+    items = pq.read_table(newer / "items.parquet").to_pydict()
+    items["text"][5] = "an umbrella of chrome"
+    pq.write_table(pa.table(items), newer / "items.parquet")
+    store = Storage(str(tmp_path))
+    vectors = []
+    for name, folder in (("old", None), ("new", DataConfig(folder=str(newer)))):
+        on_ray.encode(str(tmp_path), "rbe", version=name, data=folder)
+        vectors.append(version_items(store, read_described(store, name)).state.components[:, 0])
+    changed = ((vectors[0] - vectors[1]).abs() > 1e-4).any(dim=1).nonzero().flatten().tolist()
+    assert changed == [5]
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,23 @@ def failing_at_plum(query: Mapping[str, Any], candidates: Sequence[Candidate]) -
     return by_pairs(query, candidates)
 
 
+def failing_for_red(query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:
+    """The same, but it fails for queries of the colour red."""
+    if "red" in query["text"]:
+        raise RuntimeError("no such query")
+    return by_pairs(query, candidates)
+
+
+class OfFolder:
+    """The same, of a folder that it need not read."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __call__(self, query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:
+        return by_pairs(query, candidates)
+
+
 def broken(query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:
     """It scores nothing."""
     raise RuntimeError("broken")
