@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from threading import Lock
 from typing import Any
 
@@ -29,7 +30,7 @@ from rails_ray.answering.schemas import (
 from rails_ray.answering.shards import Asked, ShardAnswer
 from rails_ray.errors import LateError, UnavailableError, UnsupportedError
 from rails_ray.relevance.budget import FoundItem, Spending, split
-from rails_ray.relevance.rankers import Candidate
+from rails_ray.relevance.rankers import Candidate, Candidates
 from rails_ray.retrieval.rounds import AskRanker, AskShards, RankerCall, Rounds, check_refusals
 from rails_ray.retrieval.sharded import merge
 from rails_ray.similarities.states import AnyQuery, take
@@ -248,7 +249,10 @@ class Ranking:
                     spent[query].stop(deadline.told())
                 break
             calls = [
-                RankerCall({"text": queries[query]["text"]}, [item.candidate for item in own])
+                RankerCall(
+                    {"text": queries[query]["text"]},
+                    Candidates([item.item_id for item in own], [item.text for item in own]),
+                )
                 for query, own in zip(active, chosen, strict=True)
             ]
             scores = yield AskRanker(calls, deadline.left())
@@ -285,26 +289,23 @@ def found_items(answers: Sequence[Any], asked: Asked, state: AnyQuery) -> list[l
     """What the shards that answered found for each query, best first; estimates are by the query's own vector."""
     parts = [answer for answer in answers if isinstance(answer, ShardAnswer)]
     merged = merge([part.found for part in parts], asked.wanted())
-    rows_of = [part.found.item_rows.tolist() for part in parts]  # a number of a tensor costs a microsecond each
+    rows_of = [part.found.item_rows.tolist() for part in parts]  # a number of a tensor costs a microsecond
     lists = []
     for number, (rows, scores) in enumerate(zip(merged.item_rows.tolist(), merged.scores.tolist(), strict=True)):
-        place_of = {
-            row: (part, place)
-            for part, of_part in zip(parts, rows_of, strict=True)
-            for row, place in zip(of_part[number], range(len(part.item_ids[number])), strict=False)
-        }
+        fields = dict[int, tuple[Any, str | None, str, Any]]()
+        for part, of_part in zip(parts, rows_of, strict=True):
+            assert part.texts is not None
+            titles = repeat(None) if part.titles is None else part.titles[number]
+            vectors = repeat(None) if part.vectors is None else part.vectors[number]
+            own = zip(part.item_ids[number], titles, part.texts[number], vectors, strict=False)
+            fields.update(zip(of_part[number], own, strict=False))  # places that hold no item come last
         items = list[FoundItem]()
         for row, score in zip(rows, scores, strict=True):
             if score == -math.inf:
                 break
-            part, place = place_of[row]
-            assert part.texts is not None
-            vector = None if part.vectors is None else part.vectors[number][place]
+            item_id, title, text, vector = fields[row]
             estimated = score if vector is None else float(np.dot(state.vectors()[number].numpy(), vector))
-            title = None if part.titles is None else part.titles[number][place]
-            items.append(
-                FoundItem(row, part.item_ids[number][place], title, part.texts[number][place], estimated, vector)
-            )
+            items.append(FoundItem(row, item_id, title, text, estimated, vector))
         lists.append(items)
     return lists
 

@@ -25,6 +25,7 @@ from rails_ray.answering.schemas import (
 from rails_ray.answering.shards import Asked, ShardAnswer
 from rails_ray.build.version import version_family
 from rails_ray.cutoffs import Cutoff
+from rails_ray.relevance.rankers import Candidates
 from rails_ray.retrieval.rounds import AskShards, Rounds, search_rounds
 from rails_ray.retrieval.searchable import DEFAULT_WIDTHS, Widths
 from rails_ray.storage.filesystem import Storage
@@ -76,7 +77,7 @@ class Engine:
         own = version_family(store, manifest)
         self.model_facts = own.model_facts(manifest)
         self.ranking = Ranking(
-            supports=self.encoder.supports,
+            supports=Candidates.of(self.encoder.supports),
             has_ranker=has_ranker,
             has_texts="text" in manifest.columns,
             has_vectors=own.has_one_vector,

@@ -11,7 +11,7 @@ Source: RBE, Section 5, Tables 3 to 6; Yadav et al., 2024.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,14 +19,12 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from rails_ray.relevance.axn import Correction
-from rails_ray.relevance.rankers import Candidate
 
 AXN_RIDGE = 0.1  # lambda of items of length 1: of .01, .1 and 1 the best on molecules (jobs.benches.rbe_models)
 SMALLEST = 1e-12  # a ridge must be above 0, also for items of length 0
 
 
-@dataclass(frozen=True)
-class FoundItem:
+class FoundItem(NamedTuple):
     """An item that the index found.
 
     row: its row in the corpus.
@@ -41,13 +39,8 @@ class FoundItem:
     estimated: float
     vector: Float[ndarray, " D"] | None = None
 
-    @property
-    def candidate(self) -> Candidate:
-        return Candidate(self.item_id, {"text": self.text})
 
-
-@dataclass(frozen=True)
-class RankedItem:
+class RankedItem(NamedTuple):
     """An item and the score by which it is answered."""
 
     item: FoundItem

@@ -14,7 +14,7 @@ from ray.serve.exceptions import BackPressureError, RayServeException, ReplicaUn
 
 from rails_ray.errors import LateError, UnavailableError, UnsupportedError
 from rails_ray.on_ray.failures import own_cause
-from rails_ray.relevance.rankers import TEXT, Candidate, candidates_of
+from rails_ray.relevance.rankers import Candidate
 from rails_ray.relevance.rankers.calling import RankerConfig, ranker_of, scores_of
 from rails_ray.retrieval.rounds import AskRanker, RankerCall
 
@@ -39,9 +39,8 @@ class Ranker:
         self.timeout_s = timeout_s
         self.running: dict[object, float] = {}  # when each call began
 
-    async def score(self, query: Mapping[str, Any], item_ids: Sequence[Any], texts: Sequence[str]) -> ndarray:
-        """The scores of the items, one for each. Items travel as two lists, in a third of the time of objects."""
-        candidates = candidates_of(item_ids, texts)
+    async def score(self, query: Mapping[str, Any], candidates: Sequence[Candidate]) -> ndarray:
+        """The scores of the items, one for each."""
         return await asyncio.get_running_loop().run_in_executor(self.pool, self._score, query, candidates)
 
     def _score(self, query: Mapping[str, Any], candidates: Sequence[Candidate]) -> ndarray:
@@ -101,12 +100,10 @@ class RankerCaller:
         """The answer of a replica. If it dies, another is asked, once: the call itself may have killed it. If none is
         reachable, they are asked until one is."""
         lost, num_died = Exception(), 0
-        item_ids = [one.item_id for one in call.candidates]
-        texts = [one.fields[TEXT] for one in call.candidates]
         for pause_s in PAUSES_S:
             await asyncio.sleep(pause_s)
             try:
-                return await self.handle.score.remote(call.query, item_ids, texts)
+                return await self.handle.score.remote(call.query, call.candidates)
             except (ActorUnavailableError, ReplicaUnavailableError) as error:
                 lost = error
             except ActorDiedError as error:

@@ -12,8 +12,8 @@
 A ranker of your own is a callable that takes one query and some items: see `HeavyRanker`.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, SupportsIndex, overload, runtime_checkable
 
 TEXT = "text"  # field of queries and items that the rankers here read
 
@@ -38,6 +38,36 @@ class HeavyRanker(Protocol):
         Args:
             query: the fields of a request's query, such as `text`.
         """
+
+
+class Candidates(Sequence[Candidate]):
+    """Items with texts, in two lists that travel in a third of the time of objects."""
+
+    def __init__(self, item_ids: Sequence[Any], texts: Sequence[str]) -> None:
+        self.item_ids = list(item_ids)
+        self.texts = list(texts)
+
+    def __len__(self) -> int:
+        return len(self.item_ids)
+
+    @overload
+    def __getitem__(self, number: SupportsIndex) -> Candidate: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> "Candidates": ...
+
+    def __getitem__(self, number: SupportsIndex | slice) -> "Candidate | Candidates":
+        if isinstance(number, slice):
+            return Candidates(self.item_ids[number], self.texts[number])
+        return Candidate(self.item_ids[number], {TEXT: self.texts[number]})
+
+    def __iter__(self) -> Iterator[Candidate]:
+        return iter(candidates_of(self.item_ids, self.texts))
+
+    @staticmethod
+    def of(candidates: Sequence[Candidate]) -> "Candidates":
+        """The same items."""
+        return Candidates([one.item_id for one in candidates], [one.fields[TEXT] for one in candidates])
 
 
 def candidates_of(item_ids: Sequence[Any], texts: Sequence[str]) -> list[Candidate]:

@@ -1,5 +1,6 @@
 """Heavy rankers: their scores, and what somebody else's may do wrong."""
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from rails_ray.errors import UnavailableError
-from rails_ray.relevance.rankers import Candidate, HeavyRanker
+from rails_ray.relevance.rankers import Candidate, Candidates, HeavyRanker, candidates_of
 from rails_ray.relevance.rankers.calling import RankerConfig, ranker_of, score_all, scores_of
 from rails_ray.relevance.rankers.molecules import MoleculeRanker
 from rails_ray.relevance.rankers.syntax_trees import SyntaxTreeRanker, tree_of
@@ -124,3 +125,13 @@ class WithFolder:
 def test_a_class_is_made_with_its_folder(folder: str) -> None:
     made: Any = ranker_of(RankerConfig(path=f"{__name__}:WithFolder", folder=folder))
     assert made.folder == (folder or "none")
+
+
+def test_candidates_in_two_lists_are_a_sequence_of_candidates() -> None:
+    listed = candidates_of([1, 2, 3], ["a", "b", "c"])
+    packed = Candidates.of(listed)
+    assert list(packed) == [packed[number] for number in range(3)] == listed
+    assert list(packed[1:]) == listed[1:]
+    assert len(packed) == 3
+    assert list(pickle.loads(pickle.dumps(packed))) == listed
+    assert Candidates([], [])[:1].texts == []
