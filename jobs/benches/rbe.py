@@ -5,6 +5,9 @@
     python -m jobs.benches.rbe trained STORAGE [NAME ..]     Table 2: RBE beside AnnCUR; its time to 98% of its best
     python -m jobs.benches.rbe calls STORAGE [NAME ..]       Tables 3 and 5: a dual encoder and AXN at EQUAL total calls
     python -m jobs.benches.rbe categories STORAGE [NAME ..]  Table 10: genres of films from item vectors
+    python -m jobs.benches.rbe indexes STORAGE [NAME ..]     recall of FAISS's indexes of RBE's vectors
+    python -m jobs.benches.rbe latency STORAGE NAME          a query with 300 calls against ranking every item, in ms;
+                                                             training's seconds and memory (nothing else may run)
     python -m jobs.benches.rbe greedy                        seconds of l2-greedy at the source's size
 
 Held fixed: 100 supports, K = 100, three seeds, splits of queries (`rbe_data`), the product's own defaults. The dual
@@ -12,10 +15,14 @@ encoder has the same matrix, loss and early stopping (`rbe_models`). A yes would
 AnnCUR; RBE at 300 calls in all at least level with the dual encoder on two data sets.
 """
 
+import resource
+import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +30,19 @@ import numpy as np
 import torch
 
 from jobs.benches import rbe_data
-from jobs.benches.rbe_models import NUM_BEST, Matrix, after_calls, anncur, axn, dual_encoder, head, hits, rbe
+from jobs.benches.rbe_models import NUM_BEST, TRAINING, Matrix, after_calls, anncur, axn, dual_encoder, head, hits, rbe
 from jobs.benches.record import Record
+from rails_ray import local, on_ray
+from rails_ray.indexes.faiss_index import FaissIndex, build, fit
+from rails_ray.indexes.flat import FlatConfig
+from rails_ray.indexes.hnsw import HnswConfig
+from rails_ray.indexes.ivf import IvfConfig
+from rails_ray.indexes.probing import Probing
+from rails_ray.on_ray.cluster import cluster
+from rails_ray.relevance.embedding import on_sphere
 from rails_ray.relevance.l2_greedy import l2_greedy
+from rails_ray.relevance.rankers import candidates_of
+from rails_ray.relevance.rankers.calling import RankerConfig, ranker_of, score_all
 from rails_ray.relevance.supports import (
     ClusterSupports,
     FirstSupports,
@@ -34,7 +51,9 @@ from rails_ray.relevance.supports import (
     PopularSupports,
     RandomSupports,
 )
+from rails_ray.training.loop import Progress
 from rails_ray.training.relevances import found_of_best
+from rails_ray.wanted import Wanted
 
 SEEDS = (0, 1, 2)
 RANKERS = {
@@ -64,6 +83,7 @@ SELECTIONS: dict[str, Any] = {
     "l2_greedy float32": L2GreedySupports(dtype="float32"),
 }
 SIZES = range(100, 1000, 100)
+NUM_TIMED = 6  # queries of `latency`, the first of which only loads
 MOST_QUERIES = 200  # test queries of `calls`: AXN keeps a matrix for each
 
 
@@ -72,11 +92,18 @@ def fill(storage: Path, names: list[str], data: Path) -> None:
     for name in names:
         folder = storage / "data" / name
         rbe_data.prepare(name, folder, data)
-        ranker = [f"--ranker.path=rails_ray.relevance.rankers.{RANKERS[name]}"]
-        if (folder / "ranker").exists():
-            ranker.append(f"--ranker.folder={folder / 'ranker'}")
-        asked = ["relevance", f"--storage={storage}", f"--name={name}", f"--folder={folder}", *ranker]
+        ranker = ranker_config(storage, name)
+        named = [f"--ranker.path={ranker.path}", *([f"--ranker.folder={ranker.folder}"] if ranker.folder else [])]
+        asked = ["relevance", f"--storage={storage}", f"--name={name}", f"--folder={folder}", *named]
         subprocess.run([sys.executable, "-m", "rails_ray.cli", *asked, "--block-queries=4"], check=True)
+
+
+def ranker_config(storage: Path, name: str) -> RankerConfig:
+    """The ranker of a data set, with the folder that it was trained to."""
+    folder = storage / "data" / name / "ranker"
+    return RankerConfig(
+        path=f"rails_ray.relevance.rankers.{RANKERS[name]}", folder=str(folder) if folder.exists() else ""
+    )
 
 
 def supports(matrix: Matrix, record: Record) -> None:
@@ -127,20 +154,18 @@ def trained(matrix: Matrix, record: Record) -> None:
 
 def _told(record: Record, matrix: Matrix, model: str, seed: int, found: Any, relevance: torch.Tensor) -> None:
     hit_rate = float(found_of_best(found.start, relevance, NUM_BEST, NUM_BEST).mean())
-    values = [(one.step, one.value) for one in found.progress.validations]
-    best = max((value for _, value in values), default=0.0)
-    reached = next((step for step, value in values if value >= 0.98 * best), 0)
+    reached, seconds = seconds_to_98(found.progress)
     record.row(
         question="trained",
         data=matrix.name,
         model=model,
         seed=seed,
         hit_rate=hit_rate,
-        validations=values,
+        validations=[(one.step, one.value) for one in found.progress.validations],
         steps=len(found.progress.losses),
         seconds=found.progress.seconds,
         steps_to_98=reached,
-        seconds_to_98=found.progress.seconds * reached / max(len(found.progress.losses), 1),
+        seconds_to_98=seconds,
         bytes_an_item=found.bytes_an_item,
     )
     print(f"{matrix.name:13s} {model:34s} seed {seed} {hit_rate:.4f} {found.progress.seconds:.0f} s", flush=True)
@@ -206,6 +231,79 @@ def categories(matrix: Matrix, record: Record) -> None:
             print(f"{matrix.name} {label} seed {seed}: IoU {np.mean(overlap):.4f}", flush=True)
 
 
+def indexes(matrix: Matrix, record: Record) -> None:
+    """Recall@100 of FAISS's indexes of RBE's vectors, whose lengths differ, against a scan; and with Corollary A.1's
+    map to vectors of length 1."""
+    found = rbe(matrix, 0)
+    radius = float(found.vectors.norm(dim=1).max()) * (1 + 1e-6)
+    spaces = {
+        "as they are": (found.queries, found.vectors),
+        "on a sphere": on_sphere(found.queries, found.vectors, radius),
+    }
+    best = found.start.topk(NUM_BEST, dim=1).indices
+    kinds: dict[str, Any] = {"hnsw": HnswConfig(), "ivf": IvfConfig(nlist=32), "flat sq8": FlatConfig(storage="sq8")}
+    for space, (queries, vectors) in spaces.items():
+        for kind, made in kinds.items():
+            index = FaissIndex.read(*build(fit(made, vectors, len(vectors), 0), [vectors]))
+            for width in (64, 128, 256) if kind == "hnsw" else (4, 8, 16) if kind == "ivf" else (0,):
+                probing = Probing(ef_search=width or None, nprobe=width or None)
+                rows = index.search(queries, Wanted(NUM_BEST), probing).item_rows
+                recall = float((best[:, :, None] == rows[:, None]).any(dim=2).float().mean())
+                record.row(question="indexes", data=matrix.name, space=space, kind=kind, width=width, recall=recall)
+                print(f"{matrix.name} {kind} {width} {space}: recall@100 {recall:.4f}", flush=True)
+
+
+def latency(matrix: Matrix, record: Record) -> None:
+    """A query of the product, in this process, with a budget of 300 calls, beside ranking every item; and what training
+    takes. One data set a process, or its memory is not its own."""
+    found = rbe(matrix, 0)
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    named = ranker_config(matrix.folder.parent.parent, matrix.name)
+    ranker = ranker_of(named)
+    config = replace(matrix.config.with_family(ranker=named), training=TRAINING)
+    items = candidates_of(matrix.item_ids, matrix.item_texts)
+    with tempfile.TemporaryDirectory() as folder, cluster(3):
+        on_ray.train(config, folder, run="rbe", num_workers=1)
+        on_ray.publish(folder, on_ray.encode(folder, "rbe", num_shards=1).version)
+        version = local.open(folder)
+        times: dict[str, list[float]] = {"budget": [], "brute force": []}
+        shares = []
+        for text in matrix.texts["test"][:NUM_TIMED]:
+            answers: dict[str, Any] = {}
+            for what, ask in (
+                ("budget", partial(version.search, [text], k=NUM_BEST, budget={"calls": 300})),
+                ("brute force", partial(score_all, ranker, {"text": text}, items)),
+            ):
+                started = time.monotonic()
+                answers[what] = ask()
+                times[what].append(time.monotonic() - started)
+            best = np.argsort(-answers["brute force"].scores, kind="stable")[:NUM_BEST]
+            wanted = {matrix.item_ids[row] for row in best}
+            shares.append(len(wanted & set(answers["budget"].results[0].items)) / NUM_BEST)
+    milliseconds = {what: 1000 * statistics.median(seconds[1:]) for what, seconds in times.items()}
+    record.row(
+        question="latency",
+        data=matrix.name,
+        num_items=len(items),
+        milliseconds=milliseconds,
+        hit_rate=float(np.mean(shares)),
+        training_s=found.progress.seconds,
+        training_peak_mb=peak_mb,
+        matrix_mb=4 * len(items) * len(matrix.relevance["train"]) / 2**20,
+        bytes_an_item=found.bytes_an_item,
+        seconds_to_98=seconds_to_98(found.progress)[1],
+    )
+    print(matrix.name, milliseconds, float(np.mean(shares)), f"{found.progress.seconds:.0f} s, {peak_mb:.0f} MB")
+
+
+def seconds_to_98(progress: Progress) -> tuple[int, float]:
+    """Steps, and about how many seconds, until validation was first at 98% of its best."""
+    values = [(one.step, one.value) for one in progress.validations]
+    best = max((value for _, value in values), default=0.0)
+    reached = next((step for step, value in values if value >= 0.98 * best), 0)
+    return reached, progress.seconds * reached / max(len(progress.losses), 1)
+
+
 def greedy(record: Record) -> None:
     """Seconds of l2-greedy on one random matrix of the source's size."""
     relevance = torch.randn(10_031, 2_361, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -227,7 +325,14 @@ class Asked:
     names: list[str]
 
 
-QUESTIONS = {"supports": supports, "trained": trained, "calls": calls, "categories": categories}
+QUESTIONS = {
+    "supports": supports,
+    "trained": trained,
+    "calls": calls,
+    "categories": categories,
+    "latency": latency,
+    "indexes": indexes,
+}
 
 
 def main(arguments: list[str]) -> None:

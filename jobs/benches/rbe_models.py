@@ -44,11 +44,13 @@ class Estimates:
 
     start: u0, the scores before any ranking [Q, X], in the ranker's units.
     vectors: E of the items [X, D].
+    queries: of the test queries, in the ranker's units [Q, D].
     bytes_an_item: of storage.
     """
 
     start: Tensor
     vectors: Tensor
+    queries: Tensor
     progress: Progress
     bytes_an_item: int
 
@@ -127,7 +129,8 @@ def _estimates(matrix: Matrix, prepared: Any, progress: Progress) -> Estimates:
     sigma = model.embedding.sigma
     queries = SupportScores(matrix.relevance["test"][:, columns], None)
     vectors = model.embedding.items(step.combinations)
-    return Estimates(step.estimated(queries) * sigma, vectors, progress, 4 * vectors.shape[1])
+    asked = model.embedding.queries(queries.scores, queries.features) * sigma
+    return Estimates(step.estimated(queries) * sigma, vectors, asked, progress, 4 * vectors.shape[1])
 
 
 def dual_encoder(matrix: Matrix, seed: int, training: TrainingConfig = TRAINING) -> Estimates:
@@ -150,9 +153,8 @@ def dual_encoder(matrix: Matrix, seed: int, training: TrainingConfig = TRAINING)
     sampler = RelevanceSampler(batches["train"], training.batch_size, seed)
     progress = train(step, sampler.batch, training, seed=[seed], report=_quiet, validate=validate, begins_trained=True)
     with torch.no_grad():
-        start = step.estimated(batches["test"].queries.scores) * sigma
-        vectors = step.item_vectors()
-        return Estimates(start, vectors, progress, 4 * vectors.shape[1])
+        asked, vectors = step.query_vectors(batches["test"].queries.scores) * sigma, step.item_vectors()
+        return Estimates(asked @ vectors.T, vectors, asked, progress, 4 * vectors.shape[1])
 
 
 class DualEncoderStep(nn.Module):
@@ -181,10 +183,12 @@ class DualEncoderStep(nn.Module):
         shared = F.normalize(self.items[:, : self.num_shared], dim=1)
         return torch.cat([shared, self.item_tower(self.items) + self.table, self.bias[:, None]], dim=1)
 
-    def estimated(self, queries: Tensor) -> Tensor:
+    def query_vectors(self, queries: Tensor) -> Tensor:
         shared = self.scale * F.normalize(queries[:, : self.num_shared], dim=1)
-        vectors = torch.cat([shared, self.query_tower(queries), queries.new_ones(len(queries), 1)], dim=1)
-        return vectors @ self.item_vectors().T
+        return torch.cat([shared, self.query_tower(queries), queries.new_ones(len(queries), 1)], dim=1)
+
+    def estimated(self, queries: Tensor) -> Tensor:
+        return self.query_vectors(queries) @ self.item_vectors().T
 
     def forward(self, batch: RelevanceBatch) -> Tensor:
         return distilled(self.estimated(batch.queries.scores), batch.relevance / self.sigma, 1.0).mean()
