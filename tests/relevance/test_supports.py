@@ -138,3 +138,10 @@ def test_supports_that_cannot_be() -> None:
         select_supports(FirstSupports(), relevance, 2, seed=0)
     with pytest.raises(ValueError, match=r"at most as many clusters as there are support queries \(3\), got 5"):
         select_supports(ClusterSupports(method="spectral_coclustering"), matrix(10, 3), 5, seed=0)
+
+
+def test_single_precision_chooses_as_double_precision_does() -> None:
+    """Also if most of every score is alike, and little is left after the first choices."""
+    factors = torch.logspace(0, -3, 40)
+    relevance = 5 + (some_vectors(300, 40) * factors) @ some_vectors(40, 200, 1)
+    assert l2_greedy(relevance.float(), 30).tolist() == l2_greedy(relevance.double(), 30).tolist()
