@@ -13,6 +13,8 @@ from rails_ray.answering.budgets import KeptScores
 from rails_ray.errors import UnavailableError, UnsupportedError
 from rails_ray.local import Version
 from rails_ray.relevance.rankers import candidates_of
+from rails_ray.relevance.rankers.calling import answers_of
+from rails_ray.retrieval.rounds import AskShards
 from support.examples import publish_untrained, write_text_data
 from support.published_rbe import publish_rbe
 from support.ranked import by_pairs, write_scored_data
@@ -380,3 +382,64 @@ def with_clock(version: Version, clock: Clock) -> Any:
     from dataclasses import replace
 
     return replace(version.engine.ranking, clock=clock, kept=KeptScores())
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize("fails_at", [1, 2])
+def test_a_shard_that_is_lost_is_told_and_what_is_found_is_ranked(
+    root: Path, monkeypatch: pytest.MonkeyPatch, rounds: int, fails_at: int
+) -> None:
+    """From the first search on, or in the round after it."""
+    version, _ = opened(root)
+    searches = [0]
+    search = version.shards[1].search
+
+    def lost(*arguments: Any) -> Any:
+        searches[0] += 1
+        if searches[0] >= fails_at:
+            raise UnavailableError("gone")
+        return search(*arguments)
+
+    def answers(step: Any) -> list[Any]:
+        if isinstance(step, AskShards):
+            return [answer_of(getattr(shard, step.method), step.arguments) for shard in version.shards]
+        return answers_of(by_pairs, step.calls, step.within_s)
+
+    def answer_of(method: Callable[..., Any], arguments: Any) -> Any:
+        try:
+            return method(*arguments)
+        except UnavailableError as error:
+            return error
+
+    monkeypatch.setattr(version.shards[1], "search", lost)
+    monkeypatch.setattr(version, "_answers", answers)
+    asked = {"k": 4, "budget": {"calls": 30, "rounds": rounds}, "min_coverage": 0.4}
+    answer = version.search(["red hat"], **asked)
+    [result] = answer.results
+    assert len(result.items) == 4
+    assert result.budget is not None
+    if fails_at == 1:
+        assert answer.coverage.shards_answered == 1
+        assert result.budget.is_reranked
+        assert not result.certificate.is_exact
+    elif rounds == 2:
+        assert result.budget.reason == "a shard did not answer the search of a later round"
+    else:
+        assert result.budget.reason is None
+
+
+def test_codes_of_long_vectors_estimate_the_rankers_scores(root: Path, texts: dict[str, str]) -> None:
+    """Vectors of RBE have any length, which codes in their place keep."""
+    from rails_ray import on_ray
+
+    on_ray.encode(str(root), "of-v1", version="codes", stored={"codes": (4, 16)})
+    on_ray.publish(str(root), "codes")
+    plain, coded = (
+        local.open(str(root), name, ranker=by_pairs).search(["red hat"], k=len(texts)).results[0]
+        for name in ("v1", "codes")
+    )
+    on_ray.publish(str(root), "v1")
+    scores = dict(zip(coded.items, coded.scores, strict=True))
+    pairs = np.array([[score, scores[item]] for item, score in zip(plain.items, plain.scores, strict=True)])
+    assert np.corrcoef(pairs.T)[0, 1] > 0.9
+    assert np.abs(pairs[:, 0] - pairs[:, 1]).mean() < 0.3 * pairs[:, 0].std() + 0.05

@@ -123,6 +123,18 @@ def test_a_matrix_in_a_bucket_trains(tmp_path: Path, s3: str) -> None:
     assert len(local.open(s3, ranker=by_pairs).search(["red hat"], k=4).results[0].items) == 4
 
 
+@pytest.mark.long
+def test_a_worker_that_dies_loses_its_block_alone(tmp_path: Path) -> None:
+    data = write_text_data(tmp_path / "data", num_items=20)
+    (tmp_path / "ranker").mkdir()
+    dying = RankerConfig(path="support.ranked:DyingOnce", folder=str(tmp_path / "ranker"))
+    matrix = fill(str(tmp_path), "m", str(data), dying)
+    assert (tmp_path / "died").exists()
+    fill(str(tmp_path), "n", str(data), BY_PAIRS)
+    assert matrix.num_holes == 0
+    assert relevance_of(tmp_path, "m") == relevance_of(tmp_path, "n")
+
+
 def test_two_that_fill_one_matrix_leave_one(tmp_path: Path) -> None:
     data = write_text_data(tmp_path / "data", num_items=30)
     with ThreadPoolExecutor(2) as pool:
