@@ -97,7 +97,10 @@ class PerEmbedding:
         vectors = query.components.flatten(end_dim=1)  # [B * P_Q, d]
         wanted = Wanted(width, mask=None if mask is None else mask.repeat_each(num_components))
         found = [index.search(vectors, wanted, probing) for index in self.indexes]
-        lasts = torch.stack([_last(one, index, self.num_items) for one, index in zip(found, self.indexes, strict=True)])
+        is_score = len(self.indexes) == num_components == 1
+        lasts = torch.stack(
+            [_last(one, index, self.num_items, is_score) for one, index in zip(found, self.indexes, strict=True)]
+        )
         rows = torch.cat([one.item_rows.view(num_queries, num_components * one.k) for one in found], dim=1)
         cosines = torch.cat([one.scores.view(num_queries, num_components * one.k) for one in found], dim=1)
         reason = next((one.reason for one in found if one.reason is not None), None)
@@ -143,9 +146,10 @@ class ByAverage:
     def wanted(self, query: QueryState, wanted: Wanted, probing: Probing | None = None) -> Candidates:
         """What the index finds of what is wanted, scored by the mean cosine."""
         found = self.index.search(self.vector_of(query), wanted, probing)
-        is_there, last = found.scores > -torch.inf, _last(found, self.index, self.num_items)
+        is_score = self.is_only_component and query.components.shape[1] == 1
+        is_there, last = found.scores > -torch.inf, _last(found, self.index, self.num_items, is_score)
         is_exhausted, reason = found.num_found() < wanted.k, found.reason
-        if not self.is_only_component or query.components.shape[1] > 1:
+        if not is_score:
             last, reason = torch.where(last == -torch.inf, last, torch.inf), reason or NO_CERTIFICATE
         return Candidates(found.item_rows, is_there, last, is_exhausted, reason)
 
@@ -201,9 +205,14 @@ def union(first: Candidates, second: Candidates) -> Candidates:
     return Candidates(*distinct(rows, is_there), last, first.is_exhausted & second.is_exhausted, first.reason)
 
 
-def _last(found: Found, index: VectorIndex, num_items: int) -> Float[Tensor, " B"]:
-    """The largest score that an item outside a list can have."""
-    if not index.is_exact:
+def _last(found: Found, index: VectorIndex, num_items: int, is_score: bool) -> Float[Tensor, " B"]:
+    """The largest score of an index that an item outside a list can have; -inf if the list holds all items.
+
+    Args:
+        is_score: whether that is the items' score, so that a list that an index knows to be exact lacks no item.
+    """
+    if is_score and not index.is_exact:
         return found.bound
     is_all = found.k == num_items or not found.k
-    return torch.full_like(found.bound, -torch.inf) if is_all else found.scores[:, -1]
+    last = torch.full_like(found.bound, -torch.inf) if is_all else found.scores[:, -1]
+    return last if index.is_exact else torch.maximum(found.bound, last)

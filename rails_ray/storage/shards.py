@@ -78,7 +78,9 @@ def read_indexes(storage: Storage, described: Encoded, shard: int, device: str =
     for entry in described.indexes:
         if entry.shard == shard:
             index = FaissIndex.read(read_array(storage, described.version, entry, FIRST_VECTOR), entry.error)
-            expected = described.shard_items[shard], described.state.shapes["components"][-1]
+            shapes = described.state.shapes
+            column = entry.name if entry.name in shapes else "components"  # of one: the average is the component
+            expected = described.shard_items[shard], shapes[column][-1]
             if (index.num_items, index.width) != expected:
                 raise DamagedError(
                     f"index {entry.name} of shard {shard} must hold {expected[0]} items of {expected[1]} numbers, got "

@@ -152,6 +152,9 @@ def test_a_version_of_another_shape(root: Path) -> None:
         ("dot", {"index": IvfConfig(nlist=1000)}, "nlist must be at most the 400 items of the sample, got 1000"),
         ("dot", {"index": "ivf"}, "index"),
         ("mixture", {"dtype": "int3"}, "dtype"),
+        ("dot", {"keep_texts": True}, "keep_texts needs items with texts, got run 'dot' of .*, whose items have none"),
+        ("dot", {"surrogate": {"kind": "ridge"}}, "surrogate must stand for a mixture of several components"),
+        ("mixture", {"surrogate": {"width": 0}}, "width must be at least 1, got 0"),
         ("mixture", {"index_of": "components"}, "index_of must stand beside an index, got flat in fp32"),
     ],
 )
@@ -176,6 +179,24 @@ def test_without_faiss(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         local.open(str(root), "with-index")
     with pytest.raises(UnsupportedError, match="needs the package faiss"):
         on_ray.encode(str(root), "dot", stored={"index": IvfConfig()})
+
+
+@pytest.mark.parametrize("index", [None, IvfConfig(nlist=4), FlatConfig(storage="sq8")], ids=["none", "ivf", "sq8"])
+def test_a_surrogate_finds_candidates_of_a_mixture(root: Path, index: Any) -> None:
+    """Scanned, or in an index of its own."""
+    stored = {"surrogate": {"kind": "ridge", "width": 20}} | ({} if index is None else {"index": index})
+    made = published(root, "mixture", f"surrogate-{'none' if index is None else index.kind}", **stored)
+    names = {entry.name for entry in made.manifest.indexes}
+    assert names == (set() if index is None else {"average", "surrogate"})
+    best = made.search(["red car", "hat"], 5)
+    few = made.search(["red car", "hat"], 5, method="surrogate", num_candidates=20, nprobe=4 if names else None)
+    every = made.search(["red car", "hat"], 5, method="surrogate", num_candidates=200, nprobe=4 if names else None)
+    for one, some, exact in zip(every.results, few.results, best.results, strict=True):
+        assert one.items == exact.items
+        assert len(set(some.items) & set(exact.items)) >= 2
+        assert some.certificate.reason is not None
+    with pytest.raises(ValueError, match=r"method must be one of .*, got 'surrogate'"):
+        published(root, "mixture", "no-surrogate").search(["hat"], 5, method="surrogate")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

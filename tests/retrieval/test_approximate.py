@@ -11,10 +11,12 @@ from rails_ray.indexes.flat import FlatConfig
 from rails_ray.indexes.ivf import IvfConfig
 from rails_ray.indexes.probing import Probing
 from rails_ray.retrieval.approximate import Approximate, Lists
-from rails_ray.retrieval.candidates import AVERAGE, FirstStage
+from rails_ray.retrieval.candidates import AVERAGE, FirstStage, component_name
+from rails_ray.retrieval.searchable import ByComponents, Widths
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.states import ItemState, QueryState
 from rails_ray.wanted import Wanted
+from support.examples import random_states, small_mixture
 
 NUM_ITEMS, NUM_LISTS = 400, 8
 
@@ -88,3 +90,22 @@ def test_vectors_of_any_length_are_found_at_a_threshold_that_they_just_reach(sto
         state, Wanted(NUM_ITEMS, threshold)
     )
     assert found.num_found().tolist() == (scores >= threshold[:, None]).sum(dim=1).tolist()
+
+
+@pytest.mark.parametrize("method", ["average", "per_embedding", "combined"])
+def test_an_index_that_looks_at_every_list_proves_nothing_of_what_a_short_list_leaves_out(method: str) -> None:
+    """A mixture's best item may stand far down a list of cosines."""
+    query, items = random_states(8, 60, seed=2)
+    vectors = [items.average, *items.components.unbind(dim=1)]
+    names = [AVERAGE, *map(component_name, range(items.num_components))]
+    made = {
+        name: FaissIndex.read(*build(fit(IvfConfig(nlist=4), own, 60, 0), [own]))
+        for name, own in zip(names, vectors, strict=True)
+    }
+    searchable = ByComponents(small_mixture(), items, made)
+    widths = Widths(num_candidates=5, num_per_embedding=3, nprobe=4)
+    found, best = (searchable.search(query, Wanted(3), own, widths) for own in (method, "brute_force"))
+    is_best = (found.item_rows == best.item_rows).all(dim=1)
+    assert not is_best.all()
+    gaps = found.gap(Wanted(3))
+    assert (gaps[~is_best] > 0).all()
