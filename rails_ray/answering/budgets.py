@@ -299,12 +299,13 @@ def found_items(answers: Sequence[Any], asked: Asked, state: AnyQuery) -> list[l
             vectors = repeat(None) if part.vectors is None else part.vectors[number]
             own = zip(part.item_ids[number], titles, part.texts[number], vectors, strict=False)
             fields.update(zip(of_part[number], own, strict=False))  # places that hold no item come last
+        own_vector = None if parts[0].vectors is None else state.vectors()[number].numpy()
         items = list[FoundItem]()
         for row, score in zip(rows, scores, strict=True):
             if score == -math.inf:
                 break
             item_id, title, text, vector = fields[row]
-            estimated = score if vector is None else float(np.dot(state.vectors()[number].numpy(), vector))
+            estimated = score if own_vector is None else float(np.dot(own_vector, vector))
             items.append(FoundItem(row, item_id, title, text, estimated, vector))
         lists.append(items)
     return lists

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,11 +19,12 @@ from rails_ray.config.storing import PqItems
 from rails_ray.data.corpus import ItemSource
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.queries import Queries
+from rails_ray.errors import ConflictError
 from rails_ray.indexes import VectorIndex
 from rails_ray.indexes.faiss_index import IndexConfig
 from rails_ray.indexes.flat import FlatConfig
 from rails_ray.models import Model
-from rails_ray.quantizers.similarity import QuantizedSimilarity
+from rails_ray.quantizers.similarity import QuantizedSimilarity, longest_of
 from rails_ray.relevance.surrogate import SurrogateConfig, WithSurrogate
 from rails_ray.retrieval.candidates import AVERAGE, SURROGATE, component_name, vectors_of
 from rails_ray.retrieval.quantized import ByQuantized
@@ -81,25 +83,12 @@ class DualEncoderItems(ABC):
         if not isinstance(self.own.items, PqItems):
             return Fit()
         quantized.check(self.own.items, sum(file.num_rows for file in asked.files))
-        path = f"{asked.folder}/{quantizers.NAME}"
-
-        def store() -> None:
-            if not asked.storage.exists(path):
-                root, source = str(asked.storage), asked.corpus.items
-                asked.storage.write(path, asked.remotely(self.fitted_quantizer, root, asked.run, source, asked.files))
-
-        return Fit(store=store, files=lambda: {quantizers.NAME: asked.storage.read(path)})
+        return made_once(asked, quantizers.NAME, self.fitted_quantizer, asked.corpus.items, asked.files)
 
     def _fit_surrogate(self, asked: Fitting) -> Fit:
-        path, source, files = f"{asked.folder}/{surrogates.NAME}", asked.corpus.items, asked.files
+        source, files = asked.corpus.items, asked.files
         check_supports(self.surrogate, sum(file.num_rows for file in files))
-
-        def store() -> None:
-            if not asked.storage.exists(path):
-                given = str(asked.storage), asked.run, source, files, asked.training_queries
-                asked.storage.write(path, asked.remotely(self.fitted_surrogate, *given))
-
-        return Fit(store=store, files=lambda: {surrogates.NAME: asked.storage.read(path)})
+        return made_once(asked, surrogates.NAME, self.fitted_surrogate, source, files, asked.training_queries)
 
     def fitted_surrogate(
         self,
@@ -161,7 +150,9 @@ class DualEncoderItems(ABC):
         if "keep_texts" in fields:
             fields["has_texts"] = fields.pop("keep_texts")
         if "surrogate" in fields:
-            fields["surrogate"] = self._as_surrogate(fields["surrogate"])
+            surrogate = self._as_surrogate(fields.pop("surrogate"))
+            if surrogate != self.surrogate:
+                fields["surrogate"] = surrogate
         if "dtype" in fields:
             items = replace(items, dtype=fields.pop("dtype"))
         made = self.config.with_family(items=items, **fields)
@@ -174,7 +165,7 @@ class DualEncoderItems(ABC):
 
     def _as_surrogate(self, fields: Mapping[str, Any]) -> SurrogateConfig:
         """The run's surrogate with these fields."""
-        if self.similarity().num_components == (1, 1):
+        if fields.get("kind") != "none" and self.similarity().num_components == (1, 1):
             raise ValueError(
                 f"surrogate must stand for a mixture of several components, got run {self.config.name}, whose score is "
                 "an inner product of the vectors as they are"
@@ -233,7 +224,7 @@ class DualEncoderItems(ABC):
         if isinstance(similarity, QuantizedSimilarity):
             return ByQuantized(similarity, items, indexes)
         if isinstance(similarity, WithSurrogate):
-            return ByComponents(similarity.similarity, items, indexes, similarity.queries)
+            return ByComponents(similarity.similarity, items, indexes, similarity.prepared().queries)
         return ByComponents(similarity, items, indexes)
 
     def version_similarity(self, weights: Iterable[tuple[str, bytes]], read: Read) -> Any:
@@ -247,8 +238,25 @@ class DualEncoderItems(ABC):
     def as_scored(self, items: Any, read: Read) -> Any:
         if not isinstance(self.own.items, PqItems):
             return items
-        longest = 1.0 if self.similarity().has_unit_vectors else float("inf")
-        return quantized.read_back(items, quantizers.from_bytes(read(quantizers.NAME))[0], longest)
+        quantizer, _ = quantizers.from_bytes(read(quantizers.NAME))
+        return quantized.read_back(items, quantizer, longest_of(self.similarity()))
+
+
+def made_once(asked: Fitting, name: str, make: Callable[..., bytes], *arguments: Any) -> Fit:
+    """A file of the version that `make` gives, in a task, unless it is there: of two that make one, the first stays.
+
+    Args:
+        make: called with the storage's root, the run and `arguments`.
+    """
+    path = f"{asked.folder}/{name}"
+
+    def store() -> None:
+        if not asked.storage.exists(path):
+            data = asked.remotely(make, str(asked.storage), asked.run, *arguments)
+            with suppress(ConflictError):
+                asked.storage.create(path, data)
+
+    return Fit(store=store, files=lambda: {name: asked.storage.read(path)})
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ class ItemEncoder(Protocol):
 
 
 def sampled(source: ItemSource, files: Sequence[FileRows], encode: ItemEncoder, most: int) -> list[AnyItems]:
-    """The states of at most `most` items, in blocks from all over the corpus; not of fewer than SAMPLE_BLOCKS."""
+    """The states of at most `most` items, in blocks from all over the corpus."""
     return [
         encode(block["item_id"].to_pylist(), item_inputs(block))
         for first, num_rows in _places(sum(file.num_rows for file in files), most)
@@ -91,8 +91,9 @@ def _places(num_items: int, most: int) -> list[tuple[int, int]]:
     """First row and number of rows of each block of a sample."""
     if num_items <= most:
         return [(0, num_items)]
-    size = max(most // SAMPLE_BLOCKS, 1)
-    return [(number * (num_items - size) // (SAMPLE_BLOCKS - 1), size) for number in range(SAMPLE_BLOCKS)]
+    num_blocks = min(SAMPLE_BLOCKS, most)
+    sizes = [most * (number + 1) // num_blocks - most * number // num_blocks for number in range(num_blocks)]
+    return [(number * (num_items - size) // max(num_blocks - 1, 1), size) for number, size in enumerate(sizes)]
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ from rails_ray.losses.distilled import distilled
 from rails_ray.losses.top_share import top_share
 from rails_ray.models import Model
 from rails_ray.models.rbe import Rbe, Sizes
-from rails_ray.relevance.anncur import complete_queries
 from rails_ray.relevance.rankers import Candidate, candidates_of
 from rails_ray.relevance.rankers.calling import RankerConfig
 from rails_ray.relevance.supports import select_supports
@@ -37,6 +36,9 @@ from rails_ray.training import state
 from rails_ray.training.loop import Progress, TrainingConfig
 from rails_ray.training.piece import Given, Prepared, Steps
 from rails_ray.training.relevances import QueryLoss, RelevanceBatch, RelevanceSampler, RelevanceStep
+
+TO_CHOOSE_FROM = 2  # complete items for each support, below which queries with holes are left out
+AMONG = 4  # items that are looked at for each of these
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class RbeFamily(DualEncoderItems, Family):
         if self.own.num_support_queries > num_queries:
             raise ValueError(
                 f"num_support_queries must be at most the {num_queries} training queries of {self.data_name} with "
-                f"scores, got {self.own.num_support_queries}"
+                f"the scores that supports need, got {self.own.num_support_queries}"
             )
         if self.own.num_supports > num_items:
             raise ValueError(
@@ -229,17 +231,24 @@ class RbeFamily(DualEncoderItems, Family):
         return rows
 
 
-def support_queries(train: ScoredTexts, num_queries: int, seed: int, least: int = 1) -> NDArray[np.int64]:
+def support_queries(train: ScoredTexts, num_queries: int, seed: int, num_supports: int = 1) -> NDArray[np.int64]:
     """Rows of the support queries among the training queries: all for 0, else some drawn from the seed, in order.
 
-    A query with a hole at an item that most queries have is left out, so that the item can be a support, unless fewer
-    than `least` are left, or none that an item has a score for.
+    A support has a score for each of them. As long as fewer than TO_CHOOSE_FROM items for each support have all, the
+    query with the most holes at the items with the fewest is left out. If that does not help, all queries stay.
     """
-    known = ~np.isnan(train.scores)
-    mostly = torch.from_numpy(train.scores[:, known.mean(axis=0) > 0.5].T)
-    rows = np.flatnonzero(complete_queries(mostly).numpy())
-    if len(rows) < max(least, num_queries) or (known.any(axis=0) & ~known[rows].any(axis=0)).any():
-        rows = np.arange(len(train))
+    rows, holes = np.arange(len(train)), np.isnan(train.scores)
+    wanted = min(TO_CHOOSE_FROM * num_supports, holes.shape[1])
+    best = np.argsort(holes.sum(axis=0), kind="stable")[: AMONG * wanted]  # items that can become complete
+    left = holes[:, best].astype(np.int64)
+    of_items, of_queries, num_left = left.sum(axis=0), left.sum(axis=1), len(rows)
+    while (of_items == 0).sum() < wanted and num_left > max(num_queries, num_supports):
+        worst = int(of_queries.argmax())
+        of_items -= left[worst]
+        of_queries[worst] = -1
+        num_left -= 1
+    if (of_items == 0).sum() >= num_supports:
+        rows = np.flatnonzero(of_queries >= 0)
     if not num_queries:
         return rows
     return np.sort(np.random.default_rng(seed).permutation(rows)[:num_queries])

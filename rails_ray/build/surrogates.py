@@ -16,7 +16,7 @@ from rails_ray.evaluation.ranking import query_batches
 from rails_ray.models import Model
 from rails_ray.relevance.surrogate import Surrogate, SurrogateConfig, fit_surrogate
 from rails_ray.similarities import Scorer
-from rails_ray.similarities.states import AnyItems, ItemState, concatenate, take, to
+from rails_ray.similarities.states import AnyItems, ItemState, concatenate, to
 from rails_ray.storage import surrogates
 from rails_ray.storage.tables import FileRows
 
@@ -44,7 +44,7 @@ def fitted_surrogate(
     order = np.random.default_rng(seed).permutation(len(queries.inputs))
     rows = np.sort(order[: config.num_queries])
     sample: Any = concatenate([batch for _, batch in query_batches(model, queries.inputs.take(rows))])
-    items: Any = take(concatenate(sampled(source, files, encode, config.num_items)), slice(0, config.num_items))
+    items: Any = concatenate(sampled(source, files, encode, config.num_items))
     similarity: Any = model.similarity
     made = fit_surrogate(config, similarity.prepared(), to(sample, "cpu"), to(items, "cpu"), seed)
     return surrogates.to_bytes(made)

@@ -45,7 +45,7 @@ class Encode(Stored):
         surrogate: Vectors that find candidates for a mixture, for the method surrogate: ridge or mlp, fitted to its
             scores for 1,000 training queries.
         surrogate_reads: What they are computed from: the query, or the query's scores of 100 items (supports).
-        surrogate_width: Numbers of such a vector, less one. If left out: 63.
+        surrogate_width: Width of the map; a vector has one number more. If left out: 63.
         dtype: Type of the numbers of items' vectors. If left out: the run's.
         index: What finds candidates: flat (a scan), ivf (lists) or hnsw (a graph), built by FAISS. If left out: the
             run's.
@@ -173,8 +173,16 @@ class Encode(Stored):
         return {name: value for name, value in asked.items() if value is not None}
 
     def fields_of_surrogate(self) -> dict[str, Any]:
-        """The fields of a surrogate that differ from the run's."""
+        """The fields of a surrogate that differ from the run's.
+
+        Raises:
+            ValueError: if there are fields of one, but it is none.
+        """
         given = {"kind": self.surrogate, "reads": self.surrogate_reads, "width": self.surrogate_width}
+        for option in ("reads", "width"):
+            if given[option] is not None and self.surrogate in (None, "none"):
+                came = self.surrogate or "none"
+                raise ValueError(f"--surrogate-{option} must stand beside --surrogate ridge or mlp, got {came}")
         return {name: value for name, value in given.items() if value is not None}
 
     def sizes(self) -> tuple[int, int] | None:

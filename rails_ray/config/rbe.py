@@ -66,7 +66,8 @@ class RbeConfig:
         num_supports: |S_I|, calls that every query spends on its embedding.
         supports: how supports are chosen.
         num_candidates: items drawn at random that supports are chosen from; 0 for all.
-        num_support_queries: |S_Q|, training queries that every new item is scored against; 0 for all.
+        num_support_queries: |S_Q|, training queries that every new item is scored against; 0 for all,
+            without those whose holes leave too few items that can be supports.
         ridge: lambda of AnnCUR as a share of the mean square of the supports' scores; 0 for the pseudo-inverse. On
             molecules and MovieLens .001 found more than none and than ten times as much.
         embedding: the trained part.

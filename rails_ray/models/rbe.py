@@ -94,7 +94,7 @@ class Rbe(nn.Module):
     ) -> None:
         super().__init__()
         self.config, self.ranker, self.reads, self.ridge = config, ranker, reads, ridge
-        self.similarity: Any = DotProduct(DotProductConfig(temperature=1.0))
+        self.similarity: Any = DotProduct(DotProductConfig(temperature=1.0), has_unit_vectors=False)
         features = torch.zeros(1, sizes.num_features) if sizes.num_features else None
         self.register_buffer("support_relevance", torch.zeros(sizes.num_supports, sizes.num_queries))
         self.register_buffer("combinations", torch.zeros(sizes.num_items, sizes.num_supports))
@@ -116,7 +116,7 @@ class Rbe(nn.Module):
         sigma: float,
         features: Float[Tensor, "B F"] | None = None,
     ) -> None:
-        """Begin as AnnCUR. An item without any score stands where items stand on the mean.
+        """Begin as AnnCUR. An item without any score gets the mean combination.
 
         Args:
             items: the training items.

@@ -100,7 +100,7 @@ def encode(
         stored: how to store items, where it differs from the run's config: `items`, `index` and `index_of` as in
             `DualEncoderConfig`; `dtype` of vectors; `codes`, (parts, codewords) fitted by OPQ; and for codes
             `keep_vectors` and `code_lists`; `keep_texts` to keep items' texts, for heavy rankers; fields of the
-            `surrogate`, as in `SurrogateConfig`.
+            `surrogate`, as in `SurrogateConfig`, whose fit reads the run's own data set, whole, in one task.
         new_codes: how to choose buckets for items without SOLAR codes: the least loaded of a few hashed buckets, or the
             buckets `predicted` for the item's text, so that queries find it before the next training.
         min_chunks: fewest trained chunks of SOLAR to accept; by default all.

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -103,14 +104,15 @@ def fill(
     ranker = ranker.at_absolute_folder()
     ranker_of(ranker)  # raises before anything is stored
     items, queries = _sampled(folder, sampling)
-    made_from = {
+    made_from: dict[str, Any] = {
         "ranker": asdict(ranker),
-        "ranker_files": digest_of_files(ranker.folder) if Path(ranker.folder or "/none").is_dir() else "",
         "items": _digest(items),
         "queries": _digest(queries),
         "block_queries": block_queries,
         "num_relevant": num_relevant,
     }
+    if ranker.folder and Path(ranker.folder).is_dir():
+        made_from["ranker_files"] = digest_of_files(ranker.folder)
     relevances.begin(store, name, made_from, items, queries)
     matrix = relevances.read_finished(store, name)
     if matrix is None:
@@ -167,16 +169,21 @@ class Work:
             block * self.block_queries, self.block_queries
         )
         scored = [score_all(ranker, {TEXT: text}, items) for text in queries["text"].to_pylist()]
-        scores = np.stack([own.scores for own in scored])
-        if np.isnan(scores).all() and not self._scores_any(ranker, items):
-            reason = next(own.reason for own in scored)
-            raise UnavailableError(f"the heavy ranker must score some item of block {block}, got none: {reason}")
         calls = [own.num_calls for own in scored]
+        if all(np.isnan(own.scores).all() for own in scored):
+            if not self._scores_any(ranker, items, block):
+                reason = scored[0].reason
+                raise UnavailableError(f"the heavy ranker must score some item of block {block}, got none: {reason}")
+            scored = [score_all(ranker, {TEXT: text}, items) for text in queries["text"].to_pylist()]
+            calls = [before + own.num_calls for before, own in zip(calls, scored, strict=True)]
+        scores = np.stack([own.scores for own in scored])
         relevances.write_block(store, self.name, block, queries["query_id"], scores, calls, time.monotonic() - started)
 
-    def _scores_any(self, ranker: HeavyRanker, items: list[Candidate]) -> bool:
-        """Whether the ranker scores an item for any of some other queries: then it is these queries that are wrong."""
+    def _scores_any(self, ranker: HeavyRanker, items: list[Candidate], block: int) -> bool:
+        """Whether the ranker scores an item for some query of another block. If so, this block's queries are at fault,
+        or the ranker failed for a while: the block is scored once more."""
         texts = relevances.read_table(Storage(self.storage), self.name, "queries")["text"].to_pylist()
+        del texts[block * self.block_queries : (block + 1) * self.block_queries]
         others, some = (every[:: max(len(every) // NUM_PROBED, 1)] for every in (texts, items))
         return any(np.isfinite(score_all(ranker, {TEXT: text}, some).scores).any() for text in others)
 

@@ -32,11 +32,16 @@ class QuantizedSimilarity(nn.Module):
 
     @property
     def longest(self) -> float:
-        """Length that no component exceeds."""
-        return 1.0 if self.similarity.has_unit_vectors else float("inf")
+        """As `longest_of`."""
+        return longest_of(self.similarity)
 
     def to(self, *args: Any, **kwargs: Any) -> "QuantizedSimilarity":
         """The same on another device."""
         device = torch.device(*args, **kwargs)
         centroids = None if self.centroids is None else self.centroids.to(device)
         return QuantizedSimilarity(self.similarity.to(device), self.quantizer.to(device), centroids)
+
+
+def longest_of(similarity: Any) -> float:
+    """Length that no component which a similarity compares exceeds."""
+    return 1.0 if similarity.has_unit_vectors else float("inf")

@@ -7,6 +7,7 @@
 | `l2_greedy` | supports from which all items are rebuilt with the least squared error | RBE, Appendix B          |
 | `anncur`    | an item as a fixed combination of the supports                         | RBE, Equation 1          |
 | `embedding` | AnnCUR plus a trained prediction of its error                          | RBE, Appendix C          |
+| `surrogate` | vectors whose inner products stand for any similarity's scores         | none; LEMUR              |
 | `axn`       | a query's scores, fitted again each time more of them are known        | Yadav et al., 2024       |
 
 `budget` says how a query spends its calls, `scored` what queries with scores are; `rankers` has heavy rankers.

@@ -10,7 +10,7 @@ Axes: X items, Q support queries, S supports, B queries.
 """
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 
@@ -73,8 +73,3 @@ def _inverse(supports: Float[Tensor, "S Q"], ridge: float) -> Float[Tensor, "Q S
     gram.diagonal().add_(ridge)
     inverse = torch.linalg.solve(gram, supports / supports.shape[1]).T
     return inverse
-
-
-def complete_queries(supports: Float[Tensor, "S Q"]) -> Bool[Tensor, " Q"]:
-    """Which queries have the relevance of every support."""
-    return supports.isfinite().all(dim=0)

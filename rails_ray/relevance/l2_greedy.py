@@ -14,9 +14,9 @@ c_t = X^T X o_t, both parts of gain_i change by numbers:
     |d_i|^2   <-  |d_i|^2 - p_i^2,                      d_i = x_i - sum_t p_ti o_t,  p_i = <d_i, o_t>
     |X d_i|^2 <-  |X d_i|^2 - 2 p_i <d_i, c_t> + p_i^2 <o_t, c_t>.
 
-Both numbers shrink, their rounding does not: once sum_i |X d_i|^2 has lost 1e-8 of what it was computed from (1e-3 in
-single precision), x_i becomes d_i and they are computed anew. On TLDR, supports in single precision that were chosen
-without this were worse than random ones.
+Both numbers shrink, but their rounding does not. Once sum_i |X d_i|^2 falls below 1e-8 (1e-3 in single precision) of
+its value when last computed, d_i replaces x_i and both are computed anew. Without this, supports in single precision
+were worse than random ones on TLDR.
 
 Items of which less than 1e-10 of their length is left (1e-4 in single precision) are chosen only after all others.
 

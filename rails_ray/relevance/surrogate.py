@@ -44,7 +44,7 @@ class SurrogateConfig:
     Args:
         kind: `none`; `ridge` for a linear map of queries, `mlp` for a network.
         reads: phi(q): `query` for what the query is encoded as, `supports` for the scores of some items.
-        width: numbers of the map, W; a linear map has no more than phi.
+        width: numbers of the map, W; a linear map has no more than phi has, or than there are queries or items.
         num_supports: items that `supports` scores for every query, chosen by l2-greedy.
         num_queries: training queries that every item is scored against, S; all, if there are fewer.
         num_items: items whose scores the map is fitted to, N; all, if there are fewer.
@@ -65,6 +65,11 @@ class SurrogateConfig:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0 < self.ridge < float("inf"):
             raise ValueError(f"ridge must be a finite number above 0, got {self.ridge}")
+        if self.reads == "supports" and self.num_supports > self.num_items:
+            raise ValueError(
+                f"num_supports must be at most num_items, {self.num_items}, which they are chosen from, got "
+                f"{self.num_supports}"
+            )
 
 
 @dataclass(frozen=True)
@@ -149,6 +154,10 @@ class WithSurrogate:
         found: tuple[int, int] = self.similarity.num_components
         return found
 
+    def prepared(self) -> "WithSurrogate":
+        """The same with all made that depends on no query."""
+        return WithSurrogate(self.similarity.prepared(), self.surrogate)
+
     def queries(self, query: QueryState) -> Float[Tensor, "B D"]:
         """psi(q)."""
         return self.surrogate.queries(self.similarity, query)
@@ -168,8 +177,10 @@ def fit_surrogate(
         items: N of them, supports among them.
 
     Raises:
-        ValueError: if there are fewer items than supports.
+        ValueError: if there are fewer items than supports, or fewer than two queries.
     """
+    if len(sample) < 2:
+        raise ValueError(f"a surrogate must be fitted to at least 2 training queries, got {len(sample)}")
     relevance = scores_of_all(similarity, sample, items).T  # [N, S]
     supports = None
     if config.reads == "supports":
@@ -193,7 +204,8 @@ def fit_surrogate(
 def scores_of_all(similarity: Scorer, query: QueryState, items: ItemState) -> Float[Tensor, "B X"]:
     """The score of every query and item, in blocks of items."""
     size = max(SCORES_AT_ONCE // max(len(query), 1), 1)
-    blocks = [take(replace(items, average=None), slice(first, first + size)) for first in range(0, len(items), size)]
+    starts, compared = range(0, max(len(items), 1), size), replace(items, average=None)
+    blocks = (take(compared, slice(first, first + size)) for first in starts)
     return torch.cat([similarity.scores(query, block) for block in blocks], dim=1)
 
 
@@ -222,13 +234,13 @@ def _linear(
     rows: Float[Tensor, "S F"], relevance: Float[Tensor, "N S"], config: SurrogateConfig
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """The first principal directions of what a ridge regression on phi says of the sampled items."""
-    width = min(config.width, rows.shape[1])
     centred = (relevance - relevance.mean(dim=1, keepdim=True)).double()
     fitted = (centred @ _inverse(rows, config.ridge).double()).T  # [F, N]
-    directions = torch.linalg.svd(rows.double() @ fitted, full_matrices=False).Vh[:width]
+    directions = torch.linalg.svd(rows.double() @ fitted, full_matrices=False).Vh
+    directions = directions[: min(config.width, rows.shape[1])]
     weight = directions @ fitted.T  # [W, F]
     scale = (rows.double() @ weight.T).square().mean(dim=0).sqrt().clamp(min=1e-12)
-    return ((weight / scale[:, None]).float(),), (rows.new_zeros(width),)
+    return ((weight / scale[:, None]).float(),), (rows.new_zeros(len(weight)),)
 
 
 def _network(
@@ -240,7 +252,8 @@ def _network(
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
         order = torch.randperm(len(rows))
-        held_out, train = order[: len(rows) // HELD_OUT], order[len(rows) // HELD_OUT :]
+        num_held_out = max(len(rows) // HELD_OUT, 1)
+        held_out, train = order[:num_held_out], order[num_held_out:]
         layers = nn.Sequential(
             nn.Linear(rows.shape[1], HIDDEN),
             nn.ELU(),
@@ -250,7 +263,7 @@ def _network(
         optimizer = torch.optim.AdamW(layers.parameters(), lr=RATE, weight_decay=0.01)
         best, best_loss, looks = [part.detach().clone() for part in layers.parameters()], float("inf"), 0
         for step in range(NUM_STEPS):
-            if step % LOOK_EVERY == 0 and len(held_out):
+            if step % LOOK_EVERY == 0:
                 with torch.no_grad():
                     loss = float(F.mse_loss(layers(rows[held_out]), wanted[held_out]))
                 looks += 1

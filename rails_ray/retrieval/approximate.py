@@ -1,8 +1,9 @@
-"""Candidates by inner products, then their scores: three methods that differ in whose candidates they take.
+"""Candidates by inner products, then their scores: methods that differ in whose candidates they take.
 
     per_embedding   the first items of every pair of components
     average         the first items by the mean component
     combined        both
+    surrogate       the first items by vectors that were fitted to scores
     ann             the first items by the only component, of a dot product: a rescored list of an index
 
 Source: RAILS, Section 3.2 and Algorithm 2 (top-k per embedding, top-k average, combined top-k).
@@ -21,7 +22,7 @@ from torch import Tensor
 from rails_ray.indexes.probing import Probing
 from rails_ray.masks import Mask
 from rails_ray.retrieval.brute_force import BruteForce
-from rails_ray.retrieval.candidates import NO_CERTIFICATE, Candidates, FirstStage, union
+from rails_ray.retrieval.candidates import NO_CERTIFICATE, Candidates, FirstStage, longest_component, union
 from rails_ray.retrieval.certificate import rounding_slack
 from rails_ray.retrieval.checks import check_items, check_query, check_width
 from rails_ray.retrieval.rescore import candidate_scores
@@ -75,7 +76,8 @@ class Approximate:
         probing: Probing | None = None,
     ) -> None:
         check_items(similarity, items)
-        first_stage = first_stage or FirstStage(items, has_unit_vectors=similarity.has_unit_vectors)
+        if first_stage is None:
+            first_stage = FirstStage(items, longest=1.0 if similarity.has_unit_vectors else longest_component(items))
         self.similarity = similarity
         self.items = items
         self.lists = lists

@@ -14,7 +14,6 @@ Axes: B queries, X items, C candidates, n candidates of one list, d width, P_Q /
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from operator import attrgetter
 
 import torch
@@ -32,6 +31,7 @@ from rails_ray.wanted import Found, Wanted
 AVERAGE = "average"  # name of the index over mean components
 SURROGATE = "surrogate"  # name of the index over vectors that stand for scores
 BLOCK_ITEMS = 2**16  # whose lengths are computed at once
+BY_SURROGATE = "candidates by a surrogate's vectors: what they leave out may have any score"
 NO_CERTIFICATE = "candidates by the average component alone: what it leaves out may have any cosine"
 
 
@@ -118,13 +118,19 @@ class ByAverage:
 
     Args:
         vector_of: gives a query's vector; by default its mean component.
+        reason: why nothing is known of other items.
     """
 
     def __init__(
-        self, items: Searched, indexes: Mapping[str, VectorIndex], vector_of: VectorOf = attrgetter("average")
+        self,
+        items: Searched,
+        indexes: Mapping[str, VectorIndex],
+        vector_of: VectorOf = attrgetter("average"),
+        reason: str = NO_CERTIFICATE,
     ) -> None:
         self.index = indexes.get(AVERAGE) or FlatIndex(vectors_of(items, AVERAGE))
         self.vector_of = vector_of
+        self.reason = reason
         self.num_items = len(items)
         self.is_only_component = items.num_components == 1
 
@@ -150,7 +156,7 @@ class ByAverage:
         is_there, last = found.scores > -torch.inf, _last(found, self.index, self.num_items, is_score)
         is_exhausted, reason = found.num_found() < wanted.k, found.reason
         if not is_score:
-            last, reason = torch.where(last == -torch.inf, last, torch.inf), reason or NO_CERTIFICATE
+            last, reason = torch.where(last == -torch.inf, last, torch.inf), reason or self.reason
         return Candidates(found.item_rows, is_there, last, is_exhausted, reason)
 
 
@@ -160,8 +166,8 @@ class FirstStage:
     Args:
         indexes: indexes that were built before, by name; a flat one that shares the items' memory stands for each of
             the others.
-        vector_of: gives the vector of a query that the index of the average is asked for.
-        has_unit_vectors: whether components have length 1.
+        vector_of, reason: as `ByAverage` has them.
+        longest: the length of the longest component of any item.
     """
 
     def __init__(
@@ -169,25 +175,16 @@ class FirstStage:
         items: Searched,
         indexes: Mapping[str, VectorIndex] | None = None,
         vector_of: VectorOf = attrgetter("average"),
+        reason: str = NO_CERTIFICATE,
         *,
-        has_unit_vectors: bool = True,
+        longest: float = 1.0,
     ) -> None:
         self.indexes = indexes or {}
-        self.has_unit_vectors = has_unit_vectors
+        self.longest = longest
         self.per_embedding = PerEmbedding(items, self.indexes)
         self.items = items
         has_average = AVERAGE in self.indexes or items.vectors(None) is not None
-        self._by_average = ByAverage(items, self.indexes, vector_of) if has_average else None
-
-    @cached_property
-    def longest(self) -> float:
-        """The length of the longest component of any item."""
-        if self.has_unit_vectors:
-            return 1.0
-        size = min(BLOCK_ITEMS, self.items.most_at_once)
-        starts = range(0, len(self.items), size)
-        blocks = (self.items.taken(slice(first, first + size)).components for first in starts)
-        return max((float(block.float().norm(dim=-1).max()) for block in blocks), default=0.0)
+        self._by_average = ByAverage(items, self.indexes, vector_of, reason) if has_average else None
 
     @property
     def by_average(self) -> ByAverage:
@@ -216,3 +213,10 @@ def _last(found: Found, index: VectorIndex, num_items: int, is_score: bool) -> F
     is_all = found.k == num_items or not found.k
     last = torch.full_like(found.bound, -torch.inf) if is_all else found.scores[:, -1]
     return last if index.is_exact else torch.maximum(found.bound, last)
+
+
+def longest_component(items: Searched) -> float:
+    """The length of the longest component of any item."""
+    size = min(BLOCK_ITEMS, items.most_at_once)
+    blocks = (items.taken(slice(first, first + size)).components for first in range(0, len(items), size))
+    return max((float(block.float().norm(dim=-1).max()) for block in blocks), default=0.0)

@@ -25,8 +25,8 @@ FULL = torch.finfo(torch.float32).eps / 2  # relative error of one rounded opera
 
 
 def rounding_slack(num_pairs: int, width: int, stored: torch.dtype) -> float:
-    """How far a score may lie above the largest of its cosines when the two were computed in different ways. Of vectors
-    of other lengths than 1 it is the lengths' product as much.
+    """How far a score may lie above the largest of its cosines when the two were computed in different ways. For
+    vectors of other lengths than 1, multiply it by the product of the two lengths.
 
     Each of two cosines of length-1 vectors is off by at most d roundings of float32, the mixture by 2 P. Vectors that
     are stored in fewer bits are widened before they are multiplied, which is exact, but are longer than 1 by up to one

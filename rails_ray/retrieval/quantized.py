@@ -69,14 +69,12 @@ class ByQuantized:
                 of_codes = codes[:, place].contiguous()
                 by_code[component_name(number)] = code_index(own, of_codes, 1, _largest(off[:, number]))
         self.by_components = ByComponents(similarity.similarity, kept, by_code if items.components is None else indexes)
-        has_unit_vectors = self.by_components.scorer.has_unit_vectors
-        self.by_codes = {"lookup": FirstStage(kept, by_code, has_unit_vectors=has_unit_vectors)}
+        longest = self.by_components.first_stage.longest
+        self.by_codes = {"lookup": FirstStage(kept, by_code, longest=longest)}
         if items.lists is not None and similarity.centroids is not None:
             centroids = turned(similarity.centroids, self.rotation)  # as the queries that reach it are
             lists = in_lists(quantizer, codes, items.lists, centroids, num_components, error)
-            self.by_codes["ivf_lookup"] = FirstStage(
-                kept, {**by_code, AVERAGE: lists}, has_unit_vectors=has_unit_vectors
-            )
+            self.by_codes["ivf_lookup"] = FirstStage(kept, {**by_code, AVERAGE: lists}, longest=longest)
         for num in (1, LEAST_BESIDE):  # or the first queries would wait for loops to be compiled
             tables = torch.zeros(num, quantizer.num_subspaces, quantizer.num_codewords, device=codes.device)
             lookup_scan.scores(tables, codes[:1])

@@ -31,7 +31,15 @@ from rails_ray.masks import Mask
 from rails_ray.retrieval import Query, Retriever
 from rails_ray.retrieval.approximate import Approximate, Lists
 from rails_ray.retrieval.brute_force import BruteForce
-from rails_ray.retrieval.candidates import AVERAGE, SURROGATE, FirstStage, VectorOf, vectors_of
+from rails_ray.retrieval.candidates import (
+    AVERAGE,
+    BY_SURROGATE,
+    SURROGATE,
+    FirstStage,
+    VectorOf,
+    longest_component,
+    vectors_of,
+)
 from rails_ray.retrieval.look_up import FullLookUp, Inverted
 from rails_ray.retrieval.two_pass import TwoPass
 from rails_ray.similarities import Similarity
@@ -134,11 +142,12 @@ class ByComponents:
         self.items = items
         self.scorer = similarity.prepared()
         self.brute_force = BruteForce(self.scorer, items)
-        self.first_stage = FirstStage(items, indexes, has_unit_vectors=self.scorer.has_unit_vectors)
+        longest = 1.0 if self.scorer.has_unit_vectors else longest_component(items)
+        self.first_stage = FirstStage(items, indexes, longest=longest)
         self.by_surrogate: FirstStage | None = None
         if surrogate is not None:
             built = (indexes or {}).get(SURROGATE) or FlatIndex(vectors_of(items, SURROGATE))
-            self.by_surrogate = FirstStage(items, {AVERAGE: built}, surrogate)
+            self.by_surrogate = FirstStage(items, {AVERAGE: built}, surrogate, BY_SURROGATE, longest=longest)
 
     @property
     def methods(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@
     runs/<run>/<piece>/                     a run for each piece, if there are several (SOLAR: chunk-000, ...)
     versions/<version>/begun.json           what the version is encoded from; reserves its name
     versions/<version>/codes.parquet        SOLAR: the codes chosen when encoding began
+    versions/<version>/quantizer.safetensors, surrogate.safetensors    fitted when encoding began, if asked for
     versions/<version>/parts/*.json         a record of each written part, so that encoding can resume
     versions/<version>/indexes/*.json       likewise of each index
     versions/<version>/config.json, model.safetensors (SOLAR: one per chunk, in its folder)
@@ -27,6 +28,8 @@
 | `parquet`    | parts of an index                                                            |
 | `runs`       | trained models, and runs that have not finished                              |
 | `relevances` | relevance matrices, while they are filled and afterwards                     |
+| `quantizers` | what reads a version's components back from codes                            |
+| `surrogates` | what a version's vectors that stand for scores were fitted by                |
 | `codes`      | the codes of items                                                           |
 | `manifest`   | what a version consists of; detects damage                                   |
 | `parts`      | the parts of a version during encoding: none twice, none lost                |

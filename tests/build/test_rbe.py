@@ -17,7 +17,7 @@ from rails_ray.build.rbe import RbeFamily, support_queries
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.config.rbe import RbeConfig, TopShareConfig
 from rails_ray.config.storing import PqItems
-from rails_ray.data.dataset import DataSet
+from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.scored import ScoredTexts
 from rails_ray.errors import UnavailableError
 from rails_ray.indexes.ivf import IvfConfig
@@ -119,16 +119,34 @@ def test_a_few_queries_with_holes_are_no_support_queries(tmp_path: Path) -> None
     train = read.queries["train"].inputs
     assert isinstance(train, ScoredTexts)
     rows = own.support_query_rows(train)
-    beside = np.delete(train.scores, 7, axis=1)
-    assert rows.tolist() == np.flatnonzero(~np.isnan(beside).any(axis=1)).tolist()
+    has_all = ~np.isnan(train.scores[rows]).any(axis=0)
+    assert has_all.sum() >= 12, "two for each support"
     assert 40 < len(rows) < len(train)
-    assert own.own.num_support_queries == len(rows)
     model = own.learned(read)
     assert model.support_relevance.isfinite().all()
     others = torch.cat([model.combinations[:7], model.combinations[8:]])
     assert torch.allclose(model.combinations[7], others.mean(dim=0), atol=1e-5)
     assert "item-7" not in {support.item_id for support in model.supports}
     assert np.isfinite(trained(own, read, tmp_path).training["losses"]).all()
+
+
+def test_items_with_holes_cost_no_support_query_while_others_have_none(tmp_path: Path) -> None:
+    own, read = completed(small_rbe_config(), write_scored_data(tmp_path, changed=holes(slice(3, 30), slice(0, 9))))
+    train = read.queries["train"].inputs
+    assert isinstance(train, ScoredTexts)
+    assert len(own.support_query_rows(train)) == len(train)
+
+
+@pytest.mark.parametrize("share", [0.001, 0.005, 0.02])
+def test_holes_at_random_leave_supports(share: float) -> None:
+    draws = np.random.default_rng(0)
+    scores = draws.standard_normal((300, 500)).astype(np.float32)
+    scores[draws.random(scores.shape) < share] = np.nan
+    train = ScoredTexts(Texts(["q"] * 300), list(range(500)), scores)
+    rows = support_queries(train, 0, 0, num_supports=20)
+    assert (~np.isnan(scores[rows]).any(axis=0)).sum() >= 20
+    assert len(rows) >= 20
+    assert support_queries(train, len(rows), 0, num_supports=20).tolist() == rows.tolist(), "a completed config"
 
 
 def test_too_few_items_without_a_hole(tmp_path: Path) -> None:

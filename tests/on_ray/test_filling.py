@@ -113,6 +113,14 @@ def test_a_block_of_queries_that_cannot_be_scored_is_all_holes(tmp_path: Path) -
     assert matrix.num_holes == 60 * sum("red" in text for text in asked) > 0
 
 
+def test_a_block_of_holes_is_scored_once_more(tmp_path: Path) -> None:
+    """A ranker that failed for a while leaves no holes."""
+    data = write_text_data(tmp_path / "data", num_items=12)
+    matrix = fill(str(tmp_path), "m", str(data), RankerConfig(path="support.ranked:Warming"), block_queries=1)
+    assert matrix.num_holes == 0
+    assert matrix.num_calls > 12 * matrix.num_queries
+
+
 def test_a_matrix_in_a_bucket_trains(tmp_path: Path, s3: str) -> None:
     data = write_text_data(tmp_path / "data", num_items=30)
     matrix = fill(s3, "m", str(data), BY_PAIRS)

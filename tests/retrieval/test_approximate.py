@@ -11,7 +11,7 @@ from rails_ray.indexes.flat import FlatConfig
 from rails_ray.indexes.ivf import IvfConfig
 from rails_ray.indexes.probing import Probing
 from rails_ray.retrieval.approximate import Approximate, Lists
-from rails_ray.retrieval.candidates import AVERAGE, FirstStage, component_name
+from rails_ray.retrieval.candidates import AVERAGE, FirstStage, component_name, longest_component
 from rails_ray.retrieval.searchable import ByComponents, Widths
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.states import ItemState, QueryState
@@ -73,7 +73,7 @@ def test_lists_that_hold_no_more_are_not_asked_for_longer(
 
 @pytest.mark.parametrize("storage", ["fp32", "fp16", "sq8"])
 @pytest.mark.parametrize("length", [1e-3, 1.0, 300.0])
-def test_vectors_of_any_length_are_found_at_a_threshold_that_they_just_reach(storage: Any, length: float) -> None:
+def test_vectors_of_any_length_are_found_at_a_threshold_that_they_reach(storage: Any, length: float) -> None:
     """An index that rounds is asked for lower scores, by as much as it can be off."""
     draw = torch.Generator().manual_seed(1)
     vectors = length * torch.randn(NUM_ITEMS, 6, generator=draw)
@@ -82,7 +82,7 @@ def test_vectors_of_any_length_are_found_at_a_threshold_that_they_just_reach(sto
     state = QueryState(query.unsqueeze(1), None, torch.ones(20))
     similarity = DotProduct(DotProductConfig(), has_unit_vectors=False)
     index = FaissIndex.read(*build(fit(FlatConfig(storage=storage), vectors, NUM_ITEMS, 0), [vectors]))
-    first_stage = FirstStage(items, {AVERAGE: index}, has_unit_vectors=False)
+    first_stage = FirstStage(items, {AVERAGE: index}, longest=longest_component(items))
     assert first_stage.longest == pytest.approx(float(vectors.norm(dim=1).max()))
     scores = similarity.scores(state, items)
     threshold = scores[:, 5] - 1e-6 * first_stage.longest * query.norm(dim=1)  # two sums in float32 are that near
@@ -109,3 +109,25 @@ def test_an_index_that_looks_at_every_list_proves_nothing_of_what_a_short_list_l
     assert not is_best.all()
     gaps = found.gap(Wanted(3))
     assert (gaps[~is_best] > 0).all()
+
+
+@pytest.mark.parametrize("storage", ["fp32", "fp16", "sq8"])
+def test_a_bound_of_long_vectors_holds_in_double_precision(storage: Any) -> None:
+    """Sums of large products are rounded by more than those of cosines."""
+    draw = torch.Generator().manual_seed(3)
+    vectors = 300 + 30 * torch.randn(NUM_ITEMS, 64, generator=draw)  # all almost alike
+    items = ItemState(vectors.unsqueeze(1), None, vectors)
+    query = 300 + 30 * torch.randn(40, 64, generator=draw)
+    state = QueryState(query.unsqueeze(1), None, torch.ones(40))
+    index = FaissIndex.read(*build(fit(FlatConfig(storage=storage), vectors, NUM_ITEMS, 0), [vectors]))
+    searchable = ByComponents(DotProduct(DotProductConfig(), has_unit_vectors=False), items, {AVERAGE: index})
+    found = searchable.search(state, Wanted(20), "ann", Widths(num_candidates=25))
+    exact = query.double() @ vectors.double().T
+    left_out = exact.scatter(1, found.item_rows, -torch.inf)
+    if storage == "fp32":  # a scan: the list is exact but for its own rounding
+        assert (left_out.amax(dim=1) <= exact.gather(1, found.item_rows).amin(dim=1) * (1 + 1e-5)).all()
+    else:
+        candidates = searchable.first_stage.by_average(state, 25).item_rows
+        assert (left_out.scatter(1, candidates, -torch.inf).amax(dim=1) <= found.bound.double()).all()
+    slack = Approximate(searchable.scorer, items, Lists(num_by_average=5), searchable.first_stage)._slack(state)
+    assert (slack > 1e-6 * query.norm(dim=1) * vectors.norm(dim=1).max()).all()

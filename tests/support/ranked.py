@@ -63,6 +63,19 @@ class DyingOnce:
         return by_pairs(query, candidates)
 
 
+class Warming:
+    """The same, but in each process it fails until it is asked about a second query."""
+
+    def __init__(self) -> None:
+        self.seen = set[str]()
+
+    def __call__(self, query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:
+        self.seen.add(query["text"])
+        if len(self.seen) == 1:
+            raise RuntimeError("not yet")
+        return by_pairs(query, candidates)
+
+
 class OfFolder:
     """The same, of a folder that it need not read."""
 
