@@ -158,7 +158,7 @@ def _quiet_ray() -> None:
     if "RAY_ADDRESS" not in os.environ:  # give our own cluster its own secret, not one in the home folder
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "ERROR")
+    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "CRITICAL")
 
 
 def _fail(error: Exception, code: int) -> int:

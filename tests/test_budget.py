@@ -195,6 +195,9 @@ def test_a_plain_dual_encoder_is_reranked(tmp_path: Path) -> None:
     answer = version.search(["red hat"], k=5, budget={"calls": 60})
     assert answer.results[0].scores[0] == 1.0
     assert ranker.num_pairs == 60
+    for vector in ([0.1] * 6, [0.1] * 16):
+        with pytest.raises(ValueError, match=r"queries\[0\] must be given by text beside a budget, got embedding"):
+            version.search([{"embedding": vector}], k=5, budget={"calls": 60})
     with pytest.raises(ValueError, match=r"budget.rounds must be 1 for version texts, whose items are not one vector"):
         version.search(["red hat"], k=5, budget={"calls": 60, "rounds": 2})
     with pytest.raises(UnsupportedError, match="a budget needs a version that keeps its items' texts, got version v1"):

@@ -169,6 +169,16 @@ class Ranking:
         if budget.rounds > max(calls, 1):
             raise ValueError(f"budget.rounds must be at most the {calls} calls left for them, got {budget.rounds}")
 
+    @staticmethod
+    def check_texts(queries: Sequence[Mapping[str, Any]]) -> None:
+        """Raises:
+        ValueError: unless each query is a text, which the ranker reads.
+        """
+        for number, query in enumerate(queries):
+            if not isinstance(query.get("text"), str):
+                came = next((name for name, value in query.items() if value is not None), "none")
+                raise ValueError(f"queries[{number}] must be given by text beside a budget, got {came}")
+
     def supported(self, queries: Sequence[Mapping[str, Any]], deadline: Deadline) -> Rounds[list[Supported]]:
         """What the ranker says of the supports for each query.
 

@@ -104,6 +104,8 @@ class Engine:
         given = [query.model_dump() for query in request.queries]
         if self.ranking.supports:
             self.encoder.check_queries(given)  # before any call is spent on them
+        if request.budget is not None:
+            self.ranking.check_texts(given)
         supported = yield from self.ranking.supported(given, deadline)
         answered = [number for number, own in enumerate(supported) if own.error is None]
         scores = [supported[number].scores for number in answered]

@@ -83,12 +83,16 @@ class DualEncoderItems(ABC):
         if not isinstance(self.own.items, PqItems):
             return Fit()
         quantized.check(self.own.items, sum(file.num_rows for file in asked.files))
-        return made_once(asked, quantizers.NAME, self.fitted_quantizer, asked.corpus.items, asked.files)
+        return made_once(
+            asked, quantizers.NAME, quantizers.from_bytes, self.fitted_quantizer, asked.corpus.items, asked.files
+        )
 
     def _fit_surrogate(self, asked: Fitting) -> Fit:
         source, files = asked.corpus.items, asked.files
         check_supports(self.surrogate, sum(file.num_rows for file in files))
-        return made_once(asked, surrogates.NAME, self.fitted_surrogate, source, files, asked.training_queries)
+        return made_once(
+            asked, surrogates.NAME, surrogates.from_bytes, self.fitted_surrogate, source, files, asked.training_queries
+        )
 
     def fitted_surrogate(
         self,
@@ -242,10 +246,13 @@ class DualEncoderItems(ABC):
         return quantized.read_back(items, quantizer, longest_of(self.similarity()))
 
 
-def made_once(asked: Fitting, name: str, make: Callable[..., bytes], *arguments: Any) -> Fit:
+def made_once(
+    asked: Fitting, name: str, check: Callable[[bytes], Any], make: Callable[..., bytes], *arguments: Any
+) -> Fit:
     """A file of the version that `make` gives, in a task, unless it is there: of two that make one, the first stays.
 
     Args:
+        check: reads it, and raises if it is damaged.
         make: called with the storage's root, the run and `arguments`.
     """
     path = f"{asked.folder}/{name}"
@@ -256,7 +263,12 @@ def made_once(asked: Fitting, name: str, make: Callable[..., bytes], *arguments:
             with suppress(ConflictError):
                 asked.storage.create(path, data)
 
-    return Fit(store=store, files=lambda: {name: asked.storage.read(path)})
+    def files() -> dict[str, bytes]:
+        data = asked.storage.read(path)
+        check(data)
+        return {name: data}
+
+    return Fit(store=store, files=files)
 
 
 @dataclass(frozen=True)

@@ -202,7 +202,7 @@ class RbeFamily(DualEncoderItems, Family):
                 [train[int(row)] for row in rows],
                 relevance,
                 torch.from_numpy(of_queries.scores[:, supports]),
-                float(known.std()) if len(known) > 1 else 0.0,
+                float(known.double().std()) if len(known) > 1 else 0.0,
                 None if model.reads is None else model.reads.queries(model.reads.query_features(of_queries.texts)),
             )
         return model

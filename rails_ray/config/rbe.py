@@ -34,8 +34,8 @@ class DistilledConfig:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(f"temperature must be above 0, got {self.temperature}")
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"temperature must be a finite number above 0, got {self.temperature}")
 
 
 @dataclass(frozen=True, kw_only=True)

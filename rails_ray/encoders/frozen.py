@@ -185,8 +185,12 @@ def vectors_of(encode: Encode, texts: Sequence[str], width: int = 0) -> NDArray[
     Raises:
         ValueError: if it does not return a finite vector of this width for each text.
     """
-    found = np.asarray(encode(texts), dtype=np.float32)
     wanted = f"{len(texts)} x {width or 'D'}"
+    try:
+        found = np.asarray(encode(texts), dtype=np.float32)
+    except Exception as error:  # whatever somebody else's function does
+        came = f"{type(error).__name__}: {str(error).partition(chr(10))[0] or 'no message'}"
+        raise ValueError(f"the text encoder must return {wanted} numbers for {len(texts)} texts, got {came}") from None
     if found.ndim != 2 or len(found) != len(texts) or (width and found.shape[1] != width) or not found.shape[1]:
         came = " x ".join(map(str, found.shape))
         raise ValueError(f"the text encoder must return {wanted} numbers for {len(texts)} texts, got {came}")

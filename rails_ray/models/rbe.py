@@ -26,7 +26,7 @@ from rails_ray.encoders.frozen import FrozenText
 from rails_ray.errors import UnavailableError
 from rails_ray.relevance.anncur import AnnCur
 from rails_ray.relevance.embedding import RelevanceEmbedding, RelevanceEmbeddingConfig
-from rails_ray.relevance.rankers import TEXT, Candidate, HeavyRanker
+from rails_ray.relevance.rankers import TEXT, Candidate, Candidates, HeavyRanker
 from rails_ray.relevance.rankers.calling import RankerConfig, ranker_of, score_all, scores_of
 from rails_ray.relevance.scored import ScoredQueries, SupportScores
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
@@ -176,7 +176,8 @@ class Rbe(nn.Module):
         return torch.from_numpy(inputs.scores[:, columns]).float()
 
     def _asked(self, inputs: Any) -> Float[Tensor, "B S"]:
-        asked = [scores_of(self._ranker(), {TEXT: inputs[number]}, self.supports) for number in range(len(inputs))]
+        supports = Candidates.of(self.supports)
+        asked = [scores_of(self._ranker(), {TEXT: inputs[number]}, supports) for number in range(len(inputs))]
         return torch.from_numpy(np.stack(asked)).float() if asked else torch.zeros(0, len(self.supports))
 
     def encode_queries(self, features: SupportScores) -> QueryState:
@@ -216,6 +217,7 @@ class Rbe(nn.Module):
         return row if row >= 0 and text == item.fields[TEXT] else -1
 
     def _of_new(self, items: Sequence[Candidate]) -> Float[Tensor, "N S"]:
+        items = Candidates.of(items)
         scored = [score_all(self._ranker(), {TEXT: query}, items) for query in self.support_queries]
         relevance = torch.from_numpy(np.stack([own.scores for own in scored], axis=1)).float()  # [N, Q]
         without = relevance.isnan().all(dim=1).nonzero().flatten()

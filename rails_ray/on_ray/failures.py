@@ -21,13 +21,20 @@ def told_plainly() -> Iterator[None]:
         yield
     except Exception as error:
         cause = own_cause(error)
+        if cause is not None and cause.args:
+            cause.args = (_without_retries(str(cause.args[0])), *cause.args[1:])
         if cause is None and isinstance(error, RayError):
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            lines = [line.strip() for line in _without_retries(str(error)).splitlines() if line.strip()]
             reason = lines[-1] if lines else type(error).__name__
             raise UnavailableError(f"the cluster must complete the work, got: {reason}: try again") from error
         if cause is None or cause is error:
             raise
         raise cause from None
+
+
+def _without_retries(told: str) -> str:
+    """A message without what Ray Data adds about its retries."""
+    return told.partition("\nFailed to apply UDF")[0]
 
 
 def own_cause(error: BaseException) -> Exception | None:

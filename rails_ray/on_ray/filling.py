@@ -24,7 +24,7 @@ from rails_ray.encoders.frozen import digest_of_files
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.doing import do_all
 from rails_ray.on_ray.progress import OnProgress, watch
-from rails_ray.relevance.rankers import TEXT, Candidate, HeavyRanker, candidates_of
+from rails_ray.relevance.rankers import TEXT, Candidates, HeavyRanker
 from rails_ray.relevance.rankers.calling import RankerConfig, ranker_of, score_all
 from rails_ray.storage import relevances, tables
 from rails_ray.storage.filesystem import Storage
@@ -51,7 +51,7 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, number in (("num_items", self.num_items), *self.num_queries.items()):
+        for name, number in (("num_items", self.num_items), ("seed", self.seed), *self.num_queries.items()):
             if number < 0:
                 raise ValueError(f"{name} must be at least 0, got {number}")
 
@@ -179,7 +179,7 @@ class Work:
         scores = np.stack([own.scores for own in scored])
         relevances.write_block(store, self.name, block, queries["query_id"], scores, calls, time.monotonic() - started)
 
-    def _scores_any(self, ranker: HeavyRanker, items: list[Candidate], block: int) -> bool:
+    def _scores_any(self, ranker: HeavyRanker, items: Candidates, block: int) -> bool:
         """Whether the ranker scores an item for some query of another block. If so, this block's queries are at fault,
         or the ranker failed for a while: the block is scored once more."""
         texts = relevances.read_table(Storage(self.storage), self.name, "queries")["text"].to_pylist()
@@ -195,10 +195,10 @@ def _ranker(ranker: RankerConfig, attempt: str) -> HeavyRanker:
 
 
 @lru_cache(maxsize=1)
-def _items(storage: str, name: str, attempt: str) -> list[Candidate]:
-    """The items, read once per worker process."""
+def _items(storage: str, name: str, attempt: str) -> Candidates:
+    """The items, read once per worker process. Each query gets new objects, which a ranker may change."""
     items = FORMS["text"].corpus(Sources(f"{storage}/{relevances.folder_of(name)}")).items.read()
-    return candidates_of(items["item_id"].to_pylist(), items["input"].to_pylist())
+    return Candidates(items["item_id"].to_pylist(), items["input"].to_pylist())
 
 
 def _sampled(folder: str, sampling: Sampling) -> tuple[pa.Table, pa.Table]:

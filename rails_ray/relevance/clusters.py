@@ -40,6 +40,10 @@ def labels_of(relevance: Float[ndarray, "X Q"], num_clusters: int, method: str, 
     """The cluster of each item."""
     from sklearn import cluster
 
+    if method.startswith("spectral") and not 2 <= num_clusters < len(relevance):
+        raise ValueError(
+            f"{method} must have at least 2 supports and fewer than the {len(relevance)} items, got {num_clusters}"
+        )
     one_sided: dict[str, Any] = {
         "k_means": cluster.KMeans,
         "mini_batch_k_means": cluster.MiniBatchKMeans,

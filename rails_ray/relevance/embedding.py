@@ -83,7 +83,7 @@ class RelevanceEmbedding(nn.Module):
         features: Float[Tensor, "B F"] | None = None,
     ) -> None:
         super().__init__()
-        if not sigma > 0:
+        if not 0 < sigma < float("inf"):
             raise ValueError(f"relevances must differ from each other, got a matrix of standard deviation {sigma}")
         self.register_buffer("sigma", torch.tensor(sigma))
         self.of_queries = Standardise(self._joined(supports / sigma, features))

@@ -18,7 +18,6 @@ import dataclasses
 import io
 import json
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -131,7 +130,11 @@ def finish(storage: Storage, name: str, num_blocks: int, num_relevant: int) -> M
     """
     item_ids = read_table(storage, name, "items")["item_id"]
     query_ids, rows, calls, holes, seconds = list[Any](), list[ndarray](), 0, 0, 0.0
-    for block in _blocks(storage, name, num_blocks):
+    asked = read_table(storage, name, "queries")["query_id"]
+    first = 0
+    for number in range(num_blocks):
+        block = _checked(storage, _block(name, number), asked, first, len(item_ids))
+        first += block.num_rows
         scores = parquet.rows_in(block["scores"])
         calls, holes = calls + sum(block["calls"].to_pylist()), holes + int(np.isnan(scores).sum())
         seconds += float(block.schema.metadata[b"seconds"])
@@ -156,13 +159,38 @@ def finish(storage: Storage, name: str, num_blocks: int, num_relevant: int) -> M
 
 
 def read_finished(storage: Storage, name: str) -> Matrix | None:
-    """What a finished matrix cost; None if it is not finished."""
+    """What a finished matrix cost; None if it is not finished.
+
+    Raises:
+        DamagedError: if its report cannot be read.
+    """
     path = f"{folder_of(name)}/matrix.json"
-    return Matrix(**read_json(storage, path)) if storage.exists(path) else None
+    if not storage.exists(path):
+        return None
+    try:
+        return Matrix(**read_json(storage, path))
+    except TypeError as error:
+        raise DamagedError(f"{storage}/{path} must say what a matrix cost, got: {error}: make it anew") from None
 
 
-def _blocks(storage: Storage, name: str, num_blocks: int) -> Iterator[pa.Table]:
-    return (_read(storage, _block(name, number)) for number in range(num_blocks))
+def _checked(storage: Storage, path: str, query_ids: pa.ChunkedArray, first: int, num_items: int) -> pa.Table:
+    """A block, of the queries from `first` on.
+
+    Raises:
+        DamagedError: if it holds something else.
+    """
+    block = _read(storage, path)
+    told = f"{storage}/{path} must be a block of a matrix of {num_items} items"
+    try:
+        width = block.schema.field("scores").type.list_size
+        is_ours = block["query_id"].to_pylist() == query_ids.slice(first, block.num_rows).to_pylist()
+        float(block.schema.metadata[b"seconds"])
+        block["calls"]
+    except (KeyError, AttributeError, TypeError, ValueError) as error:
+        raise DamagedError(f"{told}, got: {error}: delete it, and it is scored anew") from None
+    if width != num_items or not is_ours:
+        raise DamagedError(f"{told}, got other queries or {width} items: delete it, and it is scored anew")
+    return block
 
 
 def _block(name: str, number: int) -> str:

@@ -17,7 +17,7 @@ from rails_ray.build.version import version_items
 from rails_ray.config import DataConfig, from_json
 from rails_ray.data.scored import ScoredTexts
 from rails_ray.data.sources import Sources
-from rails_ray.errors import NotFoundError, UnavailableError
+from rails_ray.errors import DamagedError, NotFoundError, UnavailableError
 from rails_ray.on_ray.filling import Sampling, fill
 from rails_ray.relevance.rankers import candidates_of
 from rails_ray.relevance.rankers.calling import RankerConfig, scores_of
@@ -113,6 +113,58 @@ def test_a_block_of_queries_that_cannot_be_scored_is_all_holes(tmp_path: Path) -
     assert matrix.num_holes == 60 * sum("red" in text for text in asked) > 0
 
 
+def test_what_a_ranker_changes_is_its_own(tmp_path: Path) -> None:
+    data = write_text_data(tmp_path / "data", num_items=12)
+    for name, path in (("m", "support.ranked:changing"), ("n", BY_PAIRS.path)):
+        fill(str(tmp_path), name, str(data), RankerConfig(path=path), num_workers=1)
+    assert relevance_of(tmp_path, "m") == relevance_of(tmp_path, "n")
+
+
+@pytest.mark.long
+def test_a_ranker_that_ends_each_process_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rails_ray.on_ray.doing.MAX_DEATHS", 1)
+    data = write_text_data(tmp_path / "data", num_items=12)
+    with pytest.raises(UnavailableError, match="the cluster must complete the work, got: "):
+        fill(str(tmp_path), "m", str(data), RankerConfig(path="support.ranked:ending"), num_workers=1)
+
+
+def test_a_failure_is_one_sentence(tmp_path: Path) -> None:
+    """Without what Ray Data adds to it."""
+    data = write_text_data(tmp_path / "data", num_items=12)
+    with pytest.raises(UnavailableError) as raised:
+        fill(str(tmp_path), "m", str(data), BROKEN)
+    assert len(str(raised.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda block: pa.table({"a": [1]}), "must be a block of a matrix of 12 items, got: .*scores"),
+        (lambda block: block.replace_schema_metadata({}), "must be a block of a matrix of 12 items, got: "),
+        (lambda block: block.slice(1), "got other queries or 12 items: delete it, and it is scored anew"),
+        (
+            lambda block: block.set_column(1, "scores", pa.array(block["scores"].to_pylist())),
+            "must be a block of a matrix of 12 items, got: ",
+        ),
+    ],
+    ids=["another table", "no seconds", "other queries", "lists"],
+)
+def test_a_damaged_block(tmp_path: Path, damage: Any, told: str) -> None:
+    data = write_text_data(tmp_path / "data", num_items=12)
+    fill(str(tmp_path), "m", str(data), BY_PAIRS)
+    folder = tmp_path / "relevance" / "m"
+    (folder / "matrix.json").unlink()
+    block = folder / "scores" / "000001.parquet"
+    pq.write_table(damage(pq.read_table(block)), block)
+    with pytest.raises(DamagedError, match=told):
+        fill(str(tmp_path), "m", str(data), BY_PAIRS)
+    block.unlink()
+    assert fill(str(tmp_path), "m", str(data), BY_PAIRS).num_holes == 0
+    (folder / "matrix.json").write_text('{"folder": 1}')
+    with pytest.raises(DamagedError, match=r"must say what a matrix cost, got: .*: make it anew"):
+        fill(str(tmp_path), "m", str(data), BY_PAIRS)
+
+
 def test_a_block_of_holes_is_scored_once_more(tmp_path: Path) -> None:
     """A ranker that failed for a while leaves no holes."""
     data = write_text_data(tmp_path / "data", num_items=12)
@@ -206,6 +258,7 @@ def test_an_item_whose_text_has_changed_is_scored_anew(tmp_path: Path) -> None:
         ({"folder": "/no/such"}, NotFoundError, "items.parquet must exist"),
         ({"ranker": RankerConfig(path="nothing:there")}, ValueError, "No module named 'nothing'"),
         ({"ranker": BROKEN}, UnavailableError, "must score some item of block .*, got none: .* RuntimeError: broken"),
+        ({"ranker": RankerConfig(path="support.ranked:leaving")}, UnavailableError, "got none: .* SystemExit: 3"),
         ({"max_holes_fraction": 1.5}, ValueError, r"max_holes_fraction must be in \[0, 1\], got 1.5"),
         ({"num_workers": 0}, ValueError, "num_workers must be at least 1, got 0"),
         ({"block_queries": 0}, ValueError, "block_queries must be at least 1, got 0"),
@@ -282,3 +335,8 @@ def test_the_commands_go_from_texts_to_an_answer(
     assert cli.main(["query", "red hat", "--local", *storage, "--deadline-ms", "40"]) == 2
     assert "--deadline-ms and --rounds must stand beside --calls, got none" in capsys.readouterr().err
     assert json.loads((tmp_path / "s" / "relevance" / "m" / "matrix.json").read_text())["num_holes"] == 0
+
+
+def test_a_sampling_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match="seed must be at least 0, got -1"):
+        Sampling(seed=-1)

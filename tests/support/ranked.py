@@ -1,6 +1,7 @@
 """Heavy rankers that need nothing, and matrices that they filled without a cluster."""
 
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -61,6 +62,25 @@ class DyingOnce:
             self.note.touch()
             os._exit(1)
         return by_pairs(query, candidates)
+
+
+def changing(query: Any, candidates: Sequence[Candidate]) -> list[float]:
+    """The same, but it changes what it is given."""
+    scores = by_pairs(query, candidates)
+    query["text"] = "changed"
+    for candidate in candidates:
+        candidate.fields["text"] = "changed"  # type: ignore[index]
+    return scores
+
+
+def ending(query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:
+    """It takes its process with it."""
+    os._exit(3)
+
+
+def leaving(query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:
+    """It wants to end its process."""
+    sys.exit(3)
 
 
 class Warming:

@@ -23,6 +23,8 @@ from rails_ray.errors import LateError, UnavailableError
 from rails_ray.relevance.rankers import Candidate, HeavyRanker
 from rails_ray.retrieval.rounds import RankerCall
 
+LARGEST = 1e18  # score, whose square float32 holds; beyond it one is as good as infinite
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankerConfig:
@@ -56,7 +58,7 @@ def ranker_of(config: RankerConfig) -> HeavyRanker:
     try:
         found = getattr(importlib.import_module(module), name)
         made = found(*([config.folder] if config.folder else [])) if isinstance(found, type) else found
-    except Exception as error:  # whatever somebody else's module does when it is imported
+    except (Exception, SystemExit) as error:  # whatever somebody else's module does when it is imported
         raise ValueError(f"{told}: {_first_line(error)}") from None
     if not callable(made):
         raise ValueError(f"{told}, which cannot be called")
@@ -73,8 +75,8 @@ def scores_of(ranker: HeavyRanker, query: Mapping[str, Any], candidates: Sequenc
     if not candidates:
         return np.zeros(0)
     try:
-        answer = np.asarray(ranker(query, candidates), dtype=np.float64)
-    except Exception as error:
+        answer = np.asarray(ranker(dict(query), candidates), dtype=np.float64)
+    except (Exception, SystemExit) as error:
         raise UnavailableError(
             f"the heavy ranker must score {len(candidates)} items, got {type(error).__name__}: {_first_line(error)}"
         ) from None
@@ -83,7 +85,7 @@ def scores_of(ranker: HeavyRanker, query: Mapping[str, Any], candidates: Sequenc
             f"the heavy ranker must answer with {len(candidates)} scores, one for each item, got an answer of shape "
             f"{list(answer.shape)}"
         )
-    is_sound = np.abs(answer) <= np.finfo(np.float32).max  # as vectors and matrices hold them; False for NaN
+    is_sound = np.abs(answer) <= LARGEST  # False for NaN
     if not is_sound.all():
         row = int(np.flatnonzero(~is_sound)[0])
         raise UnavailableError(
@@ -151,5 +153,8 @@ def answers_of(
     return answers
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0] or "no message"
+def _first_line(error: BaseException) -> str:
+    try:
+        return str(error).partition("\n")[0] or "no message"
+    except Exception:  # somebody else's exception, too
+        return "no message"
