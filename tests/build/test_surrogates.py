@@ -18,6 +18,7 @@ from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.build.items import Fitting
 from rails_ray.config import DataConfig, RunConfig, to_json
 from rails_ray.data.corpus import item_inputs
+from rails_ray.errors import DamagedError
 from rails_ray.retrieval.searchable import Widths
 from rails_ray.similarities.states import ItemState, QueryState, concatenate
 from rails_ray.storage import runs, surrogates
@@ -136,10 +137,14 @@ def test_it_is_fitted_once(tmp_path: Path) -> None:
     case = made(tmp_path, *CASES["texts"])
     fitted = case.own.fit(case.asked)
     fitted.store()
-    before = fitted.files()
-    case.storage.write(f"versions/v/{surrogates.NAME}", before[surrogates.NAME] + b" ")
+    path, before = f"versions/v/{surrogates.NAME}", fitted.files()
+    there = surrogates.from_bytes(before[surrogates.NAME])
+    case.storage.write(path, surrogates.to_bytes(replace(there, mean=there.mean + 1)))
     case.own.fit(case.asked).store()
     assert case.own.fit(case.asked).files() != before, "what is there stays"
+    case.storage.write(path, before[surrogates.NAME][:-9])
+    with pytest.raises(DamagedError, match=r"surrogate\.safetensors must hold a surrogate"):
+        case.own.fit(case.asked).files()
     other = family(case.own.stored_as(surrogate={"width": 8}))
     assert other.storing != case.own.storing, "another surrogate is another version"
 
