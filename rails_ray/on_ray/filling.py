@@ -114,10 +114,9 @@ def fill(
     if ranker.folder and Path(ranker.folder).is_dir():
         made_from["ranker_files"] = digest_of_files(ranker.folder)
     relevances.begin(store, name, made_from, items, queries)
-    matrix = relevances.read_finished(store, name)
-    if matrix is None:
-        num_blocks = -(-queries.num_rows // block_queries)
-        missing = sorted(set(range(num_blocks)) - relevances.blocks_written(store, name))
+    matrix, num_blocks = relevances.read_finished(store, name), -(-queries.num_rows // block_queries)
+    missing = sorted(set(range(num_blocks)) - relevances.blocks_written(store, name))
+    if matrix is None or missing:  # or somebody has deleted blocks
         work = Work(str(store), name, ranker, block_queries, missing, uuid4().hex)
         _score(work, num_blocks, num_workers, num_gpus, on_progress)
         matrix = relevances.finish(store, name, num_blocks, num_relevant)

@@ -92,6 +92,15 @@ def test_whoever_is_interrupted_scores_the_missing_blocks_alone(tmp_path: Path) 
     assert fill(str(tmp_path), "m", str(data), BY_PAIRS) == relevances.read_finished(Storage(str(tmp_path)), "m")
 
 
+def test_a_block_that_is_lost_from_a_finished_matrix_is_scored_anew(tmp_path: Path) -> None:
+    data = write_text_data(tmp_path / "data", num_items=12)
+    matrix = fill(str(tmp_path), "m", str(data), BY_PAIRS)
+    whole = relevance_of(tmp_path, "m")
+    (tmp_path / "relevance" / "m" / "scores" / "000001.parquet").unlink()
+    assert fill(str(tmp_path), "m", str(data), BY_PAIRS).num_calls == matrix.num_calls
+    assert relevance_of(tmp_path, "m") == whole
+
+
 def test_holes_are_counted_and_bounded(tmp_path: Path) -> None:
     data = write_text_data(tmp_path / "data", num_items=120)
     items = read(data, "items")
