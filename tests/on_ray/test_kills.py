@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.faults]
 
 NUM_STEPS = 400
 MARK_S = 1e6
+LOOKS = 20  # for a worker to kill, in each call of the progress
 
 
 @pytest.fixture(scope="module")
@@ -112,8 +113,9 @@ def test_a_killed_worker_of_encoding(run_config: RunConfig, tmp_path: Path) -> N
     kills: list[int] = []
 
     def kill_once(done: int, total: int, note: str) -> None:
-        if not kills and 0 < done < total and kill_one("ray::MapBatches", os.environ["RAY_AUTH_TOKEN"]):
-            kills.append(done)
+        for _ in range(LOOKS):  # workers that are warm write all parts between two calls of this
+            if not kills and done < total and kill_one("ray::MapBatches", os.environ["RAY_AUTH_TOKEN"]):
+                kills.append(done)
 
     encoded = on_ray.encode(str(tmp_path), "r", version="v", part_items=1, on_progress=kill_once)
     assert kills, "a worker must have been killed on the way"
