@@ -158,6 +158,7 @@ class DualEncoderTraining:
                 num_corpus_items=len(read.item_ids),
                 max_length=self.own.encoder.max_length,
                 num_items=negatives.num_items,
+                shared_by=negatives.shared_by,
                 **shared,
             )
         features = trained.query_features(queries.inputs), trained.item_features(read.item_inputs)

@@ -7,6 +7,7 @@ import tyro
 from pydantic import Field
 
 from rails_ray.config.storing import FullItems, IndexOf, Items, PqItems, TrainedConfig
+from rails_ray.data.batch import SharedBy
 from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.encoders.frozen import FunctionConfig, SentenceTransformerConfig
 from rails_ray.encoders.sasrec import SasrecConfig
@@ -29,14 +30,17 @@ Loss = ContrastiveConfig | PointwiseConfig | MaximumLikelihoodConfig | NoneConfi
 
 @dataclass(frozen=True, kw_only=True)
 class UniformNegatives:
-    """Items drawn uniformly from the corpus, the same for all queries of a step.
+    """Items drawn uniformly from the corpus.
 
     Args:
-        num_items: N, items drawn per step; in text data the positives are among them.
+        num_items: N, items drawn at a time; in text data the positives are among them.
+        shared_by: what has the same ones: all queries of a step, those of a history, or none but the query itself.
+            The wider, the cheaper; the narrower, the more of the corpus a step sees.
     """
 
     kind: Literal["uniform"] = "uniform"
     num_items: int = 512
+    shared_by: SharedBy = "batch"
 
     def __post_init__(self) -> None:
         if self.num_items < 1:

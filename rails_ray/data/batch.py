@@ -13,7 +13,8 @@ Axes: B queries of a worker's batch, N items of the batch.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -26,6 +27,8 @@ from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.encoders.sasrec import Histories
 from rails_ray.losses.glas import CoOccurrence
 from rails_ray.losses.negatives import Relevance, Roles, are_relevant, roles
+
+SharedBy = Literal["batch", "history", "query"]
 
 
 @runtime_checkable
@@ -54,6 +57,27 @@ class Sampler(Protocol):
         """This worker's slice of the global batch of a step."""
 
 
+class Groups(NamedTuple):
+    """Queries that share negatives with their neighbours alone, and not with the whole batch.
+
+    of_query: the group of each query, ascending.
+    negatives: which items of the batch are the negatives of a group's queries.
+    """
+
+    of_query: Int[Tensor, " B"]
+    negatives: Int[Tensor, "G C"]
+
+    @property
+    def is_one_each(self) -> bool:
+        """Whether every query has negatives of its own."""
+        return len(self.of_query) == len(self.negatives)
+
+    def parts(self) -> list[slice]:
+        """The queries of each group."""
+        ends = torch.bincount(self.of_query, minlength=len(self.negatives)).cumsum(0).tolist()
+        return [slice(first, end) for first, end in pairwise([0, *ends])]
+
+
 @dataclass(frozen=True)
 class TrainingBatch:
     """Queries, and items among which each query has one positive; the others are its negatives unless relevant too.
@@ -65,6 +89,7 @@ class TrainingBatch:
         over workers of weighted sums is the mean over all queries.
     num_shared: None if all items are candidates of all queries. Otherwise the first `num_shared` are, and after them
         each query's positive has a column of its own and is no candidate of the other queries.
+    groups: queries that share negatives of their own; None if the first `num_shared` items are for all.
     glas_targets: targets of the items' cosines; None if the run does not use GLaS.
     """
 
@@ -75,6 +100,7 @@ class TrainingBatch:
     relevance: Relevance
     weight: float
     num_shared: int | None = None
+    groups: "Groups | None" = None
     glas_targets: Float[Tensor, "N N"] | None = None
 
     @property
@@ -86,10 +112,14 @@ class TrainingBatch:
         """What each candidate is to each query."""
         if self.num_shared is None:
             return roles(self.item_rows, self.positive, self.relevance)
-        is_relevant = are_relevant(self.item_rows[: self.num_shared], len(self.positive), self.relevance)
+        if self.groups is None:
+            is_relevant = are_relevant(self.item_rows[: self.num_shared], len(self.positive), self.relevance)
+        else:
+            columns = self.groups.negatives[self.groups.of_query]
+            is_relevant = are_relevant(self.item_rows, len(self.positive), self.relevance).gather(1, columns)
         own = is_relevant.new_ones(len(self.positive), 1)
         return Roles(
-            torch.full_like(self.positive, self.num_shared),
+            torch.full_like(self.positive, is_relevant.shape[1]),
             torch.cat([is_relevant, own], dim=1),
             torch.cat([~is_relevant, ~own], dim=1),
         )
@@ -102,6 +132,7 @@ class TrainingBatch:
             positive=self.positive.to(device),
             item_rows=self.item_rows.to(device),
             relevance=Relevance(*(column.to(device) for column in self.relevance)),
+            groups=None if self.groups is None else Groups(*(column.to(device) for column in self.groups)),
             glas_targets=None if self.glas_targets is None else self.glas_targets.to(device),
         )
 
@@ -180,10 +211,9 @@ class WindowSampler:
     """Draws windows of training sequences; every position of a window asks for the item that comes next.
 
     Each user comes up once in an epoch. A user's window begins at a random place if the sequence is longer than it.
-    Negatives are uniform and shared by the whole batch.
+    Negatives are uniform: the same for the whole batch, for each window, or for one position.
 
-    Source: RAILS, Section 5.1.
-    Differs from the source: negatives are shared by the batch, where each position draws its own.
+    Source: RAILS, Section 5.1, where each position draws its own.
     """
 
     def __init__(
@@ -195,6 +225,7 @@ class WindowSampler:
         max_length: int,
         batch_size: int,
         num_items: int,
+        shared_by: SharedBy = "batch",
         seed: int,
         rank: int = 0,
         num_workers: int = 1,
@@ -204,7 +235,8 @@ class WindowSampler:
             next_rows: the item that comes after each of them.
             max_length: T, longest window.
             batch_size: windows of the global batch, a multiple of num_workers.
-            num_items: N, negatives of the global batch, which all workers share.
+            num_items: negatives that are drawn for the global batch, for each window or for each position.
+            shared_by: which of them.
             rank: this worker's rank, in 0 .. num_workers - 1.
 
         Raises:
@@ -216,6 +248,7 @@ class WindowSampler:
         self.max_length = max_length
         self.batch_size = batch_size
         self.num_items = num_items
+        self.shared_by = shared_by
         self.seed = seed
         self.num_workers = num_workers
         self.mine = slice_of(rank, num_workers, batch_size)
@@ -224,11 +257,12 @@ class WindowSampler:
     def batch(self, step: int) -> TrainingBatch:
         """This worker's slice of the global batch of a step."""
         generator = np.random.default_rng([self.seed, 1, step])
-        negatives = generator.integers(self.num_corpus_items, size=self.num_items)
+        shared = generator.integers(self.num_corpus_items, size=self.num_items if self.shared_by == "batch" else 0)
         users = self._epochs.through(step, self.batch_size)
         lengths = self.histories.lengths[users]
         sizes = np.minimum(lengths, self.max_length)
         first = generator.integers(lengths - sizes + 1)
+        own = self._own_negatives(generator, sizes)
 
         users, first, last = users[self.mine], first[self.mine], sizes[self.mine, None]
         at = np.arange(self.max_length)
@@ -239,17 +273,34 @@ class WindowSampler:
         is_end = first[:, None] + at == lengths[self.mine, None] - 1
         asked = np.flatnonzero(is_asked)
         after = np.where(is_end, self.next_rows[users, None], following).reshape(-1)[asked]
-        distinct, positive = np.unique(after, return_inverse=True)
-        items = torch.from_numpy(np.concatenate([negatives, distinct]))
+        distinct, columns = np.unique(np.concatenate([own.reshape(-1), after]), return_inverse=True)
+        items = torch.from_numpy(np.concatenate([shared, distinct]))
+        groups = None
+        if len(own):
+            of_query = np.arange(len(asked)) if self.shared_by == "query" else asked // self.max_length
+            negatives = columns[: own.size].reshape(own.shape)
+            groups = Groups(torch.from_numpy(of_query), torch.from_numpy(negatives))
         return TrainingBatch(
             queries=Histories(torch.from_numpy(rows), torch.from_numpy(asked)),
             items=items,
-            positive=torch.from_numpy(self.num_items + positive),
+            positive=torch.from_numpy(len(shared) + columns[own.size :]),
             item_rows=items,
             relevance=Relevance(torch.arange(len(asked)), torch.from_numpy(after)),
             weight=float(self.num_workers / sizes.sum()),
-            num_shared=self.num_items,
+            num_shared=len(shared),
+            groups=groups,
         )
+
+    def _own_negatives(self, generator: np.random.Generator, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The negatives of this worker's groups, a line each; without lines if the batch shares its negatives.
+
+        Args:
+            sizes: positions of each window of the global batch.
+        """
+        ends = np.concatenate([[0], sizes.cumsum() if self.shared_by == "query" else np.arange(1, len(sizes) + 1)])
+        num_groups = 0 if self.shared_by == "batch" else ends[-1]
+        drawn = generator.integers(self.num_corpus_items, size=(num_groups, self.num_items))
+        return drawn[ends[self.mine.start] : ends[self.mine.stop]]
 
 
 def relevance_of(relevant: ItemLists) -> Relevance:

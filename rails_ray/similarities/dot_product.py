@@ -42,6 +42,7 @@ class DotProduct(nn.Module):
     """
 
     num_components = (1, 1)
+    numbers_per_pair = 1
 
     def __init__(self, config: DotProductConfig, *, has_unit_vectors: bool = True) -> None:
         super().__init__()
@@ -55,6 +56,10 @@ class DotProduct(nn.Module):
         if g.dim() == 2:
             return Scored(f @ g.T, None)
         return Scored(torch.einsum("bd,bcd->bc", f, g), None)
+
+    def training_scores(self, query: QueryState, items: ItemState) -> Float[Tensor, "B X"]:
+        """The contract of `Similarity`."""
+        return self.forward(query, items).scores
 
     @torch.no_grad()
     def scores(

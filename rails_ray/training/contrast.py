@@ -25,12 +25,13 @@ from rails_ray.collectives import gather as gathering
 from rails_ray.collectives.dcs import primary_and_image
 from rails_ray.collectives.group import Place, place_of
 from rails_ray.collectives.ring import Ring, Shift, over_all_items, shift_on_ring
-from rails_ray.data.batch import TrainingBatch
+from rails_ray.data.batch import Groups, TrainingBatch
 from rails_ray.losses.negatives import Roles, are_copies, roles_among_copies
 from rails_ray.losses.streaming_log_sum_exp import Sums
 from rails_ray.similarities.states import ItemState, QueryState, take, tensors_of, with_tensors
 from rails_ray.training.objectives import Contrastive, Objective
 from rails_ray.training.over_frozen import PairModel
+from rails_ray.training.parts import equal_parts, sum_in_parts
 
 Gates = Float[Tensor, "B P"] | None
 
@@ -46,21 +47,61 @@ class Contrast(Protocol):
 
 
 class WithinBatch:
-    """The items of the worker's own batch."""
+    """The items of the worker's own batch: all, those that its queries share, or each query's own."""
 
     def __call__(
         self, model: PairModel, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
     ) -> tuple[Tensor, Gates]:
         place_of(tensors_of(items), "embeddings of items")
         if batch.num_shared is None:
-            scores, gates = model.score(query, items)
-            own = None if gates is None else gates[torch.arange(len(query), device=scores.device), batch.positive]
-        else:
-            shared = model.score(query, take(items, slice(batch.num_shared)))
-            alone = model.score(query, take(items, batch.positive.unsqueeze(1)))
-            scores = torch.cat([shared.scores, alone.scores], dim=1)
-            own = None if alone.gates is None else alone.gates.squeeze(1)
-        return objective(scores, query, batch.roles()).sum(), own
+            return loss_over(model, objective, query, items, batch.roles()), own_gates(model, query, items, batch)
+        alone = model.score(query, take(items, batch.positive.unsqueeze(1)))
+        gates = None if alone.gates is None else alone.gates.squeeze(1)
+        if batch.groups is None:
+            items = take(items, slice(batch.num_shared))
+        return loss_over(model, objective, query, items, batch.roles(), alone.scores, batch.groups), gates
+
+
+def loss_over(
+    model: PairModel,
+    objective: Objective,
+    query: QueryState,
+    items: ItemState,
+    roles: Roles,
+    alone: Float[Tensor, "B 1"] | None = None,
+    groups: Groups | None = None,
+) -> Float[Tensor, ""]:
+    """The sum of the losses of queries against items, some queries at a time.
+
+    Args:
+        roles: what each candidate is to each query.
+        alone: scores of one more candidate of each query, which comes last.
+        groups: which items are a query's candidates; by default all.
+    """
+    of_query = tensors_of(query)
+    numbers, num_candidates, device = model.similarity.numbers_per_pair, len(items), query.temperature.device
+    if groups is None:
+        parts = equal_parts(len(query), numbers * num_candidates, device)
+    elif groups.is_one_each:
+        numbers += items.components[0].numel()
+        parts = equal_parts(len(query), numbers * groups.negatives.shape[1], device)
+    else:
+        parts = groups.parts()
+
+    def candidates_of(part: slice, items: ItemState) -> ItemState:
+        if groups is None:
+            return items
+        return take(items, groups.negatives[part if groups.is_one_each else groups.of_query[part.start]])
+
+    def loss_of(part: slice, lines: list[Tensor], shared: list[Tensor]) -> Tensor:
+        own = with_tensors(query, lines[: len(of_query)])
+        candidates = candidates_of(part, with_tensors(items, shared))
+        scores = torch.cat([model.similarity.training_scores(own, candidates), *lines[len(of_query) :]], dim=1)
+        return objective(scores, own, Roles(*(fact[part] for fact in roles))).sum()
+
+    lines = of_query if alone is None else [*of_query, alone]
+    weights = [*_trained(model.similarity), *_trained(objective)]
+    return sum_in_parts(loss_of, lines, tensors_of(items), weights, parts)
 
 
 @dataclass(frozen=True)
@@ -77,10 +118,8 @@ class Gathered:
     ) -> tuple[Tensor, Gates]:
         shared = Shared.of(items, batch)
         of_all = with_tensors(items, self.gather(tensors_of(items), shared.place))
-        scores, gates = model.score(query, of_all)
-        roles = shared.roles(batch)
-        own = None if gates is None else gates[torch.arange(len(query), device=scores.device), roles.positive]
-        return objective(scores, query, roles).sum(), own
+        loss = loss_over(model, objective, query, of_all, shared.roles(batch))
+        return loss, own_gates(model, query, items, batch)
 
 
 class PrimaryAndImage:
@@ -94,7 +133,7 @@ class PrimaryAndImage:
 
         def loss_of(queries: list[Tensor], facts: list[Tensor], lines: list[Tensor]) -> Tensor:
             of_queries = with_tensors(query, queries)
-            scores, _ = model.score(of_queries, with_tensors(items, lines))
+            scores = model.similarity.training_scores(of_queries, with_tensors(items, lines))
             return objective(scores, of_queries, Roles(*facts)).sum()
 
         query_place = place_of(parts, "embeddings of queries")
@@ -123,7 +162,7 @@ class Streamed:
 
         def sums_of(queries: list[Tensor], piece: list[Tensor], first: int) -> Sums:
             of_queries = with_tensors(query, queries)
-            scores, _ = model.score(of_queries, with_tensors(items, piece[:num_tensors]))
+            scores = model.similarity.training_scores(of_queries, with_tensors(items, piece[:num_tensors]))
             positive = shared.positive(batch) - first
             item_rows, is_copy = piece[num_tensors:]
             roles = roles_among_copies(item_rows, is_copy, positive, batch.positive_rows, batch.relevance)

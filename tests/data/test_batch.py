@@ -175,3 +175,28 @@ def test_slices_make_up_the_global_batch_and_weights_its_mean(num_workers: int) 
 def test_an_item_of_a_batch_is_encoded_once() -> None:
     own = window_sampler().batch(0).items[5:].tolist()
     assert own == sorted(set(own))
+
+
+@pytest.mark.parametrize(("shared_by", "groups"), [("history", 6), ("query", 19)])
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+def test_groups_of_workers_are_those_of_the_whole(shared_by: str, groups: int, num_workers: int) -> None:
+    whole = window_sampler(shared_by=shared_by).batch(3)
+    own = [
+        window_sampler(shared_by=shared_by, rank=rank, num_workers=num_workers).batch(3) for rank in range(num_workers)
+    ]
+    drawn = [part.items[part.groups.negatives] for part in own]
+    assert torch.equal(torch.cat(drawn), whole.items[whole.groups.negatives])
+    for part in own:
+        parts = part.groups.parts()
+        assert [slice(0, 0) if not len(part.positive) else parts[0].start, parts[-1].stop] == [0, len(part.positive)]
+        assert part.groups.is_one_each == (shared_by == "query")
+    if num_workers == 1:
+        assert whole.groups.negatives.shape == (len(whole.positive) if shared_by == "query" else groups, 5)
+        assert whole.num_shared == 0
+
+
+def test_negatives_of_groups_are_uniform_and_differ() -> None:
+    sampler = window_sampler(shared_by="history", num_items=50)
+    drawn = torch.cat([batch.items[batch.groups.negatives] for batch in map(sampler.batch, range(40))])
+    assert torch.bincount(drawn.flatten(), minlength=9).double().div(drawn.numel()).sub(1 / 9).abs().max() < 0.01
+    assert len(drawn.unique(dim=0)) == len(drawn)

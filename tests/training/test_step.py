@@ -125,6 +125,34 @@ def test_beside_shared_negatives_each_query_has_its_own_positive(similarity: str
     assert step(batch).item() == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("similarity", ["mixture", "dot product"])
+@pytest.mark.parametrize("shared_by", ["history", "query"])
+def test_groups_have_negatives_of_their_own(shared_by: str, similarity: str) -> None:
+    """Against pairs scored one by one: what its group drew, then the item that comes next."""
+    config = small_history_config(similarity).with_family(
+        loss=ContrastiveConfig(pointwise_weight=0.5), terms=TermsConfig(mutual_information_weight=0.25)
+    )
+    model = DualEncoderFamily.of(config).model()
+    step = DualEncoderFamily.of(config).training_step(model, in_one_process).eval()
+    batch = window_sampler(shared_by=shared_by).batch(1)
+    query, items = model.encode_queries(batch.queries), model.encode_items(batch.items)
+    logits, hidden, own_gates = [], [], []
+    for line, own in enumerate(batch.positive.tolist()):
+        drawn = batch.groups.negatives[batch.groups.of_query[line]].tolist()
+        pairs = [model.score(take(query, [line]), take(items, [row])) for row in [*drawn, own]]
+        tau_q = query.temperature[line].item()
+        logits.append([oracles.losses.beta_logit(pair.scores.item(), tau_q) for pair in pairs])
+        hidden.append([batch.items[row] == batch.items[own] for row in drawn] + [False])
+        own_gates.append(None if pairs[-1].gates is None else pairs[-1].gates.flatten().tolist())
+    positive = [batch.groups.negatives.shape[1]] * len(logits)
+    expected = oracles.losses.sampled_softmax(logits, positive, hidden)
+    expected += 0.5 * oracles.losses.pointwise(logits, positive, hidden, step.objective.offset.item())
+    if similarity == "mixture":
+        expected += 0.25 * oracles.losses.mutual_information(own_gates)
+    assert any(map(any, hidden))
+    assert step(batch).item() == pytest.approx(expected, rel=1e-4)
+
+
 @pytest.mark.parametrize("num_workers", [2, 3])
 def test_the_mean_of_weighted_slices_is_the_loss_of_the_whole(num_workers: int) -> None:
     config = small_history_config().with_family(terms=TermsConfig(mutual_information_weight=5.0))
