@@ -19,6 +19,7 @@ from rails_ray.item_ids import ItemId
 
 Between0And1 = Annotated[Finite, Field(gt=0, lt=1)]
 Share = Annotated[Finite, Field(ge=0, le=1)]
+Timestamp = Annotated[int, Field(strict=True, ge=0, le=LARGEST_INTEGER)]
 Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_INTEGER)]
 
 
@@ -56,6 +57,8 @@ class _Asked(_Strict):
     @model_validator(mode="after")
     def _check(self) -> Self:
         _exactly_one(self, list(ASKED_BY))
+        if getattr(self, "timestamps", None) is not None and getattr(self, "history", None) is None:
+            raise ValueError("must have history beside timestamps, got none")
         return self
 
 
@@ -64,6 +67,7 @@ if TYPE_CHECKING:  # for type checkers: the model is assembled below
     class QueryInput(_Asked):
         """One query, by a field of its form."""
 
+        timestamps: list[int] | None
         exclude_seen: bool
         exclude: list[ItemId]
 
@@ -75,6 +79,10 @@ else:
         __module__=__name__,
         __doc__=f"One query, by exactly one of {', '.join(FIRST)} and {LAST}. An index takes some of these.",
         **ASKED_BY,
+        timestamps=(
+            Annotated[list[Timestamp], Field(max_length=10_000, fail_fast=True)] | None,
+            Field(None, description="When each item of the history was: seconds since 1970, not going backwards."),
+        ),
         exclude_seen=(
             StrictBool,
             Field(True, description="Whether the search skips the items of the history."),

@@ -37,6 +37,8 @@ from rails_ray.encoders.components import (
     start_as_cosines,
 )
 from rails_ray.encoders.frozen import FrozenText, FunctionConfig, SentenceTransformerConfig
+from rails_ray.encoders.histories import HistoryConfig, HistoryEncoder
+from rails_ray.encoders.hstu import Hstu, HstuConfig
 from rails_ray.encoders.sasrec import Sasrec, SasrecConfig
 from rails_ray.encoders.text import TextTransformer, TransformerConfig
 from rails_ray.encoders.two_tower import TwoTower, TwoTowerConfig
@@ -55,7 +57,7 @@ from rails_ray.training import state
 from rails_ray.training.loop import Progress, TrainingConfig
 from rails_ray.training.piece import Given, Piece, Prepared, Steps
 
-EncoderModule = TwoTower | TextTransformer | Sasrec | Vectors | FrozenText
+EncoderModule = TwoTower | TextTransformer | Sasrec | Hstu | Vectors | FrozenText
 FROZEN = (SentenceTransformerConfig, FunctionConfig)  # models of texts of which nothing is trained
 WITH_TEMPERATURE = ("beta_nce", "exp_nce")  # losses that train tau_q
 
@@ -75,7 +77,7 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
         encoder = self.own.encoder
         if isinstance(encoder, VectorsConfig):
             return vectors_of_items(encoder.item_columns, encoder.item_shape)
-        return FORMS["history" if isinstance(encoder, SasrecConfig) else "text"]
+        return FORMS["history" if isinstance(encoder, HistoryConfig) else "text"]
 
     @property
     def offers(self) -> Offers:
@@ -96,7 +98,7 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
     @property
     def sizes(self) -> Sizes:
         encoder = self.own.encoder
-        max_length = encoder.max_length if isinstance(encoder, TransformerConfig | SasrecConfig) else None
+        max_length = encoder.max_length if isinstance(encoder, TransformerConfig | HistoryConfig) else None
         return Sizes(max_length=max_length, similarity=self.own.similarity.kind)
 
     def completed(self, read: DataSet) -> RunConfig:
@@ -105,6 +107,10 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
             assert isinstance(self.own.items, PqItems)
             check_sample(len(read.item_ids), self.own.items.num_codewords)
         config, encoder = self.with_items(read.item_ids), self.own.encoder
+        if isinstance(encoder, HstuConfig) and getattr(read.queries["train"].inputs, "times", None) is None:
+            assert isinstance(config.family, DualEncoderConfig)
+            assert isinstance(config.family.encoder, HstuConfig)
+            return config.with_family(encoder=replace(config.family.encoder, num_time_buckets=0))
         if isinstance(encoder, VectorsConfig):
             return self._of_vectors(encoder, read)
         if isinstance(encoder, FROZEN):
@@ -152,12 +158,12 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
 
     @property
     def has_a_row_for_each_item(self) -> bool:
-        return isinstance(self.own.encoder, SasrecConfig)
+        return isinstance(self.own.encoder, HistoryConfig)
 
     def with_items(self, item_ids: ItemIds) -> RunConfig:
         """The config, with the items filled in if the model has a row for each of them."""
         encoder, folder = self.own.encoder, self.data_name
-        if not isinstance(encoder, SasrecConfig):
+        if not isinstance(encoder, HistoryConfig):
             return self.config
         num_items = len(item_ids)
         if encoder.num_items not in (0, num_items):
@@ -193,7 +199,7 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
             encoded_by = self.encoder(num_components)
             built = DualEncoder(
                 encoded_by,
-                self._query_components(encoded_by.query_width),
+                self._query_components(encoded_by),
                 self._item_components(encoded_by),
                 compared_by,
             )
@@ -202,10 +208,17 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
         built.query_components.temperature.requires_grad_(self.own.loss.kind in WITH_TEMPERATURE)
         return built
 
-    def _query_components(self, width: int) -> QueryComponents | GivenQueries:
+    def _query_components(self, encoded_by: EncoderModule) -> QueryComponents | GivenQueries:
         if self.own.components.queries == "given":
             return GivenQueries(self.own.temperature)
-        return QueryComponents(width, self.similarity().num_components, self.own.components, self.own.temperature)
+        own_width = encoded_by.own_width if isinstance(encoded_by, HistoryEncoder) else 0
+        return QueryComponents(
+            encoded_by.query_width,
+            self.similarity().num_components,
+            self.own.components,
+            self.own.temperature,
+            own_width,
+        )
 
     def _item_components(self, encoded_by: EncoderModule) -> ItemComponents | GivenItems:
         made = GivenItems if self.own.components.items == "given" else ItemComponents
@@ -238,7 +251,9 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
             case TwoTowerConfig():
                 return TwoTower(self.own.encoder)
             case SasrecConfig():
-                return Sasrec(self.own.encoder)
+                return Sasrec(self.own.encoder, self.own.components.width)
+            case HstuConfig():
+                return Hstu(self.own.encoder, self.own.components.width)
             case VectorsConfig():
                 return Vectors(self.own.encoder)
             case SentenceTransformerConfig() | FunctionConfig():

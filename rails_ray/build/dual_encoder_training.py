@@ -18,8 +18,8 @@ from rails_ray.config.dual_encoder import (
 from rails_ray.data.batch import PairSampler, Sampler, WindowSampler, relevance_of
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.in_batch import InBatchSampler
-from rails_ray.data.queries import ItemLists
-from rails_ray.encoders.sasrec import SasrecConfig
+from rails_ray.data.queries import Visits
+from rails_ray.encoders.histories import HistoryConfig
 from rails_ray.encoders.text import TextTransformer
 from rails_ray.losses import ScoreLogit
 from rails_ray.losses.beta_nce import beta_logit
@@ -149,8 +149,8 @@ class DualEncoderTraining:
             "rank": rank,
             "num_workers": num_workers,
         }
-        if isinstance(self.own.encoder, SasrecConfig):
-            assert isinstance(queries.inputs, ItemLists)
+        if isinstance(self.own.encoder, HistoryConfig):
+            assert isinstance(queries.inputs, Visits)
             assert isinstance(negatives, UniformNegatives)
             return WindowSampler(
                 queries.inputs,

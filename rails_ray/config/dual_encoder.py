@@ -10,6 +10,8 @@ from rails_ray.config.storing import FullItems, IndexOf, Items, PqItems, Trained
 from rails_ray.data.batch import SharedBy
 from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.encoders.frozen import FunctionConfig, SentenceTransformerConfig
+from rails_ray.encoders.histories import HistoryConfig
+from rails_ray.encoders.hstu import HstuConfig
 from rails_ray.encoders.sasrec import SasrecConfig
 from rails_ray.encoders.temperature import TemperatureConfig
 from rails_ray.encoders.text import TransformerConfig
@@ -23,7 +25,15 @@ from rails_ray.similarities.mol import MixtureOfLogitsConfig
 from rails_ray.training.objectives import ContrastiveConfig, MaximumLikelihoodConfig, NoneConfig, PointwiseConfig
 from rails_ray.training.terms import TermsConfig
 
-Encoder = TwoTowerConfig | TransformerConfig | SasrecConfig | VectorsConfig | SentenceTransformerConfig | FunctionConfig
+Encoder = (
+    TwoTowerConfig
+    | TransformerConfig
+    | SasrecConfig
+    | HstuConfig
+    | VectorsConfig
+    | SentenceTransformerConfig
+    | FunctionConfig
+)
 Similarity = MixtureOfLogitsConfig | DotProductConfig
 Loss = ContrastiveConfig | PointwiseConfig | MaximumLikelihoodConfig | NoneConfig
 
@@ -80,7 +90,8 @@ class DualEncoderConfig:
 
     A field with a `kind` is a union; these are its kinds:
 
-        encoder      two_tower, transformer, sentence_transformer, function (texts); sasrec (histories); vectors
+        encoder      two_tower, transformer, sentence_transformer, function (texts); sasrec, hstu (histories);
+                     vectors
         similarity   mixture_of_logits, dot_product
         loss         beta_nce, exp_nce, sampled_softmax, pointwise, maximum_likelihood; none trains nothing
         negatives    uniform, in_batch, cross_device
@@ -122,8 +133,13 @@ class DualEncoderConfig:
     def __post_init__(self) -> None:
         if self.encode_size < 0:
             raise ValueError(f"encode_size must be at least 0, got {self.encode_size}")
-        if self.encoder.kind == "sasrec":
-            self._check_histories()
+        if isinstance(self.encoder, HistoryConfig):
+            self._check_histories(self.encoder)
+        elif self.negatives.kind == "uniform" and self.negatives.shared_by != "batch":
+            raise ValueError(
+                f"negatives.shared_by must be batch without histories, got {self.negatives.shared_by}: a step would "
+                "encode other items for each query"
+            )
         self._check_given()
         self._check_quantized()
         if self.surrogate.kind != "none":
@@ -194,7 +210,7 @@ class DualEncoderConfig:
 
     def _check_trained(self, quantizer: TrainedConfig) -> None:
         """Codebooks are trained by pairs of a query and an item, and an encoder only where it has a loss."""
-        if self.encoder.kind == "sasrec":
+        if isinstance(self.encoder, HistoryConfig):
             raise ValueError("items.quantizer.kind must be pq or opq for a model of histories, got trained")
         if self.loss.kind == "none" and quantizer.when == "jointly":
             raise ValueError(
@@ -206,8 +222,15 @@ class DualEncoderConfig:
                 "pairs that train codebooks have no co-occurrence"
             )
 
-    def _check_histories(self) -> None:
+    def _check_histories(self, encoder: HistoryConfig) -> None:
         """Every position of a history is a query: a batch cannot be split into parts or give in-batch negatives."""
+        if encoder.num_users and (
+            self.similarity.kind == "dot_product" or self.similarity.num_query_components < LEAST_WITH_USERS
+        ):
+            raise ValueError(
+                f"encoder.num_users must be 0 without a mixture of at least {LEAST_WITH_USERS} query components, got "
+                f"{encoder.num_users}: the user is one of them"
+            )
         if self.negatives.kind != "uniform":
             raise ValueError(f"negatives.kind must be uniform for a model of histories, got {self.negatives.kind!r}")
         if self.encode_size:
@@ -226,4 +249,5 @@ class DualEncoderConfig:
 
 
 FROZEN = ("vectors", "sentence_transformer", "function")  # encoders of which nothing is trained
+LEAST_WITH_USERS = 2  # query components: the user's, and one of the history
 WHOLE_LOSSES = ("pointwise", "maximum_likelihood")  # they need the scores of all items at once

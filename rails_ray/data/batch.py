@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.data.epochs import Epochs
-from rails_ray.data.queries import ItemLists, Queries
-from rails_ray.encoders.sasrec import Histories
+from rails_ray.data.queries import ItemLists, Queries, Visits
+from rails_ray.encoders.histories import Histories
 from rails_ray.losses.glas import CoOccurrence
 from rails_ray.losses.negatives import Relevance, Roles, are_relevant, roles
 
@@ -218,7 +218,7 @@ class WindowSampler:
 
     def __init__(
         self,
-        histories: ItemLists,
+        histories: Visits,
         next_rows: NDArray[np.int64],
         *,
         num_corpus_items: int,
@@ -268,7 +268,7 @@ class WindowSampler:
         at = np.arange(self.max_length)
         is_asked = at < last  # [B, T]
         place = (self.histories.starts[users] + first)[:, None] + np.minimum(at, last - 1)
-        rows = self.histories.rows[place]
+        rows, times, names = self.histories.rows[place], self.histories.times, self.histories.users
         following = self.histories.rows[np.minimum(place + 1, len(self.histories.rows) - 1)]
         is_end = first[:, None] + at == lengths[self.mine, None] - 1
         asked = np.flatnonzero(is_asked)
@@ -281,7 +281,12 @@ class WindowSampler:
             negatives = columns[: own.size].reshape(own.shape)
             groups = Groups(torch.from_numpy(of_query), torch.from_numpy(negatives))
         return TrainingBatch(
-            queries=Histories(torch.from_numpy(rows), torch.from_numpy(asked)),
+            queries=Histories(
+                torch.from_numpy(rows),
+                torch.from_numpy(asked),
+                None if times is None else torch.from_numpy(times[place]),
+                None if names is None else torch.from_numpy(names[users]),
+            ),
             items=items,
             positive=torch.from_numpy(len(shared) + columns[own.size :]),
             item_rows=items,

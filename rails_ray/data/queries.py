@@ -5,7 +5,7 @@ Axes: Q queries, M items of all lists together, D width of a vector.
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -81,6 +81,63 @@ class ItemLists:
 
     def digest(self) -> str:
         return digest_of(self.starts, self.rows)
+
+
+@dataclass(frozen=True)
+class Visits(ItemLists):
+    """Histories: what somebody interacted with, in time order, when, and who it was.
+
+    times: seconds since any one moment, in the order of `rows`; -1 where it is not known. None if it never is.
+    users: a number of whoever it is, -1 if nobody knows. None if nobody ever does.
+    """
+
+    times: NDArray[np.int64] | None = None
+    users: NDArray[np.int64] | None = None
+
+    @staticmethod
+    def of(lists: Sequence[Sequence[int] | NDArray[np.int64]]) -> "Visits":
+        """Histories of anyone at any time."""
+        found = ItemLists.of(lists)
+        return Visits(found.starts, found.rows)
+
+    @staticmethod
+    def one(rows: Sequence[int], times: Sequence[int] | None = None, user: int = -1) -> "Visits":
+        """A single history."""
+        known = np.array([-1] * len(rows) if times is None else times, np.int64)
+        return Visits(np.array([0, len(rows)]), np.array(rows, np.int64), known, np.array([user], np.int64))
+
+    @staticmethod
+    def joined(parts: Sequence["Visits"]) -> "Visits":
+        """Histories with times and users, one after the other."""
+        lengths = np.concatenate([part.lengths for part in parts])
+        columns = [(part.rows, part.times, part.users) for part in parts]
+        return Visits(np.concatenate([[0], lengths.cumsum()]), *map(np.concatenate, zip(*columns, strict=True)))
+
+    def take(self, numbers: NDArray[np.integer] | slice) -> "Visits":
+        starts, places = _taken(self.starts, numbers)
+        times = None if self.times is None else self.times[places]
+        return Visits(starts, self.rows[places], times, None if self.users is None else self.users[numbers])
+
+    def between(self, lists: NDArray[np.int64], first: NDArray[np.int64], end: NDArray[np.int64]) -> "Visits":
+        """Parts of some of the lists, from the place `first` of `rows` to `end`."""
+        lengths = end - first
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        places = np.repeat(first - starts[:-1], lengths) + np.arange(starts[-1])
+        times = None if self.times is None else self.times[places]
+        return Visits(starts, self.rows[places], times, None if self.users is None else self.users[lists])
+
+    def renamed(self, rows: NDArray[np.int64]) -> "Visits":
+        return replace(self, rows=rows[self.rows])
+
+    def without(self, row: int) -> "Visits":
+        is_kept = self.rows != row
+        starts = np.concatenate([[0], np.cumsum(is_kept)])[self.starts]
+        times = None if self.times is None else self.times[is_kept]
+        return Visits(starts, self.rows[is_kept], times, self.users)
+
+    def digest(self) -> str:
+        """Of items and times: whoever has the same history is the same query."""
+        return super().digest() if self.times is None else digest_of(self.starts, self.rows, self.times)
 
 
 @dataclass(frozen=True)

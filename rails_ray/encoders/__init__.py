@@ -9,6 +9,8 @@
 | `vectors`          | vectors that were made elsewhere, as they are                                   |
 | `frozen`           | texts through a model that was trained elsewhere                                |
 | `sasrec`           | RAILS, Section 5.1: a history of items asks for the next one                    |
+| `hstu`             | the same by pointwise attention, with biases for positions and times            |
+| `histories`        | what both share; RAILS, Appendix A.4.1: the user as a component                 |
 | `solar`            | SOLAR, Section 3: K models, each with a probability for every bucket of its own |
 | `bags`             | numbered tokens of each input, with weights or without: what `two_tower` reads, |
 |                    | and `solar`, which hashes them anew for each chunk                              |

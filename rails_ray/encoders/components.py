@@ -55,22 +55,38 @@ class ComponentsConfig:
 
 
 class QueryComponents(nn.Module):
-    """Representation of a query -> `QueryState`. A single pair of components needs no gate, and gets none."""
+    """Representation of a query -> `QueryState`. A single pair of components needs no gate, and gets none.
+
+    Args:
+        width: D.
+        own_width: if above 0, the last numbers of a representation are a component as they are, the last one.
+    """
 
     def __init__(
-        self, width: int, num_components: tuple[int, int], config: ComponentsConfig, temperature: TemperatureConfig
+        self,
+        width: int,
+        num_components: tuple[int, int],
+        config: ComponentsConfig,
+        temperature: TemperatureConfig,
+        own_width: int = 0,
     ) -> None:
         super().__init__()
         self.num_query_components, num_item_components = num_components
+        self.own_width = own_width
+        width -= own_width
         num_pairs = self.num_query_components * num_item_components
+        self.num_projected = self.num_query_components - (own_width > 0)
         self.hidden = nn.Linear(width, 2 * config.query_hidden) if config.query_hidden else None
-        self.project = nn.Linear(config.query_hidden or width, self.num_query_components * config.width)
+        self.project = nn.Linear(config.query_hidden or width, self.num_projected * config.width)
         self.gate = _gate(width, num_pairs, config) if num_pairs > 1 else None
         self.temperature = TemperatureHead(width, temperature)
 
     def forward(self, representation: Float[Tensor, "B D"]) -> QueryState:
+        representation, own = representation.tensor_split([representation.shape[1] - self.own_width], dim=1)
         hidden = representation if self.hidden is None else F.glu(self.hidden(representation))
-        components = self.project(hidden).unflatten(1, (self.num_query_components, -1))
+        components = self.project(hidden).unflatten(1, (self.num_projected, -1))
+        if self.own_width:
+            components = torch.cat([components, own.unsqueeze(1)], dim=1)
         return QueryState(
             components=F.normalize(components, dim=-1, eps=SHORTEST_LENGTH),
             gate=None if self.gate is None else self.gate(representation),

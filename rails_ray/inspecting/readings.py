@@ -48,6 +48,7 @@ OPTIONAL: Mapping[str, Columns] = {  # of the items
     "features": {"title": TEXT, "text": TEXT},
     "history": {"title": TEXT},
 }
+INSTEAD = {"position": "timestamp"}  # a column that does as well
 USERS = {"user_id": ID}  # of a table that may be left out
 ANY_COLUMN = tuple({column for tables in COLUMNS.values() for columns in tables.values() for column in columns})
 """What a table may have that cannot be read."""
@@ -87,7 +88,8 @@ class Reading:
             if table not in there:
                 missing.append(table)
             else:
-                missing += [f"{table}.{column}" for column in columns if column not in there[table]]
+                absent = (column for column in columns if not {column, INSTEAD.get(column)} & set(there[table]))
+                missing += [f"{table}.{column}" for column in absent]
         return missing
 
     def can_do_with_items(self, lacks: Sequence[str]) -> bool:

@@ -59,10 +59,11 @@ def asking(**fields: Any) -> dict[str, Any]:
             "cutoff['a b'] must not be given, no such field exists, got 1",
         ),
         (
-            query(**{f"field{number}": 1 for number in range(8)}),
-            "queries[1] must have no more than its 7 fields, got 8",
+            query(**{f"field{number}": 1 for number in range(9)}),
+            "queries[1] must have no more than its 8 fields, got 9",
         ),
         ({f"field{number}": 1 for number in range(12)}, "the body must have no more than its 11 fields, got 12"),
+        (query(text="red", timestamps=[1]), "queries[1] must have history beside timestamps, got none"),
         ({"queries": None}, "queries must be a list, got null"),
         ({"queries": [None]}, "queries[0] must be a JSON object, got null"),
     ],

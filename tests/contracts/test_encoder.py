@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from rails_ray.data.queries import DenseRows, ItemLists
+from rails_ray.data.queries import DenseRows, ItemLists, Visits
 from rails_ray.encoders import Encoder
 from rails_ray.encoders.frozen import FrozenText, FunctionConfig
+from rails_ray.encoders.hstu import Hstu, HstuConfig
 from rails_ray.encoders.sasrec import Sasrec, SasrecConfig
 from rails_ray.encoders.text import TextTransformer, TransformerConfig
 from rails_ray.encoders.two_tower import TwoTower, TwoTowerConfig
@@ -48,6 +49,16 @@ MEMBERS = {
     "SASRec": Member(
         lambda: Sasrec(SasrecConfig(width=8, num_heads=2, max_length=4, num_items=6)),
         HISTORIES,
+        np.array([0, 5, 2, 1, 0]),
+    ),
+    "HSTU": Member(
+        lambda: Hstu(HstuConfig(width=8, num_heads=2, max_length=4, num_items=6, num_time_buckets=0)),
+        HISTORIES,
+        np.array([0, 5, 2, 1, 0]),
+    ),
+    "HSTU with times and users": Member(
+        lambda: Hstu(HstuConfig(width=8, num_heads=2, max_length=4, num_items=6, num_users=5), own_width=3),
+        Visits(HISTORIES.starts, HISTORIES.rows, HISTORIES.starts[-1] - np.arange(15)[::-1], np.array([1, 2, 3, 4, 1])),
         np.array([0, 5, 2, 1, 0]),
     ),
     "vectors": Member(

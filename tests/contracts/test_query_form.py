@@ -214,9 +214,10 @@ def test_users_are_asked_about_by_their_id(tmp_path: Path) -> None:
     reader = form.reader(DualEncoderFamily.of(small_history_config()).model(), corpus.files.__getitem__)
     users = dict.fromkeys(pq.read_table(folder / "interactions.parquet")["user_id"].to_pylist())
     rows = reader.read({"user_id": next(iter(users))}, "query")
-    assert rows == list(data.histories[0])
-    assert reader.seen(rows) == [data.item_ids[row] for row in rows]
-    assert reader.read({"history": ["stranger", "item-3"]}, "query") == [data.item_ids.index("item-3")]
+    assert rows.rows.tolist() == list(data.histories[0])
+    assert rows.users.tolist() == data.histories.users[:1].tolist()
+    assert reader.seen(rows) == [data.item_ids[row] for row in rows.rows]
+    assert reader.read({"history": ["stranger", "item-3"]}, "query").rows.tolist() == [data.item_ids.index("item-3")]
     with pytest.raises(ValueError, match=r"query\.user_id must be a user that the index knows, got 'nobody'"):
         reader.read({"user_id": "nobody"}, "query")
     with pytest.raises(ValueError, match=r"query\.history must hold an item that the index knows, got \['stranger'\]"):

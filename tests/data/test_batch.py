@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 import oracles.ranking
 from rails_ray.data.batch import PairSampler, TrainingBatch, WindowSampler
 from rails_ray.data.dataset import Texts
-from rails_ray.data.queries import ItemLists, Queries
+from rails_ray.data.queries import ItemLists, Queries, Visits
 from rails_ray.encoders.character_ngrams import hash_texts
 from support.examples import window_sampler
 
@@ -103,7 +103,7 @@ def test_a_window_is_a_piece_of_a_history_and_asks_for_the_very_next_items(
     lengths: list[int], max_length: int, batch_size: int, seed: int
 ) -> None:
     """User u interacted with items 10 u, 10 u + 1 and so on, so that an item tells its user and its place."""
-    histories = ItemLists.of([list(range(10 * user, 10 * user + length)) for user, length in enumerate(lengths)])
+    histories = Visits.of([list(range(10 * user, 10 * user + length)) for user, length in enumerate(lengths)])
     next_rows = np.array([10 * user + length for user, length in enumerate(lengths)])
     sampler = WindowSampler(
         histories,
@@ -128,7 +128,7 @@ def test_a_window_is_a_piece_of_a_history_and_asks_for_the_very_next_items(
 
 def test_users_come_in_another_order_in_each_epoch() -> None:
     rows = np.arange(6)
-    histories = ItemLists.of(rows.reshape(6, 1).tolist())
+    histories = Visits.of(rows.reshape(6, 1).tolist())
     options = {"num_corpus_items": 6, "max_length": 1, "batch_size": 6, "num_items": 1, "seed": 0}
     sampler = WindowSampler(histories, rows, **options)
     epochs = {tuple(sampler.batch(step).queries.rows.flatten().tolist()) for step in range(4)}
@@ -137,7 +137,7 @@ def test_users_come_in_another_order_in_each_epoch() -> None:
 
 def test_windows_of_a_long_history_begin_anywhere() -> None:
     sampler = WindowSampler(
-        ItemLists.of([[0, 1, 2, 3]]),
+        Visits.of([[0, 1, 2, 3]]),
         np.array([4]),
         num_corpus_items=5,
         max_length=2,

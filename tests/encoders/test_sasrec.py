@@ -3,7 +3,8 @@ import pytest
 import torch
 
 import oracles.encoders
-from rails_ray.encoders.sasrec import Histories, Sasrec, SasrecConfig
+from rails_ray.encoders.histories import Histories
+from rails_ray.encoders.sasrec import Sasrec, SasrecConfig
 
 LENGTH = 5
 

@@ -74,6 +74,52 @@ def sasrec(history: Sequence[int], of: Mapping[str, Any], num_blocks: int, num_h
     return [layer_norm(of["norm.weight"], of["norm.bias"], h) for h in hidden]
 
 
+def hstu(
+    history: Sequence[int],
+    of: Mapping[str, Any],
+    num_heads: int,
+    longest: int,
+    times: Sequence[int] | None = None,
+) -> list[list[float]]:
+    """The same by pointwise attention; Zhai et al., Equations 2 and 3. times: of each item, -1 where it is unknown."""
+    width = len(of["norm.weight"])
+    size = width // num_heads
+    hidden = [
+        add([math.sqrt(width) * value for value in of["embeddings.weight"][row]], of["positions.weight"][t])
+        for t, row in enumerate(history)
+    ]
+    for number in range(sum(name.endswith(".position_bias") for name in of)):
+        block = f"blocks.{number}."
+        norms = [layer_norm(of[f"{block}norm.weight"], of[f"{block}norm.bias"], h) for h in hidden]
+        parts = [
+            [silu(x) for x in linear(of[f"{block}project.weight"], of[f"{block}project.bias"], norm)] for norm in norms
+        ]
+        u, values, queries, keys = ([part[k * width : (k + 1) * width] for part in parts] for k in range(4))
+        made = []
+        for i in range(len(hidden)):
+            attended = []
+            for first in range(0, width, size):
+                head = slice(first, first + size)
+                total = [0.0] * size
+                for j in range(i + 1):
+                    bias = of[f"{block}position_bias"][i - j]
+                    if times is not None and times[i] >= 0 and times[j] >= 0:
+                        buckets = of[f"{block}time_bias"]
+                        bias += buckets[min(int(math.log2(max(times[i] - times[j], 1))), len(buckets) - 1)]
+                    weight = silu(dot(queries[i][head], keys[j][head]) + bias) / longest
+                    total = [old + weight * value for old, value in zip(total, values[j][head], strict=True)]
+                attended += total
+            norm = layer_norm(of[f"{block}attended_norm.weight"], of[f"{block}attended_norm.bias"], attended)
+            gated = [a * b for a, b in zip(norm, u[i], strict=True)]
+            made.append(add(hidden[i], linear(of[f"{block}out.weight"], of[f"{block}out.bias"], gated)))
+        hidden = made
+    return [layer_norm(of["norm.weight"], of["norm.bias"], h) for h in hidden]
+
+
+def silu(x: float) -> float:
+    return x / (1 + math.exp(-x))
+
+
 def gelu(x: float) -> float:
     return x * (1 + math.erf(x / math.sqrt(2))) / 2
 

@@ -27,7 +27,7 @@ from rails_ray.config.solar import SolarConfig
 from rails_ray.config.storing import PqItems, TrainedConfig
 from rails_ray.data.batch import PairSampler, WindowSampler
 from rails_ray.data.dataset import Texts
-from rails_ray.data.queries import ItemLists, Queries
+from rails_ray.data.queries import ItemLists, Queries, Visits
 from rails_ray.data.vectors import as_column
 from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.encoders.sasrec import SasrecConfig
@@ -162,7 +162,7 @@ def sampler_of(model: DualEncoder, **options: int) -> PairSampler:
 
 def window_sampler(**options: int) -> WindowSampler:
     """Batches of six histories of nine items, of very different lengths."""
-    histories = ItemLists.of([[0], [1, 2, 3, 4, 5, 6, 7], [8, 8], [3, 1, 2], [5], [0, 7, 0, 6, 0]])
+    histories = Visits.of([[0], [1, 2, 3, 4, 5, 6, 7], [8, 8], [3, 1, 2], [5], [0, 7, 0, 6, 0]])
     defaults = {"num_corpus_items": 9, "max_length": 4, "batch_size": 6, "num_items": 5, "seed": 0}
     return WindowSampler(histories, np.array([1, 8, 0, 4, 5, 2]), **defaults | options)
 

@@ -1,11 +1,13 @@
 """A query is a history: what somebody interacted with, in time order. The data set is Parquet tables.
 
-    interactions   user_id, item_id (integer or string), position (integer: orders the interactions of a user)
+    interactions   user_id, item_id (integer or string), position (integer: orders the interactions of a user),
+                   timestamp (integer, seconds); one of the last two may be left out
     items          item_id (distinct), title (string; may be left out)
     users          user_id (distinct); the table may be left out
 
 Further columns are ignored. The corpus is the items with an interaction, in the order of their table. A user's
-interactions with equal positions stay in the order of the table.
+interactions with equal positions stay in the order of the table. Without positions, timestamps order them; beside
+positions they may not go backwards.
 
 Leave-one-out: "test" asks for a user's last item after all the others, "valid" for the item before it after all earlier
 ones, and training gets the rest. Users with fewer than 3 interactions are for training only.
@@ -17,6 +19,7 @@ that a run can stop early without a look at the test.
 import io
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any
 
 import numpy as np
@@ -28,11 +31,11 @@ from pydantic import Field
 from rails_ray.data.corpus import Corpus, ListedItems
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.forms.fields import FieldDefinition, IdField, shortened
-from rails_ray.data.queries import SPLITS, ItemLists, Queries
+from rails_ray.data.queries import SPLITS, ItemLists, Queries, Visits
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
-from rails_ray.storage.ids import ItemIds
+from rails_ray.storage.ids import ItemIds, keys_of
 from rails_ray.storage.manifest import HISTORIES, ITEMS
 from rails_ray.storage.parquet import to_bytes
 from rails_ray.storage.rows import Rows, check_distinct, rows_of
@@ -49,7 +52,7 @@ class SequenceData(DataSet):
     """
 
     user_ids: ItemIds
-    histories: ItemLists
+    histories: Visits
 
 
 class HistoryForm:
@@ -66,7 +69,7 @@ class HistoryForm:
     packaged = None
 
     def read(self, sources: Sources, needed: Collection[str] = SPLITS) -> SequenceData:
-        interactions = sources.table("interactions").read({"user_id": ID, "item_id": ID, "position": INTEGER})
+        interactions = _interactions(sources)
         items = sources.table("items").read({"item_id": ID}, optional={"title": TEXT})
         check_distinct(items, "item_id")
         item_of = rows_of(interactions, items, "item_id")
@@ -80,16 +83,22 @@ class HistoryForm:
         is_corpus = np.bincount(item_of, minlength=len(items)) > 0
         is_active = np.bincount(user_of, minlength=len(known)) > 0
         item_of, user_of = (np.cumsum(is_corpus) - 1)[item_of], (np.cumsum(is_active) - 1)[user_of]
-        order = np.lexsort((interactions["position"].to_numpy(), user_of))  # stable
+        times = interactions["timestamp"].to_numpy() if "timestamp" in interactions else None
+        position = interactions["position" if "position" in interactions else "timestamp"].to_numpy()
+        order = np.lexsort((position, user_of))  # stable
         starts = np.concatenate([[0], np.cumsum(np.bincount(user_of, minlength=int(is_active.sum())))])
-        histories = ItemLists(starts, item_of[order])
+        if times is not None:
+            times = times[order].astype(np.int64)
+            _check_times(starts, times, interactions.name)
+        user_ids = known["user_id"].filter(pa.array(is_active))
+        histories = Visits(starts, item_of[order], times, _numbers_of(user_ids))
         corpus = items.table.filter(pa.array(is_corpus))
         splits = {split: leave_one_out(histories, held_out, interactions.name) for split, held_out in HELD_OUT.items()}
         return SequenceData(
             ItemIds(corpus["item_id"]),
             np.arange(corpus.num_rows),
             splits,
-            ItemIds(known["user_id"].filter(pa.array(is_active))),
+            ItemIds(user_ids),
             histories,
             titles=Texts(corpus["title"]) if "title" in corpus.column_names else None,
         )
@@ -115,41 +124,43 @@ class HistoryForm:
 class HistoryReader:
     """The contract of `QueryReader`: item rows by item id, and the history of each user."""
 
-    def __init__(self, item_ids: ItemIds, user_ids: ItemIds, histories: ItemLists) -> None:
+    def __init__(self, item_ids: ItemIds, user_ids: ItemIds, histories: Visits) -> None:
         self.item_ids = item_ids.prepare()
         self.user_ids = user_ids.prepare()
         self.histories = histories
 
-    def read(self, query: dict[str, Any], where: str) -> list[int]:
-        """The item rows of a query's history.
+    def read(self, query: dict[str, Any], where: str) -> Visits:
+        """A query's history, as the only one of its list.
 
         Raises:
-            ValueError: if the user is not known, or no item of the history is.
+            ValueError: if the user is not known, or no item of the history is, or its timestamps do not fit.
         """
         user_id = query.get("user_id")
         if user_id is not None:
             [number] = self.user_ids.rows([user_id])
             if number < 0:
                 raise ValueError(f"{where}.user_id must be a user that the index knows, got {shortened(user_id)}")
-            rows: list[int] = self.histories[int(number)].tolist()
-            return rows
-        rows = [row for row in self.item_ids.rows(query["history"]).tolist() if row >= 0]
-        if not rows:
+            return self.histories.take(np.array([number]))
+        times = query.get("timestamps")
+        if times is not None:
+            _check_asked_times(times, query["history"], where)
+        rows = self.item_ids.rows(query["history"])
+        if not (rows >= 0).any():
             came = shortened(query["history"])
             raise ValueError(f"{where}.history must hold an item that the index knows, got {came}")
-        return rows
+        return Visits.one(rows.tolist(), times).without(-1)
 
-    def seen(self, read: list[int]) -> list[ItemId]:
-        return self.item_ids.take(read)
+    def seen(self, read: Visits) -> list[ItemId]:
+        return self.item_ids.take(read.rows)
 
-    def batch(self, read: list[list[int]]) -> ItemLists:
-        return ItemLists.of(read)
+    def batch(self, read: list[Visits]) -> Visits:
+        return Visits.joined(read)
 
     def example(self) -> dict[str, Any]:
         return {"history": [self.item_ids[0]]}
 
 
-def leave_one_out(histories: ItemLists, num_held_out: int, file: str) -> Queries:
+def leave_one_out(histories: Visits, num_held_out: int, file: str) -> Queries:
     """Queries for the last item of each history, less its last `num_held_out` items.
 
     Training may ask for every item of a sequence; the query given here is its last. If a user comes back to an item,
@@ -168,27 +179,64 @@ def leave_one_out(histories: ItemLists, num_held_out: int, file: str) -> Queries
         what = "2 interactions to train on" if num_held_out == HELD_OUT["train"] else "at least 3 interactions"
         raise ValueError(f"{file} must hold a user with {what}, got none")
     ends = histories.starts[:-1][users] + lengths[users] - 1
-    inputs = _between(histories, histories.starts[:-1][users], ends)
+    inputs = histories.between(users, histories.starts[:-1][users], ends)
     relevant = ItemLists(np.arange(len(users) + 1), histories.rows[ends])
     return Queries(inputs, relevant, seen=inputs)
 
 
-def _between(histories: ItemLists, first: NDArray[np.int64], end: NDArray[np.int64]) -> ItemLists:
-    lengths = end - first
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    return ItemLists(
-        starts, histories.rows[np.repeat(first, lengths) + np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)]
-    )
-
-
 def histories_table(read: SequenceData) -> pa.Table:
-    """The histories as a table of user_id and item_rows, for a query encoder that is asked by user id."""
-    item_rows = pa.ListArray.from_arrays(pa.array(read.histories.starts, pa.int32()), pa.array(read.histories.rows))
-    return pa.table({"user_id": read.user_ids.column, "item_rows": item_rows})
+    """The histories as a table of user_id, item_rows and, if they are known, times, for queries by user id."""
+    starts, histories = pa.array(read.histories.starts, pa.int32()), read.histories
+    columns = {"user_id": read.user_ids.column, "item_rows": pa.array(histories.rows)}
+    if histories.times is not None:
+        columns["times"] = pa.array(histories.times)
+    lists = {name: pa.ListArray.from_arrays(starts, columns[name]) for name in columns if name != "user_id"}
+    return pa.table({**columns, **lists})
 
 
-def histories_of(table: pa.Table) -> tuple[ItemIds, ItemLists]:
-    """User ids and histories of such a table."""
+def histories_of(table: pa.Table) -> tuple[ItemIds, Visits]:
+    """User ids and histories of such a table, with -1 for times that it lacks."""
     item_rows = table["item_rows"].combine_chunks()
     starts = np.concatenate([[0], np.cumsum(item_rows.value_lengths().to_numpy())])
-    return ItemIds(table["user_id"]), ItemLists(starts, item_rows.flatten().to_numpy())
+    rows, times = item_rows.flatten().to_numpy(), np.full(starts[-1], -1)
+    if "times" in table.column_names:
+        times = table["times"].combine_chunks().flatten().to_numpy()
+    return ItemIds(table["user_id"]), Visits(starts, rows, times, _numbers_of(table["user_id"]))
+
+
+def _interactions(sources: Sources) -> Rows:
+    """The table, which needs positions, timestamps, or both."""
+    table, ids = sources.table("interactions"), {"user_id": ID, "item_id": ID}
+    if "timestamp" not in table.column_names():
+        return table.read({**ids, "position": INTEGER})
+    return table.read({**ids, "timestamp": INTEGER}, optional={"position": INTEGER})
+
+
+def _numbers_of(ids: pa.ChunkedArray) -> NDArray[np.int64]:
+    """A number of each user, at least 0, by the id alone."""
+    numbers: NDArray[np.int64] = keys_of(ids).astype(np.int64) & np.int64(2**63 - 1)
+    return numbers
+
+
+def _check_times(starts: NDArray[np.int64], times: NDArray[np.int64], file: str) -> None:
+    is_first = np.zeros(len(times) + 1, bool)
+    is_first[starts] = True
+    backwards = np.flatnonzero((times[1:] < times[:-1]) & ~is_first[1:-1])
+    if len(backwards):
+        before, after = times[backwards[0]], times[backwards[0] + 1]
+        raise ValueError(
+            f"column 'timestamp' of {file} must not go backwards along a user's positions, got {after} after {before}: "
+            "leave out column 'position', or mend one of the two"
+        )
+    if (times < 0).any():
+        raise ValueError(f"column 'timestamp' of {file} must hold seconds that are at least 0, got {times.min()}")
+
+
+def _check_asked_times(times: list[int], history: list[Any], where: str) -> None:
+    if len(times) != len(history):
+        raise ValueError(
+            f"{where}.timestamps must have one for each of the {len(history)} items of history, got {len(times)}"
+        )
+    for before, after in pairwise(times):
+        if after < before:
+            raise ValueError(f"{where}.timestamps must not go backwards, got {after} after {before}")

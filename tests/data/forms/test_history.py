@@ -9,15 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles.data
+from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.data.forms import history as history_form
 from rails_ray.data.forms.history import HistoryForm, SequenceData
-from rails_ray.data.queries import ItemLists
+from rails_ray.data.queries import Visits
 from rails_ray.data.sources import Sources
 from rails_ray.errors import NotFoundError
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
-from support.examples import real_data, write_sequence_data
+from support.examples import real_data, small_history_config, write_sequence_data
 
 
 def write(storage: Storage, **tables: dict[str, Any]) -> None:
@@ -68,7 +69,7 @@ def test_reading_equals_the_loops(tmp_path_factory: pytest.TempPathFactory, data
 
 
 def test_an_item_is_held_out_of_training_and_of_validation() -> None:
-    histories = ItemLists.of([[4, 5, 6, 7], [1, 2, 3], [8, 9], [0]])
+    histories = Visits.of([[4, 5, 6, 7], [1, 2, 3], [8, 9], [0]])
     asked = {
         split: [([*before], row) for before, (row,) in zip(queries.inputs, queries.relevant, strict=True)]
         for split, held_out in history_form.HELD_OUT.items()
@@ -93,7 +94,7 @@ def test_tables_may_lack_titles_and_hold_other_columns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("user_ids", [["a", "b", "c"], [7, 8, 9]])
 def test_histories_come_back_from_their_table(user_ids: list[Any], tmp_path: Path) -> None:
-    histories = ItemLists.of([[0, 1, 1], [2], [0, 2]])
+    histories = Visits.of([[0, 1, 1], [2], [0, 2]])
     data = SequenceData(ItemIds([1, 2, 3]), np.arange(3), {}, ItemIds(user_ids), histories)
     path = tmp_path / "histories.parquet"
     path.write_bytes(parquet.to_bytes(history_form.histories_table(data)))
@@ -221,3 +222,63 @@ def test_real_sequences(name: str, num_users: int, num_items: int, num_interacti
     assert (len(data.user_ids), len(data.item_ids)) == (num_users, num_items)
     assert data.histories.lengths.sum() == num_interactions
     assert [len(data.queries[split]) for split in ("train", "valid", "test")] == [num_users] * 3  # all are long enough
+
+
+def reader_of(storage: Storage) -> history_form.HistoryReader:
+    form, model = HistoryForm(), DualEncoderFamily.of(small_history_config()).model()
+    return form.reader(model, form.corpus(Sources(str(storage))).files.__getitem__)
+
+
+def test_timestamps_order_interactions_and_come_along(tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    interactions = {
+        "user_id": [1, 2, 1, 1, 2, 2, 1],
+        "item_id": [5, 7, 6, 5, 5, 6, 7],
+        "timestamp": [30, 8, 10, 20, 9, 9, 40],
+    }
+    write(storage, interactions=interactions, items={"item_id": [5, 6, 7]})
+    read = HistoryForm().read(Sources(str(storage)))
+    assert list(map(list, read.histories)) == [[1, 0, 0, 2], [2, 0, 1]]
+    assert read.histories.times.tolist() == [10, 20, 30, 40, 8, 9, 9]
+    test = read.queries["test"].inputs
+    assert test.rows.tolist() == [1, 0, 0, 2, 0]
+    assert (test.times.tolist(), test.users.tolist()) == ([10, 20, 30, 8, 9], [1, 2])
+    reader = reader_of(storage)
+    by_user = reader.read({"user_id": 2}, "query")
+    assert (by_user.times.tolist(), by_user.users.tolist()) == ([8, 9, 9], [2])
+    asked = reader.read({"history": [5, 99, 6], "timestamps": [3, 4, 5]}, "query")
+    assert (asked.rows.tolist(), asked.times.tolist(), asked.users.tolist()) == ([0, 1], [3, 5], [-1])
+    both = reader.batch([asked, reader.read({"history": [6]}, "query"), by_user])
+    assert both.times.tolist() == [3, 5, -1, 8, 9, 9]
+    assert both.users.tolist() == [-1, -1, 2]
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        ([3], r"query\.timestamps must have one for each of the 2 items of history, got 1"),
+        ([4, 3], r"query\.timestamps must not go backwards, got 3 after 4"),
+    ],
+)
+def test_timestamps_of_a_request_that_do_not_fit(times: list[int], message: str, tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    write(storage, interactions=GOOD["interactions"], items=GOOD["items"])
+    with pytest.raises(ValueError, match=message):
+        reader_of(storage).read({"history": [10, 11], "timestamps": times}, "query")
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        (
+            [1, 5, 4, 9, 0],
+            r"column 'timestamp' of .* must not go backwards along a user's positions, got 4 after 5: leave out column",
+        ),
+        ([-3, 5, 6, 9, 0], r"column 'timestamp' of .*interactions\.parquet must hold seconds .* at least 0, got -3"),
+    ],
+)
+def test_timestamps_that_do_not_fit_positions(times: list[int], message: str, tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    write(storage, interactions={**GOOD["interactions"], "timestamp": times}, items=GOOD["items"])
+    with pytest.raises(ValueError, match=message):
+        HistoryForm().read(Sources(str(storage)))
