@@ -17,9 +17,9 @@ from rails_ray.collectives.first import from_first
 from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.config import RunConfig
 from rails_ray.config.dual_encoder import (
+    DrawnNegatives,
     DualEncoderConfig,
     Encoder,
-    UniformNegatives,
 )
 from rails_ray.config.storing import PqItems
 from rails_ray.cutoffs.distributions import BetaDistribution, ExpDistribution
@@ -291,11 +291,7 @@ class DualEncoderPiece:
     def check_workers(self, num_workers: int) -> None:
         """Batches of pairs may be cut into unequal slices; batches with uniform negatives may not."""
         batch_size = self.family.config.training.batch_size
-        if (
-            self.shares_gradient
-            and isinstance(self.family.own.negatives, UniformNegatives)
-            and batch_size % num_workers
-        ):
+        if self.shares_gradient and isinstance(self.family.own.negatives, DrawnNegatives) and batch_size % num_workers:
             raise ValueError(f"training.batch_size must be a multiple of the {num_workers} workers, got {batch_size}")
 
     def prepare(self, given: Given) -> Prepared:
@@ -312,12 +308,15 @@ class DualEncoderPiece:
 
         if self.training is None:
             return Prepared(module=model, report=report, steps=None)
-        sampler = family.sampler(model, read, given.rank, given.num_workers)
+        mining = family.mining(model, read, is_first=given.is_first)
+        sampler = family.sampler(model, read, given.rank, given.num_workers, mining)
+        step = family.training_step(model, mean_over_workers)
+        step.mining = mining  # its finds are part of a checkpoint
         return Prepared(
             module=model,
             report=report,
             steps=Steps(
-                step=family.training_step(model, mean_over_workers),
+                step=step,
                 batch_of=sampler.batch,
                 seed=[family.config.seed, given.rank],
                 validate=lambda: from_first(validation_mrr(model, item_features, held_out) if given.is_first else 0.0),

@@ -5,18 +5,25 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, assert_never
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from rails_ray.collectives.first import from_first
 from rails_ray.config import RunConfig
 from rails_ray.config.dual_encoder import (
     CrossDeviceNegatives,
+    DrawnNegatives,
     DualEncoderConfig,
+    HardNegatives,
     InBatchNegatives,
-    UniformNegatives,
+    MixedNegatives,
+    PopularityNegatives,
 )
 from rails_ray.data.batch import PairSampler, Sampler, WindowSampler, relevance_of
 from rails_ray.data.dataset import DataSet, Texts
+from rails_ray.data.drawing import Drawing, Mixture, Popularity, Uniform
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.data.queries import Visits
 from rails_ray.encoders.histories import HistoryConfig
@@ -29,6 +36,7 @@ from rails_ray.losses.sampled_softmax import scaled_logit
 from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.training.contrast import Contrast, Gathered, Streamed, WithinBatch
 from rails_ray.training.loop import PRECISIONS
+from rails_ray.training.mining import Mining, hardest
 from rails_ray.training.objectives import (
     Contrastive,
     ContrastiveConfig,
@@ -60,6 +68,7 @@ class DualEncoderTraining:
             self.objective(trained),
             self.contrast(),
             terms=self.terms(mean_over_workers),
+            has_gates_of_others=self.own.terms.mutual_information_of == "all",
             encode_size=self.own.encode_size,
             precision=PRECISIONS[self.config.training.precision],
         )
@@ -77,7 +86,7 @@ class DualEncoderTraining:
     def contrast(self) -> Contrast:
         """Which items a query is compared with."""
         match self.own.negatives:
-            case UniformNegatives() | InBatchNegatives():
+            case DrawnNegatives() | InBatchNegatives():
                 return WithinBatch()
             case CrossDeviceNegatives(block_size=0):
                 return Gathered()
@@ -140,8 +149,19 @@ class DualEncoderTraining:
             built.encoder.learn(read.item_inputs.and_then(queries))
         built.encoder.set_extra_state(from_first(built.encoder.get_extra_state()))
 
-    def sampler(self, trained: DualEncoder, read: DataSet, rank: int = 0, num_workers: int = 1) -> Sampler:
-        """The training batches of a worker."""
+    def sampler(
+        self,
+        trained: DualEncoder,
+        read: DataSet,
+        rank: int = 0,
+        num_workers: int = 1,
+        mining: Mining | None = None,
+    ) -> Sampler:
+        """The training batches of a worker.
+
+        Args:
+            mining: finds the hard negatives, if the run has some.
+        """
         queries, negatives = read.queries["train"], self.own.negatives
         shared: dict[str, Any] = {
             "batch_size": self.config.training.batch_size,
@@ -149,22 +169,62 @@ class DualEncoderTraining:
             "rank": rank,
             "num_workers": num_workers,
         }
+        if isinstance(negatives, DrawnNegatives):
+            shared["num_items"] = negatives.num_items
         if isinstance(self.own.encoder, HistoryConfig):
             assert isinstance(queries.inputs, Visits)
-            assert isinstance(negatives, UniformNegatives)
+            assert isinstance(negatives, DrawnNegatives)
             return WindowSampler(
                 queries.inputs,
                 queries.relevant.rows,
                 num_corpus_items=len(read.item_ids),
                 max_length=self.own.encoder.max_length,
-                num_items=negatives.num_items,
                 shared_by=negatives.shared_by,
+                drawing=self.drawing(read),
                 **shared,
             )
         features = trained.query_features(queries.inputs), trained.item_features(read.item_inputs)
-        if not isinstance(negatives, UniformNegatives):
+        if isinstance(negatives, InBatchNegatives | MixedNegatives):
+            return InBatchSampler(queries, *features, is_corrected=negatives.is_corrected, **shared)
+        if isinstance(negatives, CrossDeviceNegatives):
             return InBatchSampler(queries, *features, **shared)
         co_occurrence = None
         if self.own.terms.glas_weight:
             co_occurrence = CoOccurrence(relevance_of(queries.relevant), len(read.item_ids))
-        return PairSampler(queries, *features, num_items=negatives.num_items, co_occurrence=co_occurrence, **shared)
+        hard_rows = None if mining is None else mining.at_step
+        drawing = self.drawing(read)
+        return PairSampler(
+            queries, *features, drawing=drawing, hard_rows=hard_rows, co_occurrence=co_occurrence, **shared
+        )
+
+    def drawing(self, read: DataSet) -> Drawing:
+        """How negatives are drawn."""
+        negatives, counts = self.own.negatives, training_counts(read)
+        match negatives:
+            case PopularityNegatives():
+                return Popularity(counts, negatives.power, is_corrected=negatives.is_corrected)
+            case MixedNegatives():
+                return Mixture(Popularity(counts, 1.0, is_corrected=negatives.is_corrected))
+            case _:
+                return Uniform(len(read.item_ids))
+
+    def mining(self, trained: DualEncoder, read: DataSet, *, is_first: bool = True) -> Mining | None:
+        """What finds hard negatives; None if the run has none."""
+        negatives, queries = self.own.negatives, read.queries["train"]
+        if not isinstance(negatives, HardNegatives):
+            return None
+        features = trained.query_features(queries.inputs), trained.item_features(read.item_inputs)
+        find = partial(hardest, trained, queries, *features, negatives.num_hard)
+        shape = (len(queries), negatives.num_hard)
+        return Mining(find, shape, negatives.mine_every, from_first=from_first, is_first=is_first)
+
+
+def training_counts(read: DataSet) -> NDArray[np.int64]:
+    """How many training queries each item answers [X]. In histories every position but the first is one's answer."""
+    train = read.queries["train"]
+    counts = np.bincount(train.relevant.rows, minlength=len(read.item_ids))
+    if isinstance(train.inputs, Visits):
+        is_first = np.zeros(len(train.inputs.rows) + 1, dtype=bool)
+        is_first[train.inputs.starts] = True
+        counts = counts + np.bincount(train.inputs.rows[~is_first[:-1]], minlength=len(read.item_ids))
+    return counts

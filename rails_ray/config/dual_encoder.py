@@ -39,8 +39,8 @@ Loss = ContrastiveConfig | PointwiseConfig | MaximumLikelihoodConfig | NoneConfi
 
 
 @dataclass(frozen=True, kw_only=True)
-class UniformNegatives:
-    """Items drawn uniformly from the corpus.
+class DrawnNegatives:
+    """Items drawn from the corpus.
 
     Args:
         num_items: N, items drawn at a time; in text data the positives are among them.
@@ -48,7 +48,6 @@ class UniformNegatives:
             The wider, the cheaper; the narrower, the more of the corpus a step sees.
     """
 
-    kind: Literal["uniform"] = "uniform"
     num_items: int = 512
     shared_by: SharedBy = "batch"
 
@@ -58,10 +57,76 @@ class UniformNegatives:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UniformNegatives(DrawnNegatives):
+    """Items drawn uniformly; see `DrawnNegatives`."""
+
+    kind: Literal["uniform"] = "uniform"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PopularityNegatives(DrawnNegatives):
+    """Items drawn as often as they answer training queries, to a power.
+
+    Args:
+        power: 0 draws all alike, 1 by how often they answer.
+        is_corrected: whether a negative counts for as many items as it stands for (the logQ correction).
+    """
+
+    kind: Literal["popularity"] = "popularity"
+    power: float = 1.0
+    is_corrected: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.power <= 1:
+            raise ValueError(f"power must be in [0, 1], got {self.power}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixedNegatives(DrawnNegatives):
+    """Uniform items and popular ones.
+
+    For texts and vectors, these are the positives of the other queries of a worker, and `num_items` drawn uniformly.
+    For histories, half of `num_items` are drawn by how often they come next.
+
+    Args:
+        is_corrected: as in `PopularityNegatives`.
+    """
+
+    kind: Literal["mixed"] = "mixed"
+    is_corrected: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardNegatives(DrawnNegatives):
+    """Items drawn uniformly, and the wrong items that the model ranks highest for the queries of a step.
+
+    Args:
+        num_hard: H, hard negatives of a query.
+        mine_every: steps between two searches for them; the first steps train without.
+    """
+
+    kind: Literal["hard"] = "hard"
+    num_hard: int = 1
+    mine_every: int = 500
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("num_hard", "mine_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class InBatchNegatives:
-    """The positives of the other queries of the same worker."""
+    """The positives of the other queries of the same worker.
+
+    Args:
+        is_corrected: as in `PopularityNegatives`.
+    """
 
     kind: Literal["in_batch"] = "in_batch"
+    is_corrected: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +146,9 @@ class CrossDeviceNegatives:
             raise ValueError(f"block_size must be at least 0, got {self.block_size}")
 
 
-Negatives = UniformNegatives | InBatchNegatives | CrossDeviceNegatives
+Negatives = (
+    UniformNegatives | PopularityNegatives | MixedNegatives | HardNegatives | InBatchNegatives | CrossDeviceNegatives
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +161,7 @@ class DualEncoderConfig:
                      vectors
         similarity   mixture_of_logits, dot_product
         loss         beta_nce, exp_nce, sampled_softmax, pointwise, maximum_likelihood; none trains nothing
-        negatives    uniform, in_batch, cross_device
+        negatives    uniform, popularity, mixed, hard, in_batch, cross_device
         items        full, pq
         index        flat, ivf, hnsw
 
@@ -135,7 +202,7 @@ class DualEncoderConfig:
             raise ValueError(f"encode_size must be at least 0, got {self.encode_size}")
         if isinstance(self.encoder, HistoryConfig):
             self._check_histories(self.encoder)
-        elif self.negatives.kind == "uniform" and self.negatives.shared_by != "batch":
+        elif isinstance(self.negatives, DrawnNegatives) and self.negatives.shared_by != "batch":
             raise ValueError(
                 f"negatives.shared_by must be batch without histories, got {self.negatives.shared_by}: a step would "
                 "encode other items for each query"
@@ -231,8 +298,11 @@ class DualEncoderConfig:
                 f"encoder.num_users must be 0 without a mixture of at least {LEAST_WITH_USERS} query components, got "
                 f"{encoder.num_users}: the user is one of them"
             )
-        if self.negatives.kind != "uniform":
-            raise ValueError(f"negatives.kind must be uniform for a model of histories, got {self.negatives.kind!r}")
+        if self.negatives.kind not in OF_HISTORIES:
+            raise ValueError(
+                f"negatives.kind must be one of {', '.join(OF_HISTORIES)} for a model of histories, got "
+                f"{self.negatives.kind!r}"
+            )
         if self.encode_size:
             raise ValueError(f"encode_size must be 0 for a model of histories, got {self.encode_size}")
         if self.terms.glas_weight:
@@ -249,5 +319,6 @@ class DualEncoderConfig:
 
 
 FROZEN = ("vectors", "sentence_transformer", "function")  # encoders of which nothing is trained
+OF_HISTORIES = ("uniform", "popularity", "mixed")  # a search for the hard negatives of each position takes too long
 LEAST_WITH_USERS = 2  # query components: the user's, and one of the history
 WHOLE_LOSSES = ("pointwise", "maximum_likelihood")  # they need the scores of all items at once

@@ -5,13 +5,14 @@ nothing, and a run can begin at any step.
 
 | member          | a query's negatives                                                                     |
 |-----------------|-----------------------------------------------------------------------------------------|
-| `PairSampler`   | uniform items, the same for the whole batch; queries are drawn that some of them answer |
-| `WindowSampler` | the same for histories, every position of which is a query                              |
+| `PairSampler`   | items that are drawn, the same for the whole batch; queries are drawn that some answer  |
+| `WindowSampler` | items that are drawn, for the batch, a window or a position, each of which is a query   |
 | `in_batch`      | a module of its own: the positives of the batch's other queries                         |
 
 Axes: B queries of a worker's batch, N items of the batch.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -22,6 +23,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rails_ray.data.drawing import Drawing, Uniform
 from rails_ray.data.epochs import Epochs
 from rails_ray.data.queries import ItemLists, Queries, Visits
 from rails_ray.encoders.histories import Histories
@@ -90,6 +92,7 @@ class TrainingBatch:
     num_shared: None if all items are candidates of all queries. Otherwise the first `num_shared` are, and after them
         each query's positive has a column of its own and is no candidate of the other queries.
     groups: queries that share negatives of their own; None if the first `num_shared` items are for all.
+    log_weights: what a negative's logit is corrected by, for each of `items`; None for nothing.
     glas_targets: targets of the items' cosines; None if the run does not use GLaS.
     """
 
@@ -100,7 +103,8 @@ class TrainingBatch:
     relevance: Relevance
     weight: float
     num_shared: int | None = None
-    groups: "Groups | None" = None
+    groups: Groups | None = None
+    log_weights: Float[Tensor, " N"] | None = None
     glas_targets: Float[Tensor, "N N"] | None = None
 
     @property
@@ -110,18 +114,23 @@ class TrainingBatch:
 
     def roles(self) -> Roles:
         """What each candidate is to each query."""
+        weights = None if self.log_weights is None else self.log_weights.expand(len(self.positive), -1)
         if self.num_shared is None:
-            return roles(self.item_rows, self.positive, self.relevance)
+            return roles(self.item_rows, self.positive, self.relevance)._replace(log_weights=weights)
+        is_relevant = are_relevant(self.item_rows, len(self.positive), self.relevance)
         if self.groups is None:
-            is_relevant = are_relevant(self.item_rows[: self.num_shared], len(self.positive), self.relevance)
+            is_relevant = is_relevant[:, : self.num_shared]
+            weights = None if weights is None else weights[:, : self.num_shared]
         else:
             columns = self.groups.negatives[self.groups.of_query]
-            is_relevant = are_relevant(self.item_rows, len(self.positive), self.relevance).gather(1, columns)
+            is_relevant = is_relevant.gather(1, columns)
+            weights = None if weights is None else weights.gather(1, columns)
         own = is_relevant.new_ones(len(self.positive), 1)
         return Roles(
             torch.full_like(self.positive, is_relevant.shape[1]),
             torch.cat([is_relevant, own], dim=1),
             torch.cat([~is_relevant, ~own], dim=1),
+            None if weights is None else torch.cat([weights, torch.zeros_like(weights[:, :1])], dim=1),
         )
 
     def to(self, device: torch.device | str) -> "TrainingBatch":
@@ -133,15 +142,17 @@ class TrainingBatch:
             item_rows=self.item_rows.to(device),
             relevance=Relevance(*(column.to(device) for column in self.relevance)),
             groups=None if self.groups is None else Groups(*(column.to(device) for column in self.groups)),
+            log_weights=None if self.log_weights is None else self.log_weights.to(device),
             glas_targets=None if self.glas_targets is None else self.glas_targets.to(device),
         )
 
 
 class PairSampler:
-    """Draws items uniformly, then queries that they answer: every item of a batch serves all its queries.
+    """Draws items, then queries that they answer: every item of a batch serves all its queries.
 
-    The items are uniform negatives of each query. They are encoded once for all queries, as a step of a text model
-    spends its time on encoding. A query with many relevant items comes up more often than a query with one.
+    By default items are drawn uniformly, and are uniform negatives of each query. They are encoded once for all
+    queries, as a step of a text model spends its time on encoding. A query with many relevant items comes up more often
+    than a query with one.
     """
 
     def __init__(
@@ -155,11 +166,16 @@ class PairSampler:
         seed: int,
         rank: int = 0,
         num_workers: int = 1,
+        drawing: Drawing | None = None,
+        hard_rows: Callable[[int], Int[Tensor, "Q H"]] | None = None,
         co_occurrence: CoOccurrence | None = None,
     ) -> None:
         """Args:
             batch_size: queries of the global batch, a multiple of num_workers.
             num_items: N, items of the global batch, which all workers share.
+            drawing: how items are drawn; by default uniformly.
+            hard_rows: hard negatives of every training query at a step, -1 for none: a batch has those of its queries
+                too, for all of them.
             rank: this worker's rank, in 0 .. num_workers - 1.
             co_occurrence: the items' co-occurrence in all training queries, if batches shall have `glas_targets`.
 
@@ -173,6 +189,8 @@ class PairSampler:
         self.num_items = num_items
         self.seed = seed
         self.num_workers = num_workers
+        self.drawing = drawing or Uniform(len(item_features))
+        self.hard_rows = hard_rows
         self.co_occurrence = co_occurrence
         self.mine = slice_of(rank, num_workers, batch_size)
         # Queries by item: item x answers _answers[_starts[x] : _starts[x + 1]].
@@ -186,7 +204,7 @@ class PairSampler:
     def batch(self, step: int) -> TrainingBatch:
         """This worker's slice of the global batch of a step."""
         generator = np.random.default_rng([self.seed, step])
-        rows = generator.integers(len(self.item_features), size=self.num_items)
+        rows = self.drawing.draw(generator, [self.num_items])
         num_answers = self._starts[rows + 1] - self._starts[rows]
         if not num_answers.any():  # none of the items answers a training query: let one in that does
             rows[0] = generator.choice(self.queries.relevant.rows)
@@ -195,6 +213,9 @@ class PairSampler:
         chosen = self._answers[self._starts[rows[positive]] + generator.integers(num_answers[positive])]
 
         chosen, positive = chosen[self.mine], positive[self.mine]
+        if self.hard_rows is not None:
+            hard = np.unique(self.hard_rows(step)[chosen].numpy())
+            rows = np.concatenate([rows, hard[hard >= 0]])
         item_rows = torch.from_numpy(rows)
         return TrainingBatch(
             queries=self.query_features.take(torch.from_numpy(chosen)),
@@ -203,6 +224,7 @@ class PairSampler:
             item_rows=item_rows,
             relevance=relevance_of(self.queries.relevant.take(chosen)),
             weight=self.num_workers / self.batch_size,
+            log_weights=_tensor(self.drawing.log_weights(rows)),
             glas_targets=None if self.co_occurrence is None else self.co_occurrence.targets(item_rows),
         )
 
@@ -211,7 +233,7 @@ class WindowSampler:
     """Draws windows of training sequences; every position of a window asks for the item that comes next.
 
     Each user comes up once in an epoch. A user's window begins at a random place if the sequence is longer than it.
-    Negatives are uniform: the same for the whole batch, for each window, or for one position.
+    Negatives are the same for the whole batch, for each window, or for one position.
 
     Source: RAILS, Section 5.1, where each position draws its own.
     """
@@ -226,6 +248,7 @@ class WindowSampler:
         batch_size: int,
         num_items: int,
         shared_by: SharedBy = "batch",
+        drawing: Drawing | None = None,
         seed: int,
         rank: int = 0,
         num_workers: int = 1,
@@ -237,6 +260,7 @@ class WindowSampler:
             batch_size: windows of the global batch, a multiple of num_workers.
             num_items: negatives that are drawn for the global batch, for each window or for each position.
             shared_by: which of them.
+            drawing: how they are drawn; by default uniformly.
             rank: this worker's rank, in 0 .. num_workers - 1.
 
         Raises:
@@ -244,7 +268,7 @@ class WindowSampler:
         """
         self.histories = histories
         self.next_rows = next_rows
-        self.num_corpus_items = num_corpus_items
+        self.drawing = drawing or Uniform(num_corpus_items)
         self.max_length = max_length
         self.batch_size = batch_size
         self.num_items = num_items
@@ -257,7 +281,7 @@ class WindowSampler:
     def batch(self, step: int) -> TrainingBatch:
         """This worker's slice of the global batch of a step."""
         generator = np.random.default_rng([self.seed, 1, step])
-        shared = generator.integers(self.num_corpus_items, size=self.num_items if self.shared_by == "batch" else 0)
+        shared = self.drawing.draw(generator, [self.num_items if self.shared_by == "batch" else 0])
         users = self._epochs.through(step, self.batch_size)
         lengths = self.histories.lengths[users]
         sizes = np.minimum(lengths, self.max_length)
@@ -274,8 +298,8 @@ class WindowSampler:
         asked = np.flatnonzero(is_asked)
         after = np.where(is_end, self.next_rows[users, None], following).reshape(-1)[asked]
         distinct, columns = np.unique(np.concatenate([own.reshape(-1), after]), return_inverse=True)
-        items = torch.from_numpy(np.concatenate([shared, distinct]))
-        groups = None
+        rows_of_items = np.concatenate([shared, distinct])
+        items, groups = torch.from_numpy(rows_of_items), None
         if len(own):
             of_query = np.arange(len(asked)) if self.shared_by == "query" else asked // self.max_length
             negatives = columns[: own.size].reshape(own.shape)
@@ -294,6 +318,7 @@ class WindowSampler:
             weight=float(self.num_workers / sizes.sum()),
             num_shared=len(shared),
             groups=groups,
+            log_weights=_tensor(self.drawing.log_weights(rows_of_items)),
         )
 
     def _own_negatives(self, generator: np.random.Generator, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -303,9 +328,13 @@ class WindowSampler:
             sizes: positions of each window of the global batch.
         """
         ends = np.concatenate([[0], sizes.cumsum() if self.shared_by == "query" else np.arange(1, len(sizes) + 1)])
-        num_groups = 0 if self.shared_by == "batch" else ends[-1]
-        drawn = generator.integers(self.num_corpus_items, size=(num_groups, self.num_items))
+        num_groups = 0 if self.shared_by == "batch" else int(ends[-1])
+        drawn = self.drawing.draw(generator, [num_groups, self.num_items])
         return drawn[ends[self.mine.start] : ends[self.mine.stop]]
+
+
+def _tensor(array: NDArray[np.float32] | None) -> Tensor | None:
+    return None if array is None else torch.from_numpy(array)
 
 
 def relevance_of(relevant: ItemLists) -> Relevance:

@@ -1,17 +1,22 @@
 """In-batch negatives: pairs of a query and an item that answers it; the other pairs' items are a query's negatives.
+Items that are drawn uniformly may come beside them (mixed negatives).
 
 Each pair of the data comes up once in an epoch, in an order drawn for that epoch. The last batch of an epoch is what is
 left of it, so that workers may have slices of different sizes; with fewer pairs than workers some have none.
 
-A popular item is drawn more often than a rare one, and so is a negative more often; `PairSampler` draws all alike.
+A popular item is drawn more often than a rare one, and so is a negative more often: of all items of a batch, item x is
+the share Q(x) = (B c(x) / M + N / X) / (B + N), where c(x) of the M pairs are its own. Negatives may be corrected by it
+(`losses.negatives`).
 
-Source: MoPQ, Section 3.2.
+Source: MoPQ, Section 3.2; Yang et al., Mixed Negative Sampling for Learning Two-tower Neural Networks.
 
 Axes: B queries of a worker's batch, N distinct items of it.
 """
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from rails_ray.data.batch import FeatureRows, TrainingBatch, relevance_of
 from rails_ray.data.epochs import Epochs
@@ -28,22 +33,29 @@ class InBatchSampler:
         item_features: FeatureRows,
         *,
         batch_size: int,
+        num_items: int = 0,
+        is_corrected: bool = False,
         seed: int,
         rank: int = 0,
         num_workers: int = 1,
     ) -> None:
         """Args:
         batch_size: pairs of the global batch.
+        num_items: items that are drawn uniformly for each worker, beside those of its pairs.
+        is_corrected: whether negatives are weighted by how often they come up (the logQ correction).
         rank: this worker's rank, in 0 .. num_workers - 1.
         """
         self.queries = queries
         self.query_features = query_features
         self.item_features = item_features
         self.batch_size = batch_size
+        self.num_items = num_items
+        self.seed = seed
         self.rank = rank
         self.num_workers = num_workers
         self._query_of = np.repeat(np.arange(len(queries)), queries.relevant.lengths)
         self._epochs = Epochs([seed], len(self._query_of))
+        self._log_weights = self._weights() if is_corrected else None
 
     def batch(self, step: int) -> TrainingBatch:
         """This worker's slice of the global batch of a step."""
@@ -51,6 +63,10 @@ class InBatchSampler:
         mine = np.array_split(pairs, self.num_workers)[self.rank]
         chosen = self._query_of[mine]
         rows, positive = np.unique(self.queries.relevant.rows[mine], return_inverse=True)
+        if self.num_items:
+            generator = np.random.default_rng([self.seed, 1, step, self.rank])
+            drawn = generator.integers(len(self.item_features), size=self.num_items)
+            rows = np.concatenate([rows, np.setdiff1d(drawn, rows)])
         item_rows = torch.from_numpy(rows)
         return TrainingBatch(
             queries=self.query_features.take(torch.from_numpy(chosen)),
@@ -59,4 +75,13 @@ class InBatchSampler:
             item_rows=item_rows,
             relevance=relevance_of(self.queries.relevant.take(chosen)),
             weight=self.num_workers / len(pairs),
+            log_weights=None if self._log_weights is None else self._log_weights[item_rows],
         )
+
+    def _weights(self) -> Float[Tensor, " X"]:
+        """-log(X Q(x)) of every item."""
+        num_corpus_items, num_pairs = len(self.item_features), self.batch_size / self.num_workers
+        counts = np.bincount(self.queries.relevant.rows, minlength=num_corpus_items)
+        expected = num_pairs * counts / counts.sum() + self.num_items / num_corpus_items
+        shares = np.maximum(expected, expected[expected > 0].min()) / (num_pairs + self.num_items)
+        return torch.from_numpy(-np.log(shares * num_corpus_items)).float()

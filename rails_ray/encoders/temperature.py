@@ -2,6 +2,8 @@
 
     tau_q = lowest * (highest / lowest)^sigmoid(w . SiLU(W q + b) + c)
 
+Without a hidden layer it is one learnt temperature for all queries, sigmoid(c) in the exponent.
+
 Source: pEBR, Section 2.4, which asks for a positive tau_q and gives no form. Bounded on both sides and even in its
 logarithm, the head can neither make the loss's logits overflow nor switch a query off.
 
@@ -24,7 +26,7 @@ class TemperatureConfig:
     Args:
         lowest: smallest tau_q, above 0.
         highest: largest tau_q, above `lowest`.
-        hidden: width of the head's hidden layer.
+        hidden: width of the head's hidden layer; 0 for one temperature, the same for all queries.
     """
 
     lowest: float = 0.005
@@ -34,8 +36,8 @@ class TemperatureConfig:
     def __post_init__(self) -> None:
         if not 0 < self.lowest < self.highest:
             raise ValueError(f"lowest must be above 0 and below highest, got {self.lowest} and {self.highest}")
-        if self.hidden < 1:
-            raise ValueError(f"hidden must be at least 1, got {self.hidden}")
+        if self.hidden < 0:
+            raise ValueError(f"hidden must be at least 0, got {self.hidden}")
 
 
 class TemperatureHead(nn.Module):
@@ -44,11 +46,18 @@ class TemperatureHead(nn.Module):
     def __init__(self, width: int, config: TemperatureConfig) -> None:
         super().__init__()
         self.config = config
-        self.hidden = nn.Linear(width, config.hidden)
-        self.output = nn.Linear(config.hidden, 1)
-        nn.init.zeros_(self.output.weight)  # all queries begin with the temperature in the middle
-        nn.init.zeros_(self.output.bias)
+        self.hidden = nn.Linear(width, config.hidden) if config.hidden else None
+        self.output = nn.Linear(config.hidden, 1) if config.hidden else None
+        self.shared = None if config.hidden else nn.Parameter(torch.zeros(1))
+        if self.output is not None:
+            nn.init.zeros_(self.output.weight)  # all queries begin with the temperature in the middle
+            nn.init.zeros_(self.output.bias)
 
     def forward(self, representation: Float[Tensor, "B D"]) -> Float[Tensor, " B"]:
-        share = torch.sigmoid(self.output(F.silu(self.hidden(representation)))).squeeze(1)
-        return self.config.lowest * torch.exp(share * math.log(self.config.highest / self.config.lowest))
+        if self.shared is not None:
+            inner = self.shared.expand(len(representation))
+        else:
+            assert self.hidden is not None
+            assert self.output is not None
+            inner = self.output(F.silu(self.hidden(representation))).squeeze(1)
+        return self.config.lowest * torch.exp(torch.sigmoid(inner) * math.log(self.config.highest / self.config.lowest))

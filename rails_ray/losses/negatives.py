@@ -1,12 +1,20 @@
 """Which items a query is trained against: what each item of a batch is to each of its queries.
 
-Axes: B queries, N items of the batch, M relevant pairs.
+An item x that is drawn with probability Q(x) stands for 1 / (X Q(x)) items that are drawn uniformly, so that the sum
+over a sample estimates the sum over the corpus whatever the items are drawn by:
+
+    phi'(q, x) = phi(q, x) - log( X Q(x) )          for negatives
+
+Source: Yi et al., Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations (the logQ correction).
+Differs from the source: a positive, which is not drawn, keeps its logit.
+
+Axes: B queries, N items of the batch, M relevant pairs, X items of the corpus.
 """
 
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -23,16 +31,27 @@ class Roles(NamedTuple):
     positive: column of the item that the query is trained towards.
     is_relevant: the positive, and the other items that answer the query: accidental hits, which are no negatives.
     is_negative: the items that the query is trained against. An item that is neither is left out.
+    log_weights: log of how many items of the corpus a negative stands for, less that of a uniform draw; None for 0.
     """
 
     positive: Int[Tensor, " B"]
     is_relevant: Bool[Tensor, "B N"]
     is_negative: Bool[Tensor, "B N"]
+    log_weights: Float[Tensor, "B N"] | None = None
 
     @property
     def is_hidden(self) -> Bool[Tensor, "B N"]:
         """The items that a softmax leaves out: all but the positive and the negatives."""
         return (~self.is_negative).scatter(1, self.positive.unsqueeze(1), False)
+
+    def of_queries(self, queries: slice) -> "Roles":
+        """The roles for some of the queries."""
+        weights = None if self.log_weights is None else self.log_weights[queries]
+        return Roles(self.positive[queries], self.is_relevant[queries], self.is_negative[queries], weights)
+
+    def weighted(self, logits: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
+        """Logits of which each negative's stands for as many items as a uniform draw's (the logQ correction)."""
+        return logits if self.log_weights is None else logits + self.log_weights * self.is_negative
 
 
 def roles(item_rows: Int[Tensor, " N"], positive: Int[Tensor, " B"], relevance: Relevance) -> Roles:

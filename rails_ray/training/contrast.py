@@ -97,7 +97,7 @@ def loss_over(
         own = with_tensors(query, lines[: len(of_query)])
         candidates = candidates_of(part, with_tensors(items, shared))
         scores = torch.cat([model.similarity.training_scores(own, candidates), *lines[len(of_query) :]], dim=1)
-        return objective(scores, own, Roles(*(fact[part] for fact in roles))).sum()
+        return objective(scores, own, roles.of_queries(part)).sum()
 
     lines = of_query if alone is None else [*of_query, alone]
     weights = [*_trained(model.similarity), *_trained(objective)]
@@ -137,7 +137,7 @@ class PrimaryAndImage:
             return objective(scores, of_queries, Roles(*facts)).sum()
 
         query_place = place_of(parts, "embeddings of queries")
-        facts = list(shared.roles(batch))
+        facts = list(shared.roles(batch)[:3])
         loss = primary_and_image(loss_of, parts, facts, tensors_of(items), query_place, shared.place)
         return loss, own_gates(model, query, items, batch)
 

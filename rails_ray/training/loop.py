@@ -7,6 +7,7 @@ the whole state of a run, and an interrupted run goes on from its last checkpoin
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from types import MappingProxyType
@@ -22,6 +23,7 @@ from rails_ray.training import state
 LEAST = {
     "num_steps": 1,
     "batch_size": 1,
+    "num_batches": 1,
     "validate_every": 0,
     "patience": 0,
 }  # of `TrainingConfig`'s fields
@@ -36,6 +38,7 @@ class TrainingConfig:
     Args:
         num_steps: optimiser steps to take.
         batch_size: queries per step over all workers; a model of histories counts histories, each with many queries.
+        num_batches: batches of that size whose gradients are averaged in a step, each against its own negatives.
         precision: dtype of the encoder's products in training; `auto` is bfloat16 on GPUs and float32 elsewhere.
         learning_rate: peak learning rate, at the end of the warm-up; from there it falls linearly to 0.
         warmup_fraction: share of the steps over which the learning rate rises from 0, in [0, 1).
@@ -47,6 +50,7 @@ class TrainingConfig:
 
     num_steps: int = 400
     batch_size: int = 256
+    num_batches: int = 1
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
     learning_rate: float = 1e-3
     warmup_fraction: float = 0.05
@@ -121,11 +125,11 @@ def train(
     from_each: Callable[[float], list[float]] = lambda value: [value],
     clock: Callable[[], float] = time.monotonic,
 ) -> Progress:
-    """Train the parameters of `step`, one optimiser step per batch.
+    """Train the parameters of `step`, one optimiser step for every `num_batches` batches.
 
     Args:
         step: takes a batch and returns its loss; a `TrainingStep`, or a data-parallel wrapper of one.
-        batch_of: the batch of a step, by its number from 0.
+        batch_of: a batch, by its number from 0.
         seed: seeds dropout; it differs between workers.
         report: called after each step with the number of steps done and the loss.
         rates: share of the learning rate of the parameters whose names begin so; 1 for all others.
@@ -157,25 +161,29 @@ def train(
     step.train()
     while len(progress.losses) < config.num_steps and not progress.has_stalled(config.patience):
         number = len(progress.losses)
-        seed_step(seed, number)
         for group in optimizer.param_groups:
             group["lr"] = group["rate"] * config.learning_rate * learning_rate_factor(number, config)
         optimizer.zero_grad(set_to_none=True)
-        try:
-            loss = step(batch_of(number).to(device))
-        except FloatingPointError as error:
-            raise FloatingPointError(f"step {number + 1}: {error}") from None
-        value = _mean_if_finite(from_each(loss.item()), number + 1)
-        loss.backward()
+        values = []
+        for place in range(config.num_batches):
+            batch_number = number * config.num_batches + place
+            seed_step(seed, batch_number)
+            with _alone(step) if place < config.num_batches - 1 else nullcontext():
+                try:
+                    loss = step(batch_of(batch_number).to(device))
+                except FloatingPointError as error:
+                    raise FloatingPointError(f"step {number + 1}: {error}") from None
+                values.append(_mean_if_finite(from_each(loss.item()), number + 1))
+                (loss / config.num_batches).backward()
         optimizer.step()
-        progress.losses.append(value)
+        progress.losses.append(math.fsum(values) / len(values))
         if validate and config.validate_every and len(progress.losses) % config.validate_every == 0:
             step.eval()
             progress.validations.append(Validation(len(progress.losses), validate()))
             step.train()
             if progress.is_best():
                 best = state.copy(plain)
-        report(len(progress.losses), value)
+        report(len(progress.losses), progress.losses[-1])
         if save is not None and is_due():
             progress.seconds = clock() - started
             save(state.checkpoint_to_bytes(plain, optimizer, asdict(progress), best))
@@ -184,6 +192,12 @@ def train(
     step.eval()
     progress.seconds = clock() - started
     return progress
+
+
+def _alone(step: nn.Module) -> AbstractContextManager[None]:
+    """Within it a data-parallel wrapper leaves gradients with their worker: the last batch of a step exchanges them."""
+    alone: Callable[[], AbstractContextManager[None]] = getattr(step, "no_sync", nullcontext)
+    return alone()
 
 
 def _groups(step: nn.Module, rates: Mapping[str, float]) -> list[dict[str, Any]]:

@@ -95,7 +95,7 @@ class Contrastive(nn.Module):
 
     def forward(self, scores: Tensor, query: QueryState, roles: Roles) -> Tensor:
         logits = self.logit(scores, query.temperature)
-        loss = sampled_softmax(logits, roles.positive, roles.is_hidden)
+        loss = sampled_softmax(roles.weighted(logits), roles.positive, roles.is_hidden)
         if self.pointwise_weight:
             beside = pointwise(logits, roles.is_relevant, roles.is_negative, self.offset)
             loss = loss + self.pointwise_weight * beside

@@ -27,7 +27,7 @@ from torch.utils.checkpoint import checkpoint
 from rails_ray.collectives.group import place_of
 from rails_ray.data.batch import TrainingBatch
 from rails_ray.randomness import drawing, new_seed
-from rails_ray.similarities.states import State, concatenate, tensors_of
+from rails_ray.similarities.states import ItemState, QueryState, State, concatenate, take, tensors_of
 from rails_ray.training.contrast import Contrast
 from rails_ray.training.objectives import Objective
 from rails_ray.training.over_frozen import PairModel
@@ -43,6 +43,7 @@ class TrainingStep(nn.Module):
         contrast: which items a query is compared with.
         terms: what is added to the loss of the queries.
         quantizing: replaces the items of a batch by what their codes stand for; None to compare vectors.
+        has_gates_of_others: whether terms read the gates of each query and an item of the batch at random, too.
         encode_size: inputs that are encoded at once; 0 for all.
         precision: dtype of the encoder's products, None for bfloat16 on GPUs and float32 elsewhere; similarities and
             losses are computed in the weights' dtype.
@@ -56,6 +57,7 @@ class TrainingStep(nn.Module):
         *,
         terms: Sequence[Term] = (),
         quantizing: Quantizing | None = None,
+        has_gates_of_others: bool = False,
         encode_size: int = 0,
         precision: torch.dtype | None = torch.float32,
     ) -> None:
@@ -65,8 +67,10 @@ class TrainingStep(nn.Module):
         self.contrast = contrast
         self.terms = terms
         self.quantizing = quantizing
+        self.has_gates_of_others = has_gates_of_others
         self.encode_size = encode_size
         self.precision = precision
+        self.mining: nn.Module | None = None
 
     def forward(self, batch: TrainingBatch) -> Float[Tensor, ""]:
         """This worker's part, in nats; the mean over workers is the loss of the whole batch.
@@ -82,10 +86,19 @@ class TrainingStep(nn.Module):
             quantized = self.quantizing(items)
             compared = self.quantizing.compared(items, quantized)
         loss, own_gates = self.contrast(self.model, self.objective, query, compared, batch)
+        if self.has_gates_of_others and own_gates is not None:
+            own_gates = torch.cat([own_gates, self._gates_of_others(query, compared)])
         loss = loss * batch.weight
         for term in self.terms:
             loss = loss + term(Compared(query, items, own_gates, batch, quantized))
         return loss
+
+    def _gates_of_others(self, query: QueryState, items: ItemState) -> Float[Tensor, "B P"]:
+        columns = torch.randint(len(items), (len(query), 1)).to(query.temperature.device)
+        gates = self.model.score(query, take(items, columns)).gates
+        assert gates is not None
+        others: Tensor = gates.squeeze(1)
+        return others
 
     def _encoded(self, encode: Callable[..., State], features: Any) -> State:
         precision = precision_on(next(self.parameters()).device, self.precision)

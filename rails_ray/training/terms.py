@@ -10,7 +10,7 @@ Axes: B queries, P pairs of components.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -28,10 +28,12 @@ class TermsConfig:
 
     Args:
         mutual_information_weight: weight of L_MI, at least 0; without effect on a similarity that has no gates.
+        mutual_information_of: whose gates it reads: each query's positive, or beside it an item of the batch at random.
         glas_weight: weight of GLaS on item embeddings, at least 0; a baseline for dot products of texts.
     """
 
     mutual_information_weight: float = 0.001
+    mutual_information_of: Literal["positives", "all"] = "positives"
     glas_weight: float = 0.0
 
     def __post_init__(self) -> None:
@@ -44,12 +46,13 @@ class Compared(NamedTuple):
     """What a step has computed when it comes to its terms.
 
     quantized: the items' codewords; None if they are not quantised.
-    own_gates: gates of each query and its positive; None if the similarity has no gates.
+    own_gates: gates of each query and its positive, and after them those of as many others; None if the similarity has
+        no gates.
     """
 
     query: QueryState
     items: ItemState
-    own_gates: Float[Tensor, "B P"] | None
+    own_gates: Float[Tensor, "_ P"] | None
     batch: TrainingBatch
     quantized: Quantized | None = None
 
@@ -77,6 +80,7 @@ class MutualInformation:
         gates, weight = compared.own_gates, compared.batch.weight
         if gates is None:
             return compared.items.components.new_zeros(())
+        weight = weight * len(compared.query) / max(len(gates), 1)
         mean_gates = self.mean_over_workers(gates.sum(dim=0) * weight)
         return self.weight * mutual_information(gates, mean_gates, weight)
 

@@ -289,7 +289,7 @@ SOLAR = small_solar_config()
         (
             HISTORIES,
             {"negatives": InBatchNegatives()},
-            r"negatives\.kind must be uniform for a model of histories, got 'in_batch'",
+            r"negatives\.kind must be one of uniform, popularity, mixed for a model of histories, got 'in_batch'",
         ),
         (HISTORIES, {"encode_size": 8}, r"encode_size must be 0 for a model of histories, got 8"),
         (TEXTS, {"encode_size": -1}, "encode_size must be at least 0, got -1"),

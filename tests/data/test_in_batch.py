@@ -9,9 +9,9 @@ from rails_ray.encoders.character_ngrams import hash_texts
 from support.cross_device_worker import ANSWERS, ITEMS, QUERIES, Case, model_of, sampler_of
 
 
-def sampler(batch_size: int, *, seed: int = 0, rank: int = 0, num_workers: int = 1) -> InBatchSampler:
+def sampler(batch_size: int, *, seed: int = 0, rank: int = 0, num_workers: int = 1, **how: int) -> InBatchSampler:
     features = hash_texts(QUERIES, (), 10**6), hash_texts(ITEMS, (), 10**6)
-    sizes = {"batch_size": batch_size, "seed": seed, "rank": rank, "num_workers": num_workers}
+    sizes = {"batch_size": batch_size, "seed": seed, "rank": rank, "num_workers": num_workers, **how}
     return InBatchSampler(Queries(QUERIES, ANSWERS), *features, **sizes)
 
 
@@ -85,3 +85,26 @@ def test_no_query_is_left_out_of_a_data_set_with_one_answer_each() -> None:
     features = hash_texts(QUERIES, (), 10**6), hash_texts(ITEMS, (), 10**6)
     batches = [InBatchSampler(queries, *features, batch_size=4, seed=3).batch(step) for step in range(3)]
     assert np.concatenate([batch.relevance.item_row for batch in batches]).size == len(QUERIES)
+
+
+def test_mixed_negatives_come_beside_the_pairs_items() -> None:
+    plain, mixed = sampler(4), sampler(4, num_items=6)
+    for step in range(5):
+        one, other = plain.batch(step), mixed.batch(step)
+        num_pairs = len(one.item_rows)
+        assert torch.equal(other.item_rows[:num_pairs], one.item_rows)
+        assert torch.equal(other.positive, one.positive)
+        assert len(other.item_rows.unique()) == len(other.item_rows) == len(other.items)
+    drawn = [row for step in range(200) for row in mixed.batch(step).item_rows.tolist()]
+    assert set(drawn) == set(range(len(ITEMS)))
+
+
+@pytest.mark.parametrize("num_items", [0, 6])
+def test_corrections_are_by_how_often_an_item_comes_up(num_items: int) -> None:
+    batch = sampler(4, num_items=num_items, is_corrected=True).batch(0)
+    counts = np.bincount(ANSWERS.rows, minlength=len(ITEMS))
+    shares = (4 * counts / counts.sum() + num_items / len(ITEMS)) / (4 + num_items)
+    expected = -np.log(shares[batch.item_rows] * len(ITEMS))
+    assert batch.log_weights.tolist() == pytest.approx(expected.tolist(), abs=1e-5)
+    assert torch.equal(batch.roles().log_weights[0], batch.log_weights)
+    assert sampler(4, num_items=num_items).batch(0).log_weights is None

@@ -62,6 +62,16 @@ def test_temperature_stays_within_its_bounds() -> None:
     assert tau_q[1].item() == pytest.approx(0.1)
 
 
+def test_one_temperature_for_all_queries_is_learnt() -> None:
+    head = TemperatureHead(2, TemperatureConfig(lowest=0.01, highest=0.1, hidden=0))
+    tau_q = head(torch.randn(3, 2))
+    assert tau_q.tolist() == pytest.approx([10**-1.5] * 3)
+    tau_q.sum().backward()
+    assert [parameter.grad.item() for parameter in head.parameters()] == pytest.approx(
+        [3 * 10**-1.5 * 0.25 * 2.302585], rel=1e-4
+    )
+
+
 @pytest.mark.parametrize(("lowest", "highest"), [(0.0, 0.1), (0.1, 0.1), (-0.1, 0.1)])
 def test_temperature_bounds_out_of_order(lowest: float, highest: float) -> None:
     with pytest.raises(ValueError, match=f"lowest must be above 0 and below highest, got {lowest} and {highest}"):

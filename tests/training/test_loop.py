@@ -1,5 +1,7 @@
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -70,6 +72,47 @@ def test_the_loss_is_the_mean_over_workers_and_all_name_the_one_that_is_broken()
             from_each=lambda own: [own, *next(others)],
         )
     assert reports == [(1.0 + 3.0 + 2.0) / 3]
+
+
+def test_gradients_of_several_batches_are_averaged() -> None:
+    """As if one batch held all of them; each is drawn by its own number."""
+    values, numbers = [1.0, 3.0, 2.0, -1.0, 4.0, 0.5], []
+
+    class OfAll(Distance):
+        def forward(self, batch: Batch) -> torch.Tensor:
+            first = 3 * int(batch.value)
+            return torch.stack([super(OfAll, self).forward(Batch(value)) for value in values[first : first + 3]]).mean()
+
+    def batch_of(number: int) -> Batch:
+        numbers.append(number)
+        return Batch(values[number])
+
+    config = TrainingConfig(num_steps=2, batch_size=1, num_batches=3, learning_rate=0.1)
+    cut, whole = Distance(), OfAll()
+    in_parts = train(cut, batch_of, config, seed=[0], report=ignore)
+    at_once = train(whole, lambda number: Batch(number), replace(config, num_batches=1), seed=[0], report=ignore)
+    assert in_parts.losses == pytest.approx(at_once.losses)
+    assert cut.w.item() == pytest.approx(whole.w.item())
+    assert numbers == list(range(6))
+
+
+def test_a_data_parallel_step_exchanges_the_gradients_of_its_last_batch() -> None:
+    events: list[str] = []
+
+    class Wrapped(Distance):
+        @contextmanager
+        def no_sync(self) -> Iterator[None]:
+            events.append("alone")
+            yield
+            events.append("together")
+
+        def forward(self, batch: Batch) -> torch.Tensor:
+            events.append("batch")
+            return super().forward(batch)
+
+    config = TrainingConfig(num_steps=1, batch_size=1, num_batches=2)
+    train(Wrapped(), lambda number: Batch(1.0), config, seed=[0], report=ignore)
+    assert events == ["alone", "batch", "together", "batch"]
 
 
 def test_learning_rate_rises_and_falls_to_zero() -> None:

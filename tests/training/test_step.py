@@ -68,6 +68,26 @@ def test_loss_is_the_sum_of_its_equations(similarity: str, kind: str) -> None:
     assert loss == pytest.approx(expected, rel=1e-4)
 
 
+def test_mutual_information_reads_gates_of_others_too() -> None:
+    config = small_config().with_family(terms=TermsConfig(mutual_information_weight=0.25, mutual_information_of="all"))
+    positives = config.with_family(terms=TermsConfig(mutual_information_weight=0.25))
+    model = DualEncoderFamily.of(config).model()
+    batch = sampler_of(model).batch(0)
+    query, items = model.encode_queries(batch.queries), model.encode_items(batch.items)
+
+    def loss(of: RunConfig) -> float:
+        torch.manual_seed(3)
+        return DualEncoderFamily.of(of).training_step(model, in_one_process).eval()(batch).item()
+
+    torch.manual_seed(3)
+    columns = torch.randint(len(items), (len(query), 1)).squeeze(1).tolist()
+    gates = model.score(query, items).gates
+    own = [gates[line, column].tolist() for line, column in enumerate(batch.positive.tolist())]
+    others = [gates[line, column].tolist() for line, column in enumerate(columns)]
+    difference = oracles.losses.mutual_information(own + others) - oracles.losses.mutual_information(own)
+    assert loss(config) - loss(positives) == pytest.approx(0.25 * difference, abs=1e-5)
+
+
 @pytest.mark.parametrize("similarity", ["mixture", "dot product"])
 def test_pointwise_alone_is_its_equation(similarity: str) -> None:
     config = small_config(similarity).with_family(loss=PointwiseConfig(), terms=NO_TERMS)
