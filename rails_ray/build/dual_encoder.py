@@ -43,6 +43,7 @@ from rails_ray.encoders.sasrec import Sasrec, SasrecConfig
 from rails_ray.encoders.text import TextTransformer, TransformerConfig
 from rails_ray.encoders.two_tower import TwoTower, TwoTowerConfig
 from rails_ray.encoders.vectors import Vectors, VectorsConfig
+from rails_ray.evaluation.mixtures import measures
 from rails_ray.evaluation.ranking import encode_items
 from rails_ray.evaluation.report import Report, validate, validation_mrr
 from rails_ray.models import Model
@@ -320,6 +321,7 @@ class DualEncoderPiece:
                 batch_of=sampler.batch,
                 seed=[family.config.seed, given.rank],
                 validate=lambda: from_first(validation_mrr(model, item_features, held_out) if given.is_first else 0.0),
+                measure=lambda: measures(model, item_features, held_out) if given.is_first else {},
             ),
         )
 

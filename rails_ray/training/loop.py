@@ -72,10 +72,14 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class Validation:
-    """What validation said after `step` steps; larger is better."""
+    """What validation said after `step` steps; a larger value is better.
+
+    measures: what else was measured then, by name.
+    """
 
     step: int
     value: float
+    measures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -118,6 +122,7 @@ def train(
     report: Callable[[int, float], None],
     rates: Mapping[str, float] = NO_RATES,
     validate: Callable[[], float] | None = None,
+    measure: Callable[[], Mapping[str, float]] = dict,
     begins_trained: bool = False,
     checkpoint: bytes | None = None,
     save: Callable[[bytes], None] | None = None,
@@ -134,6 +139,7 @@ def train(
         report: called after each step with the number of steps done and the loss.
         rates: share of the learning rate of the parameters whose names begin so; 1 for all others.
         validate: called every `validate_every` steps, in evaluation mode; it must return the same value on all workers.
+        measure: called after `validate`, for what it says beside.
         begins_trained: whether to validate before the first step, too.
         checkpoint: a checkpoint of the same run, to go on from.
         save: takes a checkpoint whenever `is_due` says so.
@@ -154,7 +160,7 @@ def train(
         progress = Progress(facts["losses"], validations, facts["seconds"])
     elif validate and config.validate_every and begins_trained:
         step.eval()
-        progress.validations.append(Validation(0, validate()))
+        progress.validations.append(Validation(0, validate(), measure()))
         best = state.copy(plain)
     device = next(step.parameters()).device
     started = clock() - progress.seconds
@@ -179,7 +185,7 @@ def train(
         progress.losses.append(math.fsum(values) / len(values))
         if validate and config.validate_every and len(progress.losses) % config.validate_every == 0:
             step.eval()
-            progress.validations.append(Validation(len(progress.losses), validate()))
+            progress.validations.append(Validation(len(progress.losses), validate(), measure()))
             step.train()
             if progress.is_best():
                 best = state.copy(plain)

@@ -49,6 +49,7 @@ class Steps:
     seed: seeds dropout; it differs between workers.
     rates: share of the learning rate of the parameters whose names in `step` begin so; 1 for all others.
     validate: the value that training compares, the same on all workers; larger is better.
+    measure: what is measured beside it, by name, and kept with it.
     begins_trained: whether the step is of use before it is trained. Then it is validated first, and training that makes
         nothing better changes nothing.
     """
@@ -58,6 +59,7 @@ class Steps:
     seed: Sequence[int]
     rates: Mapping[str, float] = field(default_factory=dict)
     validate: Callable[[], float] | None = None
+    measure: Callable[[], Mapping[str, float]] = dict
     begins_trained: bool = False
 
 
@@ -152,6 +154,7 @@ def fit(
             rates=prepared.steps.rates,
             report=report,
             validate=prepared.steps.validate,
+            measure=prepared.steps.measure,
             begins_trained=prepared.steps.begins_trained,
             checkpoint=given.checkpoint,
             save=save if given.is_first else None,
