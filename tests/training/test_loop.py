@@ -246,7 +246,7 @@ def test_it_goes_on_from_a_finished_runs_checkpoint_without_a_step() -> None:
 def test_early_stopping_stops_and_keeps_the_best_weights() -> None:
     run = Run(patience=2)
     progress = run.train()
-    assert progress.validations == [Validation(step, LOOKS[step], {"steps": step}) for step in (2, 4, 6, 8)]
+    assert progress.validations == [Validation(step, LOOKS[step], {"steps": float(step)}) for step in (2, 4, 6, 8)]
     assert len(progress.losses) == 8
     assert equal(state.copy(run.step), run.weights[4])
     assert not equal(run.weights[8], run.weights[4])
