@@ -1,0 +1,173 @@
+"""What `quality` compares: data sets, encoders and similarities as configs, and what is searched for each.
+
+    similarity   stored numbers of an item
+    dot          the width that trials choose, one of WIDTHS
+    wide         a dot product of as many numbers as `mol` stores
+    mol          P_X components, P gate numbers and the mean component
+
+A cell is one of each, and a seed. All that a cell does not name is the same for the three: encoder, batches, epochs,
+number of negatives unless trials choose it.
+"""
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from rails_ray.build.data import for_data, read_data
+from rails_ray.config import DataConfig, RunConfig
+from rails_ray.config.dual_encoder import CrossDeviceNegatives, DualEncoderConfig, UniformNegatives
+from rails_ray.data.dataset import DataSet
+from rails_ray.encoders.components import ComponentsConfig
+from rails_ray.encoders.hstu import HstuConfig
+from rails_ray.encoders.sasrec import SasrecConfig
+from rails_ray.encoders.text import TransformerConfig
+from rails_ray.encoders.two_tower import TwoTowerConfig
+from rails_ray.encoders.vectors import VectorsConfig
+from rails_ray.similarities.dot_product import DotProductConfig
+from rails_ray.similarities.mol import MixtureOfLogitsConfig
+from rails_ray.storage.filesystem import Storage
+from rails_ray.training.loop import TrainingConfig
+from rails_ray.training.objectives import ContrastiveConfig
+
+SimilarityName = Literal["dot", "wide", "mol"]
+WIDTHS = (32, 64, 128, 256, 512)
+HISTORIES = {"ml-1m": 200, "amazon-beauty": 50}  # data sets of histories, and T
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What trials choose.
+
+    width: of the dot product's vectors; of a component of the mixture.
+    dropout: of the encoder of histories.
+    """
+
+    width: int = 64
+    temperature: float = 0.05
+    learning_rate: float = 1e-3
+    num_negatives: int = 128
+    dropout: float = 0.2
+
+
+@dataclass(frozen=True)
+class Cell:
+    """
+    encoder: sasrec, hstu; towers, transformer; vectors.
+    user: whether the user is a component of the mixture.
+    """
+
+    data: str
+    encoder: str
+    similarity: SimilarityName
+    seed: int = 0
+    user: bool = False
+
+    @property
+    def name(self) -> str:
+        """A folder's name."""
+        return "-".join([self.data, self.encoder, self.similarity + ("-user" if self.user else ""), str(self.seed)])
+
+    @property
+    def is_of_histories(self) -> bool:
+        return self.data in HISTORIES
+
+
+def data_of(cell: Cell, folder: Path, *, is_final: bool) -> DataSet:
+    """The data set. The final training on histories reads the validation item too, as the paper's does; what was chosen
+    on it is fixed by then."""
+    read = read_data(replace(_base(cell), data=DataConfig(folder=str(folder / cell.data))), Storage("."))
+    if is_final and cell.is_of_histories:
+        read.queries["train"] = read.queries["valid"]
+    return read
+
+
+def config_of(cell: Cell, settings: Settings, read: DataSet, epochs: float, batch_size: int) -> RunConfig:
+    """The run of a cell."""
+    num_pairs = len(read.queries["train"]) if cell.is_of_histories else len(read.queries["train"].relevant.rows)
+    config = _base(cell).with_family(**_parts(cell, settings))
+    training = replace(
+        config.training,
+        batch_size=batch_size,
+        num_steps=max(int(epochs * num_pairs / batch_size), 1),
+        learning_rate=settings.learning_rate,
+    )
+    return for_data(replace(config, seed=cell.seed, training=training), read)
+
+
+def stored_numbers(config: RunConfig) -> int:
+    """Numbers of an item that an index holds."""
+    own: Any = config.family
+    if own.similarity.kind == "dot_product":
+        return int(own.components.width)
+    num_pairs = own.similarity.num_query_components * own.similarity.num_item_components
+    return int((own.similarity.num_item_components + 1) * own.components.width + num_pairs)
+
+
+def mixture(cell: Cell, temperature: float) -> MixtureOfLogitsConfig:
+    """8 x 4 for histories (the paper's), 4 x 4 for texts and vectors."""
+    num = (8, 4) if cell.is_of_histories else (4, 4)
+    return MixtureOfLogitsConfig(
+        num_query_components=num[0],
+        num_item_components=num[1],
+        temperature=temperature,
+        logit_dropout=0.0,
+        gate_precision="bfloat16",
+    )
+
+
+def _base(cell: Cell) -> RunConfig:
+    encoders: dict[str, Any] = {
+        "sasrec": lambda: SasrecConfig(width=50, max_length=HISTORIES[cell.data]),
+        "hstu": lambda: HstuConfig(width=50, num_blocks=8, num_heads=2, max_length=HISTORIES[cell.data]),
+        "towers": lambda: TwoTowerConfig(width=128, hidden=256, num_buckets=2**18),
+        "transformer": TransformerConfig,
+        "vectors": VectorsConfig,
+    }
+    if cell.encoder not in encoders:
+        raise ValueError(f"encoder must be one of {', '.join(encoders)}, got {cell.encoder!r}")
+    family = DualEncoderConfig(
+        encoder=encoders[cell.encoder](), loss=ContrastiveConfig(kind="sampled_softmax", pointwise_weight=0.0)
+    )
+    return RunConfig(name=cell.name, family=family, training=TrainingConfig(weight_decay=0.0))
+
+
+def _parts(cell: Cell, settings: Settings) -> dict[str, Any]:
+    """The parts of the family that differ between cells and trials."""
+    own: Any = _base(cell).family
+    encoder = own.encoder
+    if cell.is_of_histories:
+        encoder = replace(encoder, dropout=settings.dropout, num_users=257 if cell.user else 0)
+        negatives: Any = UniformNegatives(num_items=settings.num_negatives, shared_by="history")
+    else:
+        negatives = CrossDeviceNegatives()
+    similarity: Any = DotProductConfig(temperature=settings.temperature)
+    width, hidden = settings.width, 0
+    if cell.similarity != "dot":
+        similarity = mixture(cell, settings.temperature)
+        hidden = 512 if cell.is_of_histories else 0
+    components = ComponentsConfig(width=width, query_hidden=hidden)
+    if cell.encoder == "transformer" and cell.similarity == "mol":
+        encoder = replace(encoder, pooling="aggregation")
+    if cell.similarity == "wide":
+        numbers = (similarity.num_item_components + 1) * width
+        numbers += similarity.num_query_components * similarity.num_item_components
+        similarity, components = DotProductConfig(temperature=settings.temperature), ComponentsConfig(width=numbers)
+        components = replace(components, query_hidden=0)
+    return {"encoder": encoder, "similarity": similarity, "components": components, "negatives": negatives}
+
+
+def settings_of(trial: Any, cell: Cell) -> Settings:
+    """What a trial of optuna tries; as many choices for each similarity."""
+    widths = WIDTHS if cell.similarity == "dot" else (32, 64, 128)
+    return Settings(
+        width=trial.suggest_categorical("width", list(widths)),
+        temperature=trial.suggest_float("temperature", 0.02, 0.1, log=True),
+        learning_rate=trial.suggest_float("learning_rate", 5e-4, 4e-3, log=True),
+        num_negatives=trial.suggest_categorical("num_negatives", [64, 128, 256]) if cell.is_of_histories else 128,
+        dropout=trial.suggest_float("dropout", 0.1, 0.5) if cell.is_of_histories else 0.2,
+    )
+
+
+def to_row(cell: Cell, settings: Settings) -> dict[str, Any]:
+    """Both, as a row has them."""
+    return {**asdict(cell), "settings": asdict(settings)}
