@@ -23,6 +23,7 @@ A yes would be a mixture with an error below the exact bound of the dot product,
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,20 +86,15 @@ class Arguments:
 
 def main(arguments: Arguments) -> None:
     record = Record("theorem1")
+    questions = {"constructed": constructed, "values": values, "order": order, "gate": gate}
     for size in arguments.sizes:
-        asked = {
-            "constructed": lambda size=size: constructed(size),
-            "values": lambda size=size: values(arguments, size),
-            "order": lambda size=size: order(arguments, size),
-            "gate": lambda size=size: gate(arguments, size),
-        }
         for question in arguments.questions:
-            for row in asked[question]():
+            for row in questions[question](arguments, size):
                 record.row(question=question, size=size, **row)
                 print(question, size, row, flush=True)
 
 
-def constructed(size: int) -> Iterator[dict[str, Any]]:
+def constructed(arguments: Arguments, size: int) -> Iterator[dict[str, Any]]:
     generator = torch.Generator().manual_seed(0)
     uniform = random_target("uniform", size, generator).matrix.double()
     for rank in RANKS:
@@ -150,7 +146,7 @@ def order(arguments: Arguments, size: int) -> Iterator[dict[str, Any]]:
         for shape in SHAPES[:2]:
             yield from mixtures(arguments, size, kind, shape, softmax)
         for width in sorted({width_of(shape, size) for shape in SHAPES[:2]} | set(ORDER_WIDTHS)):
-            for row in tuned(arguments, size, kind, softmax, lambda target, width=width: FreeDots(target, width)):
+            for row in tuned(arguments, size, kind, softmax, partial(FreeDots, width=width)):
                 yield {"method": "dot", "numbers_each": width, **row}
 
 
@@ -166,7 +162,7 @@ def mixtures(
     arguments: Arguments, size: int, kind: str, shape: Shape, loss: Callable[[Tensor, Target], Tensor]
 ) -> Iterator[dict[str, Any]]:
     facts = {"method": "mixture", "shape": str(shape), "numbers_each": width_of(shape, size)}
-    for row in tuned(arguments, size, kind, loss, lambda target: FreeMixture(target, shape)):
+    for row in tuned(arguments, size, kind, loss, partial(FreeMixture, shape=shape)):
         yield {**facts, "numbers_per_item": shape.numbers_per_item, **row}
 
 

@@ -47,7 +47,8 @@ class Constructed:
 
     @torch.no_grad()
     def matrix(self) -> Float[Tensor, "n m"]:
-        return self.scale * self.mixture(self.query, self.items).scores
+        scores: Tensor = self.mixture(self.query, self.items).scores
+        return self.scale * scores
 
     @property
     def num_parameters(self) -> int:
@@ -61,7 +62,8 @@ class Constructed:
 def best_of_rank(matrix: Float[Tensor, "n m"], rank: int) -> Float[Tensor, "n m"]:
     """The nearest matrix of a rank (Eckart and Young): no dot product of that width is nearer."""
     u, sizes, v = torch.linalg.svd(matrix, full_matrices=False)
-    return (u[:, :rank] * sizes[:rank]) @ v[:rank]
+    nearest: Tensor = (u[:, :rank] * sizes[:rank]) @ v[:rank]
+    return nearest
 
 
 def equal_width(num_parameters: int, num_queries: int, num_items: int) -> int:
@@ -72,7 +74,8 @@ def equal_width(num_parameters: int, num_queries: int, num_items: int) -> int:
 def turned_terms(matrix: Float[Tensor, "n m"], rank: int, generator: torch.Generator) -> Float[Tensor, "n m"]:
     """C: the first terms of A = (A R) R', with R a random rotation, so that C is 0 only where a row of A is."""
     rotation, _ = torch.linalg.qr(torch.randn(matrix.shape[1], matrix.shape[1], generator=generator, dtype=DTYPE))
-    return (matrix @ rotation[:, :rank]) @ rotation[:, :rank].T
+    kept: Tensor = rotation[:, :rank]
+    return (matrix @ kept) @ kept.T
 
 
 def decomposed(
