@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from jobs.benches.record import RESULTS, recorded
 
 SIZE = 64
+MOST_NUMBERS = 39
 TARGETS = {
     "uniform": "uniform in [-1, 1]",
     "permutation": "permutation",
@@ -21,7 +22,8 @@ TARGETS = {
     "low rank": "rank 8",
 }
 METHODS = {"mixture": ("C0", "o", "mixture, trained"), "dot": ("C1", "s", "dot product")}
-AS_CONSTRUCTED = "1 x 2 x 5"  # drawn as a star: another shape, of as many numbers as the first
+AS_CONSTRUCTED = "1 x 2 x 5"  # the construction's shape, trained: drawn apart
+CONSTRUCTED = {"permutation": 1, "relevance": 4}  # ones a row
 
 
 def main() -> None:
@@ -32,7 +34,11 @@ def main() -> None:
         values = latest(rows, "values", target)
         by_numbers(column[0], values, "error")
         by_numbers(column[1], values, "rank")
-        column[1].axhline(np.mean([row["target_rank"] for row in values]), color="black", linestyle=":")
+        for rank in {row["target_rank"] for row in values}:
+            column[1].axhline(rank, color="black", linestyle=":", linewidth=0.8)
+        for row in rows:
+            if row.get("ones") == CONSTRUCTED.get(target, 0) and row["size"] == SIZE:
+                column[0].plot(row["dot_width"], row["error"], "C2*", markersize=11, clip_on=False, zorder=3)
         column[0].set_title(title, fontsize=10)
         column[0].set_ylim(0, 1)
         column[1].set_ylim(0, SIZE + 3)
@@ -44,12 +50,14 @@ def main() -> None:
     axes[0, 0].set_ylabel("squared error fitted:\nerror, share of the norm")
     axes[1, 0].set_ylabel("squared error fitted:\nrank at 99% (dotted: target)")
     axes[2, 0].set_ylabel("softmax fitted: share of queries\nwhose best items all come first")
-    axes[0, 0].legend(fontsize=8)
+    axes[0, 0].plot([], [], "C0x", label=f"mixture, trained, {AS_CONSTRUCTED}")
+    axes[0, 0].plot([], [], "C2*", markersize=11, label="mixture, constructed")
+    axes[0, 0].legend(fontsize=7)
     figure.suptitle(
-        f"Free embeddings of {SIZE} queries and {SIZE} items at equal numbers of parameters, three seeds. Dot products "
-        "of the upper rows are exact bounds (Eckart and Young), of the last row trained. Star: two components, the "
-        f"shape of a construction with error 0. {environment['cores']} cores of {environment['processor']}",
-        fontsize=9,
+        f"Free embeddings of {SIZE} queries and {SIZE} items at equal numbers of parameters, three seeds.\n"
+        "Dot products of the upper rows are exact bounds (Eckart and Young), those of the last row are trained. "
+        f"{environment['cores']} cores of {environment['processor']}",
+        fontsize=10,
     )
     figure.savefig(RESULTS / "theorem1.png", dpi=110)
 
@@ -70,10 +78,9 @@ def by_numbers(axis: Axes, rows: list[dict[str, Any]], measure: str) -> None:
         means = [np.mean([row[measure] for row in curve if row["numbers_each"] == number]) for number in numbers]
         axis.plot(numbers, means, color=colour, marker=marker, markersize=4, label=label)
         for row in own:
-            shape = "." if row in curve else "*"
-            axis.plot(
-                row["numbers_each"], row[measure], shape, color=colour, alpha=0.6, markersize=4 if row in curve else 9
-            )
+            shape = "." if row in curve else "x"
+            axis.plot(row["numbers_each"], row[measure], shape, color=colour, alpha=0.6, markersize=5)
+    axis.set_xlim(0, MOST_NUMBERS)
     axis.set_xlabel("numbers of a query and of an item", fontsize=8)
     axis.grid(alpha=0.3)
 
