@@ -89,7 +89,7 @@ def tune(arguments: Arguments) -> None:
     import optuna
 
     record, cell = Record(NAME), arguments.cell
-    read = data_of(cell, arguments.data, is_final=False)
+    read = data_of(cell, arguments.data, arguments.state, is_final=False)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=cell.seed))
 
     def objective(trial: Any) -> float:
@@ -122,7 +122,7 @@ def train_cell(arguments: Arguments) -> None:
     home.mkdir(parents=True, exist_ok=True)
     trials = _trials(cell)
     settings = Settings(**max(trials, key=lambda row: row["mrr"])["settings"]) if trials else arguments.settings
-    read = data_of(cell, arguments.data, is_final=True)
+    read = data_of(cell, arguments.data, arguments.state, is_final=True)
     config = config_of(cell, settings, read, arguments.epochs, arguments.batch_size)
     config = replace(
         config, training=replace(config.training, validate_every=config.training.num_steps // arguments.curve)

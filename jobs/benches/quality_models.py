@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from jobs.benches import vectors
 from rails_ray.build.data import for_data, read_data
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.config.dual_encoder import CrossDeviceNegatives, DualEncoderConfig, UniformNegatives
@@ -72,10 +73,20 @@ class Cell:
         return self.data in HISTORIES
 
 
-def data_of(cell: Cell, folder: Path, *, is_final: bool) -> DataSet:
+def data_of(cell: Cell, folder: Path, state: Path, *, is_final: bool) -> DataSet:
     """The data set. The final training on histories reads the validation item too, as the paper's does; what was chosen
-    on it is fixed by then."""
-    read = read_data(replace(_base(cell), data=DataConfig(folder=str(folder / cell.data))), Storage("."))
+    on it is fixed by then.
+
+    Args:
+        state: where texts are kept as pretrained vectors.
+    """
+    place = folder / cell.data
+    if cell.encoder == "vectors":
+        place = state / "vectors" / cell.data
+        if not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            vectors.write(folder / cell.data, place)
+    read = read_data(replace(_base(cell), data=DataConfig(folder=str(place))), Storage("."))
     if is_final and cell.is_of_histories:
         read.queries["train"] = read.queries["valid"]
     return read
