@@ -1,5 +1,6 @@
 """Config -> objects of a dual encoder: models, and what their scores offer; a part of `build`."""
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,13 +21,14 @@ from rails_ray.config.dual_encoder import (
     DrawnNegatives,
     DualEncoderConfig,
     Encoder,
+    HardNegatives,
 )
 from rails_ray.config.storing import PqItems
 from rails_ray.cutoffs.distributions import BetaDistribution, ExpDistribution
 from rails_ray.cutoffs.offers import Offers
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import FORMS, QueryForm, vectors_of_items
-from rails_ray.data.queries import DenseRows
+from rails_ray.data.queries import DenseRows, Visits
 from rails_ray.encoders import frozen
 from rails_ray.encoders.components import (
     GivenItems,
@@ -108,6 +110,7 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
             assert isinstance(self.own.items, PqItems)
             check_sample(len(read.item_ids), self.own.items.num_codewords)
         config, encoder = self.with_items(read.item_ids), self.own.encoder
+        self._check_negatives(len(read.item_ids))
         if isinstance(encoder, HstuConfig) and getattr(read.queries["train"].inputs, "times", None) is None:
             assert isinstance(config.family, DualEncoderConfig)
             assert isinstance(config.family.encoder, HstuConfig)
@@ -121,6 +124,32 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
             width = encoder.width or frozen.width_of(encoder)
             return self._of_shapes(replace(encoder, width=width), width, (1, width))
         return config
+
+    def _check_negatives(self, num_items: int) -> None:
+        negatives = self.own.negatives
+        if isinstance(negatives, HardNegatives) and negatives.num_hard >= num_items:
+            raise ValueError(
+                f"negatives.num_hard must be below the {num_items} items of {self.data_name}, got {negatives.num_hard}"
+            )
+
+    def remarks(self, read: DataSet) -> list[str]:
+        """What whoever trains should know about these data, a sentence each."""
+        negatives, encoder, num_items = self.own.negatives, self.own.encoder, len(read.item_ids)
+        found = []
+        if isinstance(negatives, DrawnNegatives) and negatives.num_items > num_items:
+            found.append(
+                f"negatives.num_items should be at most the {num_items} items of {self.data_name}, got "
+                f"{negatives.num_items}: some are drawn several times"
+            )
+        inputs = read.queries["train"].inputs
+        if isinstance(encoder, HistoryConfig) and isinstance(inputs, Visits):
+            num_longer = int((inputs.lengths > encoder.max_length).sum())
+            if num_longer:
+                found.append(
+                    f"encoder.max_length {encoder.max_length} is less than the items of {num_longer} of {len(inputs)} "
+                    "histories: training reads a window of each, and a query its newest items"
+                )
+        return found
 
     def _of_vectors(self, encoder: VectorsConfig, read: DataSet) -> RunConfig:
         queries, items, folder = read.queries["train"].inputs, read.item_inputs, self.data_name
@@ -299,6 +328,8 @@ class DualEncoderPiece:
         family, read = self.family, given.read
         model = family.model()
         if given.checkpoint is None:
+            for remark in family.remarks(read) if given.is_first else ():
+                logging.getLogger(__name__).warning(remark)
             family.learn_tokens(model, read, is_first=given.is_first, from_first=from_first)
         else:
             state.load_model(model, given.checkpoint)

@@ -146,7 +146,8 @@ def train(
         from_each: gives every worker's value, by rank; the loss of a step is their mean.
 
     Raises:
-        FloatingPointError: on all workers, as soon as the loss of one is not finite, or what it is taken of.
+        FloatingPointError: on all workers, as soon as the loss of one is not finite, or what it is taken of, or the
+            weights where a checkpoint is due. The last checkpoint that was saved is good.
         ValueError: if the checkpoint does not fit the step.
     """
     plain: nn.Module = getattr(step, "module", step)  # without a data-parallel wrapper
@@ -191,6 +192,7 @@ def train(
                 best = state.copy(plain)
         report(len(progress.losses), progress.losses[-1])
         if save is not None and is_due():
+            _check_finite(plain, len(progress.losses))
             progress.seconds = clock() - started
             save(state.checkpoint_to_bytes(plain, optimizer, asdict(progress), best))
     if best is not None:
@@ -224,6 +226,15 @@ def _mean_if_finite(losses: list[float], step: int) -> float:
         found = " and ".join(broken) if len(losses) > 1 else str(losses[0])
         raise FloatingPointError(f"the loss must stay finite, got {found} in step {step}: lower training.learning_rate")
     return math.fsum(losses) / len(losses)
+
+
+def _check_finite(step: nn.Module, number: int) -> None:
+    """A finite loss may leave weights that are not: the last checkpoint, to go on from, must have been good."""
+    broken = [name for name, parameter in step.named_parameters() if not parameter.isfinite().all()]
+    if broken:
+        raise FloatingPointError(
+            f"the weights must stay finite, got {broken[0]} after step {number}: lower training.learning_rate"
+        )
 
 
 def seed_step(seed: Sequence[int], number: int) -> None:

@@ -15,8 +15,9 @@ import torch
 from rails_ray.build import family
 from rails_ray.build.data import for_data, read_data
 from rails_ray.config import DataConfig, RunConfig, to_json
-from rails_ray.config.dual_encoder import InBatchNegatives
+from rails_ray.config.dual_encoder import HardNegatives, InBatchNegatives, MixedNegatives, PopularityNegatives
 from rails_ray.data.dataset import DataSet
+from rails_ray.encoders.hstu import HstuConfig
 from rails_ray.encoders.text import TransformerConfig
 from rails_ray.quantizers.dvsq import DvsqConfig
 from rails_ray.storage import runs
@@ -47,6 +48,22 @@ FAMILIES: dict[str, tuple[RunConfig, Callable[[Path], Path]]] = {
     "in batch": (small_config("dot product").with_family(negatives=InBatchNegatives()), write_text_data),
     "transformer": (small_config("dot product").with_family(encoder=TRANSFORMER), write_text_data),
     "histories": (small_history_config(dropout=0.2, num_items=0).with_family(terms=NO_TERMS), write_sequence_data),
+    "hard negatives": (
+        small_config().with_family(terms=NO_TERMS, negatives=HardNegatives(num_items=16, num_hard=2, mine_every=3)),
+        write_text_data,
+    ),
+    "mixed negatives": (
+        small_config().with_family(terms=NO_TERMS, negatives=MixedNegatives(num_items=8)),
+        write_text_data,
+    ),
+    "popular negatives of HSTU with users": (
+        small_history_config().with_family(
+            terms=NO_TERMS,
+            encoder=HstuConfig(width=8, num_heads=2, max_length=4, num_users=7),
+            negatives=PopularityNegatives(num_items=6, shared_by="history"),
+        ),
+        write_sequence_data,
+    ),
     "SOLAR": (small_solar_config(num_chunks=2), write_text_data),
     "SOLAR of vectors": of_numbers("vector"),
     "BM25": (small_bm25_config(), write_text_data),

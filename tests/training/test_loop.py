@@ -59,6 +59,42 @@ def test_a_loss_that_is_not_finite_ends_it_with_a_sentence() -> None:
         train(Distance(), lambda number: Batch([1.0, math.nan][number]), CONFIG, seed=[0], report=ignore)
 
 
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ({3: math.nan}, "the loss must stay finite, got nan in step 4: lower training.learning_rate"),
+        ({2: 1e30}, "the weights must stay finite, got w after step 3: lower training.learning_rate"),
+    ],
+    ids=["loss", "weights"],
+)
+def test_the_last_checkpoint_of_a_run_that_broke_is_good(broken: dict[int, float], message: str) -> None:
+    class Steep(Distance):
+        def forward(self, batch: Batch) -> torch.Tensor:
+            loss = super().forward(Batch(1.0)) if math.isfinite(batch.value) else self.w * batch.value
+            if batch.value == 1e30:  # a finite loss with an infinite slope
+                loss = loss + torch.sqrt(self.w * 0)
+            return loss
+
+    saved: list[bytes] = []
+    step = Steep()
+    config = TrainingConfig(num_steps=9, batch_size=1, learning_rate=0.1)
+    with pytest.raises(FloatingPointError, match=message):
+        train(
+            step,
+            lambda number: Batch(broken.get(number, 1.0)),
+            config,
+            seed=[0],
+            report=ignore,
+            save=saved.append,
+            is_due=lambda: True,
+        )
+    assert len(saved) == min(broken)
+    whole = Distance()
+    progress = train(whole, lambda number: Batch(1.0), config, seed=[0], report=ignore, checkpoint=saved[-1])
+    assert len(progress.losses) == 9
+    assert whole.w.isfinite()
+
+
 def test_the_loss_is_the_mean_over_workers_and_all_name_the_one_that_is_broken() -> None:
     reports: list[float] = []
     others = iter([[3.0, 2.0], [math.nan, math.inf]])
