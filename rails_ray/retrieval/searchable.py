@@ -44,7 +44,7 @@ from rails_ray.retrieval.candidates import (
 from rails_ray.retrieval.checks import check_width
 from rails_ray.retrieval.gated import Gated
 from rails_ray.retrieval.look_up import FullLookUp, Inverted
-from rails_ray.retrieval.two_pass import TwoPass
+from rails_ray.retrieval.two_pass import AverageFirst, TwoPass
 from rails_ray.similarities import Similarity
 from rails_ray.similarities.explain import Explained, explain_look_ups, explain_mixture
 from rails_ray.similarities.look_up import LookUp
@@ -149,6 +149,9 @@ class ByComponents:
         self.brute_force = BruteForce(self.scorer, items)
         longest = 1.0 if self.scorer.has_unit_vectors else longest_component(items)
         self.first_stage = FirstStage(items, indexes, longest=longest)
+        self.exact: Retriever[QueryState] = self.brute_force
+        if self.first_stage.has_average and self.scorer.num_components != (1, 1):
+            self.exact = AverageFirst(self.brute_force, self.first_stage.by_average)
         self.by_surrogate: FirstStage | None = None
         if surrogate is not None:
             built = (indexes or {}).get(SURROGATE) or FlatIndex(vectors_of(items, SURROGATE))
@@ -167,7 +170,7 @@ class ByComponents:
         """The contract of `Searchable`."""
         match method:
             case "brute_force":
-                return self.brute_force
+                return self.exact
             case "two_pass":
                 return TwoPass(self.scorer, self.items, widths.num_per_embedding, self.first_stage)
             case "per_embedding":
