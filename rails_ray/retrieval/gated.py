@@ -41,7 +41,7 @@ from rails_ray.similarities.states import ItemState, QueryState, Searched, take
 from rails_ray.top_k import NO_ROW
 from rails_ray.wanted import Found, Wanted
 
-RIDGE = 0.1  # lambda; .03 and .3 find less on one of three trained models each (LOG)
+RIDGE = 0.1  # lambda; .03 and .3 find as much, but for .02 on one trained model (LOG)
 NEAR = 8  # one scored item in so many weighs at least half of the best
 LEAST_VARIANCE = 1e-12  # of cosines, under which they say nothing
 NO_CERTIFICATE = "candidates by a linear fit to scores: an item that it leaves out may lie above the fit"
