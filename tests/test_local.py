@@ -35,7 +35,7 @@ def test_it_says_what_it_is(version: Version) -> None:
     assert version.facts["query"] == {"text": "string"}
 
 
-@pytest.mark.parametrize("method", ["brute_force", "two_pass", "per_embedding", "average", "combined"])
+@pytest.mark.parametrize("method", ["brute_force", "two_pass", "per_embedding", "average", "combined", "gated"])
 def test_lists_are_those_of_the_whole_corpus(root: Path, version: Version, method: str) -> None:
     answer = version.search(["red", "blue hat"], k=7, cutoff={"top_k": 7}, method=method, num_candidates=60)
     assert answer.method == method

@@ -201,6 +201,7 @@ def _widths(request: SearchRequest, k: int) -> Widths:
     return Widths(
         num_candidates=request.num_candidates or max(DEFAULT_WIDTHS.num_candidates, k),
         num_per_embedding=request.num_per_embedding or max(DEFAULT_WIDTHS.num_per_embedding, k),
+        num_rounds=request.num_rounds or DEFAULT_WIDTHS.num_rounds,
         num_probes=request.num_probes,
         nprobe=request.nprobe,
         ef_search=request.ef_search,

@@ -170,6 +170,7 @@ class SearchRequest(_Strict):
         "per_embedding",
         "average",
         "combined",
+        "gated",
         "ann",
         "surrogate",
         "lookup",
@@ -178,20 +179,25 @@ class SearchRequest(_Strict):
     ] = Field(
         "brute_force",
         description="The first two are exact; the others say how far off an answer can be. An index of SOLAR's codes "
-        "takes brute_force and inverted. Any other takes all but inverted, ann only for a dot product, surrogate only "
-        "if it was encoded with one, lookup only if components are stored as codes, and ivf_lookup only if these are "
-        "in lists.",
+        "takes brute_force and inverted. Any other takes all but inverted, gated only for a mixture, ann only for a "
+        "dot product, surrogate only if it was encoded with one, lookup only if components are stored as codes, and "
+        "ivf_lookup only if these are in lists.",
     )
     num_candidates: Count | None = Field(
         None,
         description="Items that `average`, `combined` and `ann` take in each shard by the average component, "
-        "`surrogate` by its vectors, `lookup` and `ivf_lookup` by codes, and `inverted` by buckets. At least k, but "
-        "for `combined`; by default 1000, or k if that is more.",
+        "`surrogate` by its vectors, `gated` in all rounds, `lookup` and `ivf_lookup` by codes, and `inverted` by "
+        "buckets. At least k, but for `combined`; by default 1000, or k if that is more.",
     )
     num_per_embedding: Count | None = Field(
         None,
         description="Items that `two_pass`, `per_embedding` and `combined` take in each shard for each pair of "
         "components; by default 50, or k if that is more.",
+    )
+    num_rounds: Annotated[int, Field(strict=True, ge=2, le=100)] | None = Field(
+        None,
+        description="Rounds that `gated` splits its candidates into; by default 3. A further one finds more, and takes "
+        "another scan.",
     )
     num_probes: Count | None = Field(
         None, description="Buckets that `inverted` looks up in each chunk; by default 100, or all if there are fewer."

@@ -217,9 +217,9 @@ class Query:
         k: Most items per query to count as kept.
         show: Items per query to show.
         cutoff: Name and value of the cut-off. If left out: the server's own.
-        method: brute_force and two_pass are exact. per_embedding, average, combined, ann (dot products only), surrogate
-            (versions with one), lookup and ivf_lookup (components stored as codes) and inverted (SOLAR only) are
-            approximate and say how far off an answer can be.
+        method: brute_force and two_pass are exact. per_embedding, average, combined, gated (mixtures only), ann (dot
+            products only), surrogate (versions with one), lookup and ivf_lookup (components stored as codes) and
+            inverted (SOLAR only) are approximate and say how far off an answer can be.
         num_probes: Buckets that inverted looks up in each chunk.
         nprobe: Lists that ivf_lookup, or an ivf index, scans.
         ef_search: Items in the beam of an hnsw index.

@@ -73,6 +73,9 @@ class ReadBack:
     def vectors(self, component: int | None) -> None:
         """None: indexes of codes stand for the vectors."""
 
+    def together(self) -> None:
+        """None, too."""
+
 
 def shortened(components: Float[Tensor, "*X P_X d"], longest: float = 1.0) -> Float[Tensor, "*X P_X d"]:
     """Vectors of at most that length."""

@@ -7,6 +7,8 @@ threshold.
 | `two_pass`      | RAILS, Algorithm 1                             | always                                 |
 | `approximate`   | RAILS, Section 3.2: top-k per embedding, top-k | where its certificate says so          |
 |                 | average, combined top-k                        |                                        |
+| `gated`         | none: a score's linear fit, of a query's own   | where it scored every item             |
+|                 | items                                          |                                        |
 | `look_up`       | SOLAR, Section 4, and product quantization:    | `FullLookUp` always, `Inverted` where  |
 |                 | every item, or those in a query's buckets      | its certificate says so                |
 | `bm25`          | none: the sum over a query's postings          | always                                 |

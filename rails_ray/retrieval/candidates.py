@@ -30,6 +30,7 @@ from rails_ray.wanted import Found, Wanted
 
 AVERAGE = "average"  # name of the index over mean components
 SURROGATE = "surrogate"  # name of the index over vectors that stand for scores
+TOGETHER = "together"  # name of the index over all components of an item, one after the other
 BLOCK_ITEMS = 2**16  # whose lengths are computed at once
 BY_SURROGATE = "candidates by a surrogate's vectors: what they leave out may have any score"
 NO_CERTIFICATE = "candidates by the average component alone: what it leaves out may have any cosine"
@@ -49,6 +50,10 @@ def vectors_of(items: Searched, name: str) -> Float[Tensor, "X _"]:
     if name == SURROGATE:
         assert items.surrogate is not None
         return items.surrogate
+    if name == TOGETHER:
+        together = items.together()
+        assert together is not None
+        return together
     vectors = items.vectors(None if name == AVERAGE else int(name.rpartition("-")[2]))
     if vectors is None:
         raise ValueError(
@@ -168,6 +173,9 @@ class FirstStage:
             the others.
         vector_of, reason: as `ByAverage` has them.
         longest: the length of the longest component of any item.
+
+    `together` is the index over all components of an item, one after the other; None if items are read back and no such
+    index of their codes is given.
     """
 
     def __init__(
@@ -185,6 +193,9 @@ class FirstStage:
         self.items = items
         has_average = AVERAGE in self.indexes or items.vectors(None) is not None
         self._by_average = ByAverage(items, self.indexes, vector_of, reason) if has_average else None
+        self.together = self.indexes.get(TOGETHER)
+        if self.together is None and items.together() is not None:
+            self.together = FlatIndex(vectors_of(items, TOGETHER))
 
     @property
     def by_average(self) -> ByAverage:
@@ -192,6 +203,11 @@ class FirstStage:
         ValueError: if the items have no average.
         """
         return self._by_average or ByAverage(self.items, self.indexes)
+
+    @property
+    def has_average(self) -> bool:
+        """Whether `by_average` is there."""
+        return self._by_average is not None
 
 
 def union(first: Candidates, second: Candidates) -> Candidates:

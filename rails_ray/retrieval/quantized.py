@@ -23,7 +23,7 @@ from rails_ray.quantizers.read_back import ReadBack, excess, of_component
 from rails_ray.quantizers.similarity import QuantizedSimilarity
 from rails_ray.retrieval import Retriever
 from rails_ray.retrieval.approximate import Approximate, Lists
-from rails_ray.retrieval.candidates import AVERAGE, FirstStage, component_name
+from rails_ray.retrieval.candidates import AVERAGE, TOGETHER, FirstStage, component_name
 from rails_ray.retrieval.searchable import DEFAULT_WIDTHS, ByComponents, Widths
 from rails_ray.similarities.explain import Explained
 from rails_ray.similarities.states import ItemState, QuantizedItems, QueryState, Searched
@@ -63,6 +63,8 @@ class ByQuantized:
             off = excess(quantizer, codes, num_components, similarity.longest)
         error = _largest(off.mean(dim=1))
         by_code: dict[str, VectorIndex] = {AVERAGE: code_index(quantizer, codes, num_components, error)}
+        if items.components is None:
+            by_code[TOGETHER] = CodeIndex(quantizer, codes)
         if items.components is None and num_components > 1:
             for number in range(num_components):
                 own, place = of_component(quantizer, num_components, number)

@@ -6,14 +6,15 @@ Axes: B queries, C candidates.
 """
 
 import math
+from collections.abc import Iterator
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from rails_ray.retrieval.candidates import Candidates
 from rails_ray.similarities import Scorer
-from rails_ray.similarities.states import QueryState, Searched, take
+from rails_ray.similarities.states import ItemState, QueryState, Searched, take
 
 BLOCK_PAIRS = 2**20  # queries * candidates * P of a block: what is gathered for it stays within some 50 MB
 
@@ -30,10 +31,18 @@ def candidate_scores(
     Args:
         floor: a candidate whose score cannot reach it may get -inf too.
     """
-    size = max(BLOCK_PAIRS // max(found.item_rows.shape[1] * math.prod(similarity.num_components), 1), 1)
-    scores = []
-    for first in range(0, max(len(query), 1), size):
-        block = slice(first, first + size)
-        least = None if floor is None else floor[block]
-        scores.append(similarity.scores(take(query, block), items.taken(found.item_rows[block]), least))
+    scores = [
+        similarity.scores(take(query, block), own, None if floor is None else floor[block])
+        for block, own in candidate_blocks(similarity, items, found.item_rows)
+    ]
     return torch.cat(scores).masked_fill(~found.is_there, -torch.inf)
+
+
+def candidate_blocks(
+    similarity: Scorer, items: Searched, item_rows: Int[Tensor, "B C"]
+) -> Iterator[tuple[slice, ItemState]]:
+    """(Queries, their candidates [b, C]) of each block; at least one block, also if there is no query."""
+    size = max(BLOCK_PAIRS // max(item_rows.shape[1] * math.prod(similarity.num_components), 1), 1)
+    for first in range(0, max(len(item_rows), 1), size):
+        block = slice(first, first + size)
+        yield block, items.taken(item_rows[block])

@@ -4,7 +4,8 @@ reads, made once, so that a request makes none.
 | member         | its items                     | its methods                                                       |
 |----------------|-------------------------------|-------------------------------------------------------------------|
 | `ByComponents` | vectors, one per component    | `brute_force` `two_pass` `per_embedding` `average` `combined`,    |
-|                |                               | `ann` of a dot product, `surrogate` if items have one             |
+|                |                               | `gated` of a mixture, `ann` of a dot product, `surrogate` if      |
+|                |                               | items have one                                                    |
 | `quantized`    | components as codes, beside   | the same, `lookup`, and `ivf_lookup` if items are in lists        |
 |                | the vectors or in their place |                                                                   |
 | `ByCodes`      | codes, read by looking up     | `brute_force` `inverted`                                          |
@@ -40,8 +41,10 @@ from rails_ray.retrieval.candidates import (
     longest_component,
     vectors_of,
 )
+from rails_ray.retrieval.checks import check_width
+from rails_ray.retrieval.gated import Gated
 from rails_ray.retrieval.look_up import FullLookUp, Inverted
-from rails_ray.retrieval.two_pass import TwoPass
+from rails_ray.retrieval.two_pass import AverageFirst, TwoPass
 from rails_ray.similarities import Similarity
 from rails_ray.similarities.explain import Explained, explain_look_ups, explain_mixture
 from rails_ray.similarities.look_up import LookUp
@@ -55,8 +58,10 @@ class Widths:
 
     Args:
         num_candidates: items that `average` and `combined` take by the average component, `surrogate` by its vectors,
-            `inverted` by posted buckets.
+            `gated` in all rounds, `inverted` by posted buckets.
         num_per_embedding: items that `per_embedding`, `combined` and `two_pass` take by each pair of components.
+        num_rounds: rounds that `gated` splits its candidates into, at least 2. Each but the first begins with a fit to
+            the scores so far and a scan.
         num_probes: buckets of each chunk that `inverted` looks up; None for NUM_PROBES, or all if there are fewer.
         nprobe: lists that an `ivf` index scans; None for the square root of their number.
         ef_search: items in the beam of an `hnsw` index; None for 64.
@@ -64,14 +69,14 @@ class Widths:
 
     num_candidates: int = 1000
     num_per_embedding: int = 50
+    num_rounds: int = 3
     num_probes: int | None = None
     nprobe: int | None = None
     ef_search: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("num_candidates", "num_per_embedding"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name, least in (("num_candidates", 1), ("num_per_embedding", 1), ("num_rounds", 2)):
+            check_width(name, getattr(self, name), least, "")
 
     @property
     def probing(self) -> Probing:
@@ -144,6 +149,9 @@ class ByComponents:
         self.brute_force = BruteForce(self.scorer, items)
         longest = 1.0 if self.scorer.has_unit_vectors else longest_component(items)
         self.first_stage = FirstStage(items, indexes, longest=longest)
+        self.exact: Retriever[QueryState] = self.brute_force
+        if self.first_stage.has_average and self.scorer.num_components != (1, 1):
+            self.exact = AverageFirst(self.brute_force, self.first_stage.by_average)
         self.by_surrogate: FirstStage | None = None
         if surrogate is not None:
             built = (indexes or {}).get(SURROGATE) or FlatIndex(vectors_of(items, SURROGATE))
@@ -151,10 +159,9 @@ class ByComponents:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The contract of `Searchable`; `ann` needs a dot product, `surrogate` its vectors."""
-        if self.by_surrogate is not None:
-            return (*METHODS, "surrogate")
-        return METHODS if self.scorer.num_components != (1, 1) else (*METHODS, "ann")
+        """The contract of `Searchable`; `gated` needs a mixture, `ann` a dot product, `surrogate` its vectors."""
+        own = "ann" if self.scorer.num_components == (1, 1) else "gated"
+        return (*METHODS, own) if self.by_surrogate is None else (*METHODS, own, "surrogate")
 
     def __len__(self) -> int:
         return len(self.items)
@@ -163,7 +170,7 @@ class ByComponents:
         """The contract of `Searchable`."""
         match method:
             case "brute_force":
-                return self.brute_force
+                return self.exact
             case "two_pass":
                 return TwoPass(self.scorer, self.items, widths.num_per_embedding, self.first_stage)
             case "per_embedding":
@@ -172,6 +179,8 @@ class ByComponents:
                 lists = Lists(num_by_average=widths.num_candidates)
             case "ann" if method in self.methods:
                 lists = Lists(num_by_average=widths.num_candidates)
+            case "gated" if method in self.methods:
+                return self._gated(widths)
             case "surrogate" if self.by_surrogate is not None:
                 lists = Lists(num_by_average=widths.num_candidates)
                 return Approximate(self.scorer, self.items, lists, self.by_surrogate, widths.probing)
@@ -180,6 +189,15 @@ class ByComponents:
             case _:
                 raise _unknown(method, self.methods, "items that have components")
         return Approximate(self.scorer, self.items, lists, self.first_stage, widths.probing)
+
+    def _gated(self, widths: Widths) -> Gated:
+        """Its first items are those of `surrogate` or, if there is none, of `average`."""
+        stage = self.by_surrogate or self.first_stage
+        first = stage.by_average if stage.has_average else None
+        rounds = widths.num_candidates, widths.num_rounds
+        together = self.first_stage.together
+        assert together is not None  # codes come with an index of them
+        return Gated(self.scorer, self.items, together, first, *rounds, widths.probing)
 
     def search(
         self, query: QueryState, wanted: Wanted, method: str = "brute_force", widths: Widths = DEFAULT_WIDTHS

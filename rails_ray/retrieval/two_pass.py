@@ -8,6 +8,8 @@ Differs from the source: the threshold is the k-th best score, where the paper t
 which is valid and far lower; it compares a score with cosines on one scale (score = tau * phi); and it rises while the
 second pass finds better items.
 
+Brute force is a second pass whose floor is -inf. `AverageFirst` gives it one, of few items that cost little.
+
 Axes: B queries, X items.
 """
 
@@ -18,13 +20,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rails_ray.retrieval.brute_force import BruteForce
-from rails_ray.retrieval.candidates import Candidates, FirstStage
+from rails_ray.retrieval.candidates import ByAverage, Candidates, FirstStage
 from rails_ray.retrieval.checks import check_query, check_width
 from rails_ray.retrieval.rescore import candidate_scores
 from rails_ray.similarities import Scorer
 from rails_ray.similarities.states import QueryState, Searched
 from rails_ray.top_k import select
 from rails_ray.wanted import Found, Wanted
+
+FIRST_PER_K = 2  # items by average for each that is wanted
+ITEMS_PER_FIRST = 250  # items of the corpus for each of them, so that they take little of a scan's time
+LEAST_ITEMS = 10_000  # of fewer, a scan takes no longer than finding a floor
 
 
 class TwoPass:
@@ -56,16 +62,42 @@ class TwoPass:
         if not wanted.least:
             return self.scan.search(query, wanted)
         found = self.candidates(query, self.num_per_embedding, wanted.mask)
-        floor = self._kth_best(query, found, wanted.least)
+        floor = kth_best(self.scan, query, found, wanted.least)
         if wanted.threshold is not None:
             floor = torch.minimum(wanted.threshold.float(), floor)
         second = self.scan.search(query, wanted, floor)
         # A candidate that the second pass leaves out was scored all the same.
         return replace(second, num_scored=torch.maximum(second.num_scored, found.is_there.sum(dim=1)))
 
-    def _kth_best(self, query: QueryState, found: Candidates, k: int) -> Float[Tensor, " B"]:
-        """The k-th best score of the candidates; -inf where a query has fewer than k."""
-        if found.item_rows.shape[1] < k:
-            return torch.full((len(query),), -torch.inf, device=query.components.device)
-        scores = candidate_scores(self.scan.similarity, self.scan.items, query, found)
-        return select(scores, k, found.item_rows).scores[:, -1]
+
+class AverageFirst:
+    """Brute force that knows from the start which score must be reached: the k-th best of a few items by average. They
+    take a fraction of the scan, so that little is lost where gates are flat and no item can be passed over.
+
+    Args:
+        by_average: gives these items.
+    """
+
+    is_exact = True
+
+    def __init__(self, scan: BruteForce, by_average: ByAverage) -> None:
+        self.scan = scan
+        self.by_average = by_average
+
+    def search(self, query: QueryState, wanted: Wanted) -> Found:
+        """The contract of `Retriever`; `num_scored` as in `TwoPass`. A threshold is a floor itself."""
+        num = FIRST_PER_K * wanted.k
+        if wanted.threshold is not None or len(self.scan.items) < max(LEAST_ITEMS, ITEMS_PER_FIRST * num):
+            return self.scan.search(query, wanted)
+        check_query(query, self.scan.similarity, self.scan.items)
+        found = self.by_average(query, num, wanted.mask)
+        second = self.scan.search(query, wanted, kth_best(self.scan, query, found, wanted.k))
+        return replace(second, num_scored=torch.maximum(second.num_scored, found.is_there.sum(dim=1)))
+
+
+def kth_best(scan: BruteForce, query: QueryState, found: Candidates, k: int) -> Float[Tensor, " B"]:
+    """The k-th best score of the candidates; -inf where a query has fewer than k."""
+    if found.item_rows.shape[1] < k:
+        return torch.full((len(query),), -torch.inf, device=query.components.device)
+    scores = candidate_scores(scan.similarity, scan.items, query, found)
+    return select(scores, k, found.item_rows).scores[:, -1]

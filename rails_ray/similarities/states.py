@@ -165,6 +165,10 @@ class ItemState(AnyItems):
         """One component of all items; None for the mean component, which they may lack."""
         return self.average if component is None else self.components[:, component]
 
+    def together(self) -> Float[Tensor, "X _"]:
+        """All components of each item, one after the other, in the memory that they lie in."""
+        return self.components.flatten(start_dim=1)
+
     def columns(self) -> dict[str, Tensor]:
         """What an index stores of each item, by name. A single component is its own average, and stored once."""
         average = self.average if self.components.shape[1] > 1 else None
@@ -309,6 +313,9 @@ class Searched(Protocol):
 
     def vectors(self, component: int | None) -> Float[Tensor, "X d"] | None:
         """One component of all items; None for the mean component, which they may lack."""
+
+    def together(self) -> Float[Tensor, "X _"] | None:
+        """All components of each item, one after the other, P_X * d numbers; None if these are not vectors."""
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], state: State) -> State:

@@ -40,6 +40,7 @@ from support.retrievers import (
     every_method,
     exact_case,
     expected_of,
+    of_a_mixture,
     retriever_of,
     wanted_of,
     widths_of,
@@ -227,7 +228,7 @@ def test_methods_that_cannot_know_what_they_missed_say_why() -> None:
         assert found.bound.tolist() == found.gap(wanted).tolist() == [INFINITY] * NUM_QUERIES
 
 
-@every_method
+@of_a_mixture
 @pytest.mark.parametrize("mixture", [small_mixture(), sharp_mixture()], ids=["flat", "sharp"])
 @pytest.mark.parametrize("num_above", [0, 3, 60])
 def test_scores_that_are_rounded(named: Named, mixture: MixtureOfLogits, num_above: int) -> None:
@@ -301,7 +302,7 @@ def test_candidates_that_cannot_reach_the_threshold_are_not_gated(named: Named) 
     assert torch.equal(found.item_rows, searchable.search(query, high).item_rows)
 
 
-@every_method
+@of_a_mixture
 def test_an_item_whose_score_is_nan_is_not_answered_and_hides_no_other(named: Named) -> None:
     """As one of stored components that are damaged: all searches, and the normaliser, are as if it were not there."""
     query, items = random_states(4, 50, seed=3)

@@ -9,7 +9,7 @@ from rails_ray.masks import Exclusions
 from rails_ray.retrieval.searchable import Searchable, Widths
 from rails_ray.wanted import Wanted
 from support.examples import random_states, small_mixture
-from support.retrievers import NUM_ITEMS, NUM_QUERIES, Named, any_method, case, either, every_method, retriever_of
+from support.retrievers import NUM_ITEMS, NUM_QUERIES, Named, any_method, case, either, of_a_mixture, retriever_of
 from support.searchables import make_searchable
 
 
@@ -28,7 +28,7 @@ def test_a_threshold_for_each_query(named: Named) -> None:
         retriever.search(query, Wanted(5, torch.zeros(2)))
 
 
-@every_method
+@of_a_mixture
 @either
 def test_a_query_that_is_not_finite(named: Named, wanted: Wanted) -> None:
     retriever, query, _ = retriever_of(named)
@@ -41,7 +41,7 @@ def test_a_query_that_is_not_finite(named: Named, wanted: Wanted) -> None:
         retriever.search(query, wanted)
 
 
-@every_method
+@of_a_mixture
 @either
 def test_components_of_another_shape(named: Named, wanted: Wanted) -> None:
     retriever, _, _ = retriever_of(named)
@@ -59,7 +59,7 @@ def test_items_that_the_similarity_cannot_compare() -> None:
         make_searchable(small_mixture(), without)
 
 
-@every_method
+@of_a_mixture
 def test_items_without_the_average(named: Named) -> None:
     query, items = random_states(NUM_QUERIES, NUM_ITEMS)
     searchable = make_searchable(small_mixture(), replace(items, average=None))
@@ -74,6 +74,7 @@ def test_items_without_the_average(named: Named) -> None:
     ("method", "k", "message"),
     [
         ("average", 6, "num_candidates must be at least 6, the k of the search, got 5"),
+        ("gated", 6, "num_candidates must be at least 6, the k of the search, got 5"),
         ("per_embedding", 13, "num_per_embedding must be at least 3 for k 13, with 6 pairs of components"),
         ("combined", 18, "num_per_embedding must be at least 3 for k 18, with 6 pairs of components and 5 items by"),
     ],
@@ -91,6 +92,11 @@ def test_widths_need_not_be_more_than_the_items_that_are_left() -> None:
     some = Exclusions.of([list(range(5, NUM_ITEMS))] * NUM_QUERIES)
     found = searchable.search(query, Wanted(6, mask=some), "average", Widths(num_candidates=5))
     assert found.num_found().tolist() == [5] * NUM_QUERIES
+
+
+def test_a_round_that_fits_nothing() -> None:
+    with pytest.raises(ValueError, match="num_rounds must be at least 2, got 1"):
+        Widths(num_rounds=1)
 
 
 @pytest.mark.parametrize("name", ["num_candidates", "num_per_embedding"])

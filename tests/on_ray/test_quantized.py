@@ -76,7 +76,7 @@ def test_every_method_finds_what_a_scan_of_codes_finds(root: Path, num_codewords
     )
     best = version.search(QUERIES, 5, cutoff={"top_k": 5}).results
     assert all(result.certificate.is_exact for result in best)
-    for method in (*METHODS, "lookup", "ivf_lookup"):
+    for method in (*METHODS, "gated", "lookup", "ivf_lookup"):
         found = version.search(QUERIES, 5, method=method, cutoff={"top_k": 5}, **ALL).results
         assert [result.items for result in found] == [result.items for result in best], method
     above = version.search(QUERIES, cutoff={"score": best[0].scores[2]}).results[0]

@@ -1,6 +1,9 @@
 """What is found, and how good a list is."""
 
+import math
 from collections.abc import Sequence
+
+import numpy as np
 
 from oracles.vectors import Matrix, Vector
 
@@ -59,3 +62,50 @@ def bucket_recall(logits: Matrix, targets: Sequence[Sequence[int]], m: int) -> f
     """The share of a query's positive buckets among the m with the largest logits, mean over queries."""
     shares = [sum(line[b] for b in top_k(z, m)) / sum(line) for z, line in zip(logits, targets, strict=True)]
     return sum(shares) / len(shares)
+
+
+def slopes(cosines: Sequence[Vector], scores: Vector, ridge: float, near: float) -> Vector:
+    """The weights of pairs of components in a linear fit to items' scores: least squares of rows that are weighted by
+    rank, and one row for each pair that pulls its weight to 1 / P."""
+    num_items, num_pairs = len(scores), len(cosines[0])
+    best_first = top_k(scores, num_items)
+    weights = [1 / (1 + near * best_first.index(item) / num_items) for item in range(num_items)]
+    weights = [weight / sum(weights) for weight in weights]
+    mean_score = sum(w * s for w, s in zip(weights, scores, strict=True))
+    means = [sum(w * line[p] for w, line in zip(weights, cosines, strict=True)) for p in range(num_pairs)]
+    rows, wanted = [], []
+    for weight, line, score in zip(weights, cosines, scores, strict=True):
+        centred = [cosine - mean for cosine, mean in zip(line, means, strict=True)]
+        rows.append([weight**0.5 * c for c in centred])
+        wanted.append(weight**0.5 * (score - mean_score - sum(centred) / num_pairs))
+    for pair in range(num_pairs):
+        variance = sum(w * (line[pair] - means[pair]) ** 2 for w, line in zip(weights, cosines, strict=True))
+        rows.append([(ridge * variance) ** 0.5 if p == pair else 0.0 for p in range(num_pairs)])
+        wanted.append(0.0)
+    found, *_ = np.linalg.lstsq(np.array(rows), np.array(wanted))
+    return [1 / num_pairs + float(e) for e in found]
+
+
+def scored_in_rounds(
+    cosines: Sequence[Vector],
+    scores: Vector,
+    num: int,
+    num_rounds: int,
+    ridge: float,
+    near: float,
+    excluded: Sequence[int] = (),
+) -> list[int]:
+    """Item rows that a search scores of a query: the first by the mean cosine, then in each round those that are best
+    by the weights of all before."""
+    left = [row for row in range(len(scores)) if row not in set(excluded)]
+    num = min(num, len(scores))
+    taken: list[int] = []
+    for number in range(1, num_rounds + 1):
+        weights = [1 / len(cosines[0])] * len(cosines[0])
+        if taken:
+            weights = slopes([cosines[row] for row in taken], [scores[row] for row in taken], ridge, near)
+        fit = {row: sum(w * c for w, c in zip(weights, cosines[row], strict=True)) for row in left if row not in taken}
+        while fit and len(taken) < math.ceil(num * number / num_rounds):
+            taken.append(max(fit, key=fit.__getitem__))
+            del fit[taken[-1]]
+    return taken

@@ -33,7 +33,7 @@ def test_items_are_searched_by_what_they_have() -> None:
 
 def test_a_request_may_name_every_method_and_no_other() -> None:
     named = get_args(SearchRequest.model_fields["method"].annotation)
-    assert set(named) == {*METHODS, "ann", "surrogate", *ByCodes.methods, "lookup", "ivf_lookup"}
+    assert set(named) == {*METHODS, "gated", "ann", "surrogate", *ByCodes.methods, "lookup", "ivf_lookup"}
 
 
 @pytest.mark.parametrize(

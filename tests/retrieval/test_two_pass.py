@@ -1,7 +1,9 @@
 import pytest
 import torch
 
+from rails_ray.masks import Exclusions
 from rails_ray.retrieval.brute_force import BruteForce
+from rails_ray.retrieval.searchable import ByComponents
 from rails_ray.retrieval.two_pass import TwoPass
 from rails_ray.similarities.mol import MixtureOfLogits
 from rails_ray.wanted import Wanted
@@ -37,3 +39,43 @@ def test_with_sharp_gates_and_a_high_threshold_few_items_are_gated() -> None:
         expected = scan.search(query, wanted)
         assert torch.equal(found.item_rows, expected.item_rows)
         assert found.num_scored.float().mean() <= 0.05 * len(items)
+
+
+@pytest.mark.parametrize("mixture", [small_mixture(), sharp_mixture()], ids=["flat", "sharp"])
+@pytest.mark.parametrize("k", [1, 10, 299, 400])
+def test_a_floor_by_a_few_items_changes_no_answer(
+    mixture: MixtureOfLogits, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rails_ray.retrieval.two_pass.LEAST_ITEMS", 0)
+    monkeypatch.setattr("rails_ray.retrieval.two_pass.ITEMS_PER_FIRST", 0)
+    query, items = random_states(6, 300, seed=3)
+    excluded = Exclusions.of([[0, 7], [], list(range(300)), list(range(5, 300)), [3], [299]])
+    searchable = ByComponents(mixture, items)
+    for wanted in (
+        Wanted(k),
+        Wanted(k, mask=excluded),
+        Wanted(k, torch.full((6,), 0.1), mask=excluded),
+        Wanted(k, torch.full((6,), 2.0), at_least=min(k, 5)),
+    ):
+        expected = BruteForce(mixture, items, prune=False).search(query, wanted)
+        found = searchable.search(query, wanted)
+        assert torch.equal(found.item_rows, expected.item_rows)
+        assert torch.allclose(found.scores, expected.scores, atol=1e-6)
+        assert torch.equal(found.is_truncated, expected.is_truncated)
+        assert (found.num_scored <= 300).all()
+
+
+def test_a_floor_from_the_start_spares_gates() -> None:
+    query, items = random_states(8, 10_000, width=8, seed=1)
+    searchable = ByComponents(sharp_mixture(), items)
+    plain, found = searchable.brute_force.search(query, Wanted(10)), searchable.search(query, Wanted(10))
+    assert torch.equal(found.item_rows, plain.item_rows)
+    assert found.num_scored.sum() < plain.num_scored.sum() / 4
+
+
+@pytest.mark.parametrize(("num_items", "k"), [(9_999, 1), (10_000, 21)])
+def test_where_a_floor_would_take_long_none_is_looked_for(num_items: int, k: int) -> None:
+    query, items = random_states(1, num_items, width=8, seed=1)
+    searchable = ByComponents(sharp_mixture(), items)
+    searchable.first_stage.by_average.index = None
+    assert searchable.search(query, Wanted(k)).k == k

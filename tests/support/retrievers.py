@@ -27,6 +27,12 @@ from support.searchables import make_searchable, with_surrogate
 INFINITY = float("inf")
 NUM_QUERIES, NUM_ITEMS = 3, 40
 OF_COMPONENTS = [("components", method) for method in METHODS]
+OF_MIXTURES = [
+    ("components", "gated"),
+    ("quantized", "gated"),
+    ("with surrogate", "gated"),
+    ("beside vectors", "gated"),
+]
 OF_CODES = [("codes", method) for method in ByCodes.methods]
 OF_TERMS = [("terms", method) for method in ByTerms.methods]
 OF_QUANTIZED = [("quantized", method) for method in (*METHODS, "lookup", "ivf_lookup")]
@@ -47,7 +53,8 @@ def each(names: list[Named]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("named", names, ids=[" ".join(name) for name in names])
 
 
-any_method = each([*OF_COMPONENTS, *OF_CODES, *OF_TERMS, *OF_QUANTIZED, *BESIDE_VECTORS, *WITH_SURROGATE])
+any_method = each([*OF_COMPONENTS, *OF_MIXTURES, *OF_CODES, *OF_TERMS, *OF_QUANTIZED, *BESIDE_VECTORS, *WITH_SURROGATE])
+of_a_mixture = each([*OF_COMPONENTS, ("components", "gated")])
 every_method = each(OF_COMPONENTS)
 
 

@@ -53,8 +53,8 @@ pytestmark = pytest.mark.cluster
         ),
         (
             {"queries": [{"text": "a"}], "method": "magic"},
-            "method must be 'brute_force', 'two_pass', 'per_embedding', 'average', 'combined', 'ann', 'surrogate', "
-            "'lookup', 'ivf_lookup' or 'inverted', "
+            "method must be 'brute_force', 'two_pass', 'per_embedding', 'average', 'combined', 'gated', 'ann', "
+            "'surrogate', 'lookup', 'ivf_lookup' or 'inverted', "
             "got 'magic'",
         ),
         (
