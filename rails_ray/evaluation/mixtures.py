@@ -21,7 +21,7 @@ from torch import Tensor, special
 
 from rails_ray.data.queries import Queries
 from rails_ray.evaluation.ranking import encode_items
-from rails_ray.models.dual_encoder import DualEncoder
+from rails_ray.models import Model
 from rails_ray.retrieval.searchable import ByComponents, Widths
 from rails_ray.similarities.states import take
 from rails_ray.wanted import Wanted
@@ -32,7 +32,7 @@ WIDTHS = Widths(num_candidates=2 * K, num_per_embedding=K)
 
 
 @torch.no_grad()
-def measures(model: DualEncoder, item_features: Any, queries: Queries) -> dict[str, float]:
+def measures(model: Model, item_features: Any, queries: Queries) -> dict[str, float]:
     """The four by name, over the first queries; nothing for a similarity without gates.
 
     k is 100, or all items if there are fewer; `average` takes twice as many candidates, `per_embedding` k by each pair
@@ -43,7 +43,7 @@ def measures(model: DualEncoder, item_features: Any, queries: Queries) -> dict[s
     some = queries.head(NUM_QUERIES)
     items: Any = encode_items(model, item_features)
     device = items.components.device
-    query = model.encode_queries(model.query_features(some.inputs).to(device))
+    query: Any = model.encode_queries(model.query_features(some.inputs).to(device))
     wanted = Wanted(min(K, len(items)))
     searchable = ByComponents(model.similarity, items)
     exact = searchable.search(query, wanted).item_rows
@@ -57,13 +57,13 @@ def measures(model: DualEncoder, item_features: Any, queries: Queries) -> dict[s
     }
 
 
-def _gates(model: DualEncoder, query: Any, items: Any, queries: Queries) -> Tensor:
+def _gates(model: Model, query: Any, items: Any, queries: Queries) -> Tensor:
     """Gates of each query and the first item that answers it [B, P]."""
     first = queries.relevant.rows[np.minimum(queries.relevant.starts[:-1], len(queries.relevant.rows) - 1)]
     rows = torch.from_numpy(np.minimum(first, len(items) - 1)).unsqueeze(1).to(items.components.device)
-    gates = model.score(query, take(items, rows)).gates
-    assert gates is not None
-    return gates.squeeze(1)
+    gates = model.similarity(query, take(items, rows)).gates
+    found: Tensor = gates.squeeze(1)
+    return found
 
 
 def _entropies(gates: Tensor) -> dict[str, float]:

@@ -20,7 +20,7 @@ from rails_ray.data.batch import FeatureRows
 from rails_ray.data.queries import Queries
 from rails_ray.evaluation.ranking import QUERY_BATCH, encode_items, in_batches
 from rails_ray.masks import Exclusions
-from rails_ray.models.dual_encoder import DualEncoder
+from rails_ray.models import Model
 from rails_ray.retrieval.searchable import ByComponents
 from rails_ray.wanted import Wanted
 
@@ -61,11 +61,11 @@ class Mining(nn.Module):
 
 @torch.no_grad()
 def hardest(
-    model: DualEncoder, queries: Queries, query_features: FeatureRows, item_features: FeatureRows, num_hard: int
+    model: Model, queries: Queries, query_features: FeatureRows, item_features: FeatureRows, num_hard: int
 ) -> Int[Tensor, "Q H"]:
     """The best items of each query that do not answer it; -1 where the corpus has no more."""
-    was_training = model.training
-    model.eval()
+    was_training = model.similarity.training
+    model.train(False)
     items: Any = encode_items(model, item_features)
     searchable = ByComponents(model.similarity, items)
     found = []
