@@ -11,6 +11,7 @@ from dataclasses import replace
 from rails_ray.config import RunConfig
 from rails_ray.config.dual_encoder import DualEncoderConfig
 from rails_ray.encoders.components import ComponentsConfig
+from rails_ray.encoders.hstu import HstuConfig
 from rails_ray.encoders.sasrec import SasrecConfig
 from rails_ray.similarities.dot_product import DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogitsConfig
@@ -45,3 +46,16 @@ def ml1m_sasrec_mol() -> RunConfig:
             gate_dropout=0.0,
         ),
     )
+
+
+HSTU = HstuConfig(width=64, num_blocks=4, num_heads=2, max_length=50)
+
+
+def ml1m_hstu() -> RunConfig:
+    """HSTU in place of SASRec, under a dot product."""
+    return replace(ml1m_sasrec(), name="ml1m-hstu").with_family(encoder=HSTU)
+
+
+def ml1m_hstu_mol() -> RunConfig:
+    """HSTU under the mixture of `ml1m_sasrec_mol`."""
+    return replace(ml1m_sasrec_mol(), name="ml1m-hstu-mol").with_family(encoder=HSTU)
