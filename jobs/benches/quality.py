@@ -8,7 +8,8 @@ products has a paired bootstrap over queries.
 
     python -m jobs.benches.quality tune  --cell.data ml-1m --cell.encoder sasrec --cell.similarity mol --trials 10
     python -m jobs.benches.quality train --cell.data ml-1m --cell.encoder sasrec --cell.similarity mol --epochs 100
-    python -m jobs.benches.quality search | compare | plot
+    python -m jobs.benches.quality search | compare
+    python -m jobs.plots.quality
 
 `train` takes the settings of the best trial, or what `--settings` says where there is none, and goes on where it was
 cut off: its state lies under `--state`. `--device cuda` runs the same on a GPU.
@@ -37,16 +38,19 @@ from rails_ray.config import RunConfig
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.queries import Queries
 from rails_ray.evaluation.mixtures import measures
-from rails_ray.evaluation.ranking import Ranking, encode_items, rank_all
+from rails_ray.evaluation.ranking import Ranking, encode_items, query_batches, rank_all
 from rails_ray.evaluation.report import HIT_RATES
 from rails_ray.models.dual_encoder import DualEncoder
+from rails_ray.retrieval.searchable import ByComponents, Widths
 from rails_ray.training import state
 from rails_ray.training.loop import train
 from rails_ray.training.step import in_one_process
+from rails_ray.wanted import Wanted
 
 NAME = "quality"
 SAVE_EVERY_S = 120.0
 RESAMPLES = 10_000
+K, LEAST_RECALL, NUM_SEARCHED, REPEATS = 100, 0.99, 320, 5  # of `search`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +64,7 @@ class Arguments:
     curve: points of the learning curve, spread over the epochs.
     """
 
-    task: tyro.conf.Positional[Literal["tune", "train", "search", "compare", "plot"]]
+    task: tyro.conf.Positional[Literal["tune", "train", "search", "compare"]]
     cell: Cell = field(default_factory=lambda: Cell("ml-1m", "sasrec", "mol"))
     data: Path = Path("../shared/data")
     state: Path = Path("quality-state")
@@ -80,8 +84,8 @@ def main(arguments: Arguments) -> None:
             train_cell(arguments)
         case "compare":
             compare(arguments)
-        case "search" | "plot":
-            raise NotImplementedError(arguments.task)
+        case "search":
+            search(arguments)
 
 
 def tune(arguments: Arguments) -> None:
@@ -236,6 +240,52 @@ def compare(arguments: Arguments) -> None:
                     row = _difference(arguments.state, own, other)
                     record.row(kind="comparison", **asdict(own), other=other.similarity, **row)
                     console.print(own.name, "against", other.similarity, row)
+
+
+def search(arguments: Arguments) -> None:
+    """Milliseconds of a query, in batches of 32 and on one thread: the exact scan, and the cheapest method that finds
+    LEAST_RECALL of the exact K best. With nothing else running."""
+    torch.set_num_threads(1)
+    record, console = Record(NAME), Console()
+    for row in [row for row in recorded(NAME) if row.get("kind") == "cell"]:
+        cell = Cell(row["data"], row["encoder"], row["similarity"], row["seed"], row["user"])
+        weights = arguments.state / cell.name / "weights.safetensors"
+        if cell.seed or not weights.exists():
+            continue
+        read = data_of(cell, arguments.data, arguments.state, is_final=True)
+        config = config_of(cell, Settings(**row["settings"]), read, row["epochs"], arguments.batch_size)
+        model = DualEncoderFamily.of(config).trained_model([("", weights.read_bytes())])
+        found = _times(model, read)
+        record.row(kind="search", **asdict(cell), **found)
+        console.print(cell.name, found)
+
+
+@torch.no_grad()
+def _times(model: DualEncoder, read: DataSet) -> dict[str, Any]:
+    items: Any = encode_items(model, model.item_features(read.item_inputs))
+    searchable = ByComponents(model.similarity, items)
+    batches: list[Any] = [
+        state for _, state in query_batches(model, read.queries["test"].head(NUM_SEARCHED).inputs, 32)
+    ]
+
+    def timed(method: str, widths: Widths) -> tuple[float, list[torch.Tensor]]:
+        seconds = []
+        for _ in range(REPEATS):
+            started = time.perf_counter()
+            rows = [searchable.search(batch, Wanted(K), method, widths).item_rows for batch in batches]
+            seconds.append(time.perf_counter() - started)
+        return 1e3 * float(np.median(seconds)) / len(asked), rows
+
+    exact_ms, exact = timed("brute_force", Widths())
+    cheapest: dict[str, Any] = {"method": "brute_force", "ms": exact_ms, "recall": 1.0}
+    for method in searchable.methods:
+        for width in (100, 150, 200, 400, 1000) if method in ("average", "gated") else ():
+            ms, rows = timed(method, Widths(num_candidates=width))
+            hits = [(one[:, :, None] == other[:, None]).any(2) for one, other in zip(exact, rows, strict=True)]
+            recall = float(torch.cat(hits).float().mean())
+            if recall >= LEAST_RECALL and ms < cheapest["ms"]:
+                cheapest = {"method": method, "num_candidates": width, "ms": ms, "recall": recall}
+    return {"exact_ms": exact_ms, "cheapest": cheapest, "num_items": len(searchable)}
 
 
 def _difference(folder: Path, own: Cell, other: Cell) -> dict[str, float]:
