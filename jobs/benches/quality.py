@@ -264,9 +264,8 @@ def search(arguments: Arguments) -> None:
 def _times(model: DualEncoder, read: DataSet) -> dict[str, Any]:
     items: Any = encode_items(model, model.item_features(read.item_inputs))
     searchable = ByComponents(model.similarity, items)
-    batches: list[Any] = [
-        state for _, state in query_batches(model, read.queries["test"].head(NUM_SEARCHED).inputs, 32)
-    ]
+    asked = read.queries["test"].head(NUM_SEARCHED)
+    batches: list[Any] = [state for _, state in query_batches(model, asked.inputs, 32)]
 
     def timed(method: str, widths: Widths) -> tuple[float, list[torch.Tensor]]:
         seconds = []
