@@ -37,8 +37,9 @@ from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.config import RunConfig
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.queries import Queries
+from rails_ray.evaluation.metrics import ndcg_of_queries
 from rails_ray.evaluation.mixtures import measures
-from rails_ray.evaluation.ranking import Ranking, encode_items, query_batches, rank_all
+from rails_ray.evaluation.ranking import encode_items, query_batches, rank_all
 from rails_ray.evaluation.report import HIT_RATES
 from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.retrieval.searchable import ByComponents, Widths
@@ -162,18 +163,10 @@ class Quality:
         return {**rates, "mrr": float((1 / self.best_rank).mean()), "ndcg@10": float(self.ndcg.mean())}
 
 
-def ndcg_of(ranking: Ranking) -> NDArray[np.float64]:
-    """sum over relevant items of the list 1 / log2(rank + 1), over what a perfect list of the same length has."""
-    gains = 1 / np.log2(np.arange(2, ranking.is_relevant.shape[1] + 2))
-    best = np.minimum(ranking.num_relevant, len(gains))
-    found: NDArray[np.float64] = (ranking.is_relevant * gains).sum(axis=1) / gains.cumsum()[best - 1]
-    return found
-
-
 def _quality(model: DualEncoder, read: DataSet, queries: Queries) -> Quality:
     items = encode_items(model, model.item_features(read.item_inputs))
     ranking = rank_all(model, items, queries, 10)
-    return Quality(ranking.best_rank, ndcg_of(ranking))
+    return Quality(ranking.best_rank, ndcg_of_queries(ranking.is_relevant, ranking.num_relevant, 10))
 
 
 def _gates(model: DualEncoder, read: DataSet) -> dict[str, float]:

@@ -8,6 +8,7 @@ and for a query with n_q relevant items whose list of k results holds h_q of the
     precision            = mean_q h_q / k
     attainable precision = mean_q h_q / min(n_q, k)
     recall of relevant   = mean_q h_q / n_q
+    NDCG                 = mean_q DCG_q / DCG of a perfect list,   DCG = sum over its hits of 1 / log2(rank + 1)
 
 Axes: Q queries, k results, N places of the lists that are given.
 """
@@ -15,7 +16,7 @@ Axes: Q queries, k results, N places of the lists that are given.
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float64, Int64
 from numpy.typing import NDArray
 
 from rails_ray.cutoffs.calibration import mean_f1
@@ -51,6 +52,20 @@ def recall_of_relevant(is_relevant: Bool[np.ndarray, "Q N"], num_relevant: Int64
     """Share of a query's relevant items that are among the first k, against labels."""
     _check_relevant(num_relevant)
     return float((_hits(is_relevant, k) / num_relevant).mean())
+
+
+def ndcg_of_queries(
+    is_relevant: Bool[np.ndarray, "Q N"], num_relevant: Int64[np.ndarray, " Q"], k: int
+) -> Float64[np.ndarray, " Q"]:
+    """NDCG@k of each query, whose mean is NDCG."""
+    _check_relevant(num_relevant)
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+    gains = 1 / np.log2(np.arange(2, k + 2))
+    found = is_relevant[:, :k]
+    ideal = gains.cumsum()[np.minimum(num_relevant, k) - 1]
+    each: NDArray[np.float64] = (found * gains[: found.shape[1]]).sum(axis=1) / ideal
+    return each
 
 
 def _hits(is_relevant: Bool[np.ndarray, "Q N"], k: int) -> Int64[np.ndarray, " Q"]:

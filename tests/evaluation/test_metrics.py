@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles.ranking
-from rails_ray.evaluation.metrics import attainable_precision, precision, recall_of_relevant
+from rails_ray.evaluation.metrics import attainable_precision, ndcg_of_queries, precision, recall_of_relevant
 
 
 @given(st.integers(1, 5), st.integers(0, 6), st.integers(1, 8), st.data())
@@ -18,6 +18,8 @@ def test_shares_of_lists_equal_the_naive_loops(num_queries: int, length: int, k:
     assert precision(is_relevant, k) == pytest.approx(expected["precision"])
     assert attainable_precision(is_relevant, counts, k) == pytest.approx(expected["attainable precision"])
     assert recall_of_relevant(is_relevant, counts, k) == pytest.approx(expected["recall of relevant"])
+    gains = [oracles.ranking.ndcg(line, num, k) for line, num in zip(lists, num_relevant, strict=True)]
+    assert ndcg_of_queries(is_relevant, counts, k).tolist() == pytest.approx(gains)
 
 
 def test_a_perfect_list_of_a_query_with_few_relevant_items() -> None:

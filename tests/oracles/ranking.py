@@ -29,6 +29,12 @@ def rank_of_best(scores: Vector, relevant: Sequence[int], excluded: Sequence[int
     return 1 + min(top_k(scores, len(scores), excluded).index(row) for row in relevant)
 
 
+def ndcg(is_relevant: Sequence[bool], num_relevant: int, k: int) -> float:
+    """Of one query; Järvelin and Kekäläinen, with gains of 0 and 1."""
+    found = sum(1 / math.log2(rank + 1) for rank, hit in enumerate(is_relevant[:k], start=1) if hit)
+    return found / sum(1 / math.log2(rank + 1) for rank in range(1, min(num_relevant, k) + 1))
+
+
 def list_f1(kept: Sequence[bool], is_relevant: Sequence[bool], num_relevant: int) -> float:
     """The harmonic mean of precision and recall of a kept list."""
     hits = sum(a and b for a, b in zip(kept, is_relevant, strict=True))
