@@ -19,6 +19,7 @@ from rails_ray.cutoffs.policies import (
     ScoreCutoff,
     TopKCutoff,
 )
+from rails_ray.cutoffs.temperatures import AS_TRAINED, HELD_OUT, Factors
 from rails_ray.errors import UnsupportedError
 from rails_ray.storage import calibrations
 from rails_ray.storage.calibrations import StoredCalibration
@@ -37,7 +38,7 @@ class Cutoffs:
 
     offers: which cut-offs the model's scores allow.
     num_items: items of the version.
-    version_mass: the mass that the version was published with; None if its model has no trained tau_q.
+    version_mass: the best mass by F1 in calibration, or else in training; None if the model has no trained tau_q.
     stored, calibration: the calibration as stored, and ready to use; None if the version is not calibrated.
     default: the deployment's cut-off; None for the version's.
     """
@@ -68,7 +69,8 @@ class Cutoffs:
         name = calibration or calibrations.current(store, manifest.version) or NO_CALIBRATION
         stored = None if name == NO_CALIBRATION else calibrations.read(store, manifest.version, name)
         ready = None if stored is None else version_calibration(offers, stored)
-        found = Cutoffs(offers, manifest.num_items, manifest.cutoff_mass, stored, ready, default)
+        mass = manifest.cutoff_mass if stored is None or stored.mass is None else stored.mass
+        found = Cutoffs(offers, manifest.num_items, mass, stored, ready, default)
         asked = found.resolve(None, None)
         found.policy(asked, found.limit(asked, None), np.zeros(1))
         return found
@@ -114,7 +116,8 @@ class Cutoffs:
         """The policy that applies a cut-off.
 
         Args:
-            log_normaliser: log sum exp of each query over the corpus [B]; nucleus and probability need it.
+            log_normaliser: log sum exp of each query over the corpus [B], of logits over `softmax_factor`; nucleus and
+                probability need it.
 
         Raises:
             UnsupportedError: if the version lacks what the cut-off needs.
@@ -134,7 +137,7 @@ class Cutoffs:
         if cutoff.nucleus is not None:
             assert log_normaliser is not None
             return NucleusCutoff(
-                self.offers.logit,
+                self.factors.tempered_logit(self.offers.logit),
                 log_normaliser,
                 cutoff.nucleus,
                 self.num_items,
@@ -144,7 +147,7 @@ class Cutoffs:
         if cutoff.probability is not None:
             assert log_normaliser is not None
             return ProbabilityCutoff(
-                self.offers.logit,
+                self.factors.tempered_logit(self.offers.logit),
                 log_normaliser,
                 cutoff.probability,
                 min_items=least,
@@ -156,6 +159,16 @@ class Cutoffs:
         assert cutoff.top_k is not None
         return TopKCutoff(cutoff.top_k, min_items=least, max_items=max_items)
 
+    @property
+    def factors(self) -> Factors:
+        """The temperatures fitted on held-out queries; tau_q as trained if the version is not calibrated."""
+        return AS_TRAINED if self.stored is None else self.stored.factors
+
+    @property
+    def softmax_factor(self) -> float:
+        """What the training logits are divided by; 1 if no temperature is fitted."""
+        return 1.0 if self.factors.softmax is None else self.factors.softmax.value
+
     def check_logit(self) -> None:
         """Raises:
         UnsupportedError: if the version has no logit; cut-offs by the softmax over all items need one.
@@ -164,11 +177,12 @@ class Cutoffs:
 
     def _distribution(self, cutoff: CutoffInput) -> ScoreDistribution:
         self.offers.check_temperature()
-        name = cutoff.background or "uniform"
-        fitted = None if self.stored is None else self.stored.fitted
-        if name == "fitted" and fitted is None:
+        name = cutoff.background or self.factors.background
+        fitted = None if self.stored is None else self.stored.held_out if name == HELD_OUT else self.stored.fitted
+        if name in ("fitted", HELD_OUT) and fitted is None:
             raise UnsupportedError(
-                "background fitted needs a version that is calibrated, got one that is not: run `rails-ray calibrate` "
+                f"background {name} needs a version that is calibrated, got one that is not: run `rails-ray calibrate` "
                 "and restart the server, or use uniform or sphere"
             )
-        return self.offers.distribution(self.offers.background(name, fitted))
+        distribution = self.offers.distribution(self.offers.background(name, fitted))
+        return self.factors.tempered_distribution(distribution, name)
