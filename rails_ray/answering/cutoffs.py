@@ -1,6 +1,6 @@
 """Which cut-off a request gets: its own, else the deployment's, else the version's mass, else top_k."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,12 +68,21 @@ class Cutoffs:
         offers = version_family(store, manifest).offers
         name = calibration or calibrations.current(store, manifest.version) or NO_CALIBRATION
         stored = None if name == NO_CALIBRATION else calibrations.read(store, manifest.version, name)
-        ready = None if stored is None else version_calibration(offers, stored)
-        mass = manifest.cutoff_mass if stored is None or stored.mass is None else stored.mass
-        found = Cutoffs(offers, manifest.num_items, mass, stored, ready, default)
+        found = replace(Cutoffs.of(offers, manifest.num_items, manifest.cutoff_mass, stored), default=default)
         asked = found.resolve(None, None)
         found.policy(asked, found.limit(asked, None), np.zeros(1))
         return found
+
+    @staticmethod
+    def of(offers: Offers, num_items: int, cutoff_mass: float | None, stored: StoredCalibration | None) -> "Cutoffs":
+        """The cut-offs of a model's scores.
+
+        Args:
+            cutoff_mass: the best mass by F1 in training, which a calibration that has fitted its own replaces.
+        """
+        ready = None if stored is None else version_calibration(offers, stored)
+        mass = cutoff_mass if stored is None or stored.mass is None else stored.mass
+        return Cutoffs(offers, num_items, mass, stored, ready)
 
     def summary(self) -> dict[str, object]:
         """The facts that a client may see."""
@@ -125,7 +134,7 @@ class Cutoffs:
         """
         least = min(cutoff.min_items, max_items)
         if cutoff.mass is not None:
-            return MassCutoff(cutoff.mass, self._distribution(cutoff), min_items=least, max_items=max_items)
+            return MassCutoff(cutoff.mass, self.distribution(cutoff.background), min_items=least, max_items=max_items)
         if cutoff.coverage is not None:
             self.offers.check_bounded_scores()
             if self.calibration is None:
@@ -175,9 +184,17 @@ class Cutoffs:
         """
         self.offers.check_logit()
 
-    def _distribution(self, cutoff: CutoffInput) -> ScoreDistribution:
+    def distribution(self, background: str | None = None) -> ScoreDistribution:
+        """The distribution of a relevant item's score, at the fitted temperature.
+
+        Args:
+            background: its name; by default the one that calibration fitted, or else uniform.
+
+        Raises:
+            UnsupportedError: if tau_q is not trained, or the background needs a calibration that the version lacks.
+        """
         self.offers.check_temperature()
-        name = cutoff.background or self.factors.background
+        name = background or self.factors.background
         fitted = None if self.stored is None else self.stored.held_out if name == HELD_OUT else self.stored.fitted
         if name in ("fitted", HELD_OUT) and fitted is None:
             raise UnsupportedError(

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import ray
 
 from rails_ray.build import family
+from rails_ray.build.version_queries import VersionQueries
 from rails_ray.config import DataConfig
 from rails_ray.cutoffs.calibration import NUM_SEGMENTS, Calibration
 from rails_ray.cutoffs.offers import BACKGROUNDS
@@ -24,7 +25,7 @@ from rails_ray.evaluation.calibrating import (
 from rails_ray.evaluation.ranking import Ranking, Scored, rank_all
 from rails_ray.evaluation.report import LONGEST_LIST
 from rails_ray.evaluation.softmax import LogLikelihoods
-from rails_ray.on_ray.evaluating import VersionQueries, check_split
+from rails_ray.on_ray.evaluating import check_split
 from rails_ray.on_ray.failures import told_plainly
 from rails_ray.storage import calibrations
 from rails_ray.storage.calibrations import StoredCalibration

@@ -208,4 +208,4 @@ def test_scores_at_the_ends_can_be_fitted(kind: Callable[[Background], ScoreDist
     query, score, tau_q = drawn(100, 1.0, Background(2.0, 5.0))
     score = np.where(query < 10, 1.0 + 1e-7, score).astype(np.float32)
     background = held_out_background(query, score, tau_q, kind)
-    assert 0 < fit(log_likelihoods(query, score, tau_q, kind(background))).value
+    assert fit(log_likelihoods(query, score, tau_q, kind(background))).value > 0
