@@ -21,6 +21,7 @@ from rails_ray.cutoffs.policies import (
 )
 from rails_ray.cutoffs.temperatures import AS_TRAINED, HELD_OUT, Factors
 from rails_ray.errors import UnsupportedError
+from rails_ray.losses import ScoreLogit
 from rails_ray.storage import calibrations
 from rails_ray.storage.calibrations import StoredCalibration
 from rails_ray.storage.filesystem import Storage
@@ -177,6 +178,12 @@ class Cutoffs:
     def softmax_factor(self) -> float:
         """What the training logits are divided by; 1 if no temperature is fitted."""
         return 1.0 if self.factors.softmax is None else self.factors.softmax.value
+
+    @property
+    def softmax_logit(self) -> ScoreLogit | None:
+        """The training logit at the fitted temperature; None if the model has none."""
+        logit = self.offers.training_logit
+        return None if logit is None else self.factors.tempered_logit(logit)
 
     def check_logit(self) -> None:
         """Raises:

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rails_ray import config
 from rails_ray.answering.cutoffs import Cutoffs
 from rails_ray.answering.schemas import CutoffInput
@@ -47,14 +50,15 @@ class Tuning:
     left_out: list[str]
 
     @property
-    def cutoff(self) -> dict[str, float]:
+    def cutoff(self) -> dict[str, Any]:
         """The field `cutoff` of a request that asks for the best one."""
-        return cutoff_of(self.best[0])
+        return asked_by(self.best[0].kind, self.best[0].value).model_dump(exclude_defaults=True)
 
 
-def cutoff_of(tried: Tried) -> dict[str, float]:
+def asked_by(kind: str, value: float) -> CutoffInput:
     """The field `cutoff` of a request."""
-    return {tried.kind: int(tried.value) if tried.kind == "top_k" else tried.value}
+    given: dict[str, Any] = {kind: int(value) if kind == "top_k" else value}
+    return CutoffInput(**given)
 
 
 def tune_cutoffs(
@@ -120,20 +124,9 @@ def _tuned(
     kinds: Sequence[str],
     beta: float,
 ) -> Tuning:
-    has_logit = cutoffs.offers.training_logit is not None
-    logit = cutoffs.factors.tempered_logit(cutoffs.offers.logit) if has_logit else None
-    ranking = rank_all(model, items, queries, min(LONGEST_LIST, len(items)), logit)
-    lists = _lists(ranking, len(items))
-    best, tried, left_out = [], list[Tried](), []
-    for kind in kinds:
-        try:
-            policies = _policies(kind, cutoffs, lists, ranking)
-        except UnsupportedError as error:
-            left_out.append(f"{kind}: {error}")
-            continue
-        chosen, own = tune(kind, policies, lists, beta)
-        best.append(chosen)
-        tried += own
+    ranking = rank_all(model, items, queries, min(LONGEST_LIST, len(items)), cutoffs.softmax_logit)
+    lists = lists_of(ranking, len(items))
+    best, tried, left_out = try_kinds(cutoffs, lists, ranking.log_normaliser, kinds, beta)
     if not best:
         raise UnsupportedError(f"{name} must offer a cut-off to try, got none: {'; '.join(left_out)}")
     stored = cutoffs.stored
@@ -143,17 +136,41 @@ def _tuned(
         num_queries=len(lists.scores),
         calibrated_on=None if stored is None else f"{stored.positives.num_queries} queries of split {stored.split}",
         beta=beta,
-        best=sorted(best, key=lambda one: -one.f_beta),
+        best=best,
         tried=tried,
         left_out=left_out,
     )
 
 
-def _lists(ranking: Ranking, num_items: int) -> Lists:
+def lists_of(ranking: Ranking, num_items: int) -> Lists:
+    """The lists of a ranking of a corpus of `num_items`."""
     return Lists(ranking.scores, ranking.is_relevant, ranking.num_relevant, ranking.temperature, num_items)
 
 
-def _policies(kind: str, cutoffs: Cutoffs, lists: Lists, ranking: Ranking) -> list[tuple[float, Cutoff]]:
+def try_kinds(
+    cutoffs: Cutoffs, lists: Lists, log_normaliser: NDArray[np.float64] | None, kinds: Sequence[str], beta: float
+) -> tuple[list[Tried], list[Tried], list[str]]:
+    """The best of each kind by F-beta descending, all that was tried, and a sentence for each kind that cannot be had.
+
+    Args:
+        log_normaliser: log-sum-exp over the corpus of each query's `softmax_logit` [Q]; None without a logit.
+    """
+    best, tried, left_out = list[Tried](), list[Tried](), list[str]()
+    for kind in kinds:
+        try:
+            policies = _policies(kind, cutoffs, lists, log_normaliser)
+        except UnsupportedError as error:
+            left_out.append(f"{kind}: {error}")
+            continue
+        chosen, own = tune(kind, policies, lists, beta)
+        best.append(chosen)
+        tried += own
+    return sorted(best, key=lambda one: -one.f_beta), tried, left_out
+
+
+def _policies(
+    kind: str, cutoffs: Cutoffs, lists: Lists, log_normaliser: NDArray[np.float64] | None
+) -> list[tuple[float, Cutoff]]:
     """What a server would apply for each value that the version can have.
 
     Raises:
@@ -163,9 +180,8 @@ def _policies(kind: str, cutoffs: Cutoffs, lists: Lists, ranking: Ranking) -> li
         cutoffs.check_logit()
     found, refusal = list[tuple[float, Cutoff]](), ""
     for value in values_of(kind, lists):
-        given: dict[str, Any] = {kind: int(value) if kind == "top_k" else value}
         try:
-            policy = cutoffs.policy(CutoffInput(**given), lists.scores.shape[1], ranking.log_normaliser)
+            policy = cutoffs.policy(asked_by(kind, value), lists.scores.shape[1], log_normaliser)
         except ValueError as error:  # a coverage that needs more calibration queries
             refusal = str(error)
             continue
