@@ -4,8 +4,8 @@
     softmax   f = argmax mean_q 1/n_q sum_j [ logit_qj / f - log sum_x exp(logit_qx / f) ]
 
 over the n_q relevant items j of each held-out query q and all items x that it can find. Both are concave in 1/f: p and
-the softmax are exponential families whose natural parameter is 1/(f tau_q). The factors of the two differ by up to
-thirty times, and that of p by background, so each is fitted on its own.
+the softmax are exponential families whose natural parameter is 1/(f tau_q). The factors of the two differ up to twelve
+times on held-out queries of WordNet, and those of two backgrounds up to thirty times, so each is fitted on its own.
 
 A factor moves the scores of relevant items and cannot change how far they spread, which a background of other items'
 scores decides. The background `held_out` is fitted to the relevant items themselves, by the same likelihood, with f:

@@ -84,7 +84,7 @@ def values_of(kind: str, lists: Lists) -> list[float]:
             places = np.minimum((lengths * len(lists.scores)).astype(int), len(found) - 1) if len(found) else []
             return sorted({round(float(found[place]), 4) for place in places})
         case "mass":
-            return sorted({*SHARES, *CANDIDATE_MASSES.tolist()})
+            return sorted({*SHARES, *(round(1 - float(f"{1 - mass:.2g}"), 14) for mass in CANDIDATE_MASSES.tolist())})
         case "nucleus" | "coverage":
             return list(SHARES)
         case "probability":
