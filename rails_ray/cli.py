@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import tyro
 
 from rails_ray import __version__
-from rails_ray.commands import Command, encode, index, inspect, plan, rankers, relevance, serving, stages
+from rails_ray.commands import Command, encode, index, inspect, plan, rankers, relevance, serving, stages, tune
 from rails_ray.commands.base import EXIT_BAD_ARGUMENT, EXIT_FAILED, EXIT_INTERRUPTED, Stored, errors, fail, out
 from rails_ray.errors import RailsRayError
 from rails_ray.recipes import by_name, names
@@ -29,6 +29,7 @@ Commands = (
     | Annotated[stages.Publish, tyro.conf.subcommand("publish")]
     | Annotated[stages.Evaluate, tyro.conf.subcommand("evaluate")]
     | Annotated[stages.Calibrate, tyro.conf.subcommand("calibrate")]
+    | Annotated[tune.Tune, tyro.conf.subcommand("tune")]
     | Annotated[stages.Pipeline, tyro.conf.subcommand("pipeline")]
     | Annotated[serving.Serve, tyro.conf.subcommand("serve")]
     | Annotated[serving.Query, tyro.conf.subcommand("query")]

@@ -109,7 +109,7 @@ def _print_measures(made: Made, recall: dict[str, float], console: Console) -> N
     title = f"{made.mol[0].num_queries} held-out queries, equal steps, negatives and seed"
     console.print(rendering.reports([("Mixture of Logits", *made.mol), ("dot product", *made.dot)], title, ks=(1, 10)))
     console.print(
-        f"cut-off: mass {made.manifest.cutoff_mass:.6g} of a relevant item's score, the best by F1 in validation",
+        f"cut-off: mass {made.mol[0].cutoff_mass:.6g} of a relevant item's score, the best by F1 in validation",
         soft_wrap=True,
     )
     (covered,) = (one for one in made.calibrated.measured if one.segment is None and one.nominal == SHOWN_COVERAGE)

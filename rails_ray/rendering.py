@@ -11,8 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
-from rails_ray.cutoffs.measuring import Measured, segment_name
-from rails_ray.evaluation.calibrating import CalibrationReport
+from rails_ray.answering.tuning import Tuning
+from rails_ray.cutoffs.measuring import LEVELS, Measured, segment_name
+from rails_ray.cutoffs.temperatures import Factors
+from rails_ray.evaluation.calibrating import CalibrationReport, ShareKept
 from rails_ray.evaluation.report import Report
 from rails_ray.storage.manifest import IndexEntry, Manifest, PartEntry, summary
 from rails_ray.storage.versions import Listed
@@ -168,6 +170,50 @@ def calibration(report: CalibrationReport, title: str) -> Table:
             kept = (f"{number:.0f}" for number in own.num_kept)
             cells = [f"{own.mean:.1f}{'+' if own.is_truncated else ''}", *kept, f"{own.empty_fraction:.1%}"]
         table.add_row(*_coverage(one, report.edges), *cells, style="" if one.is_as_promised else "red")
+    return table
+
+
+def shares(kept: Sequence[ShareKept], factors: Factors, title: str) -> Table:
+    """A table of what mass and nucleus keep at each level, with tau_q as trained and as fitted."""
+    fitted = {f"mass over {name}": own for name, own in factors.mass.items()}
+    if factors.softmax is not None:
+        fitted["nucleus"] = factors.softmax
+    table = Table("", "tau_q times", title=title, title_justify="left")
+    for level in LEVELS:
+        table.add_column(f"{level:g}", justify="right", no_wrap=True)
+    table.caption = "the coverage measured at each nominal share; +-: 95% interval of a fitted factor"
+    for one in kept:
+        times = "1, as trained"
+        if one.factor != 1:
+            own = fitted[one.name]
+            times = f"{own.value:.3g} +- {(own.high - own.low) / 2:.2g}"
+        table.add_row(one.name, times, *(f"{own.coverage:.4f}" for own in one.measured))
+    return table
+
+
+def tuning(found: Tuning) -> Table:
+    """A table of the best cut-off of each kind, the best of all first."""
+    name = f"F{found.beta:g}"
+    title = f"{found.tuned}: {found.num_queries} queries of split {found.split} choose"
+    if found.calibrated_on is not None:
+        title += f", {found.calibrated_on} calibrate"
+    table = Table("", "cut-off", title=title, title_justify="left")
+    for heading in (name, "other half", "precision", "recall", "mean kept", "10%", "50%", "90%", "empty"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.caption = f"other half: {name} of the value that is best on the other half of the queries"
+    if any(one.truncated_fraction for one in found.best):
+        table.caption += "; +: some lists are longer than what was ranked"
+    for number, one in enumerate(found.best):
+        figures = (f"{value:.4f}" for value in (one.f_beta, one.held_out_f_beta, one.precision, one.recall))
+        lengths = f"{one.mean_kept:.1f}{'+' if one.truncated_fraction else ''}", *(f"{n:.0f}" for n in one.num_kept)
+        table.add_row(
+            "best" if number == 0 else "",
+            f"{one.kind} {one.value:.8g}",
+            *figures,
+            *lengths,
+            f"{one.empty_fraction:.1%}",
+            style="bold" if number == 0 else "",
+        )
     return table
 
 

@@ -26,6 +26,7 @@ COMMANDS = (
     "query",
     "index",
     "inspect",
+    "tune",
 )
 
 

@@ -64,13 +64,14 @@ def test_the_readmes_stage_commands(s3: str, tmp_path: Path, capfd: pytest.Captu
         "publish": ["--storage", storage],
         "evaluate": ["--storage", storage],
         "calibrate": ["--storage", storage, "--plot", str(tmp_path / "calibration.png")],
+        "tune": ["--storage", storage],
         "index": ["--storage", storage],
         "serve": ["--storage", storage, "--port", str(port)],
         "query": ["--url", url],
     }
     parsed = [shlex.split(line)[1:] for line in readme_commands("jobs/README.md", "The stages as commands")]
     assert [command[0] for command in parsed] == [
-        "train", "encode", "calibrate", "publish", "evaluate", "index", "serve", "query", "query"
+        "train", "encode", "calibrate", "tune", "publish", "evaluate", "index", "serve", "query", "query"
     ]  # fmt: skip
     server: subprocess.Popen[str] | None = None
     try:
@@ -91,6 +92,10 @@ def test_the_readmes_stage_commands(s3: str, tmp_path: Path, capfd: pytest.Captu
                 assert "50 queries of split valid calibrate, split test measures" in done.stdout
                 assert "left out: coverage 0.99 needs at least 99 calibration queries, got 50" in done.stdout
                 assert (tmp_path / "calibration.png").read_bytes().startswith(b"\x89PNG")
+            if command[0] == "tune":
+                assert "demo-1: 50 queries of split valid choose, 50 queries of split valid calibrate" in " ".join(
+                    done.stdout.split()
+                )
             if command[0] == "query":
                 assert all(text in done.stdout for text in cli.parse(command).texts)
         of_server, of_process = code_blocks("README.md", "python")

@@ -71,6 +71,19 @@ def rankings(
     return {split: Ranking(**{name: stored[f"{split}.{name}"] for name in names}) for split in ("valid", "test")}
 
 
+def kept_model(
+    config: RunConfig, data: DataSet, storage: Path, on_step: Callable[[int, int, str], None]
+) -> DualEncoder:
+    """The model that `rankings` ranks with, from the folder or else trained now."""
+    path = storage / f"{config.name}-{config.seed}.safetensors"
+    if not path.exists():
+        storage.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(state.to_bytes(trained(config, data, on_step)))
+    model = DualEncoderFamily.of(for_data(config, data)).model()
+    state.load(model, path.read_bytes())
+    return model.eval()
+
+
 def trained(config: RunConfig, data: DataSet, on_step: Callable[[int, int, str], None]) -> DualEncoder:
     config = for_data(config, data)
     model = DualEncoderFamily.of(config).model()

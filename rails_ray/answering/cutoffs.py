@@ -1,6 +1,6 @@
 """Which cut-off a request gets: its own, else the deployment's, else the version's mass, else top_k."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,9 @@ from rails_ray.cutoffs.policies import (
     ScoreCutoff,
     TopKCutoff,
 )
+from rails_ray.cutoffs.temperatures import AS_TRAINED, HELD_OUT, Factors
 from rails_ray.errors import UnsupportedError
+from rails_ray.losses import ScoreLogit
 from rails_ray.storage import calibrations
 from rails_ray.storage.calibrations import StoredCalibration
 from rails_ray.storage.filesystem import Storage
@@ -37,7 +39,7 @@ class Cutoffs:
 
     offers: which cut-offs the model's scores allow.
     num_items: items of the version.
-    version_mass: the mass that the version was published with; None if its model has no trained tau_q.
+    version_mass: the best mass by F1 in calibration, or else in training; None if the model has no trained tau_q.
     stored, calibration: the calibration as stored, and ready to use; None if the version is not calibrated.
     default: the deployment's cut-off; None for the version's.
     """
@@ -67,11 +69,21 @@ class Cutoffs:
         offers = version_family(store, manifest).offers
         name = calibration or calibrations.current(store, manifest.version) or NO_CALIBRATION
         stored = None if name == NO_CALIBRATION else calibrations.read(store, manifest.version, name)
-        ready = None if stored is None else version_calibration(offers, stored)
-        found = Cutoffs(offers, manifest.num_items, manifest.cutoff_mass, stored, ready, default)
+        found = replace(Cutoffs.of(offers, manifest.num_items, manifest.cutoff_mass, stored), default=default)
         asked = found.resolve(None, None)
         found.policy(asked, found.limit(asked, None), np.zeros(1))
         return found
+
+    @staticmethod
+    def of(offers: Offers, num_items: int, cutoff_mass: float | None, stored: StoredCalibration | None) -> "Cutoffs":
+        """The cut-offs of a model's scores.
+
+        Args:
+            cutoff_mass: the best mass by F1 in training, which a calibration that has fitted its own replaces.
+        """
+        ready = None if stored is None else version_calibration(offers, stored)
+        mass = cutoff_mass if stored is None or stored.mass is None else stored.mass
+        return Cutoffs(offers, num_items, mass, stored, ready)
 
     def summary(self) -> dict[str, object]:
         """The facts that a client may see."""
@@ -114,7 +126,8 @@ class Cutoffs:
         """The policy that applies a cut-off.
 
         Args:
-            log_normaliser: log sum exp of each query over the corpus [B]; nucleus and probability need it.
+            log_normaliser: log sum exp of each query over the corpus [B], of logits over `softmax_factor`; nucleus and
+                probability need it.
 
         Raises:
             UnsupportedError: if the version lacks what the cut-off needs.
@@ -122,7 +135,7 @@ class Cutoffs:
         """
         least = min(cutoff.min_items, max_items)
         if cutoff.mass is not None:
-            return MassCutoff(cutoff.mass, self._distribution(cutoff), min_items=least, max_items=max_items)
+            return MassCutoff(cutoff.mass, self.distribution(cutoff.background), min_items=least, max_items=max_items)
         if cutoff.coverage is not None:
             self.offers.check_bounded_scores()
             if self.calibration is None:
@@ -134,7 +147,7 @@ class Cutoffs:
         if cutoff.nucleus is not None:
             assert log_normaliser is not None
             return NucleusCutoff(
-                self.offers.logit,
+                self.factors.tempered_logit(self.offers.logit),
                 log_normaliser,
                 cutoff.nucleus,
                 self.num_items,
@@ -144,7 +157,7 @@ class Cutoffs:
         if cutoff.probability is not None:
             assert log_normaliser is not None
             return ProbabilityCutoff(
-                self.offers.logit,
+                self.factors.tempered_logit(self.offers.logit),
                 log_normaliser,
                 cutoff.probability,
                 min_items=least,
@@ -156,19 +169,44 @@ class Cutoffs:
         assert cutoff.top_k is not None
         return TopKCutoff(cutoff.top_k, min_items=least, max_items=max_items)
 
+    @property
+    def factors(self) -> Factors:
+        """The temperatures fitted on held-out queries; tau_q as trained if the version is not calibrated."""
+        return AS_TRAINED if self.stored is None else self.stored.factors
+
+    @property
+    def softmax_factor(self) -> float:
+        """What the training logits are divided by; 1 if no temperature is fitted."""
+        return 1.0 if self.factors.softmax is None else self.factors.softmax.value
+
+    @property
+    def softmax_logit(self) -> ScoreLogit | None:
+        """The training logit at the fitted temperature; None if the model has none."""
+        logit = self.offers.training_logit
+        return None if logit is None else self.factors.tempered_logit(logit)
+
     def check_logit(self) -> None:
         """Raises:
         UnsupportedError: if the version has no logit; cut-offs by the softmax over all items need one.
         """
         self.offers.check_logit()
 
-    def _distribution(self, cutoff: CutoffInput) -> ScoreDistribution:
+    def distribution(self, background: str | None = None) -> ScoreDistribution:
+        """The distribution of a relevant item's score, at the fitted temperature.
+
+        Args:
+            background: its name; by default the one that calibration fitted, or else uniform.
+
+        Raises:
+            UnsupportedError: if tau_q is not trained, or the background needs a calibration that the version lacks.
+        """
         self.offers.check_temperature()
-        name = cutoff.background or "uniform"
-        fitted = None if self.stored is None else self.stored.fitted
-        if name == "fitted" and fitted is None:
+        name = background or self.factors.background
+        fitted = None if self.stored is None else self.stored.held_out if name == HELD_OUT else self.stored.fitted
+        if name in ("fitted", HELD_OUT) and fitted is None:
             raise UnsupportedError(
-                "background fitted needs a version that is calibrated, got one that is not: run `rails-ray calibrate` "
+                f"background {name} needs a version that is calibrated, got one that is not: run `rails-ray calibrate` "
                 "and restart the server, or use uniform or sphere"
             )
-        return self.offers.distribution(self.offers.background(name, fitted))
+        distribution = self.offers.distribution(self.offers.background(name, fitted))
+        return self.factors.tempered_distribution(distribution, name)

@@ -122,7 +122,8 @@ class Engine:
             asked = Asked(request.method, _widths(request, k), k, floor, min(cutoff.min_items, k))
             return decided, self._for_ranker(asked, request)
 
-        rounds = search_rounds(encoded.state, exclude, plan, needs_normaliser=cutoff.needs_normaliser)
+        factor = self.cutoffs.softmax_factor if cutoff.needs_normaliser else None
+        rounds = search_rounds(encoded.state, exclude, plan, softmax_factor=factor)
         decided, asked, answers = yield from rounds
         coverage = coverage_of(answers, self.shard_items, request.min_coverage).model_copy(update=self.model_facts)
         shards = [answer for answer in answers if isinstance(answer, ShardAnswer)]

@@ -121,8 +121,10 @@ class CutoffInput(_Strict):
         0, description="Keep at least this many items, whatever their scores."
     )
     max_items: Count | None = Field(None, description="Keep at most this many items; by default k.")
-    background: Literal["uniform", "sphere", "fitted"] | None = Field(
-        None, description="Distribution assumed for the score of any item; only with mass; by default uniform."
+    background: Literal["uniform", "sphere", "fitted", "held_out"] | None = Field(
+        None,
+        description="Distribution assumed for the score of any item; only with mass; by default held_out in a version "
+        "whose calibration has fitted it, and uniform in others.",
     )
 
     @model_validator(mode="after")

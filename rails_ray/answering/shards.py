@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from rails_ray.build.version import version_family, version_similarity
+from rails_ray.cutoffs.temperatures import tempered
 from rails_ray.item_ids import ItemId
 from rails_ray.masks import Exclusions, Mask
 from rails_ray.retrieval.searchable import Widths
@@ -130,10 +131,12 @@ class ShardSearch:
         taken = components.items.taken(torch.from_numpy(rows)).components[:, 0].float().numpy(force=True)
         return np.split(taken, np.cumsum(lengths)[:-1])
 
-    def log_sum_exp(self, query: AnyQuery, exclude: Sequence[Sequence[ItemId]]) -> NDArray[np.float64]:
-        """Log sum exp of the training logits over the shard's items that are not excluded, for each query [B]."""
+    def log_sum_exp(
+        self, query: AnyQuery, exclude: Sequence[Sequence[ItemId]], factor: float = 1.0
+    ) -> NDArray[np.float64]:
+        """Log sum exp of the training logits over `factor`, over the shard's items that are not excluded [B]."""
         total: NDArray[np.float64] = self.searchable.log_sum_exp(
-            self._here(query), self.offers.logit, self._mask_of(exclude)
+            self._here(query), tempered(self.offers.logit, factor), self._mask_of(exclude)
         ).numpy(force=True)
         return total
 

@@ -3,6 +3,7 @@
 | member      | commands                                                          |
 |-------------|-------------------------------------------------------------------|
 | `stages`    | quickstart, train, publish, evaluate, calibrate, pipeline         |
+| `tune`      | tune                                                              |
 | `encode`    | encode                                                            |
 | `rankers`   | train-ranker                                                      |
 | `relevance` | relevance                                                         |

@@ -179,8 +179,8 @@ class Evaluate(Stored):
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrate(Stored):
-    """Calibrate a version's coverage cut-offs on one split of queries and measure them on another.
-    Restart a running server to use them."""
+    """Calibrate a version's cut-offs on one split of queries (coverage, and the temperatures behind mass and nucleus)
+    and measure them on another. Restart a running server to use them."""
 
     version: str | None = None
     """Version to calibrate, published or not. If left out: the current one."""
@@ -217,6 +217,9 @@ class Calibrate(Stored):
             )
         title = f"{report.num_queries} queries of split {self.split} calibrate, split {self.measured_on} measures"
         out.print(rendering.calibration(report, f"version {version}: {title}"))
+        if report.shares:
+            title = "what mass and nucleus keep of the relevant, beside the share that they name"
+            out.print(rendering.shares(report.shares, report.factors, title))
         for sentence in report.left_out:
             out.print(f"left out: {sentence}", highlight=False, soft_wrap=True, markup=False)
         path = self.plot or Path(f"calibration-{version}.png")

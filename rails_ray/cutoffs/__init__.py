@@ -7,6 +7,8 @@
 | `calibration`   | what `coverage` rests on: held-out positives; the default mass                             |
 | `segments`      | which calibration queries count for a new one, by tau_q                                    |
 | `measuring`     | how much a calibration covers on other queries                                             |
+| `temperatures`  | the factor on tau_q that fits held-out positives, for `mass`, `nucleus`, `probability`     |
+| `tuning`        | which kind and value has the highest F-beta                                                |
 """
 
 from typing import NamedTuple, Protocol, runtime_checkable

@@ -45,6 +45,8 @@ LARGEST_SHAPE = 1e6
 SMALLEST_TEMPERATURE = 1e-12
 # At this y the score is 1 in float64, and -1 at its negative.
 LARGEST_LOGIT = 40.0
+# Of a score to 1 or -1, in float32: a density there may be 0 or infinite, whatever tau_q.
+CLOSEST = 1e-6
 # A tail is integrated to where its density has fallen by e^-36, about float64's own precision.
 DEPTH = 36.0
 # Gauss-Legendre on [-1, 1]: 1e-12 of a tail at a = b = .5, whose tails are the longest.
@@ -119,12 +121,18 @@ class ScoreDistribution(Protocol):
     def quantile(self, share: float, temperature: Floats) -> Doubles:
         """The score t in [-1, 1] with P(score < t) = share, for tau_q [B]."""
 
+    def log_density(self, score: Floats, temperature: Floats) -> Doubles:
+        """log p(score), of arguments that broadcast, where a score is kept away from -1 and 1 by CLOSEST."""
+
 
 @dataclass(frozen=True)
 class _Power:
     """share = z^alpha, alpha [B]."""
 
     alpha: Doubles
+
+    def log_density(self, score: Doubles) -> Doubles:
+        return np.asarray(np.log(self.alpha / 2) + (self.alpha - 1) * np.log((1 + score) / 2))
 
     def mass_below(self, threshold: Doubles) -> Doubles:
         return np.asarray(np.exp(-self.alpha * np.log1p((1 - threshold) / (1 + threshold))))
@@ -138,6 +146,9 @@ class _TruncatedExponential:
     """share = (e^(rate z) - 1) / (e^rate - 1), rate [B], with nothing raised to more than 0."""
 
     rate: Doubles
+
+    def log_density(self, score: Doubles) -> Doubles:
+        return np.asarray(np.log(self.rate / 2) - self.rate * (1 - score) / 2 - np.log(-np.expm1(-self.rate)))
 
     def mass_below(self, threshold: Doubles) -> Doubles:
         below_the_end = np.exp(self.rate * (threshold - 1) / 2)
@@ -160,7 +171,7 @@ class _KummerBeta:
         self.log_below_mode = self.log_tail(self.mode, np.full_like(self.mode, -1))
         self.log_total = np.logaddexp(self.log_below_mode, self.log_tail(self.mode, np.ones_like(self.mode)))
 
-    def log_density(self, y: Doubles) -> Doubles:
+    def log_height(self, y: Doubles) -> Doubles:
         """log of e^(-rate (1-z)) z^a (1-z)^b, with y [B] or [any, B]."""
         odds = np.exp(-y)  # (1-z) / z
         log_z = -np.log1p(odds)
@@ -168,15 +179,19 @@ class _KummerBeta:
 
     def log_tail(self, y: Doubles, side: Doubles) -> Doubles:
         """log of the integral from y away from the mode, to the left where side is -1 and to the right where 1."""
-        top = self.log_density(y)
+        top = self.log_height(y)
         near, far = y, side * (np.maximum(side * y, LARGEST_LOGIT) + 2 * DEPTH / np.where(side < 0, self.a, self.b))
         for _ in range(NUM_HALVINGS):
             middle = (near + far) / 2
-            is_beyond = self.log_density(middle) < top - DEPTH
+            is_beyond = self.log_height(middle) < top - DEPTH
             near, far = np.where(is_beyond, near, middle), np.where(is_beyond, middle, far)
         half = (far - y) / 2
-        heights = np.exp(self.log_density(y + half + NODES[:, None] * half) - top)  # [nodes, B]
+        heights = np.exp(self.log_height(y + half + NODES[:, None] * half) - top)  # [nodes, B]
         return np.asarray(top + np.log((WEIGHTS[:, None] * heights).sum(axis=0) * np.abs(half)))
+
+    def log_density(self, score: Doubles) -> Doubles:
+        y = 2 * np.arctanh(score)  # dy = 2 dscore / (1 - score^2)
+        return np.asarray(self.log_height(y) - self.log_total + np.log(2) - np.log1p(-(score**2)))
 
     def mass_below(self, threshold: Doubles) -> Doubles:
         y = 2 * np.arctanh(threshold)
@@ -193,7 +208,7 @@ class _KummerBeta:
         for _ in range(MAX_STEPS):
             found = ndtri_exp(self.log_tail(y, side) - self.log_total)
             near, far = np.where(found < wanted, near, y), np.where(found < wanted, y, far)
-            log_slope = self.log_density(y) - self.log_total + (found**2 + np.log(2 * np.pi)) / 2
+            log_slope = self.log_height(y) - self.log_total + (found**2 + np.log(2 * np.pi)) / 2
             new = np.clip(y + side * (found - wanted) * np.exp(-log_slope), -LARGEST_LOGIT, LARGEST_LOGIT)
             is_wild = ((new - near) * (new - far) >= 0) | (np.abs(new - y) > moved / 2)
             new = np.where(is_wild & (np.abs(new - y) > PRECISION), (near + far) / 2, new)
@@ -225,6 +240,12 @@ class _TiltedBackground(ABC):
         inside = np.clip(thresholds, np.nextafter(-1, 0), np.nextafter(1, 0))
         mass = _in_blocks(lambda t, inverse: self.given(inverse).mass_below(t), inside.ravel(), inverses.ravel())
         return np.where(thresholds <= -1, 0.0, np.where(thresholds >= 1, 1.0, mass.reshape(thresholds.shape)))
+
+    def log_density(self, score: Floats, temperature: Floats) -> Doubles:
+        scores, inverses = np.broadcast_arrays(np.asarray(score, dtype=np.float64), _inverse(temperature))
+        inside = np.clip(scores, CLOSEST - 1, 1 - CLOSEST)
+        found = _in_blocks(lambda s, inverse: self.given(inverse).log_density(s), inside.ravel(), inverses.ravel())
+        return found.reshape(scores.shape)
 
     def quantile(self, share: float, temperature: Floats) -> Doubles:
         if not 0 <= share <= 1:

@@ -110,6 +110,36 @@ def measure(calibration: Calibration, positives: Positives, levels: tuple[float,
     return found
 
 
+def measure_shares(positives: Positives, levels: tuple[float, ...] = LEVELS) -> list[Measured]:
+    """The coverage of shares taken at their word, v_c = 1 - c: what mass and nucleus keep, without a calibration.
+
+        coverage = mean_q |{j: p_qj >= 1 - c}| / |{j}|
+
+    Args:
+        positives: of queries that no temperature was fitted on. For a mass a share is P(score < s_qj), for a nucleus
+            the part of the softmax that lies at or below s_qj.
+    """
+    if not positives.num_queries:
+        return []
+    curve, generator = _Covered(positives), np.random.default_rng(0)
+    covered = np.stack([curve.per_query(1 - level) for level in levels], axis=1)  # [Q, levels]
+    draws = [_draw(positives.num_queries, generator) @ covered for _ in range(NUM_RESAMPLES)]
+    low, high = np.quantile(np.stack(draws) / positives.num_queries, [0.025, 0.975], axis=0)
+    return [
+        Measured(
+            nominal=level,
+            segment=None,
+            coverage=float(covered[:, number].mean()),
+            low=float(low[number]),
+            high=float(high[number]),
+            low_both=float(low[number]),
+            high_both=float(high[number]),
+            num_queries=positives.num_queries,
+        )
+        for number, level in enumerate(levels)
+    ]
+
+
 def left_out(calibration: Calibration, levels: tuple[float, ...] = LEVELS) -> list[str]:
     """A sentence for each level that the calibration has too few queries for."""
     found = []

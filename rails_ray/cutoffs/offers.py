@@ -54,7 +54,7 @@ class Offers:
         """The distribution of any item's scores, by name.
 
         Args:
-            fitted: the background of the version's own scores, needed only for the name `fitted`.
+            fitted: the background of that name that was fitted, needed only for `fitted` and `held_out`.
 
         Raises:
             ValueError: if there is no such background.
@@ -70,7 +70,7 @@ class Offers:
                         "uniform or fitted"
                     )
                 return sphere(self.width)
-            case "fitted":
+            case "fitted" | "held_out":
                 assert fitted is not None
                 return fitted
             case _:

@@ -1,9 +1,10 @@
 """Rank the whole corpus for each query of a split.
 
-Axes: Q queries of the split, X items, k length of the lists kept, M relevant pairs, S items sampled.
+Axes: Q queries of the split, B queries of a batch, X items, k length of the lists kept, M relevant pairs, S items
+sampled.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -51,6 +52,23 @@ class Ranking:
     log_normaliser: NDArray[np.float64] | None = None
 
 
+@dataclass(frozen=True)
+class Scored:
+    """A batch of queries with the scores of all items, for who wants more of them than a `Ranking` keeps.
+
+    first: number of the batch's first query.
+    scores: -inf where the query cannot find the item [B, X].
+    temperature: tau_q [B].
+    line, row: query of the batch and item of each relevant pair that can be found [M].
+    """
+
+    first: int
+    scores: Float[Tensor, "B X"]
+    temperature: Float[Tensor, " B"]
+    line: Int[Tensor, " M"]
+    row: Int[Tensor, " M"]
+
+
 def encode_items(model: Model, features: FeatureRows) -> AnyItems:
     """The state of all items, encoded in batches."""
     with torch.no_grad():
@@ -72,11 +90,19 @@ def query_batches(model: Model, inputs: Any, size: int = QUERY_BATCH) -> Iterato
             yield first, model.encode_queries(batch)
 
 
-def rank_all(model: Model, items: AnyItems, queries: Queries, k: int, logit: ScoreLogit | None = None) -> Ranking:
+def rank_all(
+    model: Model,
+    items: AnyItems,
+    queries: Queries,
+    k: int,
+    logit: ScoreLogit | None = None,
+    watching: Sequence[Callable[[Scored], None]] = (),
+) -> Ranking:
     """Score every item that a query has not seen, for every query, and keep the k best.
 
     Args:
         logit: the logit of the model's loss, from scores [B, X] and tau_q [B]; only the log-normaliser needs it.
+        watching: called with each batch, in order.
     """
     found: dict[str, list[Tensor]] = {field.name: [] for field in fields(Ranking)}
     size = min(QUERY_BATCH, max(MOST_SCORES // len(items), 1))
@@ -107,6 +133,8 @@ def rank_all(model: Model, items: AnyItems, queries: Queries, k: int, logit: Sco
         if logit is not None:
             logits = logit(scores, query.temperature).masked_fill(scores.isneginf(), -torch.inf)
             batch["log_normaliser"] = logits.double().logsumexp(dim=1)
+        for watch in watching:
+            watch(Scored(first, scores, query.temperature, number, row))
         for name, tensor in batch.items():
             found[name].append(tensor)
     joined = {name: torch.cat(parts).cpu().numpy() for name, parts in found.items() if parts}

@@ -1,17 +1,31 @@
 """Calibrate the cut-offs of a version on held-out queries, in one task on the cluster."""
 
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import ray
 
 from rails_ray.build import family
+from rails_ray.build.version_queries import VersionQueries
 from rails_ray.config import DataConfig
 from rails_ray.cutoffs.calibration import NUM_SEGMENTS, Calibration
 from rails_ray.cutoffs.offers import BACKGROUNDS
-from rails_ray.evaluation.calibrating import CalibrationReport, fitted_background, positives_of, report_on
-from rails_ray.evaluation.ranking import Ranking, rank_all
+from rails_ray.cutoffs.temperatures import HELD_OUT
+from rails_ray.evaluation.calibrating import (
+    CalibrationReport,
+    backgrounds_of,
+    fitted_background,
+    fitted_factors,
+    fitted_mass,
+    nuclei_watched,
+    positives_of,
+    report_on,
+    shares_kept,
+)
+from rails_ray.evaluation.ranking import Ranking, Scored, rank_all
 from rails_ray.evaluation.report import LONGEST_LIST
-from rails_ray.on_ray.evaluating import VersionQueries, check_split
+from rails_ray.evaluation.softmax import LogLikelihoods
+from rails_ray.on_ray.evaluating import check_split
 from rails_ray.on_ray.failures import told_plainly
 from rails_ray.storage import calibrations
 from rails_ray.storage.calibrations import StoredCalibration
@@ -28,7 +42,9 @@ def calibrate(
     num_segments: int = NUM_SEGMENTS,
     data: DataConfig | None = None,
 ) -> CalibrationReport:
-    """Calibrate a version's coverage cut-offs, store the calibration with it, and measure it on another split.
+    """Calibrate a version's cut-offs, store the calibration with it, and measure it on another split.
+
+    Coverage rests on the held-out positives themselves; mass, nucleus and probability on temperatures fitted to them.
 
     The version may be published or not. A server reads the calibration when it starts.
 
@@ -72,24 +88,29 @@ def _calibrate(
 ) -> CalibrationReport:
     store = Storage(storage)
     found = VersionQueries.read(store, version, data, [split, measured_on])
-    family(found.config).offers.check_bounded_scores()
+    offers = family(found.config).offers
+    offers.check_bounded_scores()
 
-    def ranked(split: str) -> Ranking:
-        return rank_all(found.model, found.items, found.queries(split), min(LONGEST_LIST, len(found.items)))
+    def ranked(split: str, watching: Sequence[Callable[[Scored], None]]) -> Ranking:
+        k = min(LONGEST_LIST, len(found.items))
+        return rank_all(found.model, found.items, found.queries(split), k, watching=watching)
 
-    before = ranked(split)
+    likelihoods = [] if offers.training_logit is None else [LogLikelihoods(offers.logit)]
+    before = ranked(split, likelihoods)
     fitted = None
     try:
         fitted = fitted_background(before)
     except ValueError:
         if background == "fitted":
             raise
-    chosen = family(found.config).offers.background(background, fitted)
-    distribution = family(found.config).offers.distribution(chosen)
+    chosen = offers.background(background, fitted)
+    distribution = offers.distribution(chosen)
     positives = positives_of(before, distribution)
     if not positives.num_queries:
         raise ValueError(f"split {split!r} must hold a query with a relevant item in the index, got none")
     calibration = Calibration(positives, distribution, num_segments)
+    backgrounds = backgrounds_of(offers, fitted, before)
+    factors, unfitted = fitted_factors(offers, backgrounds, before, likelihoods[0].values() if likelihoods else None)
     calibrations.write(
         store,
         found.version,
@@ -101,6 +122,20 @@ def _calibrate(
             fitted=fitted,
             split=split,
             created_at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+            factors=factors,
+            held_out=backgrounds.get(HELD_OUT),
+            mass=fitted_mass(offers, backgrounds, factors, before),
         ),
     )
-    return report_on(calibration, split, ranked(measured_on), measured_on, len(found.items))
+    watching = nuclei_watched(offers, factors)
+    after = ranked(measured_on, list(watching.values()))
+    return report_on(
+        calibration,
+        split,
+        after,
+        measured_on,
+        len(found.items),
+        factors,
+        shares_kept(offers, backgrounds, factors, watching, after, len(found.items)),
+        unfitted,
+    )

@@ -65,7 +65,7 @@ def search_rounds(
     exclude: Sequence[Sequence[ItemId]],
     plan: Callable[[NDArray[np.float64] | None], tuple[Policy, Any]],
     *,
-    needs_normaliser: bool,
+    softmax_factor: float | None,
 ) -> Rounds[tuple[Policy, Any, list[Any]]]:
     """A search: the cut-off's policy, what was asked of each shard, and what each answered.
 
@@ -73,16 +73,17 @@ def search_rounds(
 
     Args:
         plan: gives the policy and what to ask for, from each query's log-sum-exp over the corpus [B] if that is needed.
-        needs_normaliser: whether the log-sum-exp is needed; it takes a round of its own.
+        softmax_factor: what logits are divided by in the log-sum-exp; None if it is not needed, as it takes a round of
+            its own.
 
     Raises:
         ValueError: if a shard refuses the request.
         UnavailableError: if no shard answers a first of two rounds.
     """
     sums: Sequence[Any] = []
-    if needs_normaliser:
-        sums = yield AskShards("log_sum_exp", (query, exclude))
-    policy, asked = plan(log_normaliser(sums) if needs_normaliser else None)
+    if softmax_factor is not None:
+        sums = yield AskShards("log_sum_exp", (query, exclude, softmax_factor))
+    policy, asked = plan(None if softmax_factor is None else log_normaliser(sums))
     answers = list((yield AskShards("search", (query, asked, exclude))))
     for number, own in enumerate(sums):
         if isinstance(own, BaseException):

@@ -11,7 +11,9 @@ and is written last. A server keeps the calibration that it started with.
 import hashlib
 import io
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +22,7 @@ import pyarrow.parquet as pq
 from rails_ray.cutoffs.calibration import Positives
 from rails_ray.cutoffs.distributions import Background
 from rails_ray.cutoffs.segments import Segments
+from rails_ray.cutoffs.temperatures import AS_TRAINED, Factor, Factors
 from rails_ray.errors import DamagedError, NotFoundError
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import folder_of, read_json
@@ -35,6 +38,9 @@ class StoredCalibration:
     background_name, background: name and parameters of the background behind the shares.
     fitted: the background fitted to the version's own scores, even if another was chosen; None if none fits.
     split, created_at: the split of the queries, and when the calibration was made.
+    factors: temperatures fitted on the calibration queries; none in a calibration that is older than they are.
+    held_out: the background fitted to the relevant items' scores; None if none fits.
+    mass: the best mass by F1 on these queries at the fitted temperature; None where the version's own applies.
     """
 
     positives: Positives
@@ -44,6 +50,9 @@ class StoredCalibration:
     fitted: Background | None
     split: str
     created_at: str
+    factors: Factors = AS_TRAINED
+    held_out: Background | None = None
+    mass: float | None = None
 
     def summary(self) -> dict[str, object]:
         """The facts that a client may see."""
@@ -53,6 +62,7 @@ class StoredCalibration:
             "num_queries": self.positives.num_queries,
             "num_segments": len(Segments(self.positives.temperature, self.num_segments).edges) + 1,
             "background": self.background_name,
+            "factors": _facts_of(self.factors),
         }
 
 
@@ -66,6 +76,9 @@ def write(storage: Storage, version: str, calibration: StoredCalibration) -> Non
         "background_name": calibration.background_name,
         "background": asdict(calibration.background),
         "fitted": None if calibration.fitted is None else asdict(calibration.fitted),
+        "factors": _facts_of(calibration.factors),
+        "held_out": None if calibration.held_out is None else asdict(calibration.held_out),
+        "mass": calibration.mass,
     }
     table = pa.table({"query": own.query, "share": own.share, "temperature": own.temperature[own.query]})
     sink = io.BytesIO()
@@ -114,6 +127,9 @@ def read(storage: Storage, version: str, name: str) -> StoredCalibration:
             fitted=None if facts["fitted"] is None else Background(**facts["fitted"]),
             split=facts["split"],
             created_at=facts["created_at"],
+            factors=_factors(facts.get("factors", {"mass": {}, "softmax": None})),
+            held_out=None if facts.get("held_out") is None else Background(**facts["held_out"]),
+            mass=facts.get("mass"),
         )
     except (NotFoundError, KeyError, TypeError, ValueError) as error:
         raise DamagedError(
@@ -126,3 +142,16 @@ def read_current(storage: Storage, version: str) -> StoredCalibration | None:
     """The current calibration of a version, if it has one; raises what `current` and `read` do."""
     name = current(storage, version)
     return None if name is None else read(storage, version, name)
+
+
+def _facts_of(factors: Factors) -> dict[str, Any]:
+    return {
+        "mass": {name: asdict(own) for name, own in factors.mass.items()},
+        "softmax": None if factors.softmax is None else asdict(factors.softmax),
+    }
+
+
+def _factors(facts: Mapping[str, Any]) -> Factors:
+    softmax = facts["softmax"]
+    mass = {name: Factor(**own) for name, own in facts["mass"].items()}
+    return Factors(mass, None if softmax is None else Factor(**softmax))

@@ -11,7 +11,15 @@ from rails_ray.answering.schemas import CutoffInput
 from rails_ray.build import family
 from rails_ray.cutoffs.calibration import Calibration
 from rails_ray.cutoffs.distributions import UNIFORM, Background, BetaDistribution, ExpDistribution, sphere
-from rails_ray.cutoffs.policies import CoverageCutoff, MassCutoff, NucleusCutoff, ScoreCutoff, TopKCutoff
+from rails_ray.cutoffs.policies import (
+    CoverageCutoff,
+    MassCutoff,
+    NucleusCutoff,
+    OfSoftmax,
+    ScoreCutoff,
+    TopKCutoff,
+)
+from rails_ray.cutoffs.temperatures import Factor, Factors, Tempered
 from rails_ray.errors import UnsupportedError
 from rails_ray.losses.exp_nce import exp_logit
 from rails_ray.on_ray.serving.router import told_over_http
@@ -79,6 +87,33 @@ def test_a_mass_is_of_the_losss_distribution_over_a_background(background: str |
     exp = replace(CALIBRATED, offers=family(CONFIG.with_family(loss=ContrastiveConfig(kind="exp_nce"))).offers)
     assert exp.policy(asked, 9) == MassCutoff(0.5, ExpDistribution(expected), max_items=9)
     assert exp.policy(CutoffInput(nucleus=0.5), 9, np.zeros(1)).logit is exp_logit
+
+
+def test_fitted_temperatures_reach_every_cut_off_that_rests_on_them() -> None:
+    factors = Factors({"uniform": Factor(9.0, 8.0, 10.0, 90)}, Factor(2.0, 1.9, 2.1, 90))
+    fitted = replace(CALIBRATED, stored=replace(STORED_FITTED, factors=factors))
+    tempered_uniform = Tempered(BetaDistribution(UNIFORM), 9.0)
+    assert fitted.policy(CutoffInput(mass=0.5), 9) == MassCutoff(0.5, tempered_uniform, max_items=9)
+    sphere_only = CutoffInput(mass=0.5, background="sphere")  # of which no temperature was fitted
+    assert fitted.policy(sphere_only, 9) == CALIBRATED.policy(sphere_only, 9)
+    assert fitted.policy(CutoffInput(coverage=0.8), 9) == CALIBRATED.policy(CutoffInput(coverage=0.8), 9)
+    assert (CALIBRATED.softmax_factor, fitted.softmax_factor) == (1.0, 2.0)
+    scores, tau = np.array([[0.9, 0.8, -0.2]]), np.array([0.05])
+    for asked in (CutoffInput(nucleus=0.5), CutoffInput(probability=0.5)):
+        found, plain = (own.policy(asked, 9, np.array([-3.0])) for own in (fitted, CALIBRATED))
+        assert isinstance(found, OfSoftmax)
+        assert isinstance(plain, OfSoftmax)
+        assert found.log_probability(scores, tau) == pytest.approx(plain.log_probability(scores, 2 * tau))
+
+
+def test_a_mass_without_a_background_is_of_the_one_that_calibration_fitted() -> None:
+    factors = Factors({"held_out": Factor(1.2, 1.1, 1.3, 90)})
+    fitted = replace(CALIBRATED, stored=replace(STORED_FITTED, factors=factors, held_out=Background(0.5, 7.0)))
+    expected = MassCutoff(0.5, Tempered(BetaDistribution(Background(0.5, 7.0)), 1.2), max_items=9)
+    assert fitted.policy(CutoffInput(mass=0.5), 9) == expected
+    assert fitted.policy(CutoffInput(mass=0.5, background="held_out"), 9) == expected
+    with pytest.raises(UnsupportedError, match="background held_out needs a version that is calibrated, got one that"):
+        PLAIN.policy(CutoffInput(mass=0.5, background="held_out"), 9)
 
 
 @pytest.mark.parametrize(

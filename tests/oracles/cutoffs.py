@@ -104,3 +104,45 @@ def printed_exp_mass_below(threshold: float, tau_q: float) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
         at_threshold, at_1, at_minus_1 = np.exp(np.array([threshold, 1, -1], dtype=np.float32) / np.float32(tau_q))
         return float((at_threshold - at_minus_1) / (at_1 - at_minus_1))
+
+
+def mean_log_density(queries: Sequence[tuple[Sequence[float], float]], a: float, b: float, kind: str) -> float:
+    """The mean over queries, given as the scores of their relevant items and tau_q, of the mean log density of a score.
+
+    Args:
+        kind: beta or exp, whose densities are the background's Beta(a, b) times r, each with its own normaliser.
+    """
+    each = []
+    for scores, tau_q in queries:
+
+        def height(z: float, tau_q: float = tau_q) -> mpmath.mpf:
+            ratio = mpmath.mpf(z) ** (1 / tau_q) if kind == "beta" else mpmath.exp(2 * (z - 1) / tau_q)
+            return ratio * mpmath.mpf(z) ** (a - 1) * (1 - mpmath.mpf(z)) ** (b - 1)
+
+        total = mpmath.quad(height, [0, 0.5, 0.9, 0.99, 1])
+        each.append(sum(float(mpmath.log(height((1 + s) / 2) / total / 2)) for s in scores) / len(scores))
+    return sum(each) / len(each)
+
+
+def mean_log_probability(queries: Sequence[tuple[Sequence[float], Sequence[int]]], factor: float) -> float:
+    """The mean over queries, given as logits of all items and which are relevant, of the mean log-softmax of those."""
+    each = []
+    for logits, relevant in queries:
+        total = math.log(sum(math.exp(logit / factor) for logit in logits))
+        each.append(sum(logits[row] / factor - total for row in relevant) / len(relevant))
+    return sum(each) / len(each)
+
+
+def softmax_above(logits: Sequence[float], row: int) -> float:
+    """How much of the softmax lies strictly above an item."""
+    total = sum(math.exp(logit) for logit in logits)
+    return sum(math.exp(logit) for logit in logits if logit > logits[row]) / total
+
+
+def f_beta(kept: Sequence[bool], num_relevant: int, beta: float) -> float:
+    """F-beta of one list, given as whether each item kept is relevant: (1 + beta^2) P R / (beta^2 P + R)."""
+    hits = sum(kept)
+    if not hits:
+        return 0.0
+    precision, recall = hits / len(kept), hits / num_relevant
+    return (1 + beta**2) * precision * recall / (beta**2 * precision + recall)

@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from rails_ray.cutoffs.distributions import Background
+from rails_ray.cutoffs.temperatures import AS_TRAINED, Factor, Factors
 from rails_ray.errors import DamagedError
 from rails_ray.storage import calibrations
 from rails_ray.storage.filesystem import Storage
@@ -30,7 +32,30 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         "num_queries": 90,
         "num_segments": 3,
         "background": "uniform",
+        "factors": {"mass": {}, "softmax": None},
     }
+
+
+def test_temperatures_are_stored_and_a_calibration_without_them_keeps_tau_q_as_trained(tmp_path: Path) -> None:
+    store = Storage(str(tmp_path))
+    factors = Factors({"uniform": Factor(9.5, 9.0, 10.0, 90)}, Factor(1.02, 0.9, 1.1, 90))
+    fitted = replace(STORED, factors=factors, held_out=Background(0.5, 7.5), mass=0.8)
+    calibrations.write(store, "v1", fitted)
+    found = calibrations.read_current(store, "v1")
+    assert found is not None
+    assert replace(found, positives=POSITIVES) == fitted
+    assert found.summary()["factors"]["softmax"]["value"] == 1.02  # type: ignore[index]
+    folder = tmp_path / "versions" / "v1"
+    (whole,) = folder.glob("calibration-*.parquet")
+    table = pq.read_table(whole)
+    facts = json.loads(table.schema.metadata[calibrations.FACTS])
+    older = {key: value for key, value in facts.items() if key not in ("factors", "held_out", "mass")}
+    sink = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata({calibrations.FACTS: json.dumps(older)}), sink)
+    name = f"calibration-{hashlib.sha256(sink.getvalue()).hexdigest()}.parquet"
+    (folder / name).write_bytes(sink.getvalue())
+    read = calibrations.read(store, "v1", name)
+    assert (read.factors, read.held_out, read.mass) == (AS_TRAINED, None, None)
 
 
 def test_queries_alike_are_one_segment_to_a_client() -> None:

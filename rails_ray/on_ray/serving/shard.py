@@ -67,9 +67,11 @@ class Shard:
         return answer
 
     @of_identity
-    async def log_sum_exp(self, query: AnyQuery, exclude: Sequence[Sequence[ItemId]]) -> NDArray[np.float64]:
-        """Log sum exp of the training logits over the shard's items that are not excluded, for each query [B]."""
-        return await asyncio.to_thread(self.shard.log_sum_exp, query, exclude)
+    async def log_sum_exp(
+        self, query: AnyQuery, exclude: Sequence[Sequence[ItemId]], factor: float = 1.0
+    ) -> NDArray[np.float64]:
+        """Log sum exp of the training logits over `factor`, over the shard's items that are not excluded [B]."""
+        return await asyncio.to_thread(self.shard.log_sum_exp, query, exclude, factor)
 
     @of_identity
     async def explain(self, query: AnyQuery, item_ids: Sequence[ItemId]) -> ShardExplanation:
