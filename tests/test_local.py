@@ -3,12 +3,20 @@
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from oracles.cutoffs import nucleus
 from rails_ray import cli, local
+from rails_ray.answering.tuning import tune_cutoffs
+from rails_ray.build.data import read_data
+from rails_ray.build.version import version_config
+from rails_ray.cutoffs.distributions import Background, BetaDistribution
+from rails_ray.cutoffs.temperatures import Factor, Factors
 from rails_ray.errors import NotFoundError, UnsupportedError
 from rails_ray.local import Version
 from rails_ray.storage import calibrations
@@ -52,6 +60,48 @@ def test_every_cut_off(version: Version, cutoff: dict[str, float] | None) -> Non
     answer = version.search(["red"], cutoff=cutoff)
     assert answer.results[0].num_kept == len(answer.results[0].items)
     assert answer.cutoff == (cutoff or {"mass": version.engine.cutoffs.version_mass})
+
+
+@pytest.fixture(scope="module")
+def tempered_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A version whose calibration has fitted temperatures."""
+    folder = tmp_path_factory.mktemp("tempered")
+    publish_untrained(folder, write_text_data(folder / "data"), num_shards=3)
+    factors = Factors({"held_out": Factor(2.0, 1.9, 2.1, 90)}, Factor(3.0, 2.9, 3.1, 90))
+    fitted = replace(STORED, factors=factors, held_out=Background(0.5, 7.0), mass=0.75)
+    calibrations.write(Storage(str(folder)), "v1", fitted)
+    return folder
+
+
+def test_shards_and_thresholds_go_by_the_fitted_temperatures(tempered_root: Path) -> None:
+    version = local.open(str(tempered_root))
+    assert version.facts["cutoff"] == {"mass": 0.75}
+    assert version.facts["calibration"]["factors"]["softmax"]["value"] == 3.0
+    ranked = version.search(["red"], k=60, cutoff={"top_k": 60}).results[0].scores
+    tau = float(version.engine.encoder([{"text": "red"}]).state.temperature[0])
+    weights = [((1 + score) / 2) ** (1 / (3 * tau)) for score in ranked]
+    for share in (0.3, 0.6, 0.9):
+        assert version.search(["red"], cutoff={"nucleus": share}).results[0].num_kept == nucleus(weights, share)
+    asked = version.search(["red"], cutoff={"probability": 0.02}).results[0]
+    assert asked.num_kept == sum(weight >= 0.02 * sum(weights) for weight in weights)
+    expected = BetaDistribution(Background(0.5, 7.0)).quantile(0.5, np.array([2 * tau]))[0]
+    assert version.search(["red"], cutoff={"mass": 0.5}).results[0].threshold == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_version_is_tuned_as_it_is_served(tempered_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = tune_cutoffs(Storage(str(tempered_root)), version="v1", kinds=["nucleus", "coverage"])
+    assert found.calibrated_on == "90 queries of split valid"
+    version = local.open(str(tempered_root))
+    data = read_data(version_config(Storage(str(tempered_root)), version.manifest), Storage(str(tempered_root)), [])
+    queries = data.queries["valid"]
+    assert found.num_queries == len(queries)
+    for one in found.best:
+        answers = version.search(list(queries.inputs), cutoff={one.kind: one.value}).results
+        assert sum(own.num_kept for own in answers) / len(answers) == pytest.approx(one.mean_kept)
+    assert cli.main(["tune", "--cutoff", "--storage", str(tempered_root)]) == 0
+    told = capsys.readouterr().out
+    assert "v1: " in told
+    assert "next: rails-ray serve --allow-anonymous --cutoff " in told
 
 
 def test_a_query_by_its_fields(version: Version) -> None:

@@ -4,6 +4,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from rails_ray import rendering
+from rails_ray.cutoffs.measuring import LEVELS, Measured
+from rails_ray.cutoffs.temperatures import Factor, Factors
+from rails_ray.evaluation.calibrating import ShareKept
 from rails_ray.rendering import LOG_S, Bar
 from support.clocks import clock_of
 
@@ -79,3 +82,19 @@ def test_what_was_reported_last_is_a_line_when_the_work_ends() -> None:
     (line,) = text.getvalue().splitlines()
     for expected in ("encode demo", "3/3", "parts"):
         assert expected in line
+
+
+def test_what_shares_keep_stands_beside_the_factor() -> None:
+    measured = [Measured(level, None, level - 0.01, 0.0, 1.0, 0.0, 1.0, 50) for level in LEVELS]
+    kept = [
+        ShareKept("mass", "held_out", 1.0, measured, []),
+        ShareKept("mass", "held_out", 2.46, measured, []),
+        ShareKept("nucleus", None, 1.98, measured, []),
+    ]
+    factors = Factors({"held_out": Factor(2.46, 2.40, 2.52, 50)}, Factor(1.98, 1.95, 2.01, 50))
+    text = StringIO()
+    Console(file=text, width=100).print(rendering.shares(kept, factors, "shares"))
+    lines = [" ".join(line.replace("│", " ").split()) for line in text.getvalue().splitlines()]
+    assert "mass over held_out 1, as trained 0.4900 0.7900 0.8900 0.9400 0.9800" in lines
+    assert "mass over held_out 2.46 +- 0.06 0.4900 0.7900 0.8900 0.9400 0.9800" in lines
+    assert "nucleus 1.98 +- 0.03 0.4900 0.7900 0.8900 0.9400 0.9800" in lines
