@@ -107,7 +107,7 @@ pytestmark = pytest.mark.cluster
         ),
         (
             {"queries": [{"text": "a"}], "cutoff": {"mass": 0.5, "background": "flat"}},
-            "cutoff.background must be 'uniform', 'sphere' or 'fitted', got 'flat'",
+            "cutoff.background must be 'uniform', 'sphere', 'fitted' or 'held_out', got 'flat'",
         ),
         (
             {"queries": [{"text": "a", "exclude": ["item-0"]}], "k": 60, "cutoff": {"top_k": 60}},

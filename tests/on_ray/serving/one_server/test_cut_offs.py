@@ -18,6 +18,7 @@ CUTOFFS = {
     "mass": {"mass": 0.99},
     "mass on the sphere": {"mass": 0.5, "background": "sphere"},
     "mass fitted": {"mass": 0.5, "background": "fitted"},
+    "mass held out": {"mass": 0.5, "background": "held_out"},
     "coverage": {"coverage": 0.8},
     "nucleus": {"nucleus": 0.5},
     "probability": {"probability": 0.01},
@@ -44,7 +45,9 @@ def test_each_cut_off_keeps_what_its_policy_keeps_of_all_scores(
     store = Storage(str(served_version.root))
     offline = Cutoffs.read(store, served_version.manifest)
     asked = CutoffInput(**cutoff)
-    logits = offline.offers.logit(scores, query.temperature).double()
+    logit = offline.softmax_logit  # at the temperature that calibration fitted
+    assert logit is not None
+    logits = logit(scores, query.temperature).double()
     policy = offline.policy(asked, offline.limit(asked, k), logits.logsumexp(1).numpy(force=True))
     ordered = scores.sort(dim=1, descending=True)
     done = cut(ordered.values.numpy(), query.temperature.numpy(force=True), policy, np.zeros(len(TEXTS), dtype=bool))

@@ -9,6 +9,7 @@ import ray
 import torch
 
 from rails_ray import client, local
+from rails_ray.answering.cutoffs import Cutoffs
 from rails_ray.errors import DamagedError, NotFoundError, UnavailableError
 from rails_ray.on_ray.serving.app import check_port, served
 from rails_ray.on_ray.serving.plan import Placement, ServeArgs, serve_config
@@ -99,9 +100,12 @@ def test_excluded_items_are_searched_around_in_every_shard(served_version: Serve
 
 
 def test_the_cut_off_is_the_versions_own_unless_the_request_names_one(served_version: Served) -> None:
+    calibrated = Cutoffs.read(Storage(str(served_version.root)), served_version.manifest).resolve(None, 60)
+    expected = calibrated.model_dump(exclude_none=True, exclude_defaults=True)
     own = client.search(served_version.url, [{"text": "red"}], k=60)
-    named = client.search(served_version.url, [{"text": "red"}], k=60, cutoff={"mass": 0.999})
-    assert own["cutoff"] == {"mass": 0.999}
+    named = client.search(served_version.url, [{"text": "red"}], k=60, cutoff=expected)
+    assert own["cutoff"] == expected
+    assert list(expected) == ["mass"]
     assert own["results"] == named["results"]
     everything = client.search(served_version.url, [{"text": "red"}], k=60, cutoff={"score": -1})["results"][0]
     assert everything["num_kept"] == 60
