@@ -248,11 +248,18 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
             self.own.components,
             self.own.temperature,
             own_width,
+            "query" in self._gate_inputs,
         )
 
     def _item_components(self, encoded_by: EncoderModule) -> ItemComponents | GivenItems:
         made = GivenItems if self.own.components.items == "given" else ItemComponents
-        return made(encoded_by.item_width, self.similarity().num_components, self.own.components)
+        own, num_components = self.own.components, self.similarity().num_components
+        return made(encoded_by.item_width, num_components, own, "item" in self._gate_inputs)
+
+    @property
+    def _gate_inputs(self) -> Sequence[str]:
+        similarity = self.own.similarity
+        return similarity.gate_inputs if isinstance(similarity, MixtureOfLogitsConfig) else ()
 
     def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> DualEncoder:
         data, prefix = of_encoder(weights)

@@ -1,7 +1,7 @@
 """From a representation to the components that a similarity compares, and to the vectors that its gate reads.
 
     f(q) = normalise(W GLU(q))  [P_Q, d]        u(q) = two layers, SiLU between  [P]
-    g(x) = normalise(W x)       [P_X, d]        v(x) = two layers, SiLU between  [P]
+    g(x) = normalise(W x)       [P_X, d]        v(x) = two layers, SiLU between  [P]; 1 in a gate that does not read it
 
 with GLU(q) = (A q + a) * sigmoid(B q + b), and lengths clamped at 1e-6 before division.
 
@@ -60,6 +60,7 @@ class QueryComponents(nn.Module):
     Args:
         width: D.
         own_width: if above 0, the last numbers of a representation are a component as they are, the last one.
+        gate_reads: whether the gate reads the query; u is 1 if not.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class QueryComponents(nn.Module):
         config: ComponentsConfig,
         temperature: TemperatureConfig,
         own_width: int = 0,
+        gate_reads: bool = True,
     ) -> None:
         super().__init__()
         self.num_query_components, num_item_components = num_components
@@ -78,7 +80,7 @@ class QueryComponents(nn.Module):
         self.num_projected = self.num_query_components - (own_width > 0)
         self.hidden = nn.Linear(width, 2 * config.query_hidden) if config.query_hidden else None
         self.project = nn.Linear(config.query_hidden or width, self.num_projected * config.width)
-        self.gate = _gate(width, num_pairs, config) if num_pairs > 1 else None
+        self.gate = _gate(width, num_pairs, config, gate_reads)
         self.temperature = TemperatureHead(width, temperature)
 
     def forward(self, representation: Float[Tensor, "B D"]) -> QueryState:
@@ -95,14 +97,21 @@ class QueryComponents(nn.Module):
 
 
 class ItemComponents(nn.Module):
-    """Representation of an item -> `ItemState`."""
+    """Representation of an item -> `ItemState`.
 
-    def __init__(self, width: int, num_components: tuple[int, int], config: ComponentsConfig) -> None:
+    Args:
+        width: D.
+        gate_reads: whether the gate reads the item; v is 1 if not.
+    """
+
+    def __init__(
+        self, width: int, num_components: tuple[int, int], config: ComponentsConfig, gate_reads: bool = True
+    ) -> None:
         super().__init__()
         num_query_components, self.num_item_components = num_components
         num_pairs = num_query_components * self.num_item_components
         self.project = nn.Linear(width, self.num_item_components * config.width)
-        self.gate = _gate(width, num_pairs, config) if num_pairs > 1 else None
+        self.gate = _gate(width, num_pairs, config, gate_reads)
 
     def forward(self, representation: Float[Tensor, "X D"]) -> ItemState:
         components = self.project(representation).unflatten(1, (self.num_item_components, -1))
@@ -130,11 +139,13 @@ class GivenQueries(nn.Module):
 class GivenItems(nn.Module):
     """Representation of an item, its vectors one after the other -> `ItemState` of their directions."""
 
-    def __init__(self, width: int, num_components: tuple[int, int], config: ComponentsConfig) -> None:
+    def __init__(
+        self, width: int, num_components: tuple[int, int], config: ComponentsConfig, gate_reads: bool = True
+    ) -> None:
         super().__init__()
         num_query_components, self.num_item_components = num_components
         num_pairs = num_query_components * self.num_item_components
-        self.gate = _gate(width, num_pairs, config) if num_pairs > 1 else None
+        self.gate = _gate(width, num_pairs, config, gate_reads)
 
     def forward(self, representation: Float[Tensor, "X E"]) -> ItemState:
         vectors = representation.unflatten(1, (self.num_item_components, -1))
@@ -160,5 +171,20 @@ def start_as_copies(project: nn.Linear, num_components: int) -> None:
     nn.init.zeros_(project.bias)
 
 
-def _gate(width: int, num_pairs: int, config: ComponentsConfig) -> nn.Sequential:
+class _Ones(nn.Module):
+    """The part of a gate that does not read its side."""
+
+    def __init__(self, num_pairs: int) -> None:
+        super().__init__()
+        self.num_pairs = num_pairs
+
+    def forward(self, representation: Float[Tensor, "N D"]) -> Float[Tensor, "N P"]:
+        return representation.new_ones(len(representation), self.num_pairs)
+
+
+def _gate(width: int, num_pairs: int, config: ComponentsConfig, reads: bool) -> nn.Module | None:
+    if num_pairs == 1:
+        return None
+    if not reads:
+        return _Ones(num_pairs)
     return nn.Sequential(nn.Linear(width, config.gate_hidden), nn.SiLU(), nn.Linear(config.gate_hidden, num_pairs))

@@ -6,6 +6,8 @@
     phi(q, x)   = sum_p pi_p(q, x) * l_p(q, x)                  the training logit
     score(q, x) = tau * phi(q, x)                               in [-1, 1]
 
+A gate may read less: without the query u is 1, without the item v is 1, and without the logits w is its last bias.
+
 Source: RAILS (Retrieval with Learned Similarities), Equation 2 and Figure 1.
 Differs from the source: tau is missing in Equation 2, where cosines alone could not form a sharp softmax. Search,
 cut-offs and the API see `score`, a convex mixture of cosines, so that a threshold means the same for every tau.
@@ -25,6 +27,8 @@ from rails_ray.kernels import mol_gradient, mol_scan
 from rails_ray.similarities import Scored
 from rails_ray.similarities.states import ItemState, QueryState
 
+GateInput = Literal["query", "item", "logits"]
+
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}  # None: the dtype of the weights
 WITHOUT_GATE = "a mixture of logits needs the gate of query and item, got a state without one"
 
@@ -40,6 +44,7 @@ class MixtureOfLogitsConfig:
         gate_hidden: hidden width H of w, the part of the gate that reads the component logits.
         logit_dropout: share of component logits that training drops before w, in [0, 1).
         gate_dropout: share of gates that training drops, in [0, 1).
+        gate_inputs: what the gate reads, one of `query`, `item` and `logits` at least.
         gate_precision: dtype of w's products in training, most of the arithmetic. `bfloat16` takes half the time on a
             processor that has it.
     """
@@ -51,12 +56,15 @@ class MixtureOfLogitsConfig:
     gate_hidden: int = 128
     logit_dropout: float = 0.1
     gate_dropout: float = 0.2
+    gate_inputs: tuple[GateInput, ...] = ("query", "item", "logits")
     gate_precision: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
         for name in ("num_query_components", "num_item_components", "gate_hidden"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.gate_inputs:
+            raise ValueError("gate_inputs must name query, item or logits, got none")
         if not self.temperature > 0:
             raise ValueError(f"temperature must be above 0, got {self.temperature}")
         for name in ("logit_dropout", "gate_dropout"):
@@ -77,12 +85,13 @@ class MixtureOfLogits(nn.Module):
         self.gate_dropout = config.gate_dropout
         self.gate_dtype = PRECISIONS[config.gate_precision]
         num_pairs = config.num_query_components * config.num_item_components
-        self.logit_gate = nn.Sequential(  # w
-            nn.Dropout(config.logit_dropout),
-            nn.Linear(num_pairs, config.gate_hidden),
-            nn.SiLU(),
-            nn.Linear(config.gate_hidden, num_pairs),
-        )
+        reads_logits = "logits" in config.gate_inputs
+        first = nn.Linear(num_pairs, config.gate_hidden if reads_logits else 1)
+        second = nn.Linear(first.out_features, num_pairs)
+        self.logit_gate = nn.Sequential(nn.Dropout(config.logit_dropout), first, nn.SiLU(), second)  # w
+        if not reads_logits:
+            for weights in (first.weight, first.bias, second.weight):
+                nn.init.zeros_(weights.requires_grad_(False))
 
     def forward(self, query: QueryState, items: ItemState) -> Scored:
         """Scores of each query against all items [X], or against its own candidates [B C].

@@ -150,6 +150,16 @@ def test_an_item_begins_near_a_query_of_the_same_words(similarity: str) -> None:
     assert torch.allclose(query.components, items.components, atol=1e-6)
 
 
+def test_a_gate_reads_what_its_config_says() -> None:
+    config = small_config()
+    similarity = replace(config.family.similarity, gate_inputs=("item",))
+    model = DualEncoderFamily.of(config.with_family(similarity=similarity)).model()
+    query = model.encode_queries(model.query_features(["red", "blue sky"]))
+    items = model.encode_items(model.item_features(["rose", "heaven"]))
+    assert (query.gate == 1).all()
+    assert not (items.gate == 1).any()
+
+
 def test_packaged_data_is_written_once(tmp_path: Path) -> None:
     storage = Storage(str(tmp_path))
     settings = replace(small_config(), data=DataConfig(num_valid=20, num_test=20))

@@ -1,8 +1,10 @@
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 
-from rails_ray.encoders.components import ComponentsConfig, ItemComponents, QueryComponents
+from rails_ray.encoders.components import ComponentsConfig, GivenItems, ItemComponents, QueryComponents
 from rails_ray.encoders.temperature import TemperatureConfig, TemperatureHead
 
 CONFIG = ComponentsConfig(width=4, query_hidden=6, gate_hidden=5)
@@ -81,3 +83,11 @@ def test_temperature_bounds_out_of_order(lowest: float, highest: float) -> None:
 def test_config_out_of_range() -> None:
     with pytest.raises(ValueError, match="width must be at least 1, got 0"):
         ComponentsConfig(width=0)
+
+
+@pytest.mark.parametrize("made", [ItemComponents, GivenItems])
+def test_a_gate_that_does_not_read_its_side(made: Any) -> None:
+    representation = torch.randn(5, 8)
+    assert (made(8, (3, 2), CONFIG, gate_reads=False)(representation).gate == torch.ones(5, 6)).all()
+    layer = QueryComponents(8, (3, 2), CONFIG, TemperatureConfig(), gate_reads=False)
+    assert (layer(representation).gate == torch.ones(5, 6)).all()

@@ -83,6 +83,7 @@ def test_a_state_without_its_gate() -> None:
     ("field", "value", "message"),
     [
         ("num_query_components", 0, "num_query_components must be at least 1, got 0"),
+        ("gate_inputs", (), "gate_inputs must name query, item or logits, got none"),
         ("temperature", 0.0, "temperature must be above 0, got 0.0"),
         ("gate_dropout", 1.0, r"gate_dropout must be in \[0, 1\), got 1.0"),
     ],
@@ -90,3 +91,31 @@ def test_a_state_without_its_gate() -> None:
 def test_config_out_of_range(field: str, value: float, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         MixtureOfLogitsConfig(**{field: value})
+
+
+@pytest.mark.parametrize("inputs", [("query", "item"), ("query",), ("logits",), ("item", "logits")])
+def test_a_gate_that_reads_less(inputs: tuple[str, ...]) -> None:
+    """Without the logits, w is a bias that training moves; the scan and training scores see the same gate."""
+    torch.manual_seed(0)
+    config = MixtureOfLogitsConfig(
+        num_query_components=2,
+        num_item_components=3,
+        gate_hidden=5,
+        gate_dropout=0.0,
+        logit_dropout=0.0,
+        gate_inputs=inputs,
+    )
+    mixture, (query, items) = MixtureOfLogits(config), random_states(3, 7)
+    scored = mixture(query, items)
+    z = query.gate[:, None] * items.gate
+    if "logits" not in inputs:
+        z = z + mixture.logit_gate[3].bias
+        assert torch.allclose(scored.gates, torch.softmax(torch.nn.functional.silu(z), dim=2), atol=1e-6)
+    assert torch.allclose(mixture.scores(query, items), scored.scores, atol=1e-5)
+    assert torch.allclose(mixture.training_scores(query, items), scored.scores, atol=1e-5)
+    before = {name: weights.clone() for name, weights in mixture.named_parameters()}
+    optimizer = torch.optim.AdamW(mixture.parameters(), lr=0.1)
+    mixture.training_scores(query, items).sum().backward()
+    optimizer.step()
+    moved = {name for name, weights in mixture.named_parameters() if not torch.equal(weights, before[name])}
+    assert moved == (set(before) if "logits" in inputs else {"logit_gate.3.bias"})
