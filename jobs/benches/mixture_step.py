@@ -7,6 +7,10 @@ version: all pairs at once, its gradient by autograd.
 
     python -m jobs.benches.mixture_step [--data FOLDER] [--device cuda]        with nothing else running
 
+`least` is what the step's arithmetic alone would take: the dot product's step, and the products that the mixture adds
+(components, gates, cosines and w, forward and back) at the rate of a large product in the same run. Exponentials, sums
+and memory are not in it.
+
 Held fixed: encoder, batch, negatives, seed. Each number is the median of REPEATS steps after two that are not timed. A
 yes is at most 4.5 times the dot product's step with shared negatives, and 9 times with negatives of each position.
 """
@@ -30,11 +34,13 @@ from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.config.dual_encoder import UniformNegatives
 from rails_ray.data.batch import SharedBy
 from rails_ray.data.dataset import DataSet
+from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.training import contrast
 from rails_ray.training.step import in_one_process
 
-REPEATS = 7
+REPEATS, NUM_NEGATIVES = 7, 128
+P_Q, P_X, WIDTH, ENCODED = 8, 4, 64, 50  # the mixture's sizes, and the width of what SASRec makes
 PAPER = {"gate_dropout": 0.2, "logit_dropout": 0.1}
 NONE = {"gate_dropout": 0.0, "logit_dropout": 0.0}
 
@@ -53,36 +59,43 @@ def main(arguments: Arguments) -> None:
     record, console = Record("mixture_step"), Console()
     cell = Cell("ml-1m", "sasrec", "mol")
     read = data_of(cell, arguments.data, Path(), is_final=False)
+    rates = {dtype: rate(dtype, arguments.device) for dtype in ("float32", "bfloat16")}
+    record.row(rates=rates)
     sharings: tuple[SharedBy, ...] = ("batch", "history", "query")
     for shared_by in sharings:
-        dot = seconds(replace(cell, similarity="dot"), read, shared_by, None, arguments.device)
+        dot, _ = seconds(replace(cell, similarity="dot"), read, shared_by, None, arguments.device)
         record.row(similarity="dot", shared_by=shared_by, seconds=dot)
         for hidden in (16, 128):
             for dtype in ("float32", "bfloat16"):
                 for dropout in (NONE, PAPER):
                     how = {"gate_hidden": hidden, "gate_precision": dtype, **dropout}
-                    taken = seconds(cell, read, shared_by, how, arguments.device)
-                    record.row(similarity="mol", shared_by=shared_by, seconds=taken, ratio=taken / dot, **how)
+                    taken, num_queries = seconds(cell, read, shared_by, how, arguments.device)
+                    least = dot + added(num_queries, num_queries * NUM_NEGATIVES, hidden, dtype, rates)
+                    facts = {"seconds": taken, "ratio": taken / dot, "least": least / dot}
+                    record.row(similarity="mol", shared_by=shared_by, **facts, **how)
                     console.print(shared_by, how, f"{taken:.3f} s, {taken / dot:.1f} times a dot product's {dot:.3f} s")
+                    console.print(f"    its arithmetic alone {least / dot:.1f} times")
         if shared_by == "batch":
             how = {"gate_hidden": 128, **PAPER}
             with plain():
-                taken = seconds(cell, read, shared_by, how, arguments.device)
+                taken, _ = seconds(cell, read, shared_by, how, arguments.device)
             record.row(similarity="mol", shared_by=shared_by, seconds=taken, ratio=taken / dot, is_plain=True, **how)
             console.print("plain", f"{taken:.3f} s, {taken / dot:.1f} times")
 
 
-def seconds(cell: Cell, read: DataSet, shared_by: SharedBy, how: dict[str, Any] | None, device: str) -> float:
-    """Seconds of a step.
+def seconds(
+    cell: Cell, read: DataSet, shared_by: SharedBy, how: dict[str, Any] | None, device: str
+) -> tuple[float, int]:
+    """Seconds of a step, and its queries.
 
     Args:
         how: fields of the mixture; None for a dot product.
     """
     config = config_of(cell, Settings(), read, 1.0, 32)
-    config = config.with_family(negatives=UniformNegatives(num_items=128, shared_by=shared_by))
+    config = config.with_family(negatives=UniformNegatives(num_items=NUM_NEGATIVES, shared_by=shared_by))
     if how is not None:
         config = config.with_family(
-            similarity=MixtureOfLogitsConfig(num_query_components=8, num_item_components=4, **how)
+            similarity=MixtureOfLogitsConfig(num_query_components=P_Q, num_item_components=P_X, **how)
         )
     family = DualEncoderFamily.of(config)
     step = family.training_step(family.model(), in_one_process).to(device).train()
@@ -96,7 +109,30 @@ def seconds(cell: Cell, read: DataSet, shared_by: SharedBy, how: dict[str, Any] 
         if device != "cpu":
             torch.cuda.synchronize()
         taken.append(time.perf_counter() - started)
-    return statistics.median(taken[2:])
+    return statistics.median(taken[2:]), len(sampler.batch(REPEATS).positive)
+
+
+def added(num_queries: int, num_pairs: int, hidden: int, dtype: str, rates: dict[str, float]) -> float:
+    """Seconds of the products that a mixture adds to a step. The way back has two for each of the way there."""
+    own = ComponentsConfig(width=WIDTH)
+    width = 2 * ENCODED * own.query_hidden + own.query_hidden * P_Q * WIDTH  # of the components
+    width += own.gate_hidden * (ENCODED + P_Q * P_X)
+    sides = 3 * 2 * num_queries * (width + ENCODED * P_X * WIDTH + own.gate_hidden * (ENCODED + P_Q * P_X))
+    cosines, w = 2 * num_pairs * P_Q * P_X * WIDTH, 2 * num_pairs * 2 * P_Q * P_X * hidden
+    return (sides + cosines) / rates["float32"] + (2 * cosines + 3 * w) / rates[dtype]
+
+
+def rate(dtype: str, device: str) -> float:
+    """Operations a second of a large product."""
+    left, right = (torch.ones(*shape, dtype=getattr(torch, dtype), device=device) for shape in ((2048, 1024),) * 2)
+    taken = []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        left @ right.T
+        if device != "cpu":
+            torch.cuda.synchronize()
+        taken.append(time.perf_counter() - started)
+    return 2 * 2048**2 * 1024 / statistics.median(taken)
 
 
 @contextmanager

@@ -37,6 +37,7 @@ from rails_ray.encoders.components import (
     QueryComponents,
     start_as_copies,
     start_as_cosines,
+    start_small,
 )
 from rails_ray.encoders.frozen import FrozenText, FunctionConfig, SentenceTransformerConfig
 from rails_ray.encoders.histories import HistoryConfig, HistoryEncoder
@@ -375,6 +376,10 @@ def _start(built: DualEncoder) -> None:
     if isinstance(built.encoder, Vectors | FrozenText):
         start_as_cosines(query.project)
     _align(query.project, item.project)
+    if isinstance(built.similarity, MixtureOfLogits) and query.gate is not None and item.gate is not None:
+        built.similarity.start_as_a_dot_product()
+        start_small(query.gate)
+        start_small(item.gate)
 
 
 def _align(query: nn.Linear, item: nn.Linear) -> None:

@@ -25,6 +25,7 @@ from rails_ray.encoders.temperature import TemperatureConfig, TemperatureHead
 from rails_ray.similarities.states import ItemState, QueryState
 
 Made = Literal["projected", "given"]
+SMALL = 0.1  # of the weights that torch begins with
 SHORTEST_LENGTH = 1e-6  # below it a vector is noise, and is not scaled up to length 1
 
 
@@ -169,6 +170,13 @@ def start_as_copies(project: nn.Linear, num_components: int) -> None:
     blocks = project.weight.detach().unflatten(0, (num_components, -1))
     blocks.copy_(torch.eye(*blocks.shape[1:]).expand_as(blocks))
     nn.init.zeros_(project.bias)
+
+
+def start_small(gate: nn.Module) -> None:
+    """Let u or v begin small, so that the gate begins as its bias says."""
+    if isinstance(gate, nn.Sequential):
+        for parameter in gate[-1].parameters():
+            parameter.data.mul_(SMALL)
 
 
 class _Ones(nn.Module):

@@ -30,6 +30,8 @@ from rails_ray.similarities.states import ItemState, QueryState
 GateInput = Literal["query", "item", "logits"]
 
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}  # None: the dtype of the weights
+SMALL = 0.1  # of the weights that torch begins with, where gates begin as their bias says
+OPEN = 4.0  # z of a gate that begins open; -OPEN of one that begins closed
 WITHOUT_GATE = "a mixture of logits needs the gate of query and item, got a state without one"
 
 
@@ -92,6 +94,18 @@ class MixtureOfLogits(nn.Module):
         if not reads_logits:
             for weights in (first.weight, first.bias, second.weight):
                 nn.init.zeros_(weights.requires_grad_(False))
+
+    @torch.no_grad()
+    def start_as_a_dot_product(self) -> None:
+        """Let the gates begin at the pairs p_x = p_q mod P_X: the mean of their cosines is the cosine of all components
+        as one vector, on which training improves instead of finding it (figures: jobs/benches/LOG.md)."""
+        *_, second = self.logit_gate
+        assert isinstance(second, nn.Linear)
+        num_query_components, num_item_components = self.num_components
+        p_q = torch.arange(num_query_components).unsqueeze(1)
+        is_on = p_q % num_item_components == torch.arange(num_item_components)
+        second.weight.mul_(SMALL)
+        second.bias.copy_((OPEN * (2.0 * is_on - 1)).flatten())
 
     def forward(self, query: QueryState, items: ItemState) -> Scored:
         """Scores of each query against all items [X], or against its own candidates [B C].

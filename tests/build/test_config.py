@@ -150,6 +150,17 @@ def test_an_item_begins_near_a_query_of_the_same_words(similarity: str) -> None:
     assert torch.allclose(query.components, items.components, atol=1e-6)
 
 
+def test_a_mixture_begins_as_a_dot_product() -> None:
+    """Its gates lie on the pairs p_x = p_q mod P_X, alike: the mean of their cosines is one of longer vectors."""
+    config = small_config()
+    similarity = replace(config.family.similarity, num_query_components=4)
+    model = DualEncoderFamily.of(config.with_family(similarity=similarity)).model().eval()
+    query = model.encode_queries(model.query_features(["red car", "blue hat", "gold lamp"]))
+    items = model.encode_items(model.item_features(["rose", "red car", "a lamp of gold", "hat"]))
+    gates = model.score(query, items).gates.unflatten(2, (4, 2))
+    assert torch.allclose(gates, torch.eye(2).repeat(2, 1) / 4, atol=0.1)
+
+
 def test_a_gate_reads_what_its_config_says() -> None:
     config = small_config()
     similarity = replace(config.family.similarity, gate_inputs=("item",))
