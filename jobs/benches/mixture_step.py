@@ -36,7 +36,7 @@ from rails_ray.data.batch import SharedBy
 from rails_ray.data.dataset import DataSet
 from rails_ray.encoders.components import ComponentsConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
-from rails_ray.training import contrast
+from rails_ray.training import contrast, memory
 from rails_ray.training.step import in_one_process
 
 REPEATS, NUM_NEGATIVES = 7, 128
@@ -57,6 +57,7 @@ class Arguments:
 
 def main(arguments: Arguments) -> None:
     record, console = Record("mixture_step"), Console()
+    memory.keep_freed()
     cell = Cell("ml-1m", "sasrec", "mol")
     read = data_of(cell, arguments.data, Path(), is_final=False)
     rates = {dtype: rate(dtype, arguments.device) for dtype in ("float32", "bfloat16")}

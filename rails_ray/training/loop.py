@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from rails_ray.data.batch import Batch
-from rails_ray.training import state
+from rails_ray.training import memory, state
 
 LEAST = {
     "num_steps": 1,
@@ -150,6 +150,7 @@ def train(
             weights where a checkpoint is due. The last checkpoint that was saved is good.
         ValueError: if the checkpoint does not fit the step.
     """
+    memory.keep_freed()
     plain: nn.Module = getattr(step, "module", step)  # without a data-parallel wrapper
     optimizer = torch.optim.AdamW(
         _groups(plain, rates), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
