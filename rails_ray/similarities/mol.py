@@ -220,5 +220,10 @@ def component_logits(query: QueryState, items: ItemState, tau: float) -> Float[T
 
     P comes first: P is small and B * X large, and both matrix products and element-wise work run along the last axis.
     """
-    pattern = "bqd,xpd->qpbx" if items.components.dim() == 3 else "bqd,bxpd->qpbx"
-    return torch.einsum(pattern, query.components / tau, items.components).flatten(end_dim=1)
+    f, g = query.components / tau, items.components
+    if g.dim() == 3:
+        return torch.einsum("bqd,xpd->qpbx", f, g).flatten(end_dim=1)
+    products = torch.bmm(f, g.flatten(1, 2).transpose(1, 2))  # [B, P_Q, C * P_X]
+    if products.requires_grad:
+        products.register_hook(Tensor.contiguous)  # small products of other strides are taken one by one
+    return products.unflatten(2, g.shape[1:3]).permute(1, 3, 0, 2).flatten(end_dim=1)

@@ -1,7 +1,7 @@
 """A sum over queries, taken a part at a time: each part goes forward and back before the next one begins.
 
-So what a similarity keeps for the way back exists for one part of the pairs of query and item, stays in the cache, and
-is never computed twice. What is left of it is its gradient, by the queries, the items and the weights.
+So what a similarity keeps for the way back exists for one part of the pairs of query and item, and is never computed
+twice. What is left of it is its gradient, by the queries, the items and the weights.
 
 Axes: B queries.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rails_ray.collectives.dcs import with_gradients
 
-NUMBERS_ON_CPU = 2**21  # of a part: 2 to 4 MB, which stay in the cache
+NUMBERS_ON_CPU = 2**23  # of a part; calls take longer than arithmetic with many fewer
 NUMBERS_ON_GPU = 2**27  # fewer would not fill a GPU
 
 
