@@ -223,7 +223,8 @@ def component_logits(query: QueryState, items: ItemState, tau: float) -> Float[T
     f, g = query.components / tau, items.components
     if g.dim() == 3:
         return torch.einsum("bqd,xpd->qpbx", f, g).flatten(end_dim=1)
-    products = torch.bmm(f, g.flatten(1, 2).transpose(1, 2))  # [B, P_Q, C * P_X]
+    products: Tensor = torch.bmm(f, g.flatten(1, 2).transpose(1, 2))  # [B, P_Q, C * P_X]
     if products.requires_grad:
         products.register_hook(Tensor.contiguous)  # small products of other strides are taken one by one
-    return products.unflatten(2, g.shape[1:3]).permute(1, 3, 0, 2).flatten(end_dim=1)
+    each: Tensor = products.unflatten(2, g.shape[1:3])
+    return each.permute(1, 3, 0, 2).flatten(end_dim=1)
