@@ -32,6 +32,7 @@ from rails_ray.training.objectives import ContrastiveConfig
 
 SimilarityName = Literal["dot", "wide", "mol"]
 WIDTHS = (32, 64, 128, 256, 512)
+NUM_USERS = 2**14  # rows that the 6,040 or 22,363 users of a data set share
 HISTORIES = {"ml-1m": 200, "amazon-beauty": 50}  # data sets of histories, and T
 
 
@@ -115,14 +116,15 @@ def stored_numbers(config: RunConfig) -> int:
 
 
 def mixture(cell: Cell, temperature: float) -> MixtureOfLogitsConfig:
-    """8 x 4 for histories (the paper's), 4 x 4 for texts and vectors."""
+    """8 x 4 for histories (the paper's), 4 x 4 for texts and vectors. w has 32 hidden units where the paper's has 128, and
+    keeps all logits, which together saves a third of a step on a CPU."""
     num = (8, 4) if cell.is_of_histories else (4, 4)
     return MixtureOfLogitsConfig(
         num_query_components=num[0],
         num_item_components=num[1],
         temperature=temperature,
+        gate_hidden=32,
         logit_dropout=0.0,
-        gate_precision="bfloat16",
     )
 
 
@@ -147,7 +149,7 @@ def _parts(cell: Cell, settings: Settings) -> dict[str, Any]:
     own: Any = _base(cell).family
     encoder = own.encoder
     if cell.is_of_histories:
-        encoder = replace(encoder, dropout=settings.dropout, num_users=257 if cell.user else 0)
+        encoder = replace(encoder, dropout=settings.dropout, num_users=NUM_USERS if cell.user else 0)
         negatives: Any = UniformNegatives(num_items=settings.num_negatives, shared_by="history")
     else:
         negatives = CrossDeviceNegatives()

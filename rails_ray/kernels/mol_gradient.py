@@ -5,8 +5,8 @@
     z     = u(q) * v(x) + W2 silu(h) + b2,    pi = softmax(silu(z))
     score = sum_p m_p pi_p c_p / sum_p m_p pi_p                     m: gates that dropout keeps
 
-    with r = dscore / sum_p m_p pi_p  and  t_p = r m_p (c_p - score):
-    dz = silu'(z) * pi * (t - sum_p pi_p t_p),    dh = silu'(h) * W2' dz,    dc = r m pi + m' * W1' dh / tau
+    with r = dscore / sum_p m_p pi_p, where the softmax takes nothing off as sum_p r m_p pi_p (c_p - score) = 0:
+    dz = silu'(z) * r m pi * (c - score),    dh = silu'(h) * W2' dz,    dc = r m pi + m' * W1' dh / tau
 
 It keeps one activation [H, N] for the way back, in the dtype of the gate's products, and a few of [P, N]. A caller with
 many pairs comes with some of them at a time (`training.parts`). `MixtureOfLogits.forward` is the plain version.
@@ -29,6 +29,7 @@ from torch import Tensor
 
 from rails_ray.kernels.mol_scan import Gate
 
+COLUMNS = 2048  # pairs, of which products in another dtype have a multiple
 SMALLEST_SUM = 1e-6  # of the gates that dropout keeps: with none of them a score is 0
 
 
@@ -98,18 +99,16 @@ class _Mixture(torch.autograd.Function):
         num_items = g.shape[-3]
         cosines = _cosines(f, g).view(num_pairs, num_queries * num_items)  # [P, N]
         # The row of ones below adds b1 within the product.
-        inputs = cosines.new_empty(num_pairs + 1, cosines.shape[1], dtype=dtype)
+        inputs = _columns(num_pairs + 1, cosines, dtype)
         inputs[num_pairs] = 1
-        if kept.logits is None:
-            inputs[:num_pairs] = cosines
-        else:
-            inputs[:num_pairs] = cosines * kept.logits
+        inputs[:num_pairs, : cosines.shape[1]] = cosines if kept.logits is None else cosines * kept.logits
         weights = torch.cat([first / (tau * kept.share), first_bias[:, None]], dim=1).to(dtype)  # [H, P + 1]
         hidden = weights @ inputs
         activated = F.silu(hidden)
-        of_pair = (v.T.unsqueeze(1) if v.dim() == 2 else v.permute(2, 0, 1), u.T.unsqueeze(2))
-        z = torch.addcmul(second_bias.view(-1, 1, 1), *of_pair).view_as(cosines)
-        z += second.T.to(dtype) @ activated
+        # Contiguous, as what is made of them takes their strides.
+        of_item = v.T.contiguous().unsqueeze(1) if v.dim() == 2 else v.permute(2, 0, 1).contiguous()
+        z = torch.addcmul(second_bias.view(-1, 1, 1), of_item, u.T.contiguous().unsqueeze(2)).view_as(cosines)
+        _add_product(z, second.T.to(dtype), activated)
         gates = torch.softmax(F.silu(z), dim=0)
         if kept.gates is None:
             total = None
@@ -128,20 +127,23 @@ class _Mixture(torch.autograd.Function):
         kept, num_pairs = context.kept, len(cosines)
         by_pair = slope.reshape(-1) if context.total is None else slope.reshape(-1) / context.total
         of_cosines = gates * by_pair  # [P, N]
-        of_gates = (cosines - found).mul_(by_pair)
         if kept.gates is not None:
             of_cosines *= kept.gates
-            of_gates *= kept.gates
-        of_z = torch.ops.aten.silu_backward(torch._softmax_backward_data(of_gates, gates, 0, gates.dtype), z)
+        of_z = torch.ops.aten.silu_backward((cosines - found).mul_(of_cosines), z)
         of_u, of_v = _of_product(of_z.view(num_pairs, *slope.shape), u, v)
-        rounded = of_z.to(hidden.dtype)
+        rounded = of_z
+        if hidden.dtype != of_z.dtype:
+            rounded = _columns(num_pairs, of_z, hidden.dtype)
+            rounded[:, : of_z.shape[1]] = of_z
         of_hidden = torch.ops.aten.silu_backward(second.to(hidden.dtype) @ rounded, hidden)  # [H, N]
-        of_weights = (of_hidden @ inputs.T).to(second.dtype)
-        of_inputs = weights[:, :num_pairs].T @ of_hidden
-        of_cosines += of_inputs if kept.logits is None else of_inputs * kept.logits
-        of_f, of_g = _of_cosines(of_cosines, f, g, hidden.dtype)
+        of_weights = _over_pairs(of_hidden, inputs).to(second.dtype)
+        if kept.logits is None:
+            _add_product(of_cosines, weights[:, :num_pairs].T, of_hidden)
+        else:
+            of_cosines += _product(weights[:, :num_pairs].T, of_hidden, of_cosines) * kept.logits
+        of_f, of_g = _of_cosines(of_cosines, f, g)
         of_first = of_weights[:, :num_pairs] / (context.tau * kept.share)
-        of_second = (activated @ rounded.T).to(second.dtype)
+        of_second = _over_pairs(activated, rounded).to(second.dtype)
         return of_f, of_u, of_g, of_v, of_first, of_weights[:, -1], of_second, of_z.sum(dim=1), None, None, None
 
 
@@ -156,31 +158,57 @@ def _cosines(f: Float[Tensor, "B P_Q d"], g: Float[Tensor, "*BX P_X d"]) -> Floa
     return found.view(g.shape[1], f.shape[1], len(f), len(g))
 
 
-def _of_cosines(slope: Float[Tensor, "P N"], f: Tensor, g: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The gradient of the components, by the cosines', from products in `dtype`."""
-    wide, slope, f, g = f.dtype, slope.to(dtype), f.to(dtype), g.to(dtype)
+def _of_cosines(slope: Float[Tensor, "P N"], f: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient of the components, by the cosines'."""
     num_queries, num_query_components, _ = f.shape
     num_item_components = g.shape[-2]
     if g.dim() == 4:
         each = slope.view(num_item_components, num_query_components, *g.shape[:2]).permute(2, 3, 0, 1)
         each = each.reshape(num_queries, g.shape[1] * num_item_components, num_query_components)
-        return (each.transpose(1, 2) @ g.flatten(1, 2)).to(wide), (each @ f).view(g.shape).to(wide)
+        return each.transpose(1, 2) @ g.flatten(1, 2), (each @ f).view(g.shape)
     queries = f.transpose(0, 1).flatten(end_dim=1)
     each = slope.view(num_item_components, len(queries), len(g))
-    of_queries = torch.zeros_like(queries, dtype=wide)
+    of_queries = torch.zeros_like(queries)
     of_items = g.new_empty(num_item_components, len(g), g.shape[2])
     for p_x, items in enumerate(g.unbind(1)):
-        of_queries += each[p_x] @ items
+        of_queries.addmm_(each[p_x], items)
         torch.mm(each[p_x].T, queries, out=of_items[p_x])
-    of_queries = of_queries.view(num_query_components, *f.shape[::2]).transpose(0, 1)
-    return of_queries, of_items.transpose(0, 1).to(wide)
+    return of_queries.view(num_query_components, *f.shape[::2]).transpose(0, 1), of_items.transpose(0, 1)
 
 
 def _of_product(slope: Float[Tensor, "P B X"], u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """The gradient of u and v, by their product's."""
     if v.dim() == 3:
         return torch.einsum("pbc,bcp->bp", slope, v), slope.permute(1, 2, 0) * u.unsqueeze(1)
-    return (slope * v.T.unsqueeze(1)).sum(dim=2).T, (slope * u.T.unsqueeze(2)).sum(dim=1).T
+    of_u = torch.bmm(slope, v.T.contiguous().unsqueeze(2)).squeeze(2)
+    of_v = torch.bmm(u.T.contiguous().unsqueeze(1), slope).squeeze(1)
+    return of_u.T, of_v.T
+
+
+def _columns(num_rows: int, like: Float[Tensor, "P N"], dtype: torch.dtype) -> Float[Tensor, "_ N2"]:
+    """Room for as many columns in a gate's dtype. In another dtype than theirs there are more of them, of zeros: a CPU
+    prepares products anew for each shape in bfloat16, so that batches of any size should have few shapes."""
+    if dtype == like.dtype:
+        return like.new_empty(num_rows, like.shape[1])
+    return like.new_zeros(num_rows, -(-like.shape[1] // COLUMNS) * COLUMNS, dtype=dtype)
+
+
+def _product(left: Float[Tensor, "M K"], right: Float[Tensor, "K N2"], like: Float[Tensor, "M N"]) -> Tensor:
+    """left right, cut to the columns of `like` and in its dtype, as sums of two dtypes take twice as long."""
+    return (left @ right)[:, : like.shape[1]].to(like.dtype)
+
+
+def _add_product(into: Float[Tensor, "M N"], left: Float[Tensor, "M K"], right: Float[Tensor, "K N2"]) -> None:
+    """into += left right."""
+    if into.dtype == right.dtype:
+        into.addmm_(left, right)
+    else:
+        into += _product(left, right, into)
+
+
+def _over_pairs(left: Float[Tensor, "M N"], right: Float[Tensor, "K N"]) -> Float[Tensor, "M K"]:
+    """left right^T. With the smaller one on the right it takes up to half the time."""
+    return left @ right.T if len(left) >= len(right) else (right @ left.T).T
 
 
 def _by_item(pairs: Float[Tensor, "*_ P"], num_components: tuple[int, int]) -> Float[Tensor, "*_ P"]:
