@@ -154,18 +154,16 @@ def _parts(cell: Cell, settings: Settings) -> dict[str, Any]:
     else:
         negatives = CrossDeviceNegatives()
     similarity: Any = DotProductConfig(temperature=settings.temperature)
-    width, hidden = settings.width, 0
+    width = settings.width
     if cell.similarity != "dot":
         similarity = mixture(cell, settings.temperature)
-        hidden = 512 if cell.is_of_histories else 0
-    components = ComponentsConfig(width=width, query_hidden=hidden)
+    components = ComponentsConfig(width=width, query_hidden=0)
     if cell.encoder == "transformer" and cell.similarity == "mol":
         encoder = replace(encoder, pooling="aggregation")
     if cell.similarity == "wide":
         numbers = (similarity.num_item_components + 1) * width
         numbers += similarity.num_query_components * similarity.num_item_components
-        similarity, components = DotProductConfig(temperature=settings.temperature), ComponentsConfig(width=numbers)
-        components = replace(components, query_hidden=0)
+        similarity, components = DotProductConfig(temperature=settings.temperature), replace(components, width=numbers)
     return {"encoder": encoder, "similarity": similarity, "components": components, "negatives": negatives}
 
 

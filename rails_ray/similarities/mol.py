@@ -97,15 +97,13 @@ class MixtureOfLogits(nn.Module):
 
     @torch.no_grad()
     def start_as_a_dot_product(self) -> None:
-        """Let the gates begin at the pairs p_x = p_q mod P_X: the mean of their cosines is the cosine of all components
-        as one vector, on which training improves instead of finding it (figures: jobs/benches/LOG.md)."""
+        """Let the gates begin at the pairs p_x = p_q, whose components may begin as the same maps: the mean of their
+        cosines is one of longer vectors, on which training improves instead of finding it. The other components of a
+        longer side begin apart and closed (figures: jobs/benches/LOG.md)."""
         *_, second = self.logit_gate
         assert isinstance(second, nn.Linear)
-        num_query_components, num_item_components = self.num_components
-        p_q = torch.arange(num_query_components).unsqueeze(1)
-        is_on = p_q % num_item_components == torch.arange(num_item_components)
         second.weight.mul_(SMALL)
-        second.bias.copy_((OPEN * (2.0 * is_on - 1)).flatten())
+        second.bias.copy_((OPEN * (2 * torch.eye(*self.num_components) - 1)).flatten())
 
     def forward(self, query: QueryState, items: ItemState) -> Scored:
         """Scores of each query against all items [X], or against its own candidates [B C].
