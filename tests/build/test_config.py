@@ -160,7 +160,7 @@ def test_a_mixture_begins_as_a_dot_product() -> None:
     gates = model.score(query, items).gates.unflatten(2, (4, 2))
     is_open = torch.eye(4, 2).bool()
     assert (gates[:, :, ~is_open] < 0.02).all()
-    assert torch.allclose(gates[:, :, is_open], torch.tensor(0.5), atol=0.15)
+    assert torch.allclose(gates[:, :, is_open], torch.tensor(0.5), atol=0.2)
 
 
 def test_a_gate_reads_what_its_config_says() -> None:
