@@ -116,8 +116,8 @@ def stored_numbers(config: RunConfig) -> int:
 
 
 def mixture(cell: Cell, temperature: float) -> MixtureOfLogitsConfig:
-    """8 x 4 for histories (the paper's), 4 x 4 for texts and vectors. w has 32 hidden units where the paper's has 128, and
-    keeps all logits, which together saves a third of a step on a CPU."""
+    """8 x 4 for histories (the paper's), 4 x 4 for texts and vectors. w has 32 hidden units where the paper's has 128,
+    and keeps all logits, which together saves a third of a step on a CPU."""
     num = (8, 4) if cell.is_of_histories else (4, 4)
     return MixtureOfLogitsConfig(
         num_query_components=num[0],

@@ -191,7 +191,7 @@ class DualEncoderTraining:
         co_occurrence = None
         if self.own.terms.glas_weight:
             co_occurrence = CoOccurrence(relevance_of(queries.relevant), len(read.item_ids))
-        hard_rows = None if mining is None else mining.at_step
+        hard_rows = None if mining is None else mining.at_batch
         drawing = self.drawing(read)
         return PairSampler(
             queries, *features, drawing=drawing, hard_rows=hard_rows, co_occurrence=co_occurrence, **shared
@@ -216,7 +216,8 @@ class DualEncoderTraining:
         features = trained.query_features(queries.inputs), trained.item_features(read.item_inputs)
         find = partial(hardest, trained, queries, *features, negatives.num_hard)
         shape = (len(queries), negatives.num_hard)
-        return Mining(find, shape, negatives.mine_every, from_first=from_first, is_first=is_first)
+        every = negatives.mine_every * self.config.training.num_batches
+        return Mining(find, shape, every, from_first=from_first, is_first=is_first)
 
 
 def training_counts(read: DataSet) -> NDArray[np.int64]:

@@ -4,11 +4,15 @@ Items that are drawn uniformly may come beside them (mixed negatives).
 Each pair of the data comes up once in an epoch, in an order drawn for that epoch. The last batch of an epoch is what is
 left of it, so that workers may have slices of different sizes; with fewer pairs than workers some have none.
 
-A popular item is drawn more often than a rare one, and so is a negative more often: of all items of a batch, item x is
-the share Q(x) = (B c(x) / M + N / X) / (B + N), where c(x) of the M pairs are its own. Negatives may be corrected by it
-(`losses.negatives`).
+A popular item comes up more often than a rare one, and so does a negative. Each stands in a batch once, whatever the
+pairs that it answers: of B of the M pairs, c(x) of which are its own, beside N items that are drawn,
+
+    P(x) = 1 - C(M - c(x), B) / C(M, B) * (1 - 1 / X)^N,    Q(x) = P(x) / sum_y P(y)
+
+Negatives may be corrected by Q (`losses.negatives`).
 
 Source: MoPQ, Section 3.2; Yang et al., Mixed Negative Sampling for Learning Two-tower Neural Networks.
+Differs from the source: there Q is the expected number of an item's copies, of which a batch here keeps one.
 
 Axes: B queries of a worker's batch, N distinct items of it.
 """
@@ -16,6 +20,7 @@ Axes: B queries of a worker's batch, N distinct items of it.
 import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.special import gammaln
 from torch import Tensor
 
 from rails_ray.data.batch import FeatureRows, TrainingBatch, relevance_of
@@ -82,6 +87,12 @@ class InBatchSampler:
         """-log(X Q(x)) of every item."""
         num_corpus_items, num_pairs = len(self.item_features), self.batch_size / self.num_workers
         counts = np.bincount(self.queries.relevant.rows, minlength=num_corpus_items)
-        expected = num_pairs * counts / counts.sum() + self.num_items / num_corpus_items
-        shares = np.maximum(expected, expected[expected > 0].min()) / (num_pairs + self.num_items)
-        return torch.from_numpy(-np.log(shares * num_corpus_items)).float()
+        others = len(self._query_of) - counts
+        is_sure = others < num_pairs
+        # log C(others, B) / C(M, B); gammaln takes B of any size, as workers have fractions of a batch on average.
+        left_out = gammaln(np.where(is_sure, num_pairs, others) + 1) - gammaln(np.maximum(others - num_pairs, 0) + 1)
+        left_out += gammaln(len(self._query_of) - num_pairs + 1) - gammaln(len(self._query_of) + 1)
+        left_out = np.where(is_sure, -np.inf, left_out) + self.num_items * np.log1p(-1 / (num_corpus_items + 1e-9))
+        share = -np.expm1(left_out)
+        share = np.maximum(share, share[share > 0].min())  # an item that never comes up needs no weight
+        return torch.from_numpy(np.log(share.sum() / (share * num_corpus_items))).float()

@@ -32,7 +32,6 @@ GateInput = Literal["query", "item", "logits"]
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}  # None: the dtype of the weights
 SMALL = 0.1  # of the weights that torch begins with, where gates begin as their bias says
 OPEN = 4.0  # z of a gate that begins open; -OPEN of one that begins closed
-WITHOUT_GATE = "a mixture of logits needs the gate of query and item, got a state without one"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,12 +108,11 @@ class MixtureOfLogits(nn.Module):
         """Scores of each query against all items [X], or against its own candidates [B C].
 
         Raises:
-            ValueError: if a state comes without its part of the gate.
+            ValueError: if a state has other components than the mixture, or no part of its gate.
         """
-        if query.gate is None or items.gate is None:
-            raise ValueError(WITHOUT_GATE)
+        of_query, of_items = _gates_of(query, items, self.num_components)
         logits = component_logits(query, items, self.temperature)  # [P, B, X]
-        gates = self.gates(logits, query.gate, items.gate)
+        gates = self.gates(logits, of_query, of_items)
         if self.training and self.gate_dropout:
             kept = F.dropout(gates, self.gate_dropout)
             # Renormalising the mixture is renormalising its gates, on a tensor smaller by the factor P.
@@ -135,16 +133,15 @@ class MixtureOfLogits(nn.Module):
         """The contract of `Similarity`: `mol_gradient`, with dropout in training.
 
         Raises:
-            ValueError: if a state comes without its part of the gate.
+            ValueError: if a state has other components than the mixture, or no part of its gate.
         """
-        if query.gate is None or items.gate is None:
-            raise ValueError(WITHOUT_GATE)
+        of_query, of_items = _gates_of(query, items, self.num_components)
         kept = mol_gradient.Kept()
         if self.training:
-            num_queries, num_pairs = query.gate.shape
-            shape = (num_pairs, num_queries * items.gate.shape[-2])
-            kept = mol_gradient.drawn(shape, self.logit_dropout, self.gate_dropout, query.gate.device)
-        states = (query.components, query.gate, items.components, items.gate)
+            num_queries, num_pairs = of_query.shape
+            shape = (num_pairs, num_queries * of_items.shape[-2])
+            kept = mol_gradient.drawn(shape, self.logit_dropout, self.gate_dropout, of_query.device)
+        states = (query.components, of_query, items.components, of_items)
         return mol_gradient.scores(*states, self.gate_weights(), kept=kept, gate_dtype=self.gate_dtype)
 
     def scores(
@@ -199,12 +196,31 @@ class PreparedMixture:
         """The contract of `Scorer`.
 
         Raises:
-            ValueError: if a state comes without its part of the gate.
+            ValueError: if a state has other components than the mixture, or no part of its gate.
         """
-        if query.gate is None or items.gate is None:
-            raise ValueError(WITHOUT_GATE)
+        of_query, of_items = _gates_of(query, items, self.num_components)
         score = self.scan.scores if items.components.dim() == 3 else self.scan.candidate_scores
-        return score(query.components, query.gate, items.components, items.gate, floor)
+        return score(query.components, of_query, items.components, of_items, floor)
+
+
+def _gates_of(
+    query: QueryState, items: ItemState, num_components: tuple[int, int]
+) -> tuple[Float[Tensor, "B P"], Float[Tensor, "*BX P"]]:
+    """u and v, of states that fit a mixture of so many components."""
+    if query.gate is None or items.gate is None:
+        raise ValueError("a mixture of logits needs the gate of query and item, got a state without one")
+    found = (query.components.shape[-2], items.components.shape[-2])
+    if found != num_components:
+        raise ValueError(
+            f"query and item must have the {num_components[0]} and {num_components[1]} components of the mixture, got "
+            f"{found[0]} and {found[1]}"
+        )
+    if query.components.shape[-1] != items.components.shape[-1]:
+        raise ValueError(
+            f"components of query and item must have one width, got {query.components.shape[-1]} and "
+            f"{items.components.shape[-1]}"
+        )
+    return query.gate, items.gate
 
 
 def _along_last(layer: nn.Module, inputs: Float[Tensor, "P N"]) -> Float[Tensor, "H N"]:

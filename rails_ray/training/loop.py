@@ -198,6 +198,7 @@ def train(
             save(state.checkpoint_to_bytes(plain, optimizer, asdict(progress), best))
     if best is not None:
         plain.load_state_dict(best)
+    _check_finite(plain, len(progress.losses))
     step.eval()
     progress.seconds = clock() - started
     return progress

@@ -30,7 +30,7 @@ class Mining(nn.Module):
 
     Args:
         find: finds them by the model of now; `hardest` with all but the model given.
-        every: steps between two searches; there are no hard negatives before the first.
+        every: batches between two searches; there are no hard negatives before the first.
         from_first: gives the first worker's tensor to every worker.
         is_first: whether this is the first worker, who searches.
     """
@@ -52,9 +52,9 @@ class Mining(nn.Module):
         self.rows: Tensor
         self.register_buffer("rows", torch.full(shape, -1))
 
-    def at_step(self, step: int) -> Int[Tensor, "Q H"]:
-        """Item rows of the hard negatives that a step trains against; -1 for none."""
-        if step and step % self.every == 0:
+    def at_batch(self, number: int) -> Int[Tensor, "Q H"]:
+        """Item rows of the hard negatives that a batch trains against; -1 for none."""
+        if number and number % self.every == 0:
             self.rows.copy_(self.from_first(self.find() if self.is_first else self.rows))
         return self.rows.cpu()
 

@@ -160,6 +160,19 @@ def _tensors(data: bytes) -> dict[str, Tensor]:
 def _set(module: nn.Module, tensors: dict[str, Tensor], assign: bool = False) -> None:
     try:
         module.load_state_dict(tensors, assign=assign)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"weights must fit a model of this config, got: {reason}") from None
+    except RuntimeError:
+        raise ValueError(f"weights must fit a model of this config, got {_first_difference(module, tensors)}") from None
+
+
+def _first_difference(module: nn.Module, tensors: dict[str, Tensor]) -> str:
+    """The first tensor, by name, that one side lacks or has in another shape."""
+    own = module.state_dict()
+    for name in sorted({*own, *tensors}):
+        if name not in tensors:
+            return f"none for {name}"
+        if name not in own:
+            return f"weights of {name}, which it lacks"
+        found, wanted = tensors[name], own[name]
+        if isinstance(wanted, Tensor) and found.shape != wanted.shape:
+            return f"{name} of shape {tuple(found.shape)} in place of {tuple(wanted.shape)}"
+    return "tensors of another kind"

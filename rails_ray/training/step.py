@@ -86,7 +86,7 @@ class TrainingStep(nn.Module):
             quantized = self.quantizing(items)
             compared = self.quantizing.compared(items, quantized)
         loss, own_gates = self.contrast(self.model, self.objective, query, compared, batch)
-        if self.has_gates_of_others and own_gates is not None:
+        if self.has_gates_of_others and own_gates is not None and len(query):
             own_gates = torch.cat([own_gates, self._gates_of_others(query, compared)])
         loss = loss * batch.weight
         for term in self.terms:

@@ -100,11 +100,20 @@ def test_mixed_negatives_come_beside_the_pairs_items() -> None:
 
 
 @pytest.mark.parametrize("num_items", [0, 6])
-def test_corrections_are_by_how_often_an_item_comes_up(num_items: int) -> None:
-    batch = sampler(4, num_items=num_items, is_corrected=True).batch(0)
-    counts = np.bincount(ANSWERS.rows, minlength=len(ITEMS))
-    shares = (4 * counts / counts.sum() + num_items / len(ITEMS)) / (4 + num_items)
-    expected = -np.log(shares[batch.item_rows] * len(ITEMS))
-    assert batch.log_weights.tolist() == pytest.approx(expected.tolist(), abs=1e-5)
-    assert torch.equal(batch.roles().log_weights[0], batch.log_weights)
-    assert sampler(4, num_items=num_items).batch(0).log_weights is None
+def test_corrected_negatives_stand_for_all_items_alike(num_items: int) -> None:
+    """Weighted by its correction, every item that comes up does so as often as a uniform draw's."""
+    drawn = sampler(7, num_items=num_items, is_corrected=True)
+    counts, sizes, num_batches = np.zeros(len(ITEMS)), [], 2000
+    for step in range(num_batches):
+        batch = drawn.batch(step)
+        counts[batch.item_rows] += np.exp(batch.log_weights.numpy())
+        sizes.append(len(batch.item_rows))
+        assert torch.equal(batch.roles().log_weights[0], batch.log_weights)
+    expected = np.full(len(ITEMS), np.mean(sizes) / len(ITEMS))
+    assert counts / num_batches == pytest.approx(expected, rel=0.1)
+    assert sampler(7, num_items=num_items).batch(0).log_weights is None
+
+
+def test_a_batch_of_all_pairs_corrects_none() -> None:
+    batch = sampler(len(ALL_PAIRS), is_corrected=True).batch(0)
+    assert batch.log_weights.unique().tolist() == pytest.approx([np.log(len(batch.item_rows) / len(ITEMS))], abs=1e-5)

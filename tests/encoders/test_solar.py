@@ -203,7 +203,7 @@ def test_weights_of_another_seed_are_refused() -> None:
 
 def test_weights_of_another_size_are_refused() -> None:
     weights = state.to_bytes(chunk_of(TEXT, TEXTS))
-    with pytest.raises(ValueError, match="weights must fit a model of this config, got: Error"):
+    with pytest.raises(ValueError, match=r"got output\.bias of shape \(5,\) in place of \(6,\)"):
         state.load(Chunk(replace(TEXT, num_buckets=6), 3), weights)
 
 

@@ -79,6 +79,24 @@ def test_a_state_without_its_gate() -> None:
         small_mixture()(QueryState(query.components, None, query.temperature), items)
 
 
+@pytest.mark.parametrize("scores", ["forward", "training_scores", "scores"])
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ({"p_q": 3}, "query and item must have the 2 and 3 components of the mixture, got 3 and 3"),
+        ({"p_x": 2}, "query and item must have the 2 and 3 components of the mixture, got 2 and 2"),
+        ({"width": 5}, "components of query and item must have one width, got 4 and 5"),
+    ],
+)
+def test_components_that_do_not_fit(scores: str, shape: dict[str, int], message: str) -> None:
+    query, items = random_states(2, 4)
+    other_query, other_items = random_states(2, 4, **shape)
+    query = other_query if "p_q" in shape else query
+    items = items if "p_q" in shape else other_items
+    with pytest.raises(ValueError, match=message):
+        getattr(small_mixture(), scores)(query, items)
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [

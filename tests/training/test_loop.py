@@ -64,8 +64,9 @@ def test_a_loss_that_is_not_finite_ends_it_with_a_sentence() -> None:
     [
         ({3: math.nan}, "the loss must stay finite, got nan in step 4: lower training.learning_rate"),
         ({2: 1e30}, "the weights must stay finite, got w after step 3: lower training.learning_rate"),
+        ({8: 1e30}, "the weights must stay finite, got w after step 9: lower training.learning_rate"),
     ],
-    ids=["loss", "weights"],
+    ids=["loss", "weights", "weights of the last step"],
 )
 def test_the_last_checkpoint_of_a_run_that_broke_is_good(broken: dict[int, float], message: str) -> None:
     class Steep(Distance):
@@ -89,6 +90,14 @@ def test_the_last_checkpoint_of_a_run_that_broke_is_good(broken: dict[int, float
             is_due=lambda: True,
         )
     assert len(saved) == min(broken)
+    with pytest.raises(FloatingPointError, match=message):  # where nothing is saved, too
+        train(
+            Steep(),
+            lambda number: Batch(broken.get(number, 1.0)),
+            replace(config, num_steps=min(broken) + 1),
+            seed=[0],
+            report=ignore,
+        )
     whole = Distance()
     progress = train(whole, lambda number: Batch(1.0), config, seed=[0], report=ignore, checkpoint=saved[-1])
     assert len(progress.losses) == 9
@@ -329,7 +338,7 @@ def test_what_a_step_draws_is_its_seeds_and_its_numbers() -> None:
 @pytest.mark.parametrize(
     ("checkpoint", "message"),
     [
-        (lambda: state.to_bytes(Run().step), "must fit a model of this config, got: Error"),
+        (lambda: state.to_bytes(Run().step), "must fit a model of this config, got none for model"),
         (lambda: b"no checkpoint", "must be safetensors, got: "),
     ],
     ids=["weights alone", "no safetensors"],
@@ -344,7 +353,7 @@ def test_a_checkpoint_of_another_model() -> None:
     run.train()
     family = DualEncoderFamily.of(small_config("dot product"))
     other = family.training_step(family.model(), in_one_process)
-    with pytest.raises(ValueError, match="weights must fit a model of this config, got: Error"):
+    with pytest.raises(ValueError, match=r"weights must fit a model of this config, got [a-z_.0-9 ]+"):
         train(other, window_sampler().batch, CONFIG, seed=[0], report=ignore, checkpoint=run.checkpoints[0])
 
 

@@ -1,5 +1,6 @@
 """Hard negatives: the wrong items that a model ranks highest."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +8,9 @@ import torch
 
 from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.config.dual_encoder import HardNegatives
+from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.queries import ItemLists, Queries
+from rails_ray.storage.ids import ItemIds
 from rails_ray.training.loop import TrainingConfig, train
 from rails_ray.training.mining import Mining, hardest
 from rails_ray.training.step import in_one_process
@@ -45,10 +48,10 @@ def test_they_are_found_every_so_many_steps_and_by_the_first_worker() -> None:
         return torch.full((4, 1), len(calls))
 
     mining = Mining(find, (4, 1), 3, from_first=lambda rows: told.append(rows.clone()) or rows)
-    assert [mining.at_step(step).unique().tolist() for step in range(8)] == [[-1]] * 3 + [[1]] * 3 + [[2]] * 2
+    assert [mining.at_batch(step).unique().tolist() for step in range(8)] == [[-1]] * 3 + [[1]] * 3 + [[2]] * 2
     assert len(told) == 2
     other = Mining(find, (4, 1), 3, from_first=lambda rows: torch.full_like(rows, 9), is_first=False)
-    assert other.at_step(3).unique().tolist() == [9]
+    assert other.at_batch(3).unique().tolist() == [9]
     assert len(calls) == 2
 
 
@@ -67,6 +70,14 @@ def test_a_batch_has_those_of_its_queries() -> None:
     )
 
 
+def test_steps_of_several_batches_count_as_steps() -> None:
+    config = small_config().with_family(negatives=HardNegatives(num_items=6, num_hard=2, mine_every=3))
+    family = DualEncoderFamily.of(replace(config, training=replace(config.training, num_batches=2)))
+    read = DataSet(ItemIds(list("abcd")), Texts(THINGS), {"train": COLOURED})
+    mining = family.mining(family.model(), read)
+    assert mining.every == 6
+
+
 def test_a_run_that_goes_on_has_the_same_hard_negatives() -> None:
     """Cut off between two searches: they are part of the checkpoint."""
     config = small_config().with_family(negatives=HardNegatives(num_items=6, num_hard=2, mine_every=3))
@@ -78,7 +89,7 @@ def test_a_run_that_goes_on_has_the_same_hard_negatives() -> None:
         step = family.training_step(model, in_one_process)
         features = model.query_features(COLOURED.inputs), model.item_features(THINGS)
         step.mining = Mining(lambda: hardest(model, COLOURED, *features, 2), (4, 2), 3)
-        sampler = sampler_of(model, batch_size=4, num_items=6, hard_rows=step.mining.at_step)
+        sampler = sampler_of(model, batch_size=4, num_items=6, hard_rows=step.mining.at_batch)
         saved: list[bytes] = []
         train(
             step,

@@ -9,6 +9,7 @@ from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.config import RunConfig
 from rails_ray.config.dual_encoder import CrossDeviceNegatives, Loss
 from rails_ray.data.batch import PairSampler, TrainingBatch
+from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.encoders.text import TransformerConfig
 from rails_ray.similarities.states import take
 from rails_ray.training.objectives import ContrastiveConfig, MaximumLikelihoodConfig, PointwiseConfig
@@ -86,6 +87,18 @@ def test_mutual_information_reads_gates_of_others_too() -> None:
     others = [gates[line, column].tolist() for line, column in enumerate(columns)]
     difference = oracles.losses.mutual_information(own + others) - oracles.losses.mutual_information(own)
     assert loss(config) - loss(positives) == pytest.approx(0.25 * difference, abs=1e-5)
+
+
+def test_a_worker_without_queries_has_no_gates_of_others() -> None:
+    config = small_config().with_family(
+        terms=TermsConfig(mutual_information_of="all"), negatives=CrossDeviceNegatives()
+    )
+    family = DualEncoderFamily.of(config)
+    model = family.model()
+    features = model.query_features(COLOURED.inputs), model.item_features(THINGS)
+    batch = InBatchSampler(COLOURED, *features, batch_size=1, seed=0, rank=1, num_workers=2).batch(0)
+    assert len(batch.positive) == 0
+    assert family.training_step(model, in_one_process)(batch).item() == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize("similarity", ["mixture", "dot product"])
