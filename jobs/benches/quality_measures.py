@@ -1,0 +1,112 @@
+"""What `quality` measures of a trained model: what it finds, what its searches cost, and what is noise.
+
+A difference's p is the share of resamples of the queries whose mean difference is not above 0 (paired bootstrap,
+one-sided), at least 1 in RESAMPLES + 1.
+"""
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rails_ray.data.dataset import DataSet
+from rails_ray.data.queries import Queries
+from rails_ray.evaluation.metrics import ndcg_of_queries
+from rails_ray.evaluation.mixtures import measures
+from rails_ray.evaluation.ranking import encode_items, query_batches, rank_all
+from rails_ray.evaluation.report import HIT_RATES
+from rails_ray.models.dual_encoder import DualEncoder
+from rails_ray.retrieval.searchable import ByComponents, Widths
+from rails_ray.wanted import Wanted
+
+RESAMPLES = 10_000
+K, LEAST_RECALL, NUM_SEARCHED, REPEATS = 100, 0.99, 320, 5  # of a search
+WIDTHS = {  # what each method may take, cheapest first
+    "average": [Widths(num_candidates=width) for width in (100, 150, 200, 400, 1000)],
+    "gated": [Widths(num_candidates=width) for width in (100, 150, 200, 400, 1000)],
+    "per_embedding": [Widths(num_per_embedding=width) for width in (25, 50, 100, 200)],
+    "combined": [Widths(num_per_embedding=width, num_candidates=4 * width) for width in (25, 50, 100)],
+    "two_pass": [Widths(num_per_embedding=width) for width in (10, 100)],
+}
+
+
+@dataclass(frozen=True)
+class Quality:
+    """
+    ndcg: NDCG@10 of each query.
+    row: means over queries, by name.
+    """
+
+    best_rank: NDArray[np.int64]
+    ndcg: NDArray[np.float64]
+
+    @property
+    def row(self) -> dict[str, float]:
+        rates = {f"hr@{k}": float((self.best_rank <= k).mean()) for k in HIT_RATES}
+        return {**rates, "mrr": float((1 / self.best_rank).mean()), "ndcg@10": float(self.ndcg.mean())}
+
+
+def quality_of(model: DualEncoder, read: DataSet, queries: Queries) -> Quality:
+    items = encode_items(model, model.item_features(read.item_inputs))
+    ranking = rank_all(model, items, queries, 10)
+    return Quality(ranking.best_rank, ndcg_of_queries(ranking.is_relevant, ranking.num_relevant, 10))
+
+
+def gates_of(model: DualEncoder, read: DataSet) -> dict[str, float]:
+    return measures(model, model.item_features(read.item_inputs), read.queries["test"])
+
+
+@torch.no_grad()
+def times_of(model: DualEncoder, read: DataSet) -> dict[str, Any]:
+    items: Any = encode_items(model, model.item_features(read.item_inputs))
+    searchable = ByComponents(model.similarity, items)
+    asked = read.queries["test"].head(NUM_SEARCHED)
+    batches: list[Any] = [state for _, state in query_batches(model, asked.inputs, 32)]
+
+    def timed(method: str, widths: Widths) -> tuple[float, list[torch.Tensor]]:
+        seconds = []
+        for _ in range(REPEATS):
+            started = time.perf_counter()
+            rows = [searchable.search(batch, Wanted(K), method, widths).item_rows for batch in batches]
+            seconds.append(time.perf_counter() - started)
+        return 1e3 * float(np.median(seconds)) / len(asked), rows
+
+    exact_ms, exact = timed("brute_force", Widths())
+    cheapest: dict[str, Any] = {"method": "brute_force", "ms": exact_ms, "recall": 1.0}
+    for method in WIDTHS.keys() & set(searchable.methods):
+        for widths in WIDTHS[method]:
+            ms, rows = timed(method, widths)
+            hits = [(one[:, :, None] == other[:, None]).any(2) for one, other in zip(exact, rows, strict=True)]
+            recall = float(torch.cat(hits).float().mean())
+            if recall >= LEAST_RECALL and ms < cheapest["ms"]:
+                cheapest = {"method": method, **asdict(widths), "ms": ms, "recall": recall}
+    return {"exact_ms": exact_ms, "cheapest": cheapest, "num_items": len(searchable)}
+
+
+def difference(own: Path, other: Path) -> dict[str, float]:
+    """The mean differences in NDCG@10 and HR@10 of two models by their `ranks.npz`, each with its p."""
+    ranks = [np.load(path) for path in (own, other)]
+    ndcg = ranks[0]["ndcg"] - ranks[1]["ndcg"]
+    hits = (ranks[0]["best_rank"] <= 10).astype(float) - (ranks[1]["best_rank"] <= 10)
+    return {
+        "ndcg@10": float(ndcg.mean()),
+        "ndcg_p": bootstrap_p(ndcg),
+        "relative_ndcg": float(ndcg.mean() / ranks[1]["ndcg"].mean()),
+        "hr@10": float(hits.mean()),
+        "hr_p": bootstrap_p(hits),
+        "relative_hr": float(hits.mean() / (ranks[1]["best_rank"] <= 10).mean()),
+    }
+
+
+def bootstrap_p(differences: NDArray[np.float64], seed: int = 0) -> float:
+    """One-sided p of a mean difference above 0."""
+    generator = np.random.default_rng(seed)
+    not_above = 0
+    for _ in range(RESAMPLES // 100):
+        rows = generator.integers(len(differences), size=(100, len(differences)))
+        not_above += int((differences[rows].mean(axis=1) <= 0).sum())
+    return (not_above + 1) / (RESAMPLES + 1)
