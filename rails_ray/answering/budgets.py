@@ -228,6 +228,7 @@ class Ranking:
                 left=budget.calls - len(ids),
                 used=own.calls_used,
                 supports={} if own.scores is None else dict(zip(ids, own.scores.tolist(), strict=True)),
+                has_units=bool(ids),  # estimates from supports are of the ranker's scores
             )
             for own in supported
         ]
