@@ -1,6 +1,7 @@
 """A budget of calls of the heavy ranker, in this process: what it buys, what it refuses, what becomes of failures."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from rails_ray import local
+from rails_ray import cli, local
 from rails_ray.answering.budgets import KeptScores
 from rails_ray.errors import UnavailableError, UnsupportedError
 from rails_ray.local import Version
@@ -206,6 +207,148 @@ def test_a_plain_dual_encoder_is_reranked(tmp_path: Path) -> None:
         local.open(str(tmp_path)).search(["red hat"], budget={"calls": 60})
 
 
+# A dot product, whose scores are in other units than the ranker's
+
+
+@pytest.fixture(scope="module")
+def dot_products(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Path:
+    folder = tmp_path_factory.mktemp("dot-products")
+    data = write_text_data(folder / "data", num_items=120)
+    publish_untrained(folder, data, similarity="dot product", keep_texts=True)
+    return folder
+
+
+def in_units(scale: float, level: float) -> Callable[..., list[float]]:
+    return lambda query, candidates: [scale * score + level for score in by_pairs(query, candidates)]
+
+
+@pytest.mark.parametrize(("scale", "level"), [(1, 0), (1, -5), (1, 5), (10, 0), (0.1, 0), (10, -50), (0.1, 5)])
+def test_rounds_find_what_one_round_does_not_whatever_the_rankers_units(
+    dot_products: Path, scale: float, level: float
+) -> None:
+    """The ranker's scores are inner products with vectors of its own, some way from the queries'."""
+    version, _ = opened(dot_products)
+    vectors = {
+        item_id: vector
+        for shard in version.shards
+        for item_id, vector in zip(shard.items.item_ids, shard.items.state.components[:, 0].numpy(), strict=True)
+    }
+    own = version.engine.encoder([{"text": text} for text in QUERIES], [None] * 3).state.vectors().numpy()
+    moved = own + 0.6 * np.random.default_rng(0).standard_normal(own.shape)
+    moved = dict(zip(QUERIES, moved, strict=True))
+
+    def rank(query: Any, candidates: Any) -> list[float]:
+        return [scale * float(vectors[one.item_id] @ moved[query["text"]]) + level for one in candidates]
+
+    version, ranker = opened(dot_products, rank)
+    num_found = []
+    for rounds in (1, 3):
+        ranker.calls.clear()
+        results = version.search(QUERIES, k=8, budget={"calls": 24, "rounds": rounds}).results
+        assert ranker.num_pairs == 24 * len(QUERIES)
+        best = [sorted(vectors, key=lambda item_id: -float(vectors[item_id] @ moved[text]))[:8] for text in QUERIES]
+        num_found.append(sum(len({*items} & {*result.items}) for items, result in zip(best, results, strict=True)))
+    assert num_found[0] < num_found[1] == 8 * len(QUERIES)
+
+
+def test_rounds_over_shards_fit_a_level_and_a_scale(dot_products: Path) -> None:
+    """a, b, v = argmin |a + b u0_A + E_A v - s_A|^2 + lambda |v|^2, and the best by b u0 + E v next."""
+    version, ranker = opened(dot_products, in_units(10, -50))
+    version.search(["red hat"], k=5, budget={"calls": 60, "rounds": 4})
+    assert [len(item_ids) for _, item_ids in ranker.calls] == [15] * 4
+    query = version.engine.encoder([{"text": "red hat"}], [None]).state.vectors()[0].double().numpy()
+    shards = [shard.items for shard in version.shards]
+    vectors = np.concatenate([items.state.components[:, 0].double().numpy() for items in shards])
+    item_ids = [item_id for items in shards for item_id in items.item_ids]
+    texts = [text.as_py() for items in shards for text in items.texts]
+    start, said = vectors @ query, np.array(in_units(10, -50)({"text": "red hat"}, candidates_of(item_ids, texts)))
+    known, estimated = list[int](), start
+    for _, asked in ranker.calls:
+        left = sorted(set(range(len(item_ids))) - set(known), key=lambda row: -estimated[row])
+        assert {item_ids[row] for row in left[:15]} == set(asked)
+        known += left[:15]
+        ridge = 0.1  # vectors of length 1
+        rows = np.column_stack([np.ones(len(known)), start[known], vectors[known]])
+        penalty = np.diag([0, 0, *[ridge] * len(query)])
+        _, scale, *correction = np.linalg.solve(rows.T @ rows + penalty, rows.T @ said[known])
+        assert scale > 0
+        estimated = scale * start + vectors @ np.array(correction)
+
+
+def test_equal_queries_of_a_request_are_reranked_once(dot_products: Path) -> None:
+    version, ranker = opened(dot_products)
+    best = version.search(["red hat"], k=5, budget={"calls": 30}).results[0]
+    ranker.calls.clear()
+    queries = ["red hat", "blue", "red hat", {"text": "red hat", "exclude": best.items}]
+    answer = version.search(queries, k=5, budget={"calls": 30})
+    assert ranker.num_pairs == 3 * 30
+    assert answer.results[0] == answer.results[2] == best
+    assert not set(answer.results[3].items) & set(best.items)
+
+
+@pytest.mark.parametrize(("deadline_ms", "told"), [(None, 25), (60, 25), (15, 15)])
+def test_a_deployments_deadline_holds_for_a_request_without_an_earlier_one(
+    dot_products: Path, deadline_ms: float | None, told: float
+) -> None:
+    clock = Clock()
+
+    def slow(query: Any, candidates: Any) -> Any:
+        clock.now += 0.010
+        return by_pairs(query, candidates)
+
+    version, ranker = opened(dot_products, slow)
+    version.engine.ranking = with_clock(version, clock)
+    version.engine.limits = replace(version.engine.limits, deadline_s=0.025)
+    version.clock = clock
+    budget = {"calls": 60, "rounds": 6, "deadline_ms": deadline_ms}
+    [result] = version.search(["red hat"], k=20, budget=budget).results
+    [plain] = version.search(["red hat"], k=20).results
+    assert len(ranker.calls) == told // 10 + 1  # the last one is late
+    assert result.budget is not None
+    assert result.budget.reason == f"the deadline of {told} ms came first"
+    assert result.budget.is_reranked == (told == 25)
+    assert (result.items == plain.items) == (told == 15)
+
+
+def test_a_search_of_a_later_round_has_no_more_time_than_the_deadline(
+    dot_products: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, within_s = Clock(), list[float | None]()
+
+    def answers(step: Any) -> list[Any]:
+        if not isinstance(step, AskShards):
+            clock.now += 0.010
+            return answers_of(by_pairs, step.calls, step.within_s, clock)
+        within_s.append(step.within_s)
+        if len(within_s) == 1:
+            return [getattr(shard, step.method)(*step.arguments) for shard in version.shards]
+        clock.now += 1
+        return [TimeoutError() for _ in version.shards]
+
+    version, _ = opened(dot_products)
+    version.engine.ranking = with_clock(version, clock)
+    monkeypatch.setattr(version, "_answers", answers)
+    budget = {"calls": 40, "rounds": 4, "deadline_ms": 25}
+    [result] = version.search(["red hat"], k=5, budget=budget).results
+    assert within_s == [None, pytest.approx(0.015)]
+    assert result.budget is not None
+    assert result.budget.model_dump() == {
+        "calls_used": 10,
+        "is_reranked": True,
+        "reason": "the deadline of 25 ms came first",
+    }
+
+
+def test_a_query_in_this_process_names_its_ranker(dot_products: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["query", "red hat", "--local", "--storage", str(dot_products), "--calls", "40"]
+    assert cli.main(arguments) == cli.EXIT_FAILED
+    assert "a budget needs a heavy ranker, got none: name one (--ranker.path)" in capsys.readouterr().err
+    assert cli.main([*arguments, "--ranker.path", "support.ranked:by_pairs"]) == 0
+    assert "'red hat': 40 calls, the heavy ranker's order" in capsys.readouterr().out
+    assert cli.main([*arguments, "--ranker.folder", "mine"]) == cli.EXIT_BAD_ARGUMENT
+    assert "--ranker.folder must stand beside --ranker.path, got mine alone" in capsys.readouterr().err
+
+
 # Bad input
 
 
@@ -382,8 +525,6 @@ def test_a_failure_before_the_deadline_is_not_blamed_on_it(root: Path) -> None:
 
 
 def with_clock(version: Version, clock: Clock) -> Any:
-    from dataclasses import replace
-
     return replace(version.engine.ranking, clock=clock, kept=KeptScores())
 
 

@@ -306,6 +306,24 @@ def test_the_config_that_is_printed_is_of_the_versions_shards(
         assert deployment["ray_actor_options"]["num_gpus"] == 0.25
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--ranker.timeout-s", "0"], "--ranker.timeout-s must be greater than 0, got 0.0"),
+        (["--ranker.timeout-s", "60"], "--ranker.timeout-s must be less than the 30 s of a whole request, got 60"),
+        (["--ranker.max-in-flight", "0"], "--ranker.max-in-flight must be greater than or equal to 1, got 0"),
+    ],
+)
+def test_a_ranker_that_cannot_be_deployed(
+    arguments: list[str], told: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store = Storage(str(tmp_path))
+    versions.publish(store, encode(store, "v1", [3, 2]), "2026-01-01T00:00:00Z")
+    serve = ["serve", "--print-config", "--allow-anonymous", "--storage", str(tmp_path), "--ranker.path", "my:rank"]
+    assert cli.main([*serve, *arguments]) == cli.EXIT_BAD_ARGUMENT
+    assert f"rails-ray: {told}\n" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(("profile", "num_replicas"), [("local", 1), ("production", 2)])
 def test_a_printed_config_of_production_can_lose_a_replica(
     profile: str, num_replicas: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]

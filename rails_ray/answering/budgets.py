@@ -89,11 +89,16 @@ class Supported:
 
 
 class Deadline:
-    """The time that a request has left, in seconds."""
+    """The time that a request has left, in seconds.
 
-    def __init__(self, budget: BudgetInput | None, clock: Callable[[], float]) -> None:
+    Args:
+        limit_ms: the latest deadline of a request, and that of one without its own; None for none.
+    """
+
+    def __init__(self, budget: BudgetInput | None, clock: Callable[[], float], limit_ms: float | None = None) -> None:
         self.clock = clock
-        self.deadline_ms = None if budget is None else budget.deadline_ms
+        own = None if budget is None else budget.deadline_ms
+        self.deadline_ms = min((given for given in (own, limit_ms) if given is not None), default=None)
         self.end = None if self.deadline_ms is None else clock() + self.deadline_ms / 1000
 
     def left(self) -> float | None:
@@ -228,6 +233,7 @@ class Ranking:
                 left=budget.calls - len(ids),
                 used=own.calls_used,
                 supports={} if own.scores is None else dict(zip(ids, own.scores.tolist(), strict=True)),
+                has_units=bool(ids),  # estimates from supports are of the ranker's scores
             )
             for own in supported
         ]
@@ -241,10 +247,11 @@ class Ranking:
                 active = [query for query in active if not spent[query].is_over]
                 if not active:
                     break
-                answers, asked = yield from self._searched_again(spent, active, state, exclude, asked)
+                answers = yield from self._searched_again(spent, active, state, exclude, asked, deadline)
                 if len([answer for answer in answers if isinstance(answer, ShardAnswer)]) < num_shards:
+                    lost = "a shard did not answer the search of a later round"
                     for query in active:
-                        spent[query].stop("a shard did not answer the search of a later round")
+                        spent[query].stop(deadline.told() if deadline.has_passed else lost)
                     break
                 found = found_items(answers, asked, take(state, active))
             chosen = [spent[query].choose(own, num_calls) for query, own in zip(active, found, strict=True)]
@@ -258,15 +265,17 @@ class Ranking:
                 for query in active:
                     spent[query].stop(deadline.told())
                 break
-            calls = [
-                RankerCall(
-                    {"text": queries[query]["text"]},
-                    Candidates([item.item_id for item in own], [item.text for item in own]),
-                )
+            asked_for = [
+                (queries[query]["text"], tuple(item.item_id for item in own))
                 for query, own in zip(active, chosen, strict=True)
             ]
-            scores = yield AskRanker(calls, deadline.left())
-            for query, own, answer in zip(active, chosen, scores, strict=True):
+            calls = {  # equal queries share one
+                (text, ids): RankerCall({"text": text}, Candidates(ids, [item.text for item in own]))
+                for (text, ids), own in zip(asked_for, chosen, strict=True)
+            }
+            scores = dict(zip(calls, (yield AskRanker(list(calls.values()), deadline.left())), strict=True))
+            for query, own, call in zip(active, chosen, asked_for, strict=True):
+                answer = scores[call]
                 if isinstance(answer, BaseException):
                     spent[query].stop(deadline.told(answer))
                 else:
@@ -280,7 +289,8 @@ class Ranking:
         state: AnyQuery,
         exclude: Sequence[Sequence[Any]],
         asked: Asked,
-    ) -> Rounds[tuple[Sequence[Any], Asked]]:
+        deadline: Deadline,
+    ) -> Rounds[Sequence[Any]]:
         """A search by corrected vectors among what is not scored yet."""
         own = take(state, list(active))
         vectors = own.vectors().clone()
@@ -290,9 +300,9 @@ class Ranking:
                 vectors[line] += vectors.new_tensor(correction)
         scored = [[one.item.item_id for one in spent[query].ranked] for query in active]
         left_out = [[*exclude[query], *done] for query, done in zip(active, scored, strict=True)]
-        answers = yield AskShards("search", (own.by_vectors(vectors), asked, left_out))
+        answers = yield AskShards("search", (own.by_vectors(vectors), asked, left_out), deadline.left())
         check_refusals(answers)
-        return answers, asked
+        return answers
 
 
 def found_items(answers: Sequence[Any], asked: Asked, state: AnyQuery) -> list[list[FoundItem]]:

@@ -15,6 +15,7 @@ from rails_ray.answering.budgets import Deadline, KeptScores, Ranking, in_order,
 from rails_ray.answering.cutoffs import DEFAULT_K, Cutoffs
 from rails_ray.answering.encoder import QueryEncoder
 from rails_ray.answering.schemas import (
+    BudgetInput,
     CutoffInput,
     ExplainRequest,
     ExplainResponse,
@@ -37,10 +38,12 @@ class Limits:
     """
     max_queries: most queries in a request.
     max_answered_items: most queries times k in a request.
+    deadline_s: latest deadline of a request, and that of one without its own; None for none.
     """
 
     max_queries: int = 1024
     max_answered_items: int = 100_000
+    deadline_s: float | None = None
 
 
 Answered = tuple[SearchResponse, Iterator[QueryResult]]
@@ -100,7 +103,7 @@ class Engine:
             self.cutoffs.check_logit()
         else:
             policy = self.cutoffs.policy(cutoff, k)  # raises before any work if the cut-off is wrong
-        deadline = Deadline(request.budget, self.ranking.clock)
+        deadline = self._deadline(request.budget)
         given = [query.model_dump() for query in request.queries]
         if self.ranking.supports:
             self.encoder.check_queries(given)  # before any call is spent on them
@@ -171,6 +174,10 @@ class Engine:
         self.ranking.check(request.budget, cutoff, k)
         return cutoff, k
 
+    def _deadline(self, budget: BudgetInput | None = None) -> Deadline:
+        limit_s = self.limits.deadline_s
+        return Deadline(budget, self.ranking.clock, None if limit_s is None else 1000 * limit_s)
+
     def _cutoff_of(self, request: SearchRequest) -> CutoffInput | None:
         """The cut-off of the request. With a budget it is top_k unless the request says otherwise."""
         if request.cutoff is None and request.budget is not None:
@@ -189,7 +196,7 @@ class Engine:
         """The component cosines and the gates of a query and some items. Raises what `search` does, and ValueError if
         an item is not in the index."""
         self.ranking.check_ranker()
-        deadline, asked = Deadline(None, self.ranking.clock), request.query.model_dump()
+        deadline, asked = self._deadline(), request.query.model_dump()
         self.encoder.check_queries([asked])
         [supported] = yield from self.ranking.supported([asked], deadline)
         encoded = self.encoder([asked], [supported.scores])

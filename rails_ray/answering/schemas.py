@@ -150,7 +150,7 @@ class BudgetInput(_Strict):
     deadline_ms: Annotated[Finite, Field(gt=0, le=LARGEST_NUMBER)] | None = Field(
         None,
         description="Milliseconds after which the list is answered in the order of the index, or, if the supports are "
-        "not scored by then, the query has an error; by default as long as the ranker may take.",
+        "not scored by then, the query has an error; by default, and at most, what the deployment allows.",
     )
     rounds: Annotated[int, Field(strict=True, ge=1, le=100)] = Field(
         1,

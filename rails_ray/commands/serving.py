@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from rails_ray.commands.base import EXIT_FAILED, STORAGE, Stored, errors, fail, load, out
+from rails_ray.relevance.rankers.calling import RankerConfig, ranker_of
 
 CutoffName = Literal["mass", "coverage", "nucleus", "probability", "score", "top_k"]
 Search = Callable[..., dict[str, Any]]
@@ -163,12 +164,10 @@ class Serve(Stored):
 
         from rails_ray.answering.schemas import sentence
         from rails_ray.on_ray.serving.plan import RankerArgs
-        from rails_ray.relevance.rankers.calling import RankerConfig
 
         named = RankerConfig(path=self.ranker.path, folder=self.ranker.folder).at_absolute_folder()
         if own is None and not named.path:
-            if named.folder:
-                raise ValueError(f"--ranker.folder must stand beside --ranker.path, got {self.ranker.folder} alone")
+            _check_folder(named)
             return None
         try:
             return RankerArgs(
@@ -179,7 +178,16 @@ class Serve(Stored):
                 max_in_flight=self.ranker.max_in_flight,
             )
         except ValidationError as error:
-            raise ValueError(f"--ranker.{sentence(dict(error.errors()[0]))}") from None
+            name, _, told = sentence(dict(error.errors()[0])).partition(" ")
+            raise ValueError(f"--ranker.{name.replace('_', '-')} {told}") from None
+
+
+def _check_folder(ranker: RankerConfig) -> None:
+    """Raises:
+    ValueError: for a folder of no ranker.
+    """
+    if ranker.folder and not ranker.path:
+        raise ValueError(f"--ranker.folder must stand beside --ranker.path, got {ranker.folder} alone")
 
 
 def _telling(keys_file: str | None) -> Callable[[], None]:
@@ -229,6 +237,7 @@ class Query:
         rounds: With --calls: rounds that the reranking is split into (AXN).
         url: Address of the server. If it needs an API key, set RAILS_RAY_API_KEY.
         local: Load the version into this process instead of asking a server.
+        ranker: With --local: the heavy ranker. If left out: the one that a version of RBE was made with.
         storage: With --local: folder or s3://bucket/prefix that holds the version.
         version: With --local: a published version. If left out: the current one.
     """
@@ -250,6 +259,7 @@ class Query:
     rounds: int = 1
     url: str = DEFAULT_URL
     local: bool = False
+    ranker: RankerConfig = field(default_factory=RankerConfig)
     storage: str = STORAGE
     version: str | None = None
 
@@ -312,8 +322,10 @@ class Query:
         """The fields that a version takes, and what searches it in this process."""
         from rails_ray import local
 
+        _check_folder(self.ranker)
+        ranker = ranker_of(self.ranker) if self.ranker.path else None
         with out.status("loading the version"):
-            version = local.open(self.storage, self.version)
+            version = local.open(self.storage, self.version, ranker=ranker)
         return version.facts["query"], lambda *asked, **how: version.search(*asked, **how).model_dump()
 
     def asked(self, kinds: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:

@@ -54,6 +54,7 @@ class Spending:
     left: calls that are left.
     used: calls that the ranker has answered.
     supports: scores that are known already, by item id; they cost no further call.
+    has_units: whether the index estimates in the units of the ranker's scores.
     reason: why not all was spent; None otherwise.
     found: what the index found at first, best first.
     ranked: what has a score of the ranker.
@@ -62,6 +63,7 @@ class Spending:
     left: int
     used: int = 0
     supports: Mapping[Any, float] = field(default_factory=dict)
+    has_units: bool = True
     reason: str | None = None
     found: list[FoundItem] = field(default_factory=list)
     ranked: list[RankedItem] = field(default_factory=list)
@@ -114,9 +116,9 @@ class Spending:
         learned = torch.from_numpy(np.stack(vectors))
         if self._correction is None:
             ridge = AXN_RIDGE * float(learned.double().square().sum(dim=1).mean())
-            self._correction = Correction(1, learned.shape[1], max(ridge, SMALLEST))
-        residual = [one.score - one.item.estimated for one in ranked]
-        self._correction.learn(learned[None], torch.tensor(residual)[None])
+            self._correction = Correction(1, learned.shape[1], max(ridge, SMALLEST), has_units=self.has_units)
+        pairs = torch.tensor([(one.item.estimated, one.score) for one in ranked], dtype=torch.float64)
+        self._correction.learn(learned[None], pairs[None, :, 0], pairs[None, :, 1])
 
     def answer(self, k: int) -> tuple[list[RankedItem], bool]:
         """The k best items, and whether they are the ranker's. If it scored fewer than k, the order is the index's."""

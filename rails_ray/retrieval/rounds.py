@@ -27,10 +27,14 @@ Policy = TypeVar("Policy")
 
 @dataclass(frozen=True)
 class AskShards:
-    """Ask each shard for a method's answer to these arguments."""
+    """Ask each shard for a method's answer to these arguments.
+
+    within_s: seconds until an answer is of no use; None for as long as a shard may take.
+    """
 
     method: str
     arguments: tuple[Any, ...]
+    within_s: float | None = None
 
 
 @dataclass(frozen=True)

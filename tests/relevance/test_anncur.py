@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rails_ray.relevance.anncur import AnnCur
-from rails_ray.relevance.axn import Axn
+from rails_ray.relevance.axn import Axn, Correction
 from support.quantizers import some_vectors
 
 
@@ -98,6 +98,52 @@ def test_the_best_of_the_rest_are_asked_next() -> None:
     ours.learn(rows, torch.tensor([[-5.0, -6.0]]))
     assert ours.ask(2).tolist() == [[2]]
     assert ours.found(2).item_rows.tolist() == [[0, 1]]
+
+
+def fitted(vectors: torch.Tensor, start: torch.Tensor, answers: torch.Tensor, ridge: float = 0.5) -> np.ndarray:
+    """v / b of one query, learned in two rounds."""
+    ours, half = Correction(1, vectors.shape[1], ridge, has_units=False), len(start) // 2
+    for part in (slice(half), slice(half, None)):
+        ours.learn(vectors[None, part], start[None, part], answers[None, part])
+    found: np.ndarray = ours.vector()[0].numpy()
+    return found
+
+
+@given(st.integers(3, 9), st.integers(1, 4), st.integers(0, 99))
+def test_a_level_and_a_scale_are_fitted_without_a_penalty(num_items: int, width: int, seed: int) -> None:
+    """a, b, v = argmin |a + b u0 + E v - s|^2 + lambda |v|^2, as least squares of more rows."""
+    vectors, ridge = some_vectors(num_items, width, seed).double(), 0.5
+    start, answers = some_vectors(2, num_items, seed + 1).double()
+    rows = np.column_stack([np.ones(num_items), start, vectors])
+    penalty = np.column_stack([np.zeros((width, 2)), ridge**0.5 * np.eye(width)])
+    _, scale, *v = np.linalg.lstsq(np.vstack([rows, penalty]), np.append(answers, np.zeros(width)), rcond=None)[0]
+    if scale <= 0:  # as the deviations have it; then a and v alone are fitted
+        scale = float(answers.std(correction=0) / start.std(correction=0))
+        system, goal = np.delete(np.vstack([rows, penalty]), 1, axis=1), np.append(answers - scale * start, [0] * width)
+        _, *v = np.linalg.lstsq(system, goal, rcond=None)[0]
+    assert fitted(vectors, start, answers, ridge) == pytest.approx(np.array(v) / scale, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(("scale", "level"), [(1, -5), (10, 0), (0.1, 0), (10, 50), (1e-6, 1e3), (1e12, -1e15)])
+def test_the_rankers_units_do_not_matter(scale: float, level: float) -> None:
+    vectors, start, answers = some_vectors(9, 4).double(), *some_vectors(2, 9, 1).double()
+    expected = fitted(vectors, start, answers)
+    assert np.abs(expected).max() > 0.1
+    assert fitted(vectors, start, scale * answers + level) == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+def test_scores_that_tell_no_items_apart_move_nothing() -> None:
+    vectors, start, level = some_vectors(9, 4).double(), some_vectors(1, 9, 1)[0].double(), torch.full((9,), 0.1)
+    assert not fitted(vectors, start, level.double()).any()
+    assert not fitted(vectors[:1], start[:1], level[:1]).any()  # a single item
+
+
+def test_a_level_alone_is_fitted_where_the_index_tells_no_items_apart() -> None:
+    vectors, answers = some_vectors(9, 4).double(), some_vectors(1, 9, 1)[0].double()
+    rows = np.column_stack([np.ones(9), vectors])
+    gram = rows.T @ rows + np.diag([0, *[0.5] * 4])
+    expected = np.linalg.solve(gram, rows.T @ answers.numpy())[1:]
+    assert fitted(vectors, torch.full((9,), 0.1), answers) == pytest.approx(expected)
 
 
 def test_answers_that_cannot_be() -> None:

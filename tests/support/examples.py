@@ -253,7 +253,14 @@ def write_untrained_run(storage: Storage, run: str, config: RunConfig, cutoff_ma
 
 
 def publish_untrained(
-    root: Path, data_folder: Path, *, version: str = "v1", num_shards: int = 2, seed: int = 0
+    root: Path,
+    data_folder: Path,
+    *,
+    version: str = "v1",
+    num_shards: int = 2,
+    seed: int = 0,
+    similarity: str = "mixture",
+    **stored: Any,
 ) -> manifest.Manifest:
     """A version of a model with random weights, encoded on the session's cluster: serving does not mind.
 
@@ -262,9 +269,9 @@ def publish_untrained(
     """
     from rails_ray import on_ray  # imports Ray
 
-    config = replace(small_config(), seed=seed, data=DataConfig(folder=str(data_folder)))
+    config = replace(small_config(similarity), seed=seed, data=DataConfig(folder=str(data_folder)))
     write_untrained_run(Storage(str(root)), f"of-{version}", config, cutoff_mass=0.999)
-    on_ray.encode(str(root), f"of-{version}", version=version, num_shards=num_shards)
+    on_ray.encode(str(root), f"of-{version}", version=version, num_shards=num_shards, stored=stored)
     return on_ray.publish(str(root), version)
 
 

@@ -36,10 +36,16 @@ class Shards:
     timeout_s: float
     ranker: RankerCaller | None = None
 
-    async def ask(self, method: str, *arguments: Any) -> list[Any]:
-        """Each shard's answer to a call of its `method`, or the exception instead."""
+    async def ask(self, method: str, *arguments: Any, within_s: float | None = None) -> list[Any]:
+        """Each shard's answer to a call of its `method`, or the exception instead.
+
+        Args:
+            within_s: a limit beside `timeout_s`.
+        """
+        limit_s = self.timeout_s if within_s is None else min(self.timeout_s, within_s)
         asked = [
-            self._ask(number, getattr(handle, method).remote, arguments) for number, handle in enumerate(self.handles)
+            self._ask(number, getattr(handle, method).remote, arguments, limit_s)
+            for number, handle in enumerate(self.handles)
         ]
         return await asyncio.gather(*asked, return_exceptions=True)
 
@@ -57,10 +63,12 @@ class Shards:
                 continue
             answers = [
                 own_cause(answer) or answer if isinstance(answer, BaseException) else answer
-                for answer in await self.ask(step.method, *step.arguments)
+                for answer in await self.ask(step.method, *step.arguments, within_s=step.within_s)
             ]
 
-    async def _ask(self, number: int, ask: Callable[..., Awaitable[Answer[Any]]], arguments: tuple[Any, ...]) -> Any:
+    async def _ask(
+        self, number: int, ask: Callable[..., Awaitable[Answer[Any]]], arguments: tuple[Any, ...], limit_s: float
+    ) -> Any:
         """The answer of a replica. If one dies or serves another version, ask another: searching changes nothing, so
         asking again is safe.
 
@@ -71,7 +79,7 @@ class Shards:
         lost: Exception = UnavailableError(
             f"shard {number} must be of version {self.version}, got replicas of another one: try again"
         )
-        async with asyncio.timeout(self.timeout_s):
+        async with asyncio.timeout(limit_s):
             for pause_s in PAUSES_S:
                 await asyncio.sleep(pause_s)
                 try:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from rails_ray.answering.schemas import CutoffInput
 from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT, Profile
@@ -30,6 +30,13 @@ class RankerArgs(BaseModel):
     concurrency: int = Field(1, ge=1, description="calls that a replica scores at once")
     max_in_flight: int = Field(32, ge=1, description="calls of a router that are under way at once; others wait")
 
+    @field_validator("timeout_s")
+    @classmethod
+    def _check(cls, timeout_s: float) -> float:
+        if timeout_s >= REQUEST_TIMEOUT_S:
+            raise ValueError(f"must be less than the {REQUEST_TIMEOUT_S} s of a whole request, got {timeout_s:g}")
+        return timeout_s
+
 
 class ServeArgs(BaseModel):
     """The arguments of `serve.app:build`."""
@@ -47,6 +54,9 @@ class ServeArgs(BaseModel):
     max_answered_items: int = Field(100_000, ge=1, description="limit on queries times k in a request")
     max_requests: int = Field(64, ge=1, description="most that a router answers at once; others get 503")
     timeout_s: float = Field(10, gt=0, description="how long a shard may take to answer")
+    deadline_s: float = Field(
+        25, gt=0, description="when to stop waiting for the heavy ranker; below request_timeout_s"
+    )
     ranker: RankerArgs | None = Field(None, description="the heavy ranker; by default the version's own, if any")
 
     @model_validator(mode="after")

@@ -89,7 +89,9 @@ class Router:
             assert args.ranker is not None
             caller = RankerCaller(ranker, args.ranker.timeout_s, args.ranker.max_in_flight)
         self.shards = Shards(shards, manifest.version, manifest.contents_sha256, args.timeout_s, caller)
-        limits = Limits(max_queries=args.max_queries, max_answered_items=args.max_answered_items)
+        limits = Limits(
+            max_queries=args.max_queries, max_answered_items=args.max_answered_items, deadline_s=args.deadline_s
+        )
         self.engine = Engine(
             store,
             manifest,

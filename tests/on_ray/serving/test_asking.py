@@ -90,6 +90,15 @@ def test_a_replica_does_nothing_for_another_version_and_says_which_one_it_has() 
     assert replica.num_asked == 1
 
 
+def test_a_step_may_have_less_time_than_a_shard() -> None:
+    def briefly() -> Rounds[list[Any]]:
+        return list((yield AskShards("search", (), within_s=0.05)))
+
+    found, late = carried_out(briefly(), Handle(OURS), Handle(None))
+    assert found == "found"
+    assert isinstance(late, TimeoutError)
+
+
 def carried_out(rounds: Rounds[Any], *handles: Handle) -> Any:
     return asyncio.run(Shards(list(handles), "v2", "ours", 5).carry_out(rounds))
 

@@ -95,6 +95,11 @@ def test_a_placement_that_cannot_be(arguments: dict[str, float], message: str) -
         ({"keys_file": "k", "allow_anonymous": True}, "got both"),
         ({"allow_anonymous": True, "speed": 9}, "speed"),
         ({"allow_anonymous": True, "max_queries": 0}, "max_queries"),
+        ({"allow_anonymous": True, "deadline_s": 0}, "deadline_s"),
+        (
+            {"allow_anonymous": True, "ranker": {"path": "my:rank", "timeout_s": 60}},
+            "must be less than the 30 s of a whole request, got 60",
+        ),
     ],
 )
 def test_arguments_of_the_application_that_cannot_be(arguments: dict[str, object], message: str) -> None:
