@@ -193,6 +193,9 @@ def test_a_plain_dual_encoder_is_reranked(tmp_path: Path) -> None:
     on_ray.encode(str(tmp_path), "of-v1", version="texts", stored={"keep_texts": True})
     on_ray.publish(str(tmp_path), "texts")
     version, ranker = opened(tmp_path)
+    assert version.facts["takes_budget"]
+    assert not local.open(str(tmp_path)).facts["takes_budget"]  # no ranker
+    assert not local.open(str(tmp_path), "v1", ranker=by_pairs).facts["takes_budget"]  # no texts
     answer = version.search(["red hat"], k=5, budget={"calls": 60})
     assert answer.results[0].scores[0] == 1.0
     assert ranker.num_pairs == 60

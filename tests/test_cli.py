@@ -3,12 +3,14 @@
 import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from rails_ray import cli
 from rails_ray.commands import serving, stages
+from rails_ray.on_ray.serving.plan import RankerArgs
 from rails_ray.storage import calibrations, manifest, versions
 from rails_ray.storage.filesystem import Storage
 from support.calibrations import STORED
@@ -322,6 +324,49 @@ def test_a_ranker_that_cannot_be_deployed(
     serve = ["serve", "--print-config", "--allow-anonymous", "--storage", str(tmp_path), "--ranker.path", "my:rank"]
     assert cli.main([*serve, *arguments]) == cli.EXIT_BAD_ARGUMENT
     assert f"rails-ray: {told}\n" in capfd.readouterr().err
+
+
+def test_the_config_that_is_printed_has_the_ranker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Storage(str(tmp_path))
+    versions.publish(store, encode(store, "v1", [3]), "2026-01-01T00:00:00Z")
+    words = """--ranker.path my_rankers:Careful --ranker.replicas 4 --ranker.cpus 2 --ranker.gpus 0.25
+        --ranker.timeout-s 3 --ranker.concurrency 2 --ranker.max-in-flight 16 --gpus 1"""
+    arguments = ["serve", "--print-config", "--allow-anonymous", "--storage", str(tmp_path), *words.split()]
+    assert cli.main(arguments) == 0
+    (application,) = yaml.safe_load(capsys.readouterr().out)["applications"]
+    own = {"path": "my_rankers:Careful", "timeout_s": 3, "concurrency": 2, "max_in_flight": 16}
+    assert application["args"]["ranker"] == own
+    assert application["deployments"][-1] == {
+        "name": "Ranker",
+        "num_replicas": 4,
+        "max_ongoing_requests": 2,
+        "max_queued_requests": 16,
+        "ray_actor_options": {"num_cpus": 2, "num_gpus": 0.25},
+    }
+
+
+def serving_with(**fields: Any) -> serving.Serve:
+    return serving.Serve(storage="s", ranker=serving.Ranker(**fields))
+
+
+def test_the_versions_own_ranker_is_deployed_unless_another_is_named() -> None:
+    own = RankerArgs(path="made:With", folder="/made/with")
+    assert serving_with()._ranker(None) is None
+    assert serving_with(timeout_s=3)._ranker(own) == own.model_copy(update={"timeout_s": 3})
+    assert serving_with(folder="/moved")._ranker(own) == own.model_copy(update={"folder": "/moved"})
+    assert serving_with(path="an:Other")._ranker(own) == RankerArgs(path="an:Other")  # which reads no folder
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"folder": "/f"}, "--ranker.folder must stand beside --ranker.path, got /f alone"),
+        ({"path": "a:b", "concurrency": 0}, "--ranker.concurrency must be greater than or equal to 1, got 0"),
+    ],
+)
+def test_a_ranker_that_is_refused_when_it_is_named(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        serving_with(**fields)._ranker(None)
 
 
 @pytest.mark.parametrize(("profile", "num_replicas"), [("local", 1), ("production", 2)])

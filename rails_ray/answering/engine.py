@@ -75,7 +75,6 @@ class Engine:
     ) -> None:
         self.shard_items = manifest.shard_items
         self.cutoffs = Cutoffs.read(store, manifest, default=cutoff, calibration=calibration)
-        self.facts = {**summary(manifest), **self.cutoffs.summary()}
         self.encoder = QueryEncoder(store, manifest, device)
         own = version_family(store, manifest)
         self.model_facts = own.model_facts(manifest)
@@ -87,6 +86,8 @@ class Engine:
             version=manifest.version,
             kept=KeptScores(),
         )
+        takes_budget = has_ranker and self.ranking.has_texts and "text" in manifest.query
+        self.facts = {**summary(manifest), **self.cutoffs.summary(), "takes_budget": takes_budget}
         self.limits = limits
 
     def search(self, request: SearchRequest) -> Rounds[Answered]:

@@ -24,6 +24,8 @@ class Relevance(Stored):
         num_relevant: Best items of a query that the new data set calls relevant.
         block_queries: Queries of a block; a crash loses at most one block of each worker.
         max_holes: Share of the pairs that may fail and stay without a score.
+        timeout_s: Seconds that a call of up to 256 items may take; the items of one that takes longer stay without a
+            score. If left out: no limit.
         workers: Blocks that are scored at the same time.
         num_gpus: GPUs, or part of one, that each worker reserves.
     """
@@ -39,6 +41,7 @@ class Relevance(Stored):
     num_relevant: int = 10
     block_queries: int = 8
     max_holes: float = 0.05
+    timeout_s: float | None = None
     workers: int = 2
     num_gpus: float = 0
 
@@ -60,6 +63,7 @@ class Relevance(Stored):
                 num_relevant=self.num_relevant,
                 block_queries=self.block_queries,
                 max_holes_fraction=self.max_holes,
+                timeout_s=self.timeout_s,
                 num_workers=self.workers,
                 num_gpus=self.num_gpus,
                 on_progress=on_progress,

@@ -25,7 +25,7 @@ from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.doing import do_all
 from rails_ray.on_ray.progress import OnProgress, watch
 from rails_ray.relevance.rankers import TEXT, Candidates, HeavyRanker
-from rails_ray.relevance.rankers.calling import RankerConfig, ranker_of, score_all
+from rails_ray.relevance.rankers.calling import RankerConfig, Scored, ranker_of, score_all
 from rails_ray.storage import relevances, tables
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ColumnDigest
@@ -66,6 +66,7 @@ def fill(
     num_relevant: int = 10,
     block_queries: int = 8,
     max_holes_fraction: float = 0.05,
+    timeout_s: float | None = None,
     num_workers: int = 2,
     num_gpus: float = 0,
     on_progress: OnProgress | None = None,
@@ -73,7 +74,8 @@ def fill(
     """Score the items of a data set of texts for its queries, and store the matrix. Call it again with the same name to
     resume: only the missing blocks are scored.
 
-    Where a call fails, its items are tried in halves down to single ones. What still fails is a hole, and is counted.
+    Where a call fails, its items are tried in halves down to single ones. What still fails is a hole, and is counted,
+    as is each item of a call that takes too long.
 
     Args:
         storage: root, a local folder or s3://bucket/prefix.
@@ -81,6 +83,7 @@ def fill(
         num_relevant: best items of a query that the new data set calls relevant.
         block_queries: queries of a block, and so the most work that a crash can lose of each worker.
         max_holes_fraction: most holes to accept, as a share of all pairs.
+        timeout_s: limit for a call of up to 256 items; None for none.
         num_workers: blocks that are scored at the same time.
         num_gpus: GPUs, or part of one, that each worker reserves.
         on_progress: called a few times a second.
@@ -99,6 +102,8 @@ def fill(
             raise ValueError(f"{what} must be at least 1, got {number}")
     if not 0 <= max_holes_fraction <= 1:
         raise ValueError(f"max_holes_fraction must be in [0, 1], got {max_holes_fraction}")
+    if timeout_s is not None and not timeout_s > 0:
+        raise ValueError(f"timeout_s must be above 0, got {timeout_s:g}")
     store = Storage(storage)
     store.check_writable()
     ranker = ranker.at_absolute_folder()
@@ -117,7 +122,7 @@ def fill(
     matrix, num_blocks = relevances.read_finished(store, name), -(-queries.num_rows // block_queries)
     missing = sorted(set(range(num_blocks)) - relevances.blocks_written(store, name))
     if matrix is None or missing:  # or somebody has deleted blocks
-        work = Work(str(store), name, ranker, block_queries, missing, uuid4().hex)
+        work = Work(str(store), name, ranker, block_queries, missing, timeout_s, uuid4().hex)
         _score(work, num_blocks, num_workers, num_gpus, on_progress)
         matrix = relevances.finish(store, name, num_blocks, num_relevant)
     most = max_holes_fraction * matrix.num_items * matrix.num_queries
@@ -147,6 +152,7 @@ def _score(work: "Work", num_blocks: int, num_workers: int, num_gpus: float, on_
 class Work:
     """
     missing: the numbers of the blocks to score.
+    timeout_s: limit for a call; None for none.
     attempt: names the call of `fill`: what a process keeps from one block to the next serves no other call.
     """
 
@@ -155,6 +161,7 @@ class Work:
     ranker: RankerConfig
     block_queries: int
     missing: list[int]
+    timeout_s: float | None
     attempt: str
 
     def __call__(self, number: int) -> None:
@@ -167,16 +174,19 @@ class Work:
         queries = relevances.read_table(store, self.name, "queries").slice(
             block * self.block_queries, self.block_queries
         )
-        scored = [score_all(ranker, {TEXT: text}, items) for text in queries["text"].to_pylist()]
+        scored = [self._score(ranker, text, items) for text in queries["text"].to_pylist()]
         calls = [own.num_calls for own in scored]
         if all(np.isnan(own.scores).all() for own in scored):
             if not self._scores_any(ranker, items, block):
                 reason = scored[0].reason
                 raise UnavailableError(f"the heavy ranker must score some item of block {block}, got none: {reason}")
-            scored = [score_all(ranker, {TEXT: text}, items) for text in queries["text"].to_pylist()]
+            scored = [self._score(ranker, text, items) for text in queries["text"].to_pylist()]
             calls = [before + own.num_calls for before, own in zip(calls, scored, strict=True)]
         scores = np.stack([own.scores for own in scored])
         relevances.write_block(store, self.name, block, queries["query_id"], scores, calls, time.monotonic() - started)
+
+    def _score(self, ranker: HeavyRanker, text: Any, items: Any) -> Scored:
+        return score_all(ranker, {TEXT: text}, items, timeout_s=self.timeout_s)
 
     def _scores_any(self, ranker: HeavyRanker, items: Candidates, block: int) -> bool:
         """Whether the ranker scores an item for some query of another block. If so, this block's queries are at fault,
@@ -184,7 +194,7 @@ class Work:
         texts = relevances.read_table(Storage(self.storage), self.name, "queries")["text"].to_pylist()
         del texts[block * self.block_queries : (block + 1) * self.block_queries]
         others, some = (every[:: max(len(every) // NUM_PROBED, 1)] for every in (texts, items))
-        return any(np.isfinite(score_all(ranker, {TEXT: text}, some).scores).any() for text in others)
+        return any(np.isfinite(self._score(ranker, text, some).scores).any() for text in others)
 
 
 @lru_cache(maxsize=1)

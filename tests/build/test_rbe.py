@@ -203,6 +203,29 @@ def test_training_that_makes_nothing_better_changes_nothing(folder: Path, tmp_pa
     assert fitted.training["validations"][0]["step"] == 0
 
 
+def test_nothing_that_is_measured_comes_from_the_validation_queries(folder: Path, tmp_path: Path) -> None:
+    """Means and deviations of what the networks see, sigma, the supports and the combinations are the training
+    queries' alone."""
+    own, read = completed(small_rbe_config(), folder)
+    before = own.trained_model([("weights", trained(own, read, tmp_path).weights)])
+    train, valid = (read.queries[split].inputs for split in ("train", "valid"))
+    assert isinstance(train, ScoredTexts)
+    assert isinstance(valid, ScoredTexts)
+    queries = read.queries["valid"]
+    other = replace(queries, inputs=replace(valid, scores=7 - 100 * valid.scores))
+    changed = replace(read, queries={**read.queries, "valid": other})
+    after = own.trained_model([("weights", trained(own, changed, tmp_path).weights)])
+    measured = [name for name, _ in before.named_buffers()]
+    assert len(measured) == 7
+    for name in measured:
+        assert torch.equal(before.get_buffer(name), after.get_buffer(name)), name
+    rows = [int(str(support.item_id).removeprefix("item-")) for support in before.supports]
+    scaled = train.scores[:, rows].astype(np.float64) / train.scores.std(dtype=np.float64, ddof=1)
+    assert before.embedding.sigma.item() == pytest.approx(train.scores.std(dtype=np.float64, ddof=1))
+    assert before.embedding.of_queries.mean.numpy() == pytest.approx(scaled.mean(axis=0), abs=1e-5)
+    assert before.embedding.of_queries.deviation.numpy() == pytest.approx(scaled.std(axis=0), abs=1e-5)
+
+
 def test_downsampled_candidates_are_drawn_from_the_seed(folder: Path) -> None:
     own, read = completed(small_rbe_config(num_candidates=20, supports=RandomSupports()), folder)
     again = own.learned(read).supports

@@ -1,12 +1,15 @@
 """A run as a heavy ranker: its own scores, pair by pair, and RBE before it."""
 
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from rails_ray.build import family
+from rails_ray.build import family, run_ranker
 from rails_ray.build.data import read_data
 from rails_ray.build.run_ranker import RunRanker
 from rails_ray.config import DataConfig, from_json
@@ -41,6 +44,36 @@ def test_its_scores_are_the_models(tmp_path: Path) -> None:
     candidates = candidates_of(list(data.item_ids), list(data.item_inputs))
     for rows in (slice(0, 10), slice(5, 60), slice(59, 60)):
         assert scores_of(ranker, {"text": "red hat"}, candidates[rows]) == pytest.approx(expected[rows], abs=1e-6)
+
+
+def test_threads_share_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one thread encodes an item, another fills what is kept, and it is begun anew."""
+    store = Storage(str(tmp_path))
+    config = replace(small_config(), data=DataConfig(folder=str(write_text_data(tmp_path / "data"))))
+    write_untrained_run(store, "mol", config)
+    texts = ["red hat", "blue car", "green boat", "gold ring", "plum tree"]
+    encode, query = run_ranker.encode_items, {"text": "red"}
+
+    def ask(ranker: RunRanker, asked: Sequence[str]) -> list[float]:
+        return ranker(query, candidates_of(range(len(asked)), asked))
+
+    alone = ask(RunRanker(f"{tmp_path}/runs/mol"), texts)
+    shared, others = RunRanker(f"{tmp_path}/runs/mol"), list[list[float]]()
+    ask(shared, texts[:1])
+
+    def encode_beside_another(*given: Any) -> Any:
+        monkeypatch.setattr(run_ranker, "encode_items", encode)
+        for part in (texts[2:4], texts[4:], texts[3:]):
+            other = threading.Thread(target=lambda part=part: others.append(ask(shared, part)))
+            other.start()
+            other.join()
+        return encode(*given)
+
+    monkeypatch.setattr(run_ranker, "MOST_KEPT", 1)
+    monkeypatch.setattr(run_ranker, "encode_items", encode_beside_another)
+    assert ask(shared, texts[:2]) == pytest.approx(alone[:2], abs=1e-6)
+    for scores, expected in zip(others, (alone[2:4], alone[4:], alone[3:]), strict=True):
+        assert scores == pytest.approx(expected, abs=1e-6)
 
 
 def test_runs_that_cannot_rank(tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pydantic import BaseModel
 from ray.serve.config import AutoscalingConfig
 from ray.serve.schema import ServeDeploySchema
 
 from rails_ray.on_ray.serving import plan
-from rails_ray.on_ray.serving.plan import Placement, ServeArgs
+from rails_ray.on_ray.serving.plan import Placement, RankerArgs, RankerPlacement, ServeArgs
+from support.command_line import code_blocks
 from support.kuberay import CRDS, Object, at, cluster_of, groups
 from support.manifests import K8S, change, every_overlay, move, named, of_kind, parsed, secret_keys, serve_config, the
 
@@ -167,3 +169,16 @@ def test_the_serve_config_is_what_the_command_prints(overlay: str, num_gpus: flo
     placement = Placement(replicas=2, max_replicas=4, num_cpus=0.5, num_gpus=num_gpus)
     config = plan.serve_config(args, placement, 2, host="0.0.0.0", port=8000)
     assert (K8S / "overlays" / overlay / "serve.yaml").read_text() == plan.commented(config, "production")
+
+
+def test_the_ranker_in_the_readme_is_what_the_command_prints() -> None:
+    [text] = code_blocks("k8s/README.md", "yaml")
+    [application] = yaml.safe_load(text)["applications"]
+    ranker = RankerArgs(path="my_rankers:Careful", timeout_s=3)
+    args = ServeArgs(storage="s3://rails-ray-example/demo", keys_file="/etc/rails-ray/api-keys/keys", ranker=ranker)
+    placement = Placement(ranker=RankerPlacement(replicas=2, num_gpus=0.25))
+    config = plan.serve_config(args, placement, 2, host="0.0.0.0", port=8000)
+    check_serve_config(config)
+    [printed] = config["applications"]
+    assert application["args"]["ranker"] == printed["args"]["ranker"]
+    assert application["deployments"] == printed["deployments"][-1:]

@@ -1,6 +1,8 @@
 """A relevance matrix on the cluster: the same as by hand, resumed, with holes, refused; and what is made of it."""
 
 import json
+import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -118,6 +120,15 @@ def test_a_block_of_queries_that_cannot_be_scored_is_all_holes(tmp_path: Path) -
     data = write_text_data(tmp_path / "data", num_items=60)
     ranker = RankerConfig(path="support.ranked:failing_for_red")
     matrix = fill(str(tmp_path), "m", str(data), ranker, block_queries=1, max_holes_fraction=0.5)
+    asked = read(tmp_path / "relevance" / "m", "queries")["text"]
+    assert matrix.num_holes == 60 * sum("red" in text for text in asked) > 0
+
+
+def test_a_ranker_that_hangs_leaves_holes(tmp_path: Path) -> None:
+    data = write_text_data(tmp_path / "data", num_items=60)
+    hanging = RankerConfig(path="support.ranked:hanging_for_red")
+    few = Sampling(num_queries={"train": 24, "valid": 8, "test": 0})
+    matrix = fill(str(tmp_path), "m", str(data), hanging, sampling=few, max_holes_fraction=0.5, timeout_s=0.5)
     asked = read(tmp_path / "relevance" / "m", "queries")["text"]
     assert matrix.num_holes == 60 * sum("red" in text for text in asked) > 0
 
@@ -269,6 +280,7 @@ def test_an_item_whose_text_has_changed_is_scored_anew(tmp_path: Path) -> None:
         ({"ranker": BROKEN}, UnavailableError, "must score some item of block .*, got none: .* RuntimeError: broken"),
         ({"ranker": RankerConfig(path="support.ranked:leaving")}, UnavailableError, "got none: .* SystemExit: 3"),
         ({"max_holes_fraction": 1.5}, ValueError, r"max_holes_fraction must be in \[0, 1\], got 1.5"),
+        ({"timeout_s": 0.0}, ValueError, "timeout_s must be above 0, got 0"),
         ({"num_workers": 0}, ValueError, "num_workers must be at least 1, got 0"),
         ({"block_queries": 0}, ValueError, "block_queries must be at least 1, got 0"),
         ({"sampling": Sampling(num_items=99)}, ValueError, "num_items must be at most the 12 of .*, got 99"),
@@ -280,6 +292,34 @@ def test_what_cannot_be_filled(tmp_path: Path, asked: dict[str, Any], error: typ
     given = {"name": "m", "folder": str(data), "ranker": BY_PAIRS} | asked
     with pytest.raises(error, match=told):
         fill(str(tmp_path), **given)
+
+
+def test_a_name_that_is_used_again_is_of_the_new_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a worker's process keeps, its items and its ranker, is of one call of `fill`. Here it is this process."""
+
+    def do_here(do: Callable[[int], None], num_tasks: int, *_: Any) -> None:
+        for number in range(num_tasks):
+            do(number)
+
+    monkeypatch.setattr("rails_ray.on_ray.filling.do_all", do_here)
+    folder = tmp_path / "ranker"
+    folder.mkdir()
+    (folder / "weight").write_text("1")
+    weighted = RankerConfig(path="support.ranked:Weighted", folder=str(folder))
+    data = write_text_data(tmp_path / "data", num_items=12)
+    fill(str(tmp_path), "m", str(data), weighted)
+    shutil.rmtree(tmp_path / "relevance" / "m")
+    (folder / "weight").write_text("2")
+    texts = read(data, "items")["text"][::-1]
+    pq.write_table(pq.read_table(data / "items.parquet").set_column(1, "text", pa.array(texts)), data / "items.parquet")
+    fill(str(tmp_path), "m", str(data), weighted)
+    items, queries = (read(tmp_path / "relevance" / "m", table) for table in ("items", "queries"))
+    assert items["text"] == texts
+    candidates = candidates_of(items["item_id"], items["text"])
+    asked = dict(zip(queries["query_id"], queries["text"], strict=True))
+    for row in relevance_of(tmp_path, "m"):
+        expected = 2 * scores_of(by_pairs, {"text": asked[row["query_id"]]}, candidates)
+        assert row["scores"] == pytest.approx(expected.tolist(), abs=1e-6)
 
 
 def test_a_name_is_of_one_matrix(tmp_path: Path) -> None:
@@ -322,7 +362,7 @@ def test_the_commands_go_from_texts_to_an_answer(
 ) -> None:
     data, storage = write_text_data(tmp_path / "data"), ["--storage", str(tmp_path / "s")]
     ranker = ["--ranker.path", BY_PAIRS.path]
-    assert cli.main(["relevance", "--name", "m", "--folder", str(data), *ranker, *storage]) == 0
+    assert cli.main(["relevance", "--name", "m", "--folder", str(data), "--timeout-s", "60", *ranker, *storage]) == 0
     told = capsys.readouterr().out
     folder = str(tmp_path / "s" / "relevance" / "m")
     assert "no hole" in told

@@ -47,6 +47,13 @@ def failing_for_red(query: Mapping[str, Any], candidates: Sequence[Candidate]) -
     return by_pairs(query, candidates)
 
 
+def hanging_for_red(query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:
+    """The same, but it hangs for queries of the colour red."""
+    if "red" in query["text"]:
+        time.sleep(3600)
+    return by_pairs(query, candidates)
+
+
 class DyingOnce:
     """The same, but the first call of all takes its process with it.
 
@@ -104,6 +111,16 @@ class OfFolder:
 
     def __call__(self, query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:
         return by_pairs(query, candidates)
+
+
+class Weighted:
+    """The same, times what its folder holds."""
+
+    def __init__(self, folder: str) -> None:
+        self.weight = float((Path(folder) / "weight").read_text())
+
+    def __call__(self, query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:
+        return [self.weight * score for score in by_pairs(query, candidates)]
 
 
 def broken(query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:

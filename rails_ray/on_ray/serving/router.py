@@ -143,8 +143,8 @@ class Router:
 
     @api.get("/v1/index", responses=refused_with(401, 403, 408, 413))
     async def index(self) -> dict[str, Any]:
-        """What the server serves: version, items, shards, columns and the default cut-off."""
-        return self.engine.facts
+        """What the server serves: version, items, shards, columns, the default cut-off and the heavy ranker."""
+        return {**self.engine.facts, "ranker": None if self.args.ranker is None else self.args.ranker.path}
 
     async def check_health(self) -> None:
         """Encode an example query, and read the keys again."""

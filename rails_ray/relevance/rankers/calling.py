@@ -9,9 +9,12 @@ Axes: N candidates of one call.
 """
 
 import importlib
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,6 +97,29 @@ def scores_of(ranker: HeavyRanker, query: Mapping[str, Any], candidates: Sequenc
     return answer
 
 
+def scores_within(
+    timeout_s: float, ranker: HeavyRanker, query: Mapping[str, Any], candidates: Sequence[Candidate]
+) -> Float[ndarray, " N"]:
+    """The same, in a thread of its own. Nothing can stop a call that hangs: it is left behind, beside later ones.
+
+    Raises:
+        LateError: if the call takes longer.
+    """
+    answer = Future[ndarray]()
+
+    def call() -> None:
+        try:
+            answer.set_result(scores_of(ranker, query, candidates))
+        except UnavailableError as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()  # daemon: a process that ends does not wait for it
+    try:
+        return answer.result(timeout_s)
+    except TimeoutError:
+        raise LateError(f"the heavy ranker must answer within {timeout_s:g} s, got no answer") from None
+
+
 class Scored(NamedTuple):
     """
     scores: NaN where the ranker gave none.
@@ -107,14 +133,20 @@ class Scored(NamedTuple):
 
 
 def score_all(
-    ranker: HeavyRanker, query: Mapping[str, Any], candidates: Sequence[Candidate], at_once: int = 256
+    ranker: HeavyRanker,
+    query: Mapping[str, Any],
+    candidates: Sequence[Candidate],
+    at_once: int = 256,
+    timeout_s: float | None = None,
 ) -> Scored:
     """Scores of any number of items. Where a call fails, each half is tried on its own, so that a failing item leaves
-    one hole and no more.
+    one hole and no more. A call that takes too long leaves a hole for each of its items: its halves may hang too.
 
     Args:
         at_once: most items of a call.
+        timeout_s: limit for a call; None for none.
     """
+    score = scores_of if timeout_s is None else partial(scores_within, timeout_s)
     scores, num_calls, reason = np.full(len(candidates), np.nan), 0, ""
     waiting = [slice(first, first + at_once) for first in range(0, len(candidates), at_once)]
     while waiting:
@@ -122,10 +154,10 @@ def score_all(
         asked = candidates[part]
         num_calls += len(asked)
         try:
-            scores[part] = scores_of(ranker, query, asked)
+            scores[part] = score(ranker, query, asked)
         except UnavailableError as error:
             reason = str(error)
-            if len(asked) > 1:
+            if len(asked) > 1 and not isinstance(error, LateError):
                 middle = part.start + len(asked) // 2
                 waiting += [slice(part.start, middle), slice(middle, part.start + len(asked))]
     return Scored(scores, num_calls, reason)

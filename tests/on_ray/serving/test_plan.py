@@ -14,6 +14,8 @@ from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT, se
 from rails_ray.on_ray.serving.plan import (
     Placement,
     Profile,
+    RankerArgs,
+    RankerPlacement,
     ServeArgs,
     assignment,
     commented,
@@ -42,6 +44,34 @@ def test_parts_of_a_gpu_are_reserved_by_each_replica() -> None:
     for options in deployments(Placement(num_gpus=0.25, num_cpus=0.5), 2).values():
         assert options["ray_actor_options"] == {"num_cpus": 0.5, "num_gpus": 0.25}
     assert deployments(Placement(), 1)["Router"]["ray_actor_options"] == {"num_cpus": 0.1}
+
+
+def test_a_ranker_has_replicas_reservations_and_limits_of_its_own() -> None:
+    ranker = RankerArgs(path="my_rankers:Careful", concurrency=4, max_in_flight=16)
+    own = RankerPlacement(replicas=3, num_cpus=2, num_gpus=0.25)
+    placed = deployments(Placement(replicas=2, max_replicas=5, num_gpus=1, ranker=own), 1, ranker)
+    assert list(placed) == ["Router", "Shard000", "Ranker"]
+    assert placed["Ranker"] == {
+        "num_replicas": 3,
+        "max_ongoing_requests": 4,
+        "max_queued_requests": 16,
+        "ray_actor_options": {"num_cpus": 2, "num_gpus": 0.25},
+    }
+    alone = deployments(Placement(), 1, RankerArgs(path="my_rankers:Careful"))["Ranker"]
+    assert (alone["num_replicas"], alone["max_ongoing_requests"]) == (1, 1)
+    assert alone["ray_actor_options"] == {"num_cpus": 1}
+    assert "Ranker" not in deployments(Placement(ranker=own), 1)
+
+
+def test_a_config_with_a_ranker_is_one_that_serve_takes() -> None:
+    ranker = RankerArgs(path="my_rankers:Careful", folder="s3://bucket/ranker", timeout_s=3)
+    args = ARGS.model_copy(update={"ranker": ranker})
+    config = serve_config(args, Placement(ranker=RankerPlacement(num_gpus=0.5)), 2, host="0.0.0.0", port=8000)
+    ServeDeploySchema.model_validate(config)
+    text = commented(config, "production")
+    assert yaml.safe_load(text) == config
+    assert "in 2 shards" in text
+    assert ServeArgs.model_validate(config["applications"][0]["args"]).ranker == ranker
 
 
 @pytest.mark.parametrize("profile", ["local", "production"])
@@ -86,6 +116,9 @@ def test_what_serve_deploys_can_be_imported_where_the_repository_is() -> None:
 def test_a_placement_that_cannot_be(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Placement(**arguments)
+    if "max_replicas" not in arguments:
+        with pytest.raises(ValueError, match=message.replace("got 0.1", "got 1")):
+            RankerPlacement(**arguments)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +133,9 @@ def test_a_placement_that_cannot_be(arguments: dict[str, float], message: str) -
             {"allow_anonymous": True, "ranker": {"path": "my:rank", "timeout_s": 60}},
             "must be less than the 30 s of a whole request, got 60",
         ),
+        ({"allow_anonymous": True, "ranker": {"folder": "/f"}}, "ranker.path"),
+        ({"allow_anonymous": True, "ranker": {"path": "a:b", "timeout_s": 0}}, "ranker.timeout_s"),
+        ({"allow_anonymous": True, "ranker": {"path": "a:b", "replicas": 2}}, "ranker.replicas"),
     ],
 )
 def test_arguments_of_the_application_that_cannot_be(arguments: dict[str, object], message: str) -> None:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import ray
 
-from rails_ray import local
+from rails_ray import client, local
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import Placement, RankerArgs, RankerPlacement, ServeArgs
 from support.ports import free_port
@@ -63,6 +63,11 @@ def test_a_server_answers_as_a_version_in_this_process(server: Server, budget: d
     expected = here.search(texts, k=5, budget=budget or None).model_dump()
     assert without_calls(response.json()["results"]) == without_calls(expected["results"])
     assert response.json()["is_exact"] == expected["is_exact"]
+
+
+def test_the_index_names_the_ranker(server: Server) -> None:
+    facts = client.index(server.url)
+    assert (facts["ranker"], facts["takes_budget"]) == (TROUBLED.path, True)
 
 
 def test_calls_are_told(server: Server) -> None:

@@ -1,6 +1,7 @@
 """Heavy rankers: their scores, and what somebody else's may do wrong."""
 
 import pickle
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -109,6 +110,26 @@ def test_an_item_that_fails_leaves_one_hole(at_once: int) -> None:
     assert np.flatnonzero(np.isnan(found.scores)).tolist() == [4]
     assert np.delete(found.scores, 4).tolist() == [0, 0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9]
     assert found.num_calls == {1: 10, 3: 10 + 3 + 2, 100: 10 + 10 + 5 + 3 + 2}[at_once]
+
+
+def test_a_call_that_hangs_leaves_a_hole_for_each_of_its_items() -> None:
+    """The items of other calls are scored, and a call that fails in time is still tried in halves."""
+    held, done = threading.Event(), threading.Event()
+
+    def ranker(query: Any, asked: Any) -> list[float]:
+        if any(candidate.item_id == 4 for candidate in asked):
+            held.wait(60)
+            done.set()
+        if any(candidate.item_id == 7 for candidate in asked):
+            raise RuntimeError("not this one")
+        return [candidate.item_id / 10 for candidate in asked]
+
+    found = score_all(ranker, {}, candidates("text", list("abcdefghij")), 3, timeout_s=0.2)
+    assert np.flatnonzero(np.isnan(found.scores)).tolist() == [3, 4, 5, 7]
+    assert found.num_calls == 10 + 3 + 2
+    assert found.reason == "the heavy ranker must answer within 0.2 s, got no answer"
+    held.set()
+    assert done.wait(10)
 
 
 class WithFolder:

@@ -144,6 +144,7 @@ def test_health_index_and_description(served_version: Served) -> None:
     stored = calibrations.read_current(Storage(str(served_version.root)), "v1")
     assert facts["calibration"] == stored.summary()
     assert facts["cutoff"] == {"mass": 0.999 if stored.mass is None else stored.mass}
+    assert (facts["ranker"], facts["takes_budget"]) == (None, False)
     paths = httpx.get(f"{url}/openapi.json").json()["paths"]
     assert set(paths) == {"/v1/explain", "/v1/search", "/v1/health", "/v1/index"}
 
