@@ -16,7 +16,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from rails_ray.relevance.rankers import TEXT, Candidate
+from rails_ray.optional import optional
+from rails_ray.relevance.rankers import RANKERS, TEXT, Candidate
 
 FEATURES, TREES = "features.npz", "trees.txt"  # files of a ranker's folder
 
@@ -65,12 +66,12 @@ class BoostedRanker:
         folder: what `rails-ray train-ranker` wrote.
 
     Raises:
-        ValueError: if it did not.
+        UnsupportedError: if lightgbm is not installed.
+        ValueError: if the folder has none.
     """
 
     def __init__(self, folder: str) -> None:
-        import lightgbm
-
+        lightgbm = optional("lightgbm", needed_by="this ranker", package="lightgbm", install=RANKERS)
         own = load(Path(folder))
         self.queries, self.items, self.num_shared = own.queries, own.items, own.num_shared
         self.query_rows = {str(key): row for row, key in enumerate(own.query_keys)}

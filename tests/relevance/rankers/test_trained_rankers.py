@@ -1,6 +1,9 @@
 """Rankers that are trained: what they learn, that they come back as they were, and what they refuse."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,26 +129,52 @@ def test_folders_without_a_ranker(tmp_path: Path, path: str, told: str, is_there
         ranker_of(RankerConfig(path=f"{PATHS}.{path}", folder=str(folder)))
 
 
-def test_a_cross_encoder_of_transformers(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def of_transformers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cross-encoder that transformers saved."""
     transformers = pytest.importorskip("transformers")
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "blue", "hat", "car"]
-    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
-    tokenizer = transformers.BertTokenizerFast(str(tmp_path / "vocab.txt"))
+    folder = tmp_path_factory.mktemp("transformers")
+    (folder / "vocab.txt").write_text("\n".join(vocabulary))
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     torch.manual_seed(0)
     config = transformers.BertConfig(vocab_size=len(vocabulary), num_labels=1, max_position_embeddings=20, **sizes)
-    model = transformers.BertForSequenceClassification(config).eval()
-    tokenizer.save_pretrained(tmp_path / "model")
-    model.save_pretrained(tmp_path / "model")
-    ranker = TransformersRanker(str(tmp_path / "model"), "cpu")
+    transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder / "model")
+    transformers.BertForSequenceClassification(config).save_pretrained(folder / "model")
+    return folder / "model"
+
+
+def test_a_cross_encoder_of_transformers(of_transformers: Path) -> None:
+    ranker = TransformersRanker(str(of_transformers), "cpu")
     items = candidates_of(range(3), ["red car", "blue hat", "red " * 30])
     found = scores_of(ranker, {"text": "red hat"}, items)
-    read = tokenizer("red hat", "blue hat", return_tensors="pt")
+    read = ranker.tokenizer("red hat", "blue hat", return_tensors="pt")
     with torch.no_grad():
-        assert found[1] == pytest.approx(float(model(**read).logits[0, 0]), abs=1e-5)
+        assert found[1] == pytest.approx(float(ranker.model(**read).logits[0, 0]), abs=1e-5)
     assert found.tolist() == pytest.approx(
         [scores_of(ranker, {"text": "red hat"}, [item])[0] for item in items], abs=1e-5
     )
+
+
+def test_threads_take_turns_at_the_tokenizer(of_transformers: Path) -> None:
+    """Two of them at once raise `Already borrowed`, now and then."""
+    ranker = TransformersRanker(str(of_transformers), "cpu")
+    tokenizer, inside, most = ranker.tokenizer, list[str](), list[int]()
+
+    def watched(asked: list[str], texts: list[str], **how: Any) -> Any:
+        inside.append(asked[0])
+        time.sleep(0.02)
+        most.append(len(inside))
+        read = tokenizer(asked, texts, **how)
+        inside.pop()
+        return read
+
+    ranker.tokenizer = watched
+    items = candidates_of(range(2), ["red car", "blue hat"])
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda text: ranker({"text": text}, items), ["red", "blue", "red hat", "car"]))
+    assert most == [1] * 4
+    assert together == [ranker({"text": text}, items) for text in ["red", "blue", "red hat", "car"]]
 
 
 def test_only_texts_train_a_cross_encoder(texts: DataSet, tmp_path: Path) -> None:
