@@ -14,7 +14,7 @@ from rails_ray.data.forms import FORMS
 from rails_ray.data.sources import Sources
 from rails_ray.errors import UnavailableError
 from rails_ray.relevance.rankers import Candidate, candidates_of
-from rails_ray.relevance.rankers.boosted import Features, pairs
+from rails_ray.relevance.rankers.boosted import Features, TreesConfig, pairs
 from rails_ray.relevance.rankers.calling import RankerConfig, ranker_of, scores_of
 from rails_ray.relevance.rankers.cross_encoder import CrossEncoder, CrossEncoderConfig, CrossEncoderRanker, Reader, save
 from rails_ray.relevance.rankers.transformers_ranker import TransformersRanker
@@ -97,7 +97,8 @@ def test_boosted_trees_learn_who_likes_what(tmp_path: Path) -> None:
     likes = users[:, :3] @ films[:, :3].T  # [60, 80]
     positives = np.argwhere(likes > 2)
     keys = np.array([f"user {row}" for row in range(60)]), np.array([str(row) for row in range(80)])
-    train_boosted(Features(keys[0], users, keys[1], films, 3), positives, tmp_path, num_rounds=60, num_leaves=15)
+    features = Features(keys[0], users, keys[1], films, 3)
+    train_boosted(features, positives, tmp_path, TreesConfig(num_rounds=60, num_leaves=15))
     ranker = ranker_of(RankerConfig(path=f"{PATHS}.boosted:BoostedRanker", folder=str(tmp_path)))
     items = [Candidate(row, {"text": "a film"}) for row in range(80)]
     scores = np.stack([scores_of(ranker, {"text": f"user {row}"}, items) for row in range(60)])
@@ -107,6 +108,38 @@ def test_boosted_trees_learn_who_likes_what(tmp_path: Path) -> None:
         scores_of(ranker, {"text": "user 99"}, items)
     with pytest.raises(UnavailableError, match="an item must have features, got 123, which has none"):
         scores_of(ranker, {"text": "user 1"}, [Candidate(123, {})])
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"num_rounds": 0}, "num_rounds must be at least 1, got 0"),
+        ({"num_leaves": 1}, "num_leaves must be at least 2, got 1"),
+        ({"learning_rate": 0.0}, r"learning_rate must be above 0, got 0\.0"),
+    ],
+)
+def test_trees_that_cannot_be(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        TreesConfig(**fields)
+
+
+def test_negatives_of_trees_are_not_relevant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import lightgbm
+
+    seen = list[Any]()
+
+    def watched(read: Any, is_relevant: Any) -> Any:
+        seen.append((read, is_relevant))
+        return made(read, is_relevant)
+
+    made = lightgbm.Dataset
+    monkeypatch.setattr(lightgbm, "Dataset", watched)
+    numbers = np.arange(30, dtype=np.float32)[:, None]
+    positives = np.array([[query, item] for query in range(30) for item in range(0, 30, 2)])
+    train_boosted(Features(numbers[:, 0], numbers, numbers[:, 0], numbers, 0), positives, tmp_path, TreesConfig())
+    [(read, is_relevant)] = seen
+    assert (read[:, 1] % 2 == 1 - is_relevant).all()
+    assert is_relevant.sum() == len(positives)
 
 
 def test_what_trees_read_of_a_pair() -> None:
