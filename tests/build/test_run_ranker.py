@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -41,6 +42,22 @@ def test_its_scores_are_the_models(tmp_path: Path) -> None:
     candidates = candidates_of(list(data.item_ids), list(data.item_inputs))
     for rows in (slice(0, 10), slice(5, 60), slice(59, 60)):
         assert scores_of(ranker, {"text": "red hat"}, candidates[rows]) == pytest.approx(expected[rows], abs=1e-6)
+
+
+def test_a_ranker_goes_where_it_is_told(tmp_path: Path) -> None:
+    config = replace(small_config(), data=DataConfig(folder=str(write_text_data(tmp_path / "data"))))
+    write_untrained_run(Storage(str(tmp_path)), "mol", config)
+    model: Any = RunRanker(f"{tmp_path}/runs/mol", "meta").model  # a device without numbers
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_it_scores_as_on_the_cpu(tmp_path: Path) -> None:
+    config = replace(small_config(), data=DataConfig(folder=str(write_text_data(tmp_path / "data"))))
+    write_untrained_run(Storage(str(tmp_path)), "mol", config)
+    asked = {"text": "red hat"}, candidates_of(range(2), ["red hat", "blue car"])
+    found, expected = (scores_of(RunRanker(f"{tmp_path}/runs/mol", device), *asked) for device in (None, "cpu"))
+    assert found == pytest.approx(expected, abs=1e-4)
 
 
 def test_runs_that_cannot_rank(tmp_path: Path) -> None:
