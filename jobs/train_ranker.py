@@ -1,4 +1,4 @@
-"""Train a cross-encoder, as a job: what `rails-ray train-ranker` does, with a last line of JSON.
+"""Train a heavy ranker, as a job: what `rails-ray train-ranker` does, with a last line of JSON.
 
 ray job submit --working-dir . -- python -m jobs.train_ranker --folder /data/mine --to /data/ranker
 """

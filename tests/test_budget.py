@@ -8,17 +8,24 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
-from rails_ray import cli, local
+from rails_ray import cli, local, on_ray
 from rails_ray.answering.budgets import KeptScores
+from rails_ray.build import family
+from rails_ray.config import DataConfig
+from rails_ray.data.dataset import Texts
 from rails_ray.errors import UnavailableError, UnsupportedError
+from rails_ray.evaluation.ranking import encode_items
 from rails_ray.local import Version
 from rails_ray.relevance.rankers import candidates_of
-from rails_ray.relevance.rankers.calling import answers_of
+from rails_ray.relevance.rankers.calling import RankerConfig, answers_of, ranker_of
 from rails_ray.retrieval.rounds import AskShards
-from support.examples import publish_untrained, write_text_data
-from support.published_rbe import publish_rbe
-from support.ranked import by_pairs, write_scored_data
+from rails_ray.storage import runs
+from rails_ray.storage.filesystem import Storage
+from support.examples import publish_untrained, small_config, write_text_data, write_untrained_run
+from support.published_rbe import publish_rbe, write_rbe_run
+from support.ranked import by_pairs, small_rbe_config, write_scored_data
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
@@ -187,8 +194,6 @@ def test_excluded_items_are_not_ranked(root: Path) -> None:
 
 
 def test_a_plain_dual_encoder_is_reranked(tmp_path: Path) -> None:
-    from rails_ray import on_ray
-
     publish_untrained(tmp_path, write_text_data(tmp_path / "data"))
     on_ray.encode(str(tmp_path), "of-v1", version="texts", stored={"keep_texts": True})
     on_ray.publish(str(tmp_path), "texts")
@@ -350,6 +355,27 @@ def test_a_query_in_this_process_names_its_ranker(dot_products: Path, capsys: py
     assert "'red hat': 40 calls, the heavy ranker's order" in capsys.readouterr().out
     assert cli.main([*arguments, "--ranker.folder", "mine"]) == cli.EXIT_BAD_ARGUMENT
     assert "--ranker.folder must stand beside --ranker.path, got mine alone" in capsys.readouterr().err
+
+
+def test_a_mixture_is_the_ranker_behind_rbe(tmp_path: Path) -> None:
+    """A run, the matrix that it fills, RBE trained on that, and a search whose reranked scores are the mixture's."""
+    config = replace(small_config(), data=DataConfig(folder=str(write_text_data(tmp_path / "texts"))))
+    store = Storage(str(tmp_path))
+    write_untrained_run(store, "mol", config)
+    named = RankerConfig(path="rails_ray.build.run_ranker:RunRanker", folder=f"{tmp_path}/runs/mol")
+    matrix = write_scored_data(tmp_path / "data", ranker=ranker_of(named))
+    write_rbe_run(tmp_path, matrix, config=small_rbe_config(ranker=named))
+    on_ray.publish(str(tmp_path), on_ray.encode(str(tmp_path), "rbe", num_shards=2).version)
+    [result] = local.open(str(tmp_path)).search(["red hat"], k=5, budget={"calls": 30}).results
+    assert result.budget is not None
+    assert (result.budget.is_reranked, result.budget.calls_used) == (True, 30)
+    mixture = family(config).trained_model(runs.weights(store, runs.read(store, "mol")))
+    texts = pq.read_table(matrix / "items.parquet").to_pydict()
+    found = [texts["text"][texts["item_id"].index(item)] for item in result.items]
+    with torch.no_grad():
+        query = mixture.encode_queries(mixture.query_features(Texts(["red hat"])))
+        expected = mixture.similarity.scores(query, encode_items(mixture, mixture.item_features(Texts(found))))[0]
+    assert result.scores == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 # Bad input
@@ -577,8 +603,6 @@ def test_a_shard_that_is_lost_is_told_and_what_is_found_is_ranked(
 
 def test_codes_of_long_vectors_estimate_the_rankers_scores(root: Path, texts: dict[str, str]) -> None:
     """Vectors of RBE have any length, which codes in their place keep."""
-    from rails_ray import on_ray
-
     on_ray.encode(str(root), "of-v1", version="codes", stored={"codes": (4, 16)})
     on_ray.publish(str(root), "codes")
     plain, coded = (

@@ -27,6 +27,7 @@ from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.encoders.text import TextTransformer, Tokens, TransformerConfig
 from rails_ray.kernels import lookup_scan, postings
+from rails_ray.relevance.l2_greedy import l2_greedy
 from rails_ray.similarities.states import map_tensors
 from rails_ray.training.contrast import Contrast, Gathered, Streamed
 
@@ -143,6 +144,16 @@ def sums_of_postings(bench: Bench) -> None:
         assert torch.equal(here, there.cpu()), f"{name} must equal those of the CPU"
 
 
+def supports(bench: Bench) -> None:
+    """l2-greedy chooses the same items, in the same order."""
+    generator = torch.Generator().manual_seed(0)
+    relevance = torch.randn(600, 20, generator=generator) @ torch.randn(20, 200, generator=generator)
+    relevance += 0.1 * torch.randn(600, 200, generator=generator)
+    expected = l2_greedy(relevance.double(), 50)
+    found = l2_greedy(relevance.double().to(bench.device), 50)
+    assert torch.equal(found, expected), "supports must be those of the CPU"
+
+
 def _close(name: str, found: Tensor, expected: Tensor, *, rtol: float, atol: float) -> None:
     error = (found - expected).abs().max().item()
     assert torch.allclose(found, expected, rtol=rtol, atol=atol), f"{name} must be the CPU's, got a difference {error}"
@@ -157,6 +168,7 @@ CHECKS: dict[str, Callable[[Bench], None]] = {
     "scans": scans,
     "look-ups": look_ups,
     "postings": sums_of_postings,
+    "supports": supports,
 }
 
 

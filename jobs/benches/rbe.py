@@ -145,7 +145,8 @@ def trained(matrix: Matrix, record: Record) -> None:
         hit_rate=float(found_of_best(popular, relevance, NUM_BEST, NUM_BEST).mean()),
     )
     for seed in SEEDS:
-        for label, selection in {"random": RandomSupports(), "l2_greedy": L2GreedySupports()}.items():
+        for label in ("random", "k_means", "l2_greedy"):
+            selection = SELECTIONS[label]
             for model, ridge in (("AnnCUR, pseudo-inverse", 0.0), ("AnnCUR", 0.001)):
                 found, _ = anncur(matrix, seed, supports=selection, ridge=ridge)
                 _told(record, matrix, f"{model} + {label}", seed, found, relevance)
@@ -336,16 +337,30 @@ QUESTIONS = {
 
 
 def main(arguments: list[str]) -> None:
-    record = Record("rbe")
-    if arguments[0] == "greedy":
-        greedy(record)
+    if arguments == ["greedy"]:
+        greedy(Record("rbe"))
         return
-    asked = Asked(arguments[0], Path(arguments[1]).absolute(), arguments[2:] or list(RANKERS))
+    asked = parsed(arguments)
     if asked.question == "fill":
         fill(asked.storage, asked.names, rbe_data.source())
         return
+    record = Record("rbe")
     for name in asked.names:
         QUESTIONS[asked.question](Matrix.load(name, asked.storage), record)
+
+
+def parsed(arguments: list[str]) -> Asked:
+    """Raises:
+    SystemExit: with a sentence, if it is no question about known data sets.
+    """
+    questions = ["fill", *QUESTIONS]
+    match arguments:
+        case [question, storage, *names] if question in questions and set(names) <= RANKERS.keys():
+            return Asked(question, Path(storage).absolute(), names or list(RANKERS))
+    raise SystemExit(
+        f"the arguments must be greedy, or one of {', '.join(questions)} with STORAGE and names among "
+        f"{', '.join(RANKERS)}, got {' '.join(arguments) or 'none'}"
+    )
 
 
 if __name__ == "__main__":

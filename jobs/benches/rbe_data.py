@@ -171,7 +171,7 @@ def cross_encoder(name: str, folder: Path, source: Path) -> None:
 
 def films(name: str, folder: Path, source: Path) -> None:
     """MovieLens: users are the queries, named by their numbers; and boosted trees that rank films for them."""
-    from rails_ray.relevance.rankers.boosted import Features
+    from rails_ray.relevance.rankers.boosted import Features, TreesConfig
     from rails_ray.training.rankers import train_boosted
 
     sizes = SPLITS[name]
@@ -198,7 +198,7 @@ def films(name: str, folder: Path, source: Path) -> None:
         users["user_id"].astype(str).to_numpy(str), by_user, items["item_id"].astype(str).to_numpy(str), by_item, SHARED
     )
     few = pairs[draw.permutation(len(pairs))[:MOST_PAIRS]]
-    train_boosted(features, few, folder / "ranker")
+    train_boosted(features, few, folder / "ranker", TreesConfig())
 
 
 NUM_FACTORS = 16

@@ -9,6 +9,7 @@
 | `data`         | what a run reads: its data set and its corpus                                    |
 | `items`        | what its items become: an artefact that is made once, then a map of each block   |
 | `surrogates`   | vectors that stand for a mixture's scores, fitted when encoding begins           |
+| `run_ranker`   | a trained run as a heavy ranker                                                  |
 | `version`      | what a stored version is made of                                                 |
 
 `family` is the one match on what a run trains. Everything else asks the `Family` that it gives.

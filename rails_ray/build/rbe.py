@@ -181,8 +181,11 @@ class RbeFamily(DualEncoderItems, Family):
     def run_items(self, storage: Storage, run: str, model: Model, data: DataSet) -> AnyItems:
         return self.encoded_by(model)(data.item_ids, data.item_inputs)
 
-    def learned(self, read: DataSet) -> Rbe:
+    def learned(self, read: DataSet, device: str = "cpu") -> Rbe:
         """A model that begins as AnnCUR on the training queries of a data set.
+
+        Args:
+            device: where supports are chosen; the model is on the CPU.
 
         Raises:
             ValueError: if too few items have all scores that a support needs.
@@ -191,7 +194,7 @@ class RbeFamily(DualEncoderItems, Family):
         assert isinstance(read.item_inputs, Texts)
         rows = self.support_query_rows(train)
         relevance = torch.from_numpy(train.scores[rows]).T  # [X, Q]
-        supports = self.support_rows(relevance)
+        supports = self.support_rows(relevance, device)
         of_queries = train.take(np.flatnonzero(~np.isnan(train.scores[:, supports]).any(axis=1)))
         known = relevance[~relevance.isnan()]
         with torch.random.fork_rng(devices=[]):
@@ -211,8 +214,8 @@ class RbeFamily(DualEncoderItems, Family):
         """Rows of the support queries among the training queries."""
         return support_queries(train, self.own.num_support_queries, self.config.seed, self.own.num_supports)
 
-    def support_rows(self, relevance: torch.Tensor) -> NDArray[np.int64]:
-        """Rows of the supports, of items without a hole in R(I, S_Q) [X, Q]."""
+    def support_rows(self, relevance: torch.Tensor, device: str = "cpu") -> NDArray[np.int64]:
+        """Rows of the supports, of items without a hole in R(I, S_Q) [X, Q]. The device does the work."""
         complete = (~relevance.isnan().any(dim=1)).nonzero().flatten()
         num_supports, num_candidates = self.own.num_supports, self.own.num_candidates or None
         if len(complete) < num_supports:
@@ -222,7 +225,7 @@ class RbeFamily(DualEncoderItems, Family):
             )
         chosen = select_supports(
             self.own.supports,
-            relevance[complete],
+            relevance[complete].to(device),
             num_supports,
             seed=self.config.seed,
             num_candidates=None if num_candidates is None else min(num_candidates, len(complete)),
@@ -282,7 +285,7 @@ class RelevancePiece:
 
     def prepare(self, given: Given) -> Prepared:
         family, read = self.family, given.read
-        model = family.learned(read)
+        model = family.learned(read, given.device)
         step = RelevanceStep(model.embedding, model.combinations, family.loss(), family.own.num_best)
         batches = {split: self._batch(model, family._scored(read, split)) for split in ("train", "valid")}
         sampler = RelevanceSampler(batches["train"], self.training.batch_size, family.config.seed)

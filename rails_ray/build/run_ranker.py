@@ -13,6 +13,7 @@ from rails_ray.build import family
 from rails_ray.config import from_json
 from rails_ray.data.dataset import Texts
 from rails_ray.evaluation.ranking import encode_items
+from rails_ray.models import Model
 from rails_ray.relevance.rankers import TEXT, Candidate
 from rails_ray.similarities.states import AnyItems, AnyQuery, concatenate, take
 from rails_ray.storage import runs
@@ -26,13 +27,14 @@ class RunRanker:
 
     Args:
         folder: the run's: STORAGE/runs/NAME.
+        device: where the model goes; by default a GPU if there is one.
 
     Raises:
         NotFoundError: if there is no such run.
         ValueError: if it is none of texts.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, device: str | None = None) -> None:
         root, separator, name = folder.rstrip("/").rpartition("/runs/")
         if not separator:
             raise ValueError(f"a ranker's folder must be STORAGE/runs/NAME, got {folder!r}")
@@ -41,7 +43,8 @@ class RunRanker:
         own = family(from_json(found.config))
         if not own.encodes_inputs or set(own.form.fields) != {TEXT} or own.has_a_row_for_each_item:
             raise ValueError(f"a run that ranks must be one of texts, got run {name!r} of {own.config.name}")
-        self.model = own.trained_model(runs.weights(store, found))
+        self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self.model: Model = own.trained_model(runs.weights(store, found)).to(self.device)
         if own.supports(self.model):
             raise ValueError(f"a run that ranks must need no ranker itself, got run {name!r} of {own.config.name}")
         self.items: dict[str, AnyItems] = {}  # by text
@@ -56,7 +59,8 @@ class RunRanker:
         return scores
 
     def _encoded(self, text: str) -> AnyQuery:
-        return self.model.encode_queries(self.model.query_features(Texts([text])))
+        features = self.model.query_features(Texts([text])).to(self.device)
+        return self.model.encode_queries(features)
 
     def _encode(self, texts: Sequence[str]) -> dict[str, AnyItems]:
         """The states of texts; those that were not seen before are encoded. Threads may share it: each has a dict

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from rails_ray.encoders.character_ngrams import words
 from rails_ray.encoders.vectors import VectorRows, scaled
-from rails_ray.errors import DamagedError, UnsupportedError
+from rails_ray.errors import DamagedError
+from rails_ray.optional import optional
 
 BATCH_TEXTS = 256  # texts that the model gets at once
 
@@ -134,13 +135,12 @@ def load(config: FrozenConfig) -> Encode:
 def sentence_transformer(folder: str) -> Encode:
     """Raises what `load` does."""
     digest_of(folder)  # raises if there is no such folder
-    try:
-        module = importlib.import_module("sentence_transformers")
-    except ImportError:
-        raise UnsupportedError(
-            "encoder.kind sentence_transformer needs the package sentence-transformers, got none: "
-            "pip install 'rails-ray[sentence-transformers]'"
-        ) from None
+    module = optional(
+        "sentence_transformers",
+        needed_by="encoder.kind sentence_transformer",
+        package="sentence-transformers",
+        install="'rails-ray[sentence-transformers]'",
+    )
     try:
         model = module.SentenceTransformer(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:

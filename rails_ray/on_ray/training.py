@@ -216,6 +216,7 @@ def work(assignment: Assignment) -> None:
             checkpoint=checkpoint,
             rank=group.rank(),
             num_workers=group.num_workers(),
+            device=reserved_device(),
         ),
         placed=ray.train.torch.prepare_model if piece.shares_gradient else _on_reserved_device,
         report=Reporter(

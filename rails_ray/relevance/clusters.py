@@ -14,6 +14,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
+from rails_ray.optional import optional
+
 
 def near_centres(relevance: Float[ndarray, "X Q"], num_supports: int, method: str, seed: int) -> Int[ndarray, " S"]:
     """Rows of the supports, each once.
@@ -22,6 +24,7 @@ def near_centres(relevance: Float[ndarray, "X Q"], num_supports: int, method: st
         method: a method of `supports.ClusterSupports`.
 
     Raises:
+        UnsupportedError: if scikit-learn is not installed.
         ValueError: for methods of two-sided clusters with more clusters than queries.
     """
     labels = labels_of(relevance, num_supports, method, seed)
@@ -37,9 +40,13 @@ def near_centres(relevance: Float[ndarray, "X Q"], num_supports: int, method: st
 
 
 def labels_of(relevance: Float[ndarray, "X Q"], num_clusters: int, method: str, seed: int) -> Int[ndarray, " X"]:
-    """The cluster of each item."""
-    from sklearn import cluster
-
+    """The cluster of each item. Raises what `near_centres` does."""
+    cluster = optional(
+        "sklearn.cluster",
+        needed_by="supports.kind clusters",
+        package="scikit-learn",
+        install="'rails-ray[relevance]'",
+    )
     if method.startswith("spectral") and not 2 <= num_clusters < len(relevance):
         raise ValueError(
             f"{method} must have at least 2 supports and fewer than the {len(relevance)} items, got {num_clusters}"

@@ -28,6 +28,8 @@ BATCH_ROWS = 2**16  # rows read at once: megabytes of short texts, 64 MB of vect
 LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 KINDS = {
     "integer": pa.types.is_integer,
+    "float": pa.types.is_floating,
+    "boolean": pa.types.is_boolean,
     "string": lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
     "list of integers": lambda kind: any(of(kind) for of in LISTS) and pa.types.is_integer(kind.value_type),
     "list of floats": lambda kind: any(of(kind) for of in LISTS) and pa.types.is_floating(kind.value_type),
@@ -38,6 +40,7 @@ KINDS = {
     ),
 }
 ID, INTEGER, TEXT = ("integer", "string"), ("integer",), ("string",)  # kinds that a column may have
+NUMBER = ("integer", "float", "boolean")
 INTEGERS, NUMBERS = ("list of integers",), ("list of floats", "list of integers")
 Columns = Mapping[str, Sequence[str]]
 """Kinds (keys of `KINDS`) that each column may have."""

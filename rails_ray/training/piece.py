@@ -26,6 +26,7 @@ class Given:
     run: the run's name; its folder holds what the run fixed before it trained, and the weights of earlier pieces.
     checkpoint: a checkpoint of this piece, to go on from.
     rank: this worker's rank, in 0 .. num_workers - 1.
+    device: the worker's, for what preparation computes.
     """
 
     read: DataSet
@@ -34,6 +35,7 @@ class Given:
     checkpoint: bytes | None = None
     rank: int = 0
     num_workers: int = 1
+    device: str = "cpu"
 
     @property
     def is_first(self) -> bool:

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.queries import ItemLists
 from rails_ray.encoders.text import PADDING
-from rails_ray.relevance.rankers import boosted, cross_encoder
-from rails_ray.relevance.rankers.boosted import Features
+from rails_ray.optional import optional
+from rails_ray.relevance.rankers import RANKERS, boosted, cross_encoder
+from rails_ray.relevance.rankers.boosted import Features, TreesConfig
 from rails_ray.relevance.rankers.cross_encoder import CrossEncoder, CrossEncoderConfig, Reader
 from rails_ray.training.loop import Progress, TrainingConfig, train
 
@@ -131,10 +132,8 @@ def train_boosted(
     features: Features,
     positives: Int[NDArray[np.int64], "P 2"],
     folder: Path,
+    config: TreesConfig,
     *,
-    num_rounds: int = 300,
-    num_leaves: int = 63,
-    learning_rate: float = 0.1,
     num_negatives: int = 4,
     seed: int = 0,
     report: Callable[[int, float], None] = lambda done, loss: None,
@@ -143,22 +142,28 @@ def train_boosted(
 
     Args:
         positives: rows of the query and of the item of each relevant pair.
-        num_rounds, num_leaves, learning_rate: of LightGBM.
-        num_negatives: items drawn for each pair; some may be relevant.
-    """
-    import lightgbm
+        num_negatives: items drawn for each pair; those that are relevant are left out.
 
+    Raises:
+        UnsupportedError: if lightgbm is not installed.
+        ValueError: if there are no negatives to compare with.
+    """
+    if num_negatives < 1:
+        raise ValueError(f"num_negatives must be at least 1, got {num_negatives}")
+    lightgbm = optional("lightgbm", needed_by="a boosted ranker", package="lightgbm", install=RANKERS)
     draws = np.random.default_rng(seed)
     drawn = draws.integers(len(features.items), size=len(positives) * num_negatives)
     negatives = np.stack([np.repeat(positives[:, 0], num_negatives), drawn], axis=1)
+    drawn, relevant = (pairs[:, 0] * len(features.items) + pairs[:, 1] for pairs in (negatives, positives))
+    negatives = negatives[~np.isin(drawn, relevant)]
     rows, shared = np.concatenate([positives, negatives]), features.num_shared
     asked, found = features.queries[rows[:, 0]], features.items[rows[:, 1]]
     read = np.concatenate([asked, found, asked[:, :shared] * found[:, :shared]], axis=1).astype(np.float32)
     is_relevant = np.repeat([1.0, 0.0], [len(positives), len(negatives)])
     asked_for = {
         "objective": "binary",
-        "num_leaves": num_leaves,
-        "learning_rate": learning_rate,
+        "num_leaves": config.num_leaves,
+        "learning_rate": config.learning_rate,
         "seed": seed,
         "deterministic": True,
         "verbose": -1,
@@ -166,7 +171,7 @@ def train_boosted(
     trees = lightgbm.train(
         asked_for,
         lightgbm.Dataset(read, is_relevant),
-        num_boost_round=num_rounds,
+        num_boost_round=config.num_rounds,
         callbacks=[lambda state: report(state.iteration + 1, float("nan"))],
     )
     boosted.save(folder, features)

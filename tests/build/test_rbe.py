@@ -55,6 +55,20 @@ def test_the_config_says_its_sizes(folder: Path) -> None:
     assert few.learned(read).support_relevance.shape == (6, 9)
 
 
+def test_supports_are_chosen_on_the_workers_device(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, read = completed(small_rbe_config(), folder)
+    devices = list[str]()
+
+    def watched(selection: Any, relevance: torch.Tensor, num_supports: int, **how: Any) -> torch.Tensor:
+        devices.append(relevance.device.type)
+        return torch.arange(num_supports)
+
+    monkeypatch.setattr("rails_ray.build.rbe.select_supports", watched)
+    for device in ("meta", "cpu"):  # meta: a device without numbers
+        own.pieces()[0].prepare(Given(read=read, storage=Storage(str(folder)), run="r", device=device))
+    assert devices == ["meta", "cpu"]
+
+
 @pytest.mark.parametrize(
     ("fields", "told"),
     [

@@ -74,6 +74,14 @@ def test_the_image_has_what_probes_call_and_no_pip() -> None:
         assert "pip uninstall --yes pip" in last, "what is copied from here would bring it back"
 
 
+def test_the_image_has_what_rankers_and_clusters_need() -> None:
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for target in ("cpu", "gpu"):
+        [installed] = re.findall(r'"\.\[(.*?)\]"', " ".join(arguments for _, arguments in stages()[f"build-{target}"]))
+        assert set(installed.split(",")) == {"rankers", "relevance"} <= extras.keys()
+        assert "libgomp1" in " ".join(arguments for _, arguments in stages()[target])  # which lightgbm's wheel lacks
+
+
 def test_the_cpu_image_alone_takes_torch_without_cuda() -> None:
     index = {
         builder: " ".join(arguments for _, arguments in stages()[builder]).count("download.pytorch.org/whl/cpu")

@@ -28,7 +28,7 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.versions import read_described
 from support.examples import write_text_data
 from support.published_rbe import write_rbe_run
-from support.ranked import BY_PAIRS, NUM_SUPPORTS, by_pairs, small_rbe_config, write_scored_data
+from support.ranked import BY_PAIRS, NUM_SUPPORTS, by_pairs, small_rbe_config, write_scored_data, write_word_features
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 FAILING = RankerConfig(path="support.ranked:failing_at_plum")
@@ -384,6 +384,25 @@ def test_the_commands_go_from_texts_to_an_answer(
     assert cli.main(["query", "red hat", "--local", *storage, "--deadline-ms", "40"]) == 2
     assert "--deadline-ms and --rounds must stand beside --calls, got none" in capsys.readouterr().err
     assert json.loads((tmp_path / "s" / "relevance" / "m" / "matrix.json").read_text())["num_holes"] == 0
+
+
+def test_the_commands_go_from_features_to_a_matrix_of_boosted_trees(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, storage = write_text_data(tmp_path / "data"), ["--storage", str(tmp_path / "s")]
+    write_word_features(data)
+    asked = ["train-ranker", "--kind", "boosted", "--folder", str(data), "--to", str(tmp_path / "trees")]
+    assert cli.main([*asked, "--trees.num-rounds", "80", "--trees.num-leaves", "15"]) == 0
+    ranker = ["--ranker.path", "rails_ray.relevance.rankers.boosted:BoostedRanker"]
+    ranker += ["--ranker.folder", str(tmp_path / "trees")]
+    following = f"next: rails-ray relevance --name NAME --folder {data} {' '.join(ranker)}"
+    assert following in capsys.readouterr().out.replace("\n", "")
+    assert cli.main(["relevance", "--name", "m", "--folder", str(data), *ranker, *storage]) == 0
+    assert "no hole" in capsys.readouterr().out
+    found, given = (read(folder, "relevance") for folder in (tmp_path / "s" / "relevance" / "m", data))
+    best = dict(zip(reversed(found["query_id"]), reversed(found["item_id"]), strict=True))
+    answers = set(zip(given["query_id"], given["item_id"], strict=True))
+    assert np.mean([pair in answers for pair in best.items()]) > 0.4  # by chance: about .04
 
 
 def test_a_sampling_that_cannot_be() -> None:

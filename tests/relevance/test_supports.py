@@ -1,5 +1,6 @@
 """Support selection: every member, and each against its definition."""
 
+import sys
 from typing import get_args
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles.relevance
+from rails_ray.errors import UnsupportedError
 from rails_ray.relevance.l2_greedy import l2_greedy
 from rails_ray.relevance.supports import (
     ClusterSupports,
@@ -138,6 +140,14 @@ def test_supports_that_cannot_be() -> None:
         select_supports(FirstSupports(), relevance, 2, seed=0)
     with pytest.raises(ValueError, match=r"at most as many clusters as there are support queries \(3\), got 5"):
         select_supports(ClusterSupports(method="spectral_coclustering"), matrix(10, 3), 5, seed=0)
+
+
+def test_clusters_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    with pytest.raises(
+        UnsupportedError, match=r"needs the package scikit-learn, got none: pip install 'rails-ray\[rel"
+    ):
+        select_supports(ClusterSupports(), matrix(10), 2, seed=0)
 
 
 def test_single_precision_chooses_as_double_precision_does() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rails_ray.config import RunConfig
@@ -150,6 +151,17 @@ def _pairs(text: str) -> set[str]:
 
 def _alike(one: set[str], other: set[str]) -> float:
     return 2 * len(one & other) / max(len(one) + len(other), 1)
+
+
+def write_word_features(texts: Path) -> None:
+    """Tables of features beside those of small texts: a number for each word, which queries and items share."""
+    items, queries = (pq.read_table(texts / f"{name}.parquet") for name in ("items", "queries"))
+    words = sorted({word for text in items["text"].to_pylist() for word in text.split()})
+    for table, key, name in ((queries, "query_id", "query_features"), (items, "item_id", "item_features")):
+        own = [text.split() for text in table["text"].to_pylist()]
+        columns = {word: [float(word in line) for line in own] for word in words}
+        length = {f"words of {key}": [len(line) for line in own]}
+        pq.write_table(pa.table({key: table[key], **length, **columns}), texts / f"{name}.parquet")
 
 
 def small_rbe_config(**fields: Any) -> RunConfig:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, SupportsIndex, overload, runtime_checkable
 
 TEXT = "text"  # field of queries and items that the rankers here read
+RANKERS = "'rails-ray[rankers]'"  # what pip installs for those that need more packages
 
 
 class Candidate(NamedTuple):

@@ -9,6 +9,7 @@ Axes: N candidates, A numbers of a query, C of an item, P shared.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +17,32 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from rails_ray.relevance.rankers import TEXT, Candidate
+from rails_ray.optional import optional
+from rails_ray.relevance.rankers import RANKERS, TEXT, Candidate
 
 FEATURES, TREES = "features.npz", "trees.txt"  # files of a ranker's folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreesConfig:
+    """What LightGBM is asked for.
+
+    Args:
+        num_rounds: trees.
+        num_leaves: most leaves of a tree.
+        learning_rate: what each tree adds is multiplied by it.
+    """
+
+    num_rounds: int = 300
+    num_leaves: int = 63
+    learning_rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name, least in {"num_rounds": 1, "num_leaves": 2}.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}")
 
 
 class Features(NamedTuple):
@@ -62,15 +86,15 @@ class BoostedRanker:
     """The contract of `HeavyRanker`.
 
     Args:
-        folder: what `rails-ray train-ranker` wrote.
+        folder: what `rails-ray train-ranker --kind boosted` wrote.
 
     Raises:
-        ValueError: if it did not.
+        UnsupportedError: if lightgbm is not installed.
+        ValueError: if the folder has none.
     """
 
     def __init__(self, folder: str) -> None:
-        import lightgbm
-
+        lightgbm = optional("lightgbm", needed_by="this ranker", package="lightgbm", install=RANKERS)
         own = load(Path(folder))
         self.queries, self.items, self.num_shared = own.queries, own.items, own.num_shared
         self.query_rows = {str(key): row for row, key in enumerate(own.query_keys)}

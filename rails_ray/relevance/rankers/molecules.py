@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from rails_ray.relevance.rankers import Candidate
+from rails_ray.optional import optional
+from rails_ray.relevance.rankers import RANKERS, Candidate
 
 SEED = 7  # of conformations
 EQUAL_WEIGHT = 0.5  # of shape and colour, while alignments are tried
@@ -23,9 +24,13 @@ class MoleculeRanker:
 
     Args:
         field: of queries and items: a SMILES string.
+
+    Raises:
+        UnsupportedError: if rdkit is not installed.
     """
 
     def __init__(self, field: str = "text") -> None:
+        optional("rdkit.Chem.rdShapeAlign", needed_by="this ranker", package="rdkit", install=RANKERS)
         self.field = field
 
     def __call__(self, query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from rails_ray.relevance.rankers import Candidate
+from rails_ray.optional import optional
+from rails_ray.relevance.rankers import RANKERS, Candidate
 
 MOST_KEPT = 2**14  # trees in memory
 
@@ -34,9 +35,13 @@ class SyntaxTreeRanker:
 
     Args:
         field: of queries and items: Python source.
+
+    Raises:
+        UnsupportedError: if apted is not installed.
     """
 
     def __init__(self, field: str = "text") -> None:
+        optional("apted", needed_by="this ranker", package="apted", install=RANKERS)
         self.field = field
 
     def __call__(self, query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:

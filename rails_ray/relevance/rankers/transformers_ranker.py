@@ -5,11 +5,12 @@ A pair's score is the first number of the model's answer, as cross-encoders for 
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
 
-from rails_ray.errors import UnsupportedError
+from rails_ray.optional import optional
 from rails_ray.relevance.rankers import TEXT, Candidate
 
 AT_ONCE = 64  # pairs of one pass
@@ -29,22 +30,18 @@ class TransformersRanker:
     """
 
     def __init__(self, folder: str, device: str | None = None) -> None:
-        try:
-            from transformers import AutoModelForSequenceClassification, AutoTokenizer
-        except ImportError:
-            raise UnsupportedError(
-                "this ranker needs the package transformers, got none: pip install transformers"
-            ) from None
+        transformers = optional("transformers", needed_by="this ranker", package="transformers", install="transformers")
         if not Path(folder).is_dir():
             raise ValueError(f"a ranker's folder must hold a model of transformers, got {folder!r}, which is none")
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         try:
-            self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            model = AutoModelForSequenceClassification.from_pretrained(folder, local_files_only=True)
+            self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, local_files_only=True)
         except (OSError, ValueError, KeyError) as error:
             reason = str(error).partition("\n")[0]
             raise ValueError(f"{folder} must hold a model of transformers, got: {reason}") from None
         self.model = model.to(self.device).eval()
+        self.reading = Lock()  # a call sets the tokenizer's padding and truncation, and two at once raise
         self.length = min(LENGTH, getattr(model.config, "max_position_embeddings", LENGTH))
 
     @torch.no_grad()
@@ -52,13 +49,14 @@ class TransformersRanker:
         scores = list[float]()
         for first in range(0, len(candidates), AT_ONCE):
             texts = [str(one.fields[TEXT]) for one in candidates[first : first + AT_ONCE]]
-            read = self.tokenizer(
-                [str(query[TEXT])] * len(texts),
-                texts,
-                padding=True,
-                truncation=True,
-                max_length=self.length,
-                return_tensors="pt",
-            )
+            with self.reading:
+                read = self.tokenizer(
+                    [str(query[TEXT])] * len(texts),
+                    texts,
+                    padding=True,
+                    truncation=True,
+                    max_length=self.length,
+                    return_tensors="pt",
+                )
             scores += self.model(**read.to(self.device)).logits[:, 0].float().tolist()
         return scores

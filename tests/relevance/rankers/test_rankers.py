@@ -1,7 +1,11 @@
 """Heavy rankers: their scores, and what somebody else's may do wrong."""
 
 import pickle
+<<<<<<< HEAD
 import threading
+=======
+import sys
+>>>>>>> wB
 from collections.abc import Callable
 from typing import Any
 
@@ -56,6 +60,23 @@ def test_an_item_is_most_like_itself_whoever_stands_beside_it(path: str, field: 
 def test_items_that_are_none(ranker: HeavyRanker, field: str, told: str) -> None:
     with pytest.raises(UnavailableError, match=f"the heavy ranker must score 1 items, got ValueError: {told}"):
         scores_of(ranker, {field: "no molecule"}, candidates(field, ["no molecule"]))
+
+
+@pytest.mark.parametrize(
+    ("path", "module", "package"),
+    [
+        ("molecules:MoleculeRanker", "rdkit.Chem.rdShapeAlign", "rdkit"),
+        ("syntax_trees:SyntaxTreeRanker", "apted", "apted"),
+        ("boosted:BoostedRanker", "lightgbm", "lightgbm"),
+    ],
+)
+def test_a_ranker_whose_package_is_missing_is_not_made(
+    path: str, module: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    told = rf"this ranker needs the package {package}, got none: pip install 'rails-ray\[rankers\]'$"
+    with pytest.raises(ValueError, match=told):
+        ranker_of(RankerConfig(path=f"rails_ray.relevance.rankers.{path}", folder="any"))
 
 
 def test_equal_programs_differ_by_names_alone() -> None:

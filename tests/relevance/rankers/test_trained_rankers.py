@@ -1,6 +1,9 @@
 """Rankers that are trained: what they learn, that they come back as they were, and what they refuse."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from rails_ray.data.forms import FORMS
 from rails_ray.data.sources import Sources
 from rails_ray.errors import UnavailableError
 from rails_ray.relevance.rankers import Candidate, candidates_of
-from rails_ray.relevance.rankers.boosted import Features, pairs
+from rails_ray.relevance.rankers.boosted import Features, TreesConfig, pairs
 from rails_ray.relevance.rankers.calling import RankerConfig, ranker_of, scores_of
 from rails_ray.relevance.rankers.cross_encoder import CrossEncoder, CrossEncoderConfig, CrossEncoderRanker, Reader, save
 from rails_ray.relevance.rankers.transformers_ranker import TransformersRanker
@@ -94,7 +97,8 @@ def test_boosted_trees_learn_who_likes_what(tmp_path: Path) -> None:
     likes = users[:, :3] @ films[:, :3].T  # [60, 80]
     positives = np.argwhere(likes > 2)
     keys = np.array([f"user {row}" for row in range(60)]), np.array([str(row) for row in range(80)])
-    train_boosted(Features(keys[0], users, keys[1], films, 3), positives, tmp_path, num_rounds=60, num_leaves=15)
+    features = Features(keys[0], users, keys[1], films, 3)
+    train_boosted(features, positives, tmp_path, TreesConfig(num_rounds=60, num_leaves=15))
     ranker = ranker_of(RankerConfig(path=f"{PATHS}.boosted:BoostedRanker", folder=str(tmp_path)))
     items = [Candidate(row, {"text": "a film"}) for row in range(80)]
     scores = np.stack([scores_of(ranker, {"text": f"user {row}"}, items) for row in range(60)])
@@ -104,6 +108,38 @@ def test_boosted_trees_learn_who_likes_what(tmp_path: Path) -> None:
         scores_of(ranker, {"text": "user 99"}, items)
     with pytest.raises(UnavailableError, match="an item must have features, got 123, which has none"):
         scores_of(ranker, {"text": "user 1"}, [Candidate(123, {})])
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"num_rounds": 0}, "num_rounds must be at least 1, got 0"),
+        ({"num_leaves": 1}, "num_leaves must be at least 2, got 1"),
+        ({"learning_rate": 0.0}, r"learning_rate must be above 0, got 0\.0"),
+    ],
+)
+def test_trees_that_cannot_be(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        TreesConfig(**fields)
+
+
+def test_negatives_of_trees_are_not_relevant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import lightgbm
+
+    seen = list[Any]()
+
+    def watched(read: Any, is_relevant: Any) -> Any:
+        seen.append((read, is_relevant))
+        return made(read, is_relevant)
+
+    made = lightgbm.Dataset
+    monkeypatch.setattr(lightgbm, "Dataset", watched)
+    numbers = np.arange(30, dtype=np.float32)[:, None]
+    positives = np.array([[query, item] for query in range(30) for item in range(0, 30, 2)])
+    train_boosted(Features(numbers[:, 0], numbers, numbers[:, 0], numbers, 0), positives, tmp_path, TreesConfig())
+    [(read, is_relevant)] = seen
+    assert (read[:, 1] % 2 == 1 - is_relevant).all()
+    assert is_relevant.sum() == len(positives)
 
 
 def test_what_trees_read_of_a_pair() -> None:
@@ -126,26 +162,52 @@ def test_folders_without_a_ranker(tmp_path: Path, path: str, told: str, is_there
         ranker_of(RankerConfig(path=f"{PATHS}.{path}", folder=str(folder)))
 
 
-def test_a_cross_encoder_of_transformers(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def of_transformers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cross-encoder that transformers saved."""
     transformers = pytest.importorskip("transformers")
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "blue", "hat", "car"]
-    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
-    tokenizer = transformers.BertTokenizerFast(str(tmp_path / "vocab.txt"))
+    folder = tmp_path_factory.mktemp("transformers")
+    (folder / "vocab.txt").write_text("\n".join(vocabulary))
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     torch.manual_seed(0)
     config = transformers.BertConfig(vocab_size=len(vocabulary), num_labels=1, max_position_embeddings=20, **sizes)
-    model = transformers.BertForSequenceClassification(config).eval()
-    tokenizer.save_pretrained(tmp_path / "model")
-    model.save_pretrained(tmp_path / "model")
-    ranker = TransformersRanker(str(tmp_path / "model"), "cpu")
+    transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder / "model")
+    transformers.BertForSequenceClassification(config).save_pretrained(folder / "model")
+    return folder / "model"
+
+
+def test_a_cross_encoder_of_transformers(of_transformers: Path) -> None:
+    ranker = TransformersRanker(str(of_transformers), "cpu")
     items = candidates_of(range(3), ["red car", "blue hat", "red " * 30])
     found = scores_of(ranker, {"text": "red hat"}, items)
-    read = tokenizer("red hat", "blue hat", return_tensors="pt")
+    read = ranker.tokenizer("red hat", "blue hat", return_tensors="pt")
     with torch.no_grad():
-        assert found[1] == pytest.approx(float(model(**read).logits[0, 0]), abs=1e-5)
+        assert found[1] == pytest.approx(float(ranker.model(**read).logits[0, 0]), abs=1e-5)
     assert found.tolist() == pytest.approx(
         [scores_of(ranker, {"text": "red hat"}, [item])[0] for item in items], abs=1e-5
     )
+
+
+def test_threads_take_turns_at_the_tokenizer(of_transformers: Path) -> None:
+    """Two of them at once raise `Already borrowed`, now and then."""
+    ranker = TransformersRanker(str(of_transformers), "cpu")
+    tokenizer, inside, most = ranker.tokenizer, list[str](), list[int]()
+
+    def watched(asked: list[str], texts: list[str], **how: Any) -> Any:
+        inside.append(asked[0])
+        time.sleep(0.02)
+        most.append(len(inside))
+        read = tokenizer(asked, texts, **how)
+        inside.pop()
+        return read
+
+    ranker.tokenizer = watched
+    items = candidates_of(range(2), ["red car", "blue hat"])
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda text: ranker({"text": text}, items), ["red", "blue", "red hat", "car"]))
+    assert most == [1] * 4
+    assert together == [ranker({"text": text}, items) for text in ["red", "blue", "red hat", "car"]]
 
 
 def test_only_texts_train_a_cross_encoder(texts: DataSet, tmp_path: Path) -> None:
