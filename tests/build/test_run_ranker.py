@@ -46,7 +46,6 @@ def test_its_scores_are_the_models(tmp_path: Path) -> None:
         assert scores_of(ranker, {"text": "red hat"}, candidates[rows]) == pytest.approx(expected[rows], abs=1e-6)
 
 
-<<<<<<< HEAD
 def test_threads_share_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one thread encodes an item, another fills what is kept, and it is begun anew."""
     store = Storage(str(tmp_path))
@@ -75,7 +74,8 @@ def test_threads_share_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert ask(shared, texts[:2]) == pytest.approx(alone[:2], abs=1e-6)
     for scores, expected in zip(others, (alone[2:4], alone[4:], alone[3:]), strict=True):
         assert scores == pytest.approx(expected, abs=1e-6)
-=======
+
+
 def test_a_ranker_goes_where_it_is_told(tmp_path: Path) -> None:
     config = replace(small_config(), data=DataConfig(folder=str(write_text_data(tmp_path / "data"))))
     write_untrained_run(Storage(str(tmp_path)), "mol", config)
@@ -90,7 +90,6 @@ def test_on_a_gpu_it_scores_as_on_the_cpu(tmp_path: Path) -> None:
     asked = {"text": "red hat"}, candidates_of(range(2), ["red hat", "blue car"])
     found, expected = (scores_of(RunRanker(f"{tmp_path}/runs/mol", device), *asked) for device in (None, "cpu"))
     assert found == pytest.approx(expected, abs=1e-4)
->>>>>>> wB
 
 
 def test_runs_that_cannot_rank(tmp_path: Path) -> None:

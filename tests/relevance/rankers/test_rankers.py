@@ -1,11 +1,8 @@
 """Heavy rankers: their scores, and what somebody else's may do wrong."""
 
 import pickle
-<<<<<<< HEAD
-import threading
-=======
 import sys
->>>>>>> wB
+import threading
 from collections.abc import Callable
 from typing import Any
 
