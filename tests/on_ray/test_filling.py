@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from rails_ray import cli, local, on_ray
 from rails_ray.build import family
@@ -341,7 +342,8 @@ def test_items_join_without_training(tmp_path: Path) -> None:
     old, new = (version_items(store, read_described(store, name)) for name in ("old", "new"))
     assert len(new.item_ids) == 60
     vectors = new.state.components[:, 0]
-    assert vectors[:40].equal(old.state.components[:, 0])
+    # Products of 40 and of 60 lines may be rounded differently.
+    assert torch.allclose(vectors[:40], old.state.components[:, 0], rtol=0, atol=1e-6)
     # by the equations: t of a new item is AnnCUR's, its bias is the mean one
     found = runs.read(store, "rbe")
     config = from_json(found.config)
