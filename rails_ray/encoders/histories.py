@@ -173,14 +173,14 @@ class HistoryEncoder(nn.Module, ABC):
             last = [times[end - size : end] for end, size in zip(ends, lengths, strict=True)]
             times = torch.from_numpy(_padded(last, length))
         return Histories(
-            torch.from_numpy(_padded(kept, length)),
+            self._known(torch.from_numpy(_padded(kept, length))),
             torch.arange(len(kept)) * length + torch.from_numpy(lengths - 1).clamp(min=0),
             times,
             None if users is None else torch.from_numpy(np.array(users)),
         )
 
     def item_features(self, inputs: NDArray[np.int64]) -> Int[Tensor, " X"]:
-        return torch.tensor(inputs)
+        return self._known(torch.tensor(inputs))
 
     def is_blank(self, query: Sequence[int] | NDArray[np.int64]) -> bool:
         return not len(query)
@@ -196,6 +196,18 @@ class HistoryEncoder(nn.Module, ABC):
 
     def items(self, features: Int[Tensor, " X"]) -> Float[Tensor, "X D"]:
         rows: Tensor = self.embeddings(features)
+        return rows
+
+    def _known(self, rows: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
+        """Raises:
+        ValueError: if the model has no such item.
+        """
+        unknown = rows[(rows < 0) | (rows >= self.config.num_items)]
+        if len(unknown):
+            raise ValueError(
+                f"item rows must be those of the {self.config.num_items} items of the model, from 0 on, "
+                f"got {int(unknown[0])}"
+            )
         return rows
 
     def _asked(self, features: Histories) -> Float[Tensor, "Q D"]:

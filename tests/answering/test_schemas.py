@@ -54,6 +54,7 @@ def asking(**fields: Any) -> dict[str, Any]:
         (asking(cutoff={"score": float("nan")}), "cutoff.score must be a finite number, got nan"),
         (asking(cutoff={"top_k": 5.0}), "cutoff.top_k must be an integer, got 5.0"),
         (asking(cutoff=[]), "cutoff must be a JSON object, got []"),
+        (query(history=[]), "queries[1].history must have a length of at least 1, got []"),
         (
             asking(cutoff={"score": 0, "a b": 1}),
             "cutoff['a b'] must not be given, no such field exists, got 1",

@@ -170,6 +170,13 @@ def test_it_steps_as_its_config_says_or_not_at_all(case: Case) -> None:
         assert fitted.training["seconds"] > 0
 
 
+def test_validations_of_a_mixture_measure_its_gates(tmp_path: Path) -> None:
+    case = case_of("pairs", tmp_path)
+    validations = case.fit(case.last()).training["validations"]
+    names = {"gate_entropy", "gate_entropy_of_pairs", "certified_fraction", "recall_of_average"}
+    assert [set(one["measures"]) for one in validations] == [names] * (NUM_STEPS // 4)
+
+
 def test_what_it_comes_to_is_json_and_its_weights_those_of_its_module(case: Case) -> None:
     for piece in case.in_order():
         fitted = case.fit(piece)

@@ -122,3 +122,11 @@ def test_users_need_a_component(similarity: object) -> None:
 def test_sizes_out_of_range(field: str, value: float, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SasrecConfig(**{field: value})
+
+
+def test_items_that_the_model_does_not_know() -> None:
+    own, message = encoder(), "item rows must be those of the 9 items of the model, from 0 on, got "
+    with pytest.raises(ValueError, match=f"{message}9"):
+        own.query_features([[0, 8], [3, 9]])
+    with pytest.raises(ValueError, match=f"{message}-1"):
+        own.item_features(np.array([0, -1]))
