@@ -38,7 +38,9 @@ def distance(one: Tensor, other: Tensor) -> tuple[float, float]:
 def test_workers_have_the_gradient_of_one_process(case: Case, num_workers: int) -> None:
     loss, gradients = expected(case, num_workers)
     found = [of_rank.gradients[case] for of_rank in on_workers(num_workers)]
-    assert sum(part for part, _ in found) / num_workers == pytest.approx(loss, rel=1e-5)
+    assert sum(part for part, _ in found) / num_workers == pytest.approx(
+        loss, rel=1e-5, abs=1e-7
+    )  # logits are up to 20
     for _, of_rank in found:
         assert of_rank.keys() == gradients.keys()
         for name, gradient in gradients.items():

@@ -57,7 +57,7 @@ def test_the_softmax_of_a_ranking_equals_the_oracles_loops(queries: Queries) -> 
     for number in (0, 8, len(FACTORS) - 1):
         asked = [own for own in logits_of(queries, 1.0) if own[1]]
         expected = [oracles.cutoffs.mean_log_probability([own], FACTORS[number]) for own in asked]
-        assert found[:, number] == pytest.approx(np.array(expected), rel=1e-4)
+        assert found[:, number] == pytest.approx(np.array(expected), rel=1e-4, abs=1e-6)
     expected = [oracles.cutoffs.softmax_above(line, row) for line, rows in logits_of(queries, 1.0) for row in rows]
     assert 1 - positives.share == pytest.approx(np.array(expected), abs=1e-5)
     assert len(above.log_normaliser) == len(queries)
