@@ -26,7 +26,7 @@ from rails_ray.collectives.group import num_workers
 from rails_ray.data.batch import PairSampler, WindowSampler
 from rails_ray.data.buckets import BucketSampler
 from rails_ray.data.in_batch import InBatchSampler
-from rails_ray.data.queries import ItemLists, Queries
+from rails_ray.data.queries import ItemLists, Queries, Visits
 from rails_ray.encoders.bags import Bags, of_length_one
 from rails_ray.encoders.components import ComponentsConfig, ItemComponents, QueryComponents
 from rails_ray.encoders.sasrec import Sasrec, SasrecConfig
@@ -183,7 +183,7 @@ def built(name: str, sizes: Sizes, corpus: Corpus, precision: torch.dtype) -> Tr
     if name.startswith("solar"):
         return solar_training(name, sizes, corpus, precision, draw)
     if name.startswith("histories"):
-        histories = ItemLists.of(list(draw.integers(corpus.num_items, size=(sizes.batch * 4, corpus.history + 1))))
+        histories = Visits.of(list(draw.integers(corpus.num_items, size=(sizes.batch * 4, corpus.history + 1))))
         following = draw.integers(corpus.num_items, size=len(histories))
         config = SasrecConfig(max_length=corpus.history, num_items=corpus.num_items)
         step = mixture_step(Sasrec(config), sizes, WithinBatch(), precision)

@@ -110,7 +110,7 @@ def scores_within(
     def call() -> None:
         try:
             answer.set_result(scores_of(ranker, query, candidates))
-        except UnavailableError as error:
+        except BaseException as error:
             answer.set_exception(error)
 
     threading.Thread(target=call, daemon=True).start()  # daemon: a process that ends does not wait for it
