@@ -13,8 +13,8 @@ def keep_freed() -> None:
     """Let glibc keep what is freed, in this process and from now on.
 
     A step allocates and frees the same megabytes over and over. By default glibc returns them to the system each time,
-    which then has to fill pages with zeros for the next tensor: a tenth to a quarter of a mixture's step (jobs/benches/LOG.md).
-    Other C libraries are left as they are.
+    which then has to fill pages with zeros for the next tensor: a tenth to a quarter of a mixture's step
+    (jobs/benches/LOG.md). Other C libraries are left as they are.
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
