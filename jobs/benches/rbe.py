@@ -236,10 +236,10 @@ def indexes(matrix: Matrix, record: Record) -> None:
     """Recall@100 of FAISS's indexes of RBE's vectors, whose lengths differ, against a scan; and with Corollary A.1's
     map to vectors of length 1."""
     found = rbe(matrix, 0)
-    radius = float(found.vectors.norm(dim=1).max()) * (1 + 1e-6)
+    radius = float(found.vectors.norm(dim=1).max())
     spaces = {
         "as they are": (found.queries, found.vectors),
-        "on a sphere": on_sphere(found.queries, found.vectors, radius),
+        "on a sphere": (torch.nn.functional.pad(found.queries, (0, 1)), on_sphere(found.vectors, radius)),
     }
     best = found.start.topk(NUM_BEST, dim=1).indices
     kinds: dict[str, Any] = {"hnsw": HnswConfig(), "ivf": IvfConfig(nlist=32), "flat sq8": FlatConfig(storage="sq8")}

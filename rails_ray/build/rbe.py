@@ -63,7 +63,7 @@ class RbeFamily(DualEncoderItems, Family):
             distribution_of=BetaDistribution,
             has_trained_temperature=False,
             has_bounded_scores=False,
-            width=self.own.num_supports + self.own.embedding.width + 1,
+            width=self.own.width,
         )
 
     def completed(self, read: DataSet) -> RunConfig:
@@ -169,7 +169,10 @@ class RbeFamily(DualEncoderItems, Family):
 
     def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> Rbe:
         [(_, data)] = weights
-        return state.loaded(self.model, data).eval()
+        model: Rbe = state.loaded(self.model, data).eval()
+        if self.own.is_on_sphere:
+            model.lay_on_sphere()
+        return model
 
     def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> DotProduct:
         """A dot product has no weights."""

@@ -75,6 +75,8 @@ class RbeConfig:
         loss: what training lowers.
         num_best: K, items of a query that validation looks for among K found, and that `top_share` wants on top.
         num_items: training items; 0 for the data's.
+        is_on_sphere: whether items get one number more, so that all vectors are of one length (Corollary A.1), for
+            indexes of cosines. Scores stay as they are.
         items: how an index stores its items.
         index: what finds candidates.
         index_of: as in `DualEncoderConfig`; there is one vector.
@@ -93,6 +95,7 @@ class RbeConfig:
     loss: Annotated[RbeLoss, Field(discriminator="kind")] = field(default_factory=DistilledConfig)
     num_best: int = 100
     num_items: int = 0
+    is_on_sphere: bool = False
     items: Annotated[Items, Field(discriminator="kind")] = field(default_factory=FullItems)
     index: Annotated[IndexConfig, Field(discriminator="kind")] = field(default_factory=FlatConfig)
     index_of: IndexOf = "average"
@@ -110,14 +113,18 @@ class RbeConfig:
         if isinstance(self.items, PqItems):
             self._check_quantized(self.items)
 
+    @property
+    def width(self) -> int:
+        """Numbers of a vector."""
+        return self.num_supports + self.embedding.width + 1 + self.is_on_sphere
+
     def _check_quantized(self, items: PqItems) -> None:
-        width = self.num_supports + self.embedding.width + 1
         if isinstance(items.quantizer, TrainedConfig):
             raise ValueError("items.quantizer.kind must be pq or opq for RBE, got trained")
-        if width % items.num_subspaces:
+        if self.width % items.num_subspaces:
             raise ValueError(
-                f"items.num_subspaces must divide the {width} numbers of a vector (num_supports + embedding.width + 1),"
-                f" got {items.num_subspaces}"
+                f"items.num_subspaces must divide the {self.width} numbers of a vector (num_supports + embedding.width "
+                f"+ 1{' + 1 on a sphere' * self.is_on_sphere}), got {items.num_subspaces}"
             )
         if self.index != FlatConfig() and not items.has_vectors:
             raise ValueError(

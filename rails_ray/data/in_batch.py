@@ -7,7 +7,7 @@ left of it, so that workers may have slices of different sizes; with fewer pairs
 A popular item comes up more often than a rare one, and so does a negative. Each stands in a batch once, whatever the
 pairs that it answers: of B of the M pairs, c(x) of which are its own, beside N items that are drawn,
 
-    P(x) = 1 - C(M - c(x), B) / C(M, B) * (1 - 1 / X)^N,    Q(x) = P(x) / sum_y P(y)
+    P(x) = 1 - (1 - 1 / X)^N prod_{i < c(x)} (1 - B / (M - i)),    Q(x) = P(x) / sum_y P(y)
 
 Negatives may be corrected by Q (`losses.negatives`).
 
@@ -20,7 +20,6 @@ Axes: B queries of a worker's batch, N distinct items of it.
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.special import gammaln
 from torch import Tensor
 
 from rails_ray.data.batch import FeatureRows, TrainingBatch, relevance_of
@@ -87,12 +86,9 @@ class InBatchSampler:
         """-log(X Q(x)) of every item."""
         num_corpus_items, num_pairs = len(self.item_features), self.batch_size / self.num_workers
         counts = np.bincount(self.queries.relevant.rows, minlength=num_corpus_items)
-        others = len(self._query_of) - counts
-        is_sure = others < num_pairs
-        # log C(others, B) / C(M, B); gammaln takes B of any size, as workers have fractions of a batch on average.
-        left_out = gammaln(np.where(is_sure, num_pairs, others) + 1) - gammaln(np.maximum(others - num_pairs, 0) + 1)
-        left_out += gammaln(len(self._query_of) - num_pairs + 1) - gammaln(len(self._query_of) + 1)
-        left_out = np.where(is_sure, -np.inf, left_out) + self.num_items * np.log1p(-1 / (num_corpus_items + 1e-9))
-        share = -np.expm1(left_out)
+        # The i-th of an item's pairs is left out, given that those before it are.
+        left_out = np.maximum(1 - num_pairs / (len(self._query_of) - np.arange(counts.max())), 0)
+        pairs_left_out = np.append(1.0, left_out.cumprod())[counts]
+        share = 1 - pairs_left_out * (1 - 1 / num_corpus_items) ** self.num_items
         share = np.maximum(share, share[share > 0].min())  # an item that never comes up needs no weight
         return torch.from_numpy(np.log(share.sum() / (share * num_corpus_items))).float()

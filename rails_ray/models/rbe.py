@@ -8,7 +8,8 @@ ranker, which takes |S_Q| calls.
 
 Source: RBE, Section 3.5 and Appendix C.
 
-Axes: B queries, X items, N new items, S supports, Q support queries, F query features, D = S + W + 1.
+Axes: B queries, X items, N new items, S supports, Q support queries, F query features, D = S + W + 1, and one more on a
+sphere.
 """
 
 import json
@@ -25,7 +26,7 @@ from rails_ray.encoders.character_ngrams import words
 from rails_ray.encoders.frozen import FrozenText
 from rails_ray.errors import UnavailableError
 from rails_ray.relevance.anncur import AnnCur
-from rails_ray.relevance.embedding import RelevanceEmbedding, RelevanceEmbeddingConfig
+from rails_ray.relevance.embedding import RelevanceEmbedding, RelevanceEmbeddingConfig, on_sphere
 from rails_ray.relevance.rankers import TEXT, Candidate, Candidates, HeavyRanker
 from rails_ray.relevance.rankers.calling import RankerConfig, ranker_of, score_all, scores_of
 from rails_ray.relevance.scored import ScoredQueries, SupportScores
@@ -104,6 +105,7 @@ class Rbe(nn.Module):
         self.supports: list[Candidate] = []
         self.support_queries: list[str] = []
         self.items: dict[Any, tuple[int, str]] = {}  # row and text of each training item
+        self.radius: Tensor | None = None  # of the sphere that items lie on, if they do
         self._made: HeavyRanker | None = None
 
     def learn(
@@ -134,6 +136,11 @@ class Rbe(nn.Module):
         self.combinations = known.mean(dim=0).repeat(len(relevance), 1)
         self.combinations[is_known] = known
         self.embedding = RelevanceEmbedding(self.config, supports_of_queries, self.combinations, sigma, features)
+
+    @torch.no_grad()
+    def lay_on_sphere(self) -> None:
+        """Give all training items vectors of one length from now on, with the scores that they have."""
+        self.radius = self.embedding.items(self.combinations).norm(dim=1).max()
 
     def _anncur(self) -> AnnCur:
         supports = self.support_relevance.cpu()  # rankers' scores come as arrays
@@ -185,6 +192,8 @@ class Rbe(nn.Module):
         is_there = features.scores.isfinite().all(dim=1, keepdim=True)
         found = self.embedding.queries(features.scores.nan_to_num(0), features.features) * self.embedding.sigma
         vectors = torch.where(is_there, found, 0.0)
+        if self.radius is not None:
+            vectors = torch.cat([vectors * self.radius.to(vectors.device), vectors.new_zeros(len(vectors), 1)], dim=1)
         return QueryState(vectors[:, None], None, torch.ones(len(vectors), device=vectors.device))
 
     def query_state(self, representation: Float[Tensor, "B D"]) -> QueryState:
@@ -231,15 +240,12 @@ class Rbe(nn.Module):
     def encode_items(self, features: Combinations) -> ItemState:
         """f_I(x); a new item gets the mean bias, and its trained part from the network, if there is one."""
         is_new = features.rows < 0
-        vectors = features.combinations.new_empty(len(features), self.width)
+        vectors = features.combinations.new_empty(len(features), len(self.support_relevance) + self.embedding.width + 1)
         vectors[~is_new] = self.embedding.items(features.combinations[~is_new], features.rows[~is_new])
         vectors[is_new] = self.embedding.new_items(features.combinations[is_new])
+        if self.radius is not None:
+            vectors = on_sphere(vectors, self.radius.to(vectors.device))
         return ItemState(vectors[:, None], None, vectors)
-
-    @property
-    def width(self) -> int:
-        """D."""
-        return len(self.support_relevance) + self.embedding.width + 1
 
     def _ranker(self) -> HeavyRanker:
         if self._made is None:

@@ -143,26 +143,18 @@ def _network(width_in: int, hidden: int, width_out: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(width_in, hidden), nn.ELU(), nn.Linear(hidden, width_out))
 
 
-def on_sphere(
-    queries: Float[Tensor, "B D"], items: Float[Tensor, "X D"], radius: float
-) -> tuple[Float[Tensor, "B _"], Float[Tensor, "X _"]]:
+def on_sphere(items: Float[Tensor, "X D"], radius: float | Float[Tensor, ""]) -> Float[Tensor, "X _"]:
     """Vectors of length 1 whose inner products order items as the given vectors do, for indexes of cosines.
 
-    An item x becomes (x / r, sqrt(1 - |x|^2 / r^2), 0), a query (q / |q|, 0, 0): their inner product is
-    <q, x> / (r |q|). Source: RBE, Corollary A.1.
+    An item x becomes (x / r, sqrt(1 - |x|^2 / r^2)); with a query (r q, 0) it has the inner product <q, x>. An item
+    that is longer than r keeps its inner products, not length 1.
+
+    Source: RBE, Corollary A.1.
+    Differs from the source: one number more in place of two, and queries of any length, as no order depends on it.
 
     Args:
-        radius: r, at least the length of every item.
-
-    Raises:
-        ValueError: if an item is longer than r, or a query has length 0.
+        radius: r, the length of the longest item.
     """
-    lengths = items.norm(dim=1)
-    if len(items) and lengths.max() > radius:
-        raise ValueError(f"radius must be at least the length of the longest item ({lengths.max():.6g}), got {radius}")
-    if (queries.norm(dim=1) == 0).any():
-        raise ValueError("a query must be longer than 0 to lie on a sphere, got one of zeros")
-    height = (1 - (lengths / radius).square()).clamp(min=0).sqrt()
-    on_items = torch.cat([items / radius, height[:, None], items.new_zeros(len(items), 1)], dim=1)
-    on_queries = torch.cat([nn.functional.normalize(queries, dim=1), queries.new_zeros(len(queries), 2)], dim=1)
-    return on_queries, on_items
+    scaled = items / radius
+    height = (1 - scaled.square().sum(dim=1, keepdim=True)).clamp(min=0).sqrt()
+    return torch.cat([scaled, height], dim=1)

@@ -13,7 +13,7 @@ import torch
 
 from rails_ray.build import family
 from rails_ray.build.data import for_data, read_data
-from rails_ray.build.rbe import RbeFamily, support_queries
+from rails_ray.build.rbe import ByRelevance, RbeFamily, support_queries
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.config.rbe import RbeConfig, TopShareConfig
 from rails_ray.config.storing import PqItems
@@ -89,12 +89,36 @@ def test_sizes_that_do_not_fit(folder: Path, fields: dict[str, int], told: str) 
         ({"num_supports": 0}, "num_supports must be at least 1, got 0"),
         ({"ridge": -1.0}, "ridge must be a finite number of at least 0, got -1.0"),
         ({"items": PqItems(num_subspaces=7)}, "items.num_subspaces must divide the 128 numbers of a vector"),
+        ({"items": PqItems(), "is_on_sphere": True}, r"divide the 129 numbers of a vector \(.* \+ 1 on a sphere\)"),
         ({"items": PqItems(), "index": IvfConfig()}, "index.kind must be flat in fp32 for items.kind pq, got ivf"),
     ],
 )
 def test_configs_that_make_no_sense(fields: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         RbeConfig(**fields)
+
+
+def test_on_a_sphere_items_are_of_one_length_and_scores_stay(folder: Path, tmp_path: Path) -> None:
+    own, read = completed(small_rbe_config(), folder)
+    weights = [("model.safetensors", trained(own, read, tmp_path).weights)]
+    plain, lying = (
+        family(own.config.with_family(is_on_sphere=is_on_sphere)).trained_model(weights)
+        for is_on_sphere in (False, True)
+    )
+    queries = read.queries["test"].inputs.take(slice(0, 9))
+    new = ByRelevance(lying)(["new", "newer"], ["red new boat", "x"])
+    items = ByRelevance(lying)(read.item_ids, read.item_inputs)
+    assert items.components.norm(dim=2).flatten().tolist() == pytest.approx([1.0] * 60, abs=1e-5)
+    for found, expected in (
+        (items, ByRelevance(plain)(read.item_ids, read.item_inputs)),
+        (new, ByRelevance(plain)(["new", "newer"], ["red new boat", "x"])),
+    ):
+        assert found.components.shape[2] == expected.components.shape[2] + 1
+        scores, others = (
+            model.similarity.scores(model.encode_queries(model.query_features(queries)), state)
+            for model, state in ((lying, found), (plain, expected))
+        )
+        assert torch.allclose(scores, others, atol=1e-4)
 
 
 def test_texts_without_scores_do_not_train(tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ FAMILIES: dict[str, tuple[RunConfig, Callable[[Path], Path]]] = {
     "BM25": (small_bm25_config(), write_text_data),
     "RBE": (small_rbe_config(), write_scored_data),
     "RBE with query features": (with_features(), write_scored_data),
+    "RBE on a sphere": (small_rbe_config(is_on_sphere=True), write_scored_data),
 }
 
 
