@@ -294,7 +294,7 @@ def test_each_room_is_there_and_has_a_member_at_home() -> None:
         ("evaluation/report.py", "from rails_ray.similarities.states import ItemState", "ItemState"),
         ("collectives/gather.py", "from rails_ray.similarities.states import QueryState", "QueryState"),
         ("training/loop.py", "from rails_ray.models.dual_encoder import DualEncoder", "DualEncoder"),
-        ("commands/serving.py", "from rails_ray.data.forms.text import TextForm", "TextForm"),
+        ("commands/query.py", "from rails_ray.data.forms.text import TextForm", "TextForm"),
         ("cli.py", "is_solar = config.family.kind == 'solar'", "solar"),
         ("cli.py", "is_solar = config.family.kind == one", "asks for family.kind"),
         ("rendering.py", "if model.form == 'text': ...", "asks for form"),

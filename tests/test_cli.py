@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from rails_ray import cli
-from rails_ray.commands import serving, stages
+from rails_ray.commands import query, serving, stages
 from rails_ray.on_ray.serving.plan import RankerArgs
 from rails_ray.storage import calibrations, manifest, versions
 from rails_ray.storage.filesystem import Storage
@@ -264,9 +264,9 @@ def test_a_manifest_that_was_changed_is_told_and_written_anew(
 
 
 def test_ids_are_asked_for_as_the_index_has_them() -> None:
-    assert serving.typed("42", "int64") == 42
-    assert serving.typed("42", "string") == "42"
-    assert serving.typed("b42", "int64") == "b42"
+    assert query.typed("42", "int64") == 42
+    assert query.typed("42", "string") == "42"
+    assert query.typed("b42", "int64") == "b42"
 
 
 def test_the_config_that_is_printed_is_of_the_versions_shards(
@@ -392,7 +392,7 @@ def test_the_production_profile_is_not_promised_on_a_cluster_that_runs(
 def test_queries_by_all_that_an_index_can_take() -> None:
     words = ["query", "pizza", "--user-id", "7", "--history", "3", "x", "--features", "17:0.5", "4"]
     command = cli.parse([*words, "--embedding", "1", "-2.5"])
-    assert isinstance(command, serving.Query)
+    assert isinstance(command, query.Query)
     assert command.asked({"user_id": "int64", "history": "string"}) == [
         ("pizza", {"text": "pizza"}),
         ("user 7", {"user_id": 7}),
@@ -407,14 +407,14 @@ def test_features_that_are_none(word: str) -> None:
     with pytest.raises(
         ValueError, match=rf"--features must be numbers with finite values, such as 17:0.5, got '{word}'"
     ):
-        serving.Query(features=(word,)).asked({})
+        query.Query(features=(word,)).asked({})
 
 
 def test_a_feature_that_is_named_twice_and_a_vector_that_is_not_finite() -> None:
     with pytest.raises(ValueError, match="--features must name each feature once, got 17 twice"):
-        serving.Query(features=("17:1", "017:2")).asked({})
+        query.Query(features=("17:1", "017:2")).asked({})
     with pytest.raises(ValueError, match=r"--embedding must be finite numbers, got 1.0 inf"):
-        serving.Query(embedding=(1.0, float("inf"))).asked({})
+        query.Query(embedding=(1.0, float("inf"))).asked({})
 
 
 def test_a_cut_off_by_number_is_an_integer_as_the_server_wants_it() -> None:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from rails_ray import cli
-from rails_ray.commands.serving import DEFAULT_URL
+from rails_ray.commands.query import DEFAULT_URL
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 from support import processes

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rails_ray import client
-from rails_ray.commands.serving import Query
+from rails_ray.commands.query import Query
 
 
 def answer(is_short: bool) -> dict[str, Any]:

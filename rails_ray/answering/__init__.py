@@ -1,13 +1,14 @@
 """Answering requests about a version, without Ray and without HTTP: what a server does between the two, and what
 `rails_ray.local` does in the caller's own process.
 
-| member    | what it does                                                                        |
-|-----------|-------------------------------------------------------------------------------------|
-| `schemas` | requests and answers as JSON has them, and the sentence for a bad request           |
-| `encoder` | queries -> query state                                                              |
-| `cutoffs` | which cut-off a request gets                                                        |
-| `shards`  | query state -> the best items of one shard                                          |
-| `answers` | coverage, and the merged answer                                                     |
-| `budgets` | what is asked of a heavy ranker, and what becomes of a budget                       |
-| `engine`  | a request -> what is asked of the shards, round by round -> the response            |
+| member      | what it does                                                                        |
+|-------------|-------------------------------------------------------------------------------------|
+| `schemas`   | requests and answers as JSON has them, and the sentence for a bad request           |
+| `encoder`   | queries -> query state                                                              |
+| `cutoffs`   | which cut-off a request gets                                                        |
+| `shards`    | query state -> the best items of one shard                                          |
+| `answers`   | coverage, and the merged answer                                                     |
+| `budgets`   | what is asked of a heavy ranker, and what becomes of a budget                       |
+| `deadlines` | when its answer is of no more use                                                   |
+| `engine`    | a request -> what is asked of the shards, round by round -> the response            |
 """

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
+from rails_ray.answering.deadlines import Deadline
 from rails_ray.answering.schemas import (
     CUTOFF_FORMS,
     BudgetInput,
@@ -28,7 +29,7 @@ from rails_ray.answering.schemas import (
     QueryResult,
 )
 from rails_ray.answering.shards import Asked, ShardAnswer
-from rails_ray.errors import LateError, UnavailableError, UnsupportedError
+from rails_ray.errors import UnavailableError, UnsupportedError
 from rails_ray.relevance.budget import FoundItem, Spending, split
 from rails_ray.relevance.rankers import Candidate, Candidates
 from rails_ray.retrieval.rounds import AskRanker, AskShards, RankerCall, Rounds, check_refusals
@@ -86,34 +87,6 @@ class Supported:
     scores: Float[ndarray, " S"] | None = None
     calls_used: int = 0
     error: str | None = None
-
-
-class Deadline:
-    """The time that a request has left, in seconds.
-
-    Args:
-        limit_ms: the latest deadline of a request, and that of one without its own; None for none.
-    """
-
-    def __init__(self, budget: BudgetInput | None, clock: Callable[[], float], limit_ms: float | None = None) -> None:
-        self.clock = clock
-        own = None if budget is None else budget.deadline_ms
-        self.deadline_ms = min((given for given in (own, limit_ms) if given is not None), default=None)
-        self.end = None if self.deadline_ms is None else clock() + self.deadline_ms / 1000
-
-    def left(self) -> float | None:
-        """None without a deadline; 0 if it has passed."""
-        return None if self.end is None else max(self.end - self.clock(), 0.0)
-
-    def told(self, answer: BaseException | None = None) -> str:
-        """Why an answer is missing: the deadline, or what came in its place before that."""
-        if self.has_passed and (answer is None or isinstance(answer, LateError)):
-            return f"the deadline of {self.deadline_ms:g} ms came first"
-        return str(answer)
-
-    @property
-    def has_passed(self) -> bool:
-        return self.left() == 0
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rails_ray.answering.answers import coverage_of, explained, results_of
-from rails_ray.answering.budgets import Deadline, KeptScores, Ranking, in_order, unranked
+from rails_ray.answering.budgets import KeptScores, Ranking, in_order, unranked
 from rails_ray.answering.cutoffs import DEFAULT_K, Cutoffs
+from rails_ray.answering.deadlines import Deadline
 from rails_ray.answering.encoder import QueryEncoder
 from rails_ray.answering.schemas import (
     BudgetInput,

@@ -7,7 +7,8 @@
 | `encode`    | encode                                                            |
 | `rankers`   | train-ranker                                                      |
 | `relevance` | relevance                                                         |
-| `serving`   | serve, query                                                      |
+| `serving`   | serve                                                             |
+| `query`     | query                                                             |
 | `index`     | index list, show, verify, rollback, import, export                |
 | `plan`      | plan                                                              |
 | `inspect`   | inspect                                                           |

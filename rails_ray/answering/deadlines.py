@@ -1,0 +1,34 @@
+"""When an answer that waits for a heavy ranker is of no more use."""
+
+from collections.abc import Callable
+
+from rails_ray.answering.schemas import BudgetInput
+from rails_ray.errors import LateError
+
+
+class Deadline:
+    """The time that a request has left, in seconds.
+
+    Args:
+        limit_ms: the latest deadline of a request, and that of one without its own; None for none.
+    """
+
+    def __init__(self, budget: BudgetInput | None, clock: Callable[[], float], limit_ms: float | None = None) -> None:
+        self.clock = clock
+        own = None if budget is None else budget.deadline_ms
+        self.deadline_ms = min((given for given in (own, limit_ms) if given is not None), default=None)
+        self.end = None if self.deadline_ms is None else clock() + self.deadline_ms / 1000
+
+    def left(self) -> float | None:
+        """None without a deadline; 0 if it has passed."""
+        return None if self.end is None else max(self.end - self.clock(), 0.0)
+
+    def told(self, answer: BaseException | None = None) -> str:
+        """Why an answer is missing: the deadline, or what came in its place before that."""
+        if self.has_passed and (answer is None or isinstance(answer, LateError)):
+            return f"the deadline of {self.deadline_ms:g} ms came first"
+        return str(answer)
+
+    @property
+    def has_passed(self) -> bool:
+        return self.left() == 0
