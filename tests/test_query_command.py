@@ -1,11 +1,11 @@
-"""`rails-ray query` as it prints what a server answered."""
+"""`rails-ray query`: what it asks for, and how it prints what a server answered."""
 
 from typing import Any
 
 import pytest
 
-from rails_ray import client
-from rails_ray.commands.query import Query
+from rails_ray import cli, client
+from rails_ray.commands.query import Query, typed
 
 
 def answer(is_short: bool) -> dict[str, Any]:
@@ -45,3 +45,37 @@ def test_a_short_list_says_what_finds_more(
     told = " ".join(capsys.readouterr().out.split())
     assert (f"'red': {remedy}" in told) == is_short
     assert ("raise --" in told) == is_short
+
+
+def test_ids_are_asked_for_as_the_index_has_them() -> None:
+    assert typed("42", "int64") == 42
+    assert typed("42", "string") == "42"
+    assert typed("b42", "int64") == "b42"
+
+
+def test_queries_by_all_that_an_index_can_take() -> None:
+    words = ["query", "pizza", "--user-id", "7", "--history", "3", "x", "--features", "17:0.5", "4"]
+    command = cli.parse([*words, "--embedding", "1", "-2.5"])
+    assert isinstance(command, Query)
+    assert command.asked({"user_id": "int64", "history": "string"}) == [
+        ("pizza", {"text": "pizza"}),
+        ("user 7", {"user_id": 7}),
+        ("after 3 x", {"history": ["3", "x"]}),
+        ("17:0.5 4", {"features": {"17": 0.5, "4": 1.0}}),
+        ("vector of 2 numbers", {"embedding": (1.0, -2.5)}),
+    ]
+
+
+@pytest.mark.parametrize("word", ["x", "1:", "1:2:3", ":2", "1.5:2", "7:much", "7:inf", "7:nan"])
+def test_features_that_are_none(word: str) -> None:
+    with pytest.raises(
+        ValueError, match=rf"--features must be numbers with finite values, such as 17:0.5, got '{word}'"
+    ):
+        Query(features=(word,)).asked({})
+
+
+def test_a_feature_that_is_named_twice_and_a_vector_that_is_not_finite() -> None:
+    with pytest.raises(ValueError, match="--features must name each feature once, got 17 twice"):
+        Query(features=("17:1", "017:2")).asked({})
+    with pytest.raises(ValueError, match=r"--embedding must be finite numbers, got 1.0 inf"):
+        Query(embedding=(1.0, float("inf"))).asked({})

@@ -26,7 +26,6 @@ from rails_ray.config.dual_encoder import (
 from rails_ray.data.batch import PairSampler, WindowSampler
 from rails_ray.data.corpus import item_inputs
 from rails_ray.data.forms import history as history_form
-from rails_ray.encoders.hstu import HstuConfig
 from rails_ray.encoders.sasrec import SasrecConfig
 from rails_ray.encoders.solar import ChunksConfig
 from rails_ray.encoders.text import TransformerConfig
@@ -303,19 +302,6 @@ def test_the_corpus_of_histories(histories: RunConfig, storage: Storage) -> None
 
 
 TEXTS = small_config()
-
-
-@pytest.mark.parametrize("has_times", [False, True])
-def test_a_bias_of_times_is_for_data_that_have_them(has_times: bool, tmp_path: Path) -> None:
-    folder = write_sequence_data(tmp_path / "sequences")
-    if has_times:
-        interactions = pq.read_table(folder / "interactions.parquet")
-        times = interactions["position"]
-        pq.write_table(interactions.append_column("timestamp", times), folder / "interactions.parquet")
-    encoder = HstuConfig(width=8, num_heads=2, max_length=4)
-    config = replace(small_config().with_family(encoder=encoder), data=DataConfig(folder=str(folder)))
-    made = for_data(config, read_data(config, Storage(str(tmp_path / "s"))))
-    assert made.family.encoder.num_time_buckets == (encoder.num_time_buckets if has_times else 0)
 
 
 HISTORIES = small_history_config()

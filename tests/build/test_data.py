@@ -10,9 +10,10 @@ from rails_ray.build import family
 from rails_ray.build.data import for_data, read_corpus, read_data
 from rails_ray.config import DataConfig
 from rails_ray.data.corpus import item_inputs
+from rails_ray.encoders.hstu import HstuConfig
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
-from support.examples import small_config, write_text_data
+from support.examples import small_config, write_sequence_data, write_text_data
 from support.numbers_data import CONFIG, INPUTS, data_of, sparse, texts, vectors, with_encoder
 
 
@@ -109,3 +110,16 @@ def test_numbers_need_a_folder(kind: str) -> None:
     message = r"recipe small-solar needs a data set with items, queries and relevance, got none: name --data\.folder"
     with pytest.raises(ValueError, match=message):
         read_data(with_encoder(input=kind), Storage("unused"))
+
+
+@pytest.mark.parametrize("has_times", [False, True])
+def test_a_bias_of_times_is_for_data_that_have_them(has_times: bool, tmp_path: Path) -> None:
+    folder = write_sequence_data(tmp_path / "sequences")
+    if has_times:
+        interactions = pq.read_table(folder / "interactions.parquet")
+        times = interactions["position"]
+        pq.write_table(interactions.append_column("timestamp", times), folder / "interactions.parquet")
+    encoder = HstuConfig(width=8, num_heads=2, max_length=4)
+    config = replace(small_config().with_family(encoder=encoder), data=DataConfig(folder=str(folder)))
+    made = for_data(config, read_data(config, Storage(str(tmp_path / "s"))))
+    assert made.family.encoder.num_time_buckets == (encoder.num_time_buckets if has_times else 0)

@@ -1,6 +1,5 @@
 """A relevance matrix on the cluster: the same as by hand, resumed, with holes, refused; and what is made of it."""
 
-import json
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,24 +11,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
-from rails_ray import cli, local, on_ray
+from rails_ray import local, on_ray
 from rails_ray.build import family
 from rails_ray.build.version import version_items
-from rails_ray.config import DataConfig, from_json
+from rails_ray.config import DataConfig
 from rails_ray.data.scored import ScoredTexts
 from rails_ray.data.sources import Sources
 from rails_ray.errors import DamagedError, NotFoundError, UnavailableError
 from rails_ray.on_ray.filling import Sampling, fill
 from rails_ray.relevance.rankers import candidates_of
 from rails_ray.relevance.rankers.calling import RankerConfig, scores_of
-from rails_ray.storage import relevances, runs
+from rails_ray.storage import relevances
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.versions import read_described
 from support.examples import write_text_data
 from support.published_rbe import write_rbe_run
-from support.ranked import BY_PAIRS, NUM_SUPPORTS, by_pairs, small_rbe_config, write_scored_data, write_word_features
+from support.ranked import BY_PAIRS, by_pairs, small_rbe_config, write_scored_data
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 FAILING = RankerConfig(path="support.ranked:failing_at_plum")
@@ -329,82 +327,6 @@ def test_a_name_is_of_one_matrix(tmp_path: Path) -> None:
     fill(str(tmp_path), "m", str(data), BY_PAIRS, sampling=few)
     with pytest.raises(ValueError, match="matrix 'm' must keep the num_relevant that it was begun with, 10, got 4"):
         fill(str(tmp_path), "m", str(data), BY_PAIRS, sampling=few, num_relevant=4)
-
-
-def test_items_join_without_training(tmp_path: Path) -> None:
-    """`encode --folder` scores new items against the support queries, and takes the others from the matrix."""
-    data = write_scored_data(tmp_path / "data", num_items=40)
-    write_rbe_run(tmp_path, data, config=small_rbe_config(ridge=0.0))
-    more = write_text_data(tmp_path / "more", num_items=60)
-    on_ray.encode(str(tmp_path), "rbe", version="old", num_shards=2)
-    on_ray.encode(str(tmp_path), "rbe", version="new", num_shards=2, data=DataConfig(folder=str(more)))
-    store = Storage(str(tmp_path))
-    old, new = (version_items(store, read_described(store, name)) for name in ("old", "new"))
-    assert len(new.item_ids) == 60
-    vectors = new.state.components[:, 0]
-    # Products of 40 and of 60 lines may be rounded differently.
-    assert torch.allclose(vectors[:40], old.state.components[:, 0], rtol=0, atol=1e-6)
-    # by the equations: t of a new item is AnnCUR's, its bias is the mean one
-    found = runs.read(store, "rbe")
-    config = from_json(found.config)
-    model = family(config).trained_model(runs.weights(store, found))
-    texts = read(more, "items")["text"]
-    new_items = candidates_of(range(40, 60), texts[40:])
-    relevance = np.array([by_pairs({"text": query}, new_items) for query in model.support_queries]).T
-    expected = relevance @ np.linalg.pinv(model.support_relevance.double().numpy())
-    assert vectors[40:, :NUM_SUPPORTS].numpy() == pytest.approx(expected, abs=1e-4)
-    assert vectors[40:, -1].numpy() == pytest.approx(float(model.embedding.bias.detach().mean()), abs=1e-6)
-    on_ray.publish(str(tmp_path), "new")
-    answer = local.open(str(tmp_path), ranker=by_pairs).search([texts[50]], k=5, budget={"calls": 30})
-    assert answer.results[0].items[0] == "item-50"
-
-
-def test_the_commands_go_from_texts_to_an_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data, storage = write_text_data(tmp_path / "data"), ["--storage", str(tmp_path / "s")]
-    ranker = ["--ranker.path", BY_PAIRS.path]
-    assert cli.main(["relevance", "--name", "m", "--folder", str(data), "--timeout-s", "60", *ranker, *storage]) == 0
-    told = capsys.readouterr().out
-    folder = str(tmp_path / "s" / "relevance" / "m")
-    assert "no hole" in told
-    assert f"next: rails-ray train text-rbe --data.folder {folder} --ranker.path {BY_PAIRS.path}" in told.replace(
-        "\n", ""
-    )
-    sizes = ["--num-supports", "6", "--num-best", "5", "--training.num-steps", "20", "--embedding.width", "9"]
-    assert cli.main(["train", "text-rbe", "--run", "r", "--data.folder", folder, *ranker, *sizes, *storage]) == 0
-    assert cli.main(["encode", "--run", "r", "--version", "v", *storage, "--codes", "4x16", "--keep-vectors"]) == 0
-    assert cli.main(["publish", "--version", "v", *storage]) == 0
-    assert cli.main(["evaluate", "--version", "v", *storage]) == 0
-    capsys.readouterr()
-    assert cli.main(["query", "red hat", "--local", *storage, "--calls", "40"]) == 0
-    assert "calls, the heavy ranker's order" in capsys.readouterr().out
-    assert cli.main(["train", "text-dot", "--data.folder", folder, "--training.num-steps", "5", *storage]) == 0
-    cut = ["--calls", "40", "--cutoff", "score", ".5"]
-    assert cli.main(["query", "red hat", "--local", *storage, *cut]) == 2
-    assert "--cutoff must be left out beside --calls, got score" in capsys.readouterr().err
-    assert cli.main(["query", "red hat", "--local", *storage, "--deadline-ms", "40"]) == 2
-    assert "--deadline-ms and --rounds must stand beside --calls, got none" in capsys.readouterr().err
-    assert json.loads((tmp_path / "s" / "relevance" / "m" / "matrix.json").read_text())["num_holes"] == 0
-
-
-def test_the_commands_go_from_features_to_a_matrix_of_boosted_trees(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data, storage = write_text_data(tmp_path / "data"), ["--storage", str(tmp_path / "s")]
-    write_word_features(data)
-    asked = ["train-ranker", "--kind", "boosted", "--folder", str(data), "--to", str(tmp_path / "trees")]
-    assert cli.main([*asked, "--trees.num-rounds", "80", "--trees.num-leaves", "15"]) == 0
-    ranker = ["--ranker.path", "rails_ray.relevance.rankers.boosted:BoostedRanker"]
-    ranker += ["--ranker.folder", str(tmp_path / "trees")]
-    following = f"next: rails-ray relevance --name NAME --folder {data} {' '.join(ranker)}"
-    assert following in capsys.readouterr().out.replace("\n", "")
-    assert cli.main(["relevance", "--name", "m", "--folder", str(data), *ranker, *storage]) == 0
-    assert "no hole" in capsys.readouterr().out
-    found, given = (read(folder, "relevance") for folder in (tmp_path / "s" / "relevance" / "m", data))
-    best = dict(zip(reversed(found["query_id"]), reversed(found["item_id"]), strict=True))
-    answers = set(zip(given["query_id"], given["item_id"], strict=True))
-    assert np.mean([pair in answers for pair in best.items()]) > 0.4  # by chance: about .04
 
 
 def test_a_sampling_that_cannot_be() -> None:

@@ -32,10 +32,16 @@ class AtUrl:
 
 
 @dataclass(frozen=True)
-class Served(AtUrl):
-    """A server, and the same version in this process."""
+class FromRoot(AtUrl):
+    """A server, and the storage that it reads."""
 
     root: Path
+
+
+@dataclass(frozen=True)
+class Served(FromRoot):
+    """A server, and the same version in this process."""
+
     manifest: Manifest
     model: DualEncoder
     item_ids: list[str]

@@ -3,7 +3,6 @@
 import re
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,8 @@ from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import Placement, RankerArgs, RankerPlacement, ServeArgs
 from support.ports import free_port
 from support.processes import wait_for
-from support.published_rbe import publish_rbe
-from support.ranked import BY_PAIRS, by_pairs, write_scored_data
-from support.served_version import AtUrl
+from support.ranked import BY_PAIRS, by_pairs
+from support.served_version import FromRoot
 
 pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.usefixtures("ray_cluster")]
 DEADLINES: dict[str, dict[str, Any]] = {
@@ -31,24 +29,12 @@ DEADLINES: dict[str, dict[str, Any]] = {
 start."""
 
 
-@dataclass(frozen=True)
-class Server(AtUrl):
-    root: Path
-
-
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Path:
-    folder = tmp_path_factory.mktemp("rbe")
-    publish_rbe(folder, write_scored_data(folder / "data"))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def server(root: Path) -> Iterator[Server]:
+def server(rbe_root: Path) -> Iterator[FromRoot]:
     """A ranker by default: one replica, one call at a time, ten seconds for each."""
-    args = ServeArgs(storage=str(root), allow_anonymous=True, ranker=RankerArgs(path=BY_PAIRS.path))
+    args = ServeArgs(storage=str(rbe_root), allow_anonymous=True, ranker=RankerArgs(path=BY_PAIRS.path))
     with served(args, Placement(ranker=RankerPlacement(num_cpus=0.1)), port=free_port()) as url:
-        yield Server(url, root)
+        yield FromRoot(url, rbe_root)
 
 
 def ranker() -> str | None:
@@ -57,7 +43,7 @@ def ranker() -> str | None:
     return next((actor["name"] for actor in named if "#Ranker#" in actor["name"]), None)
 
 
-def ask(server: Server, text: str, **deadline: Any) -> httpx.Response:
+def ask(server: FromRoot, text: str, **deadline: Any) -> httpx.Response:
     return server.search(queries=[{"text": text}], k=5, budget={"calls": 30, **deadline})
 
 
@@ -65,7 +51,7 @@ def is_reranked(response: httpx.Response) -> bool:
     return response.status_code == 200 and response.json()["results"][0]["budget"]["is_reranked"]
 
 
-def test_lists_keep_the_order_of_the_index_until_the_ranker_is_back(server: Server) -> None:
+def test_lists_keep_the_order_of_the_index_until_the_ranker_is_back(server: FromRoot) -> None:
     here = local.open(str(server.root), ranker=by_pairs)
     reranked = {text: here.search([text], k=5, budget={"calls": 30}).results[0].items for text in DEADLINES}
     plain = {text: here.search([text], k=5).results[0].items for text in DEADLINES}

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,15 +12,14 @@ from rails_ray.on_ray.serving.plan import Placement, RankerArgs, RankerPlacement
 from support.examples import publish_untrained, write_text_data
 from support.ports import free_port
 from support.ranked import SLOW_S, by_pairs
-from support.served_version import AtUrl
+from support.served_version import FromRoot
 
 pytestmark = [pytest.mark.cluster]
 TEXTS = ["red hat", "blue", "green boat"]
 
 
 @dataclass(frozen=True)
-class Server(AtUrl):
-    root: Path
+class Server(FromRoot):
     similarity: str
 
 

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,34 +14,21 @@ from rails_ray import client, local
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import Placement, RankerArgs, RankerPlacement, ServeArgs
 from support.ports import free_port
-from support.published_rbe import publish_rbe
-from support.ranked import NUM_SUPPORTS, by_pairs, write_scored_data
-from support.served_version import AtUrl
+from support.ranked import NUM_SUPPORTS, by_pairs
+from support.served_version import FromRoot
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 NUM_REPLICAS = 2
 TROUBLED = RankerArgs(path="support.ranked:troubled", timeout_s=2, max_in_flight=8)
 
 
-@dataclass(frozen=True)
-class Server(AtUrl):
-    root: Path
-
-
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Path:
-    folder = tmp_path_factory.mktemp("rbe")
-    publish_rbe(folder, write_scored_data(folder / "data"))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def server(root: Path) -> Iterator[Server]:
+def server(rbe_root: Path) -> Iterator[FromRoot]:
     """Two shards, and a ranker of two replicas."""
-    args = ServeArgs(storage=str(root), allow_anonymous=True, ranker=TROUBLED)
+    args = ServeArgs(storage=str(rbe_root), allow_anonymous=True, ranker=TROUBLED)
     placement = Placement(ranker=RankerPlacement(replicas=NUM_REPLICAS, num_cpus=0.1))
     with served(args, placement, port=free_port()) as url:
-        yield Server(url, root)
+        yield FromRoot(url, rbe_root)
 
 
 def asked(*texts: str, **budget: Any) -> dict[str, Any]:
@@ -55,7 +41,7 @@ def without_calls(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("budget", [{}, {"calls": 30}, {"calls": 30, "rounds": 3}, {"calls": 60}])
-def test_a_server_answers_as_a_version_in_this_process(server: Server, budget: dict[str, Any]) -> None:
+def test_a_server_answers_as_a_version_in_this_process(server: FromRoot, budget: dict[str, Any]) -> None:
     texts = ["red hat", "blue", "green boat"]
     response = server.search(**asked(*texts, **budget))
     assert response.status_code == 200, response.text
@@ -65,12 +51,12 @@ def test_a_server_answers_as_a_version_in_this_process(server: Server, budget: d
     assert response.json()["is_exact"] == expected["is_exact"]
 
 
-def test_the_index_names_the_ranker(server: Server) -> None:
+def test_the_index_names_the_ranker(server: FromRoot) -> None:
     facts = client.index(server.url)
     assert (facts["ranker"], facts["takes_budget"]) == (TROUBLED.path, True)
 
 
-def test_calls_are_told(server: Server) -> None:
+def test_calls_are_told(server: FromRoot) -> None:
     [first] = server.search(**asked("quite new", calls=20)).json()["results"]
     [again] = server.search(**asked("quite new", calls=20)).json()["results"]
     assert first["budget"]["calls_used"] == 20
@@ -87,7 +73,7 @@ def test_calls_are_told(server: Server) -> None:
         ("sleep", "the heavy ranker must answer within 2 s, got no answer"),
     ],
 )
-def test_supports_that_fail_fail_their_query_alone(server: Server, wrong: str, told: str) -> None:
+def test_supports_that_fail_fail_their_query_alone(server: FromRoot, wrong: str, told: str) -> None:
     response = server.search(**asked("red hat", f"{wrong} hat", "blue", calls=30))
     assert response.status_code == 200, response.text
     results = response.json()["results"]
@@ -101,7 +87,7 @@ def test_supports_that_fail_fail_their_query_alone(server: Server, wrong: str, t
 
 
 @pytest.mark.parametrize("wrong", ["raise", "nan", "short", "sleep"])
-def test_a_reranking_that_fails_leaves_the_order_of_the_index(server: Server, wrong: str) -> None:
+def test_a_reranking_that_fails_leaves_the_order_of_the_index(server: FromRoot, wrong: str) -> None:
     text = f"later {wrong}"
     [plain] = server.search(**asked(text)).json()["results"]
     [result] = server.search(**asked(text, calls=30)).json()["results"]
@@ -110,7 +96,7 @@ def test_a_reranking_that_fails_leaves_the_order_of_the_index(server: Server, wr
     assert (result["items"], result["scores"]) == (plain["items"], plain["scores"])
 
 
-def test_a_deadline_comes_first(server: Server) -> None:
+def test_a_deadline_comes_first(server: FromRoot) -> None:
     server.search(**asked("later sleep"))
     started = time.monotonic()
     [result] = server.search(**asked("later sleep", calls=30, deadline_ms=300)).json()["results"]
@@ -122,7 +108,7 @@ def test_a_deadline_comes_first(server: Server) -> None:
     }
 
 
-def test_bad_budgets_are_told(server: Server) -> None:
+def test_bad_budgets_are_told(server: FromRoot) -> None:
     response = server.search(**asked("red", calls=5))
     assert response.status_code == 422
     assert response.json()["error"] == (
@@ -151,7 +137,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 @pytest.mark.faults
-def test_a_ranker_that_is_killed_under_load_fails_no_request(server: Server) -> None:
+def test_a_ranker_that_is_killed_under_load_fails_no_request(server: FromRoot) -> None:
     stop, answers, started = threading.Event(), list[httpx.Response](), time.monotonic()
 
     def load(number: int) -> None:

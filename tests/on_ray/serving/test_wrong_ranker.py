@@ -8,17 +8,8 @@ from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import Placement, RankerArgs, RankerPlacement, ServeArgs
 from support.ports import free_port
-from support.published_rbe import publish_rbe
-from support.ranked import write_scored_data
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.usefixtures("ray_cluster")]
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Path:
-    folder = tmp_path_factory.mktemp("rbe")
-    publish_rbe(folder, write_scored_data(folder / "data"))
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -29,8 +20,8 @@ def root(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Path:
         ("support.ranked:NUM_SUPPORTS", "which cannot be called"),
     ],
 )
-def test_a_wrong_import_path_does_not_start(root: Path, path: str, told: str) -> None:
-    args = ServeArgs(storage=str(root), allow_anonymous=True, ranker=RankerArgs(path=path))
+def test_a_wrong_import_path_does_not_start(rbe_root: Path, path: str, told: str) -> None:
+    args = ServeArgs(storage=str(rbe_root), allow_anonymous=True, ranker=RankerArgs(path=path))
     placement = Placement(ranker=RankerPlacement(num_cpus=0.1))
     with (
         pytest.raises(UnavailableError, match=f"ranker must be the import path of a callable.*{told}"),
