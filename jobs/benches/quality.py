@@ -57,6 +57,7 @@ from rails_ray.training.step import in_one_process
 
 NAME = "quality"
 SAVE_EVERY_S = 120.0
+TABLE_WIDTH = 160
 CELLS = [("scifact", "towers"), ("tldr", "towers"), ("amazon-beauty", "sasrec"), ("ml-1m", "sasrec"), ("ml-1m", "hstu")]
 EPOCHS = {"scifact": 60.0, "tldr": 20.0, "amazon-beauty": 60.0, "ml-1m": 100.0, "wordnet": 5.0}
 BATCHES = {"scifact": 64, "tldr": 256, "wordnet": 256}  # pairs of a step; 32 histories elsewhere
@@ -273,7 +274,7 @@ def table(arguments: Arguments) -> None:
         training = f"{np.mean([row['seconds'] for row in rows]):.0f}"
         facts = [training, str(4 * rows[0]["numbers"]), *exact, *cheapest]
         shown.add_row(cell.data, cell.encoder, similarity, str(len(rows)), *quality, *facts)
-    Console().print(shown)
+    Console(width=TABLE_WIDTH).print(shown)
 
 
 def _by_seed() -> Iterator[tuple[Cell, list[dict[str, Any]]]]:
