@@ -29,7 +29,7 @@ from rails_ray.answering.schemas import (
     QueryResult,
 )
 from rails_ray.answering.shards import Asked, ShardAnswer
-from rails_ray.errors import UnavailableError, UnsupportedError
+from rails_ray.errors import LateError, UnavailableError, UnsupportedError
 from rails_ray.relevance.budget import FoundItem, Spending, split
 from rails_ray.relevance.rankers import Candidate, Candidates
 from rails_ray.retrieval.rounds import AskRanker, AskShards, RankerCall, Rounds, check_refusals
@@ -222,9 +222,9 @@ class Ranking:
                     break
                 answers = yield from self._searched_again(spent, active, state, exclude, asked, deadline)
                 if len([answer for answer in answers if isinstance(answer, ShardAnswer)]) < num_shards:
-                    lost = "a shard did not answer the search of a later round"
+                    lost = LateError("a shard did not answer the search of a later round")
                     for query in active:
-                        spent[query].stop(deadline.told() if deadline.has_passed else lost)
+                        spent[query].stop(deadline.told(lost))
                     break
                 found = found_items(answers, asked, take(state, active))
             chosen = [spent[query].choose(own, num_calls) for query, own in zip(active, found, strict=True)]

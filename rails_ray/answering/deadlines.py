@@ -5,6 +5,8 @@ from collections.abc import Callable
 from rails_ray.answering.schemas import BudgetInput
 from rails_ray.errors import LateError
 
+EARLY_S = 0.002  # by which an event loop may end a wait too soon: uvloop's timers count whole milliseconds
+
 
 class Deadline:
     """The time that a request has left, in seconds.
@@ -25,7 +27,8 @@ class Deadline:
 
     def told(self, answer: BaseException | None = None) -> str:
         """Why an answer is missing: the deadline, or what came in its place before that."""
-        if self.has_passed and (answer is None or isinstance(answer, LateError)):
+        left = self.left()
+        if left is not None and left <= EARLY_S and (answer is None or isinstance(answer, LateError)):
             return f"the deadline of {self.deadline_ms:g} ms came first"
         return str(answer)
 

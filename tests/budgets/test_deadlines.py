@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from rails_ray.errors import UnavailableError
+from rails_ray.answering.deadlines import Deadline
+from rails_ray.answering.schemas import BudgetInput
+from rails_ray.errors import LateError, UnavailableError
 from rails_ray.relevance.rankers.calling import answers_of
 from rails_ray.retrieval.rounds import AskShards
 from support.budgets import Clock, opened
@@ -94,3 +96,19 @@ def test_a_failure_before_the_deadline_is_not_blamed_on_it(root: Path) -> None:
     version, _ = clock.opened(root, failing_for_blue)
     with pytest.raises(UnavailableError, match=r"queries\[0\] must have .* got: .* RuntimeError: out of memory"):
         version.search(["blue", "red hat"], k=5, budget={"calls": 30, "deadline_ms": 5})
+
+
+@pytest.mark.parametrize(
+    ("now", "answer", "told"),
+    [
+        (0.0985, LateError("no answer"), "the deadline of 100 ms came first"),  # as uvloop ends a wait of 100 ms
+        (0.09, LateError("no answer"), "no answer"),  # the ranker's own limit
+        (0.11, UnavailableError("a full queue"), "a full queue"),
+        (0.11, None, "the deadline of 100 ms came first"),
+    ],
+)
+def test_a_wait_that_ends_a_moment_too_soon_is_the_deadlines(now: float, answer: Any, told: str) -> None:
+    clock = Clock()
+    deadline = Deadline(BudgetInput(calls=1, deadline_ms=100), clock)
+    clock.now = now
+    assert deadline.told(answer) == told
