@@ -45,7 +45,7 @@ from jobs.benches.quality_models import (
     stored_numbers,
     to_row,
 )
-from jobs.benches.record import Record, quiet, recorded
+from jobs.benches.record import RESULTS, Record, quiet, recorded
 from rails_ray import rendering
 from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.config import RunConfig, to_json
@@ -56,6 +56,7 @@ from rails_ray.training.loop import train
 from rails_ray.training.step import in_one_process
 
 NAME = "quality"
+RANKS = RESULTS / "quality_ranks"  # of each test query, for comparisons with later runs
 SAVE_EVERY_S = 120.0
 TABLE_WIDTH = 160
 CELLS = [("scifact", "towers"), ("tldr", "towers"), ("amazon-beauty", "sasrec"), ("ml-1m", "sasrec"), ("ml-1m", "hstu")]
@@ -73,7 +74,7 @@ TRIED = {"ml-1m": 0.05}  # of the epochs, in a trial; .2 elsewhere
 class Arguments:
     """
     data: folder of the data sets.
-    state: folder of checkpoints, weights and ranks.
+    state: folder of checkpoints and weights.
     epochs: passes over the training queries; 0 for those of EPOCHS.
     settings: what to train with if no trial says it.
     curve: points of the learning curve, spread over the epochs.
@@ -163,7 +164,8 @@ def train_cell(arguments: Arguments) -> None:
 
     model, seconds = _resumed(config, read, home, arguments.device, point)
     found = quality_of(model, read, read.queries["test"])
-    np.savez(home / "ranks.npz", best_rank=found.best_rank, ndcg=found.ndcg)
+    RANKS.mkdir(exist_ok=True)
+    np.savez_compressed(RANKS / f"{run}.npz", best_rank=found.best_rank.astype(np.int32), ndcg=found.ndcg.astype("f4"))
     (home / "weights.safetensors").write_bytes(state.to_bytes(model))
     facts["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     record.row(kind="cell", **facts, family=parts, seconds=seconds, **found.row, **gates_of(model, read))
@@ -230,16 +232,21 @@ def _resumed(config: RunConfig, read: DataSet, home: Path, device: str, point: A
 
 
 def compare(arguments: Arguments) -> None:
-    """The mixture's differences in NDCG@10 and HR@10 to both dot products."""
+    """The mixture's differences in NDCG@10 and HR@10 to both dot products, over the seeds that both have."""
     record, console = Record(NAME), Console()
-    ends = {_cell(row): row for row in _ends()}
-    for own, row in ends.items():
-        for other in (replace(own, similarity="dot", user=False), replace(own, similarity="wide", user=False)):
-            places = [arguments.state / end["run"] / "ranks.npz" for end in (row, ends.get(other)) if end]
-            if own.similarity == "mol" and len(places) == 2 and all(place.exists() for place in places):
-                found = difference(*places)
-                record.row(kind="comparison", **asdict(own), other=other.similarity, **found)
-                console.print(own.name, "against", other.similarity, found)
+    ranks = {_cell(row): RANKS / f"{row['run']}.npz" for row in _ends()}
+    ranks = {cell: place for cell, place in ranks.items() if place.exists()}
+    for own in sorted(
+        {replace(cell, seed=0) for cell in ranks if cell.similarity == "mol"}, key=lambda cell: cell.name
+    ):
+        for name in ("dot", "wide"):
+            other = replace(own, similarity=name, user=False)
+            both = [[ranks.get(replace(cell, seed=seed)) for cell in (own, other)] for seed in range(arguments.seeds)]
+            both = [pair for pair in both if all(pair)]
+            if both:
+                found = difference(*zip(*both, strict=True))
+                record.row(kind="comparison", **asdict(own), other=name, seeds=len(both), **found)
+                console.print(own.name, "against", name, found)
 
 
 def search(arguments: Arguments) -> None:
