@@ -12,6 +12,7 @@ The mixture is ahead if its test HR@10 is above the dot product's by more than t
 
 import time
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import tyro
@@ -39,6 +40,7 @@ class Arguments:
     recipes: to train, in this order.
     steps: of each; by default the recipe's.
     max_length: T; by default the recipe's.
+    users: rows of a mixture's table of users; by default the recipe's.
     validate_every: steps between two points of the curve.
     seed: of weights, batches and dropout.
     """
@@ -47,6 +49,7 @@ class Arguments:
     recipes: tuple[str, ...] = ("ml1m-sasrec", "ml1m-sasrec-mol")
     steps: int | None = None
     max_length: int | None = None
+    users: int | None = None
     validate_every: int | None = None
     seed: int = 0
     device: str = "cpu"
@@ -64,9 +67,13 @@ def main(arguments: Arguments) -> None:
 
 def sized(config: RunConfig, arguments: Arguments) -> RunConfig:
     training = config.training
+    own = DualEncoderFamily.of(config).own
+    encoder: Any = own.encoder
     if arguments.max_length is not None:
-        encoder = DualEncoderFamily.of(config).own.encoder
-        config = config.with_family(encoder=replace(encoder, max_length=arguments.max_length))
+        encoder = replace(encoder, max_length=arguments.max_length)
+    if arguments.users is not None and own.similarity.kind == "mixture_of_logits":
+        encoder = replace(encoder, num_users=arguments.users)
+    config = config.with_family(encoder=encoder)
     if arguments.steps is not None:
         training = replace(training, num_steps=arguments.steps)
     if arguments.validate_every is not None:
@@ -93,9 +100,11 @@ def one(config: RunConfig, data: DataSet, device: str, record: Record, on_progre
 
     sampler = DualEncoderFamily.of(config).sampler(model, data)
     progress = train(step, sampler.batch, config.training, seed=[config.seed, 0], report=report, validate=validate)
+    encoder: Any = DualEncoderFamily.of(config).own.encoder
     record.row(
         kind="test",
         recipe=config.name,
+        users=encoder.num_users,
         seed=config.seed,
         steps=len(progress.losses),
         epochs=len(progress.losses) * config.training.batch_size / len(data.queries["train"]),
