@@ -9,7 +9,7 @@ products has a paired bootstrap over queries.
     python -m jobs.benches.quality all                                   every cell of CELLS: trials, training, searches
     python -m jobs.benches.quality tune  --cell.data ml-1m --cell.encoder sasrec --cell.similarity mol
     python -m jobs.benches.quality train --cell.data ml-1m --cell.encoder sasrec --cell.similarity mol
-    python -m jobs.benches.quality search | compare | table
+    python -m jobs.benches.quality search | compare | groups | table
     python -m jobs.plots.quality
 
 `train` takes the settings of the best trial, or what `--settings` says where there is none, and goes on where it was
@@ -21,6 +21,7 @@ both dot products in NDCG@10 with p < .01.
 """
 
 import hashlib
+import itertools
 import sys
 import time
 from collections.abc import Iterator
@@ -34,7 +35,8 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from jobs.benches.quality_measures import difference, gates_of, quality_of, times_of
+from jobs.benches.quality_groups import groups, properties_of
+from jobs.benches.quality_measures import difference, gates_of, over_seeds, quality_of, times_of
 from jobs.benches.quality_models import (
     Cell,
     Settings,
@@ -81,7 +83,7 @@ class Arguments:
     seeds: how many seeds `all` trains.
     """
 
-    task: tyro.conf.Positional[Literal["all", "tune", "train", "search", "compare", "table"]]
+    task: tyro.conf.Positional[Literal["all", "tune", "train", "search", "compare", "groups", "table"]]
     cell: Cell = field(default_factory=lambda: Cell("ml-1m", "sasrec", "mol"))
     data: Path = Path("../shared/data")
     state: Path = Path("quality-state")
@@ -97,8 +99,8 @@ class Arguments:
 
 
 def main(arguments: Arguments) -> None:
-    tasks = {"tune": tune, "train": train_cell, "search": search, "compare": compare, "table": table, "all": run_all}
-    tasks[arguments.task](arguments)
+    tasks = {"tune": tune, "train": train_cell, "search": search, "compare": compare, "groups": compare_groups}
+    (tasks | {"table": table, "all": run_all})[arguments.task](arguments)
 
 
 def run_all(arguments: Arguments) -> None:
@@ -110,7 +112,7 @@ def run_all(arguments: Arguments) -> None:
             cells.append(replace(cells[0], user=True))
         for cell in (replace(cell, seed=seed) for seed in range(arguments.seeds) for cell in cells):
             train_cell(replace(arguments, cell=cell))
-    for task in (search, compare, table):
+    for task in (search, compare, compare_groups, table):
         task(arguments)
 
 
@@ -234,19 +236,34 @@ def _resumed(config: RunConfig, read: DataSet, home: Path, device: str, point: A
 def compare(arguments: Arguments) -> None:
     """The mixture's differences in NDCG@10 and HR@10 to both dot products, over the seeds that both have."""
     record, console = Record(NAME), Console()
+    for own, other, places in _compared(arguments.seeds):
+        found = difference(*places)
+        record.row(kind="comparison", **asdict(own), other=other, seeds=len(places[0]), **found)
+        console.print(own.name, "against", other, found)
+
+
+def compare_groups(arguments: Arguments) -> None:
+    """The same for groups of queries."""
+    record = Record(NAME)
+    for own, other, places in _compared(arguments.seeds):
+        properties = properties_of(data_of(own, arguments.data, arguments.state, is_final=True))
+        (ndcg, _), (other_ndcg, _) = map(over_seeds, places)
+        for group in groups(properties, ndcg, other_ndcg):
+            record.row(kind="group", **asdict(own), against=other, seeds=len(places[0]), **group)
+
+
+def _compared(seeds: int) -> Iterator[tuple[Cell, SimilarityName, list[list[Path]]]]:
+    """Each mixture with each dot product of the same data and encoder, and the ranks of the seeds that both have."""
     ranks = {_cell(row): RANKS / f"{row['run']}.npz" for row in _ends()}
     ranks = {cell: place for cell, place in ranks.items() if place.exists()}
-    for own in sorted(
-        {replace(cell, seed=0) for cell in ranks if cell.similarity == "mol"}, key=lambda cell: cell.name
-    ):
-        for name in ("dot", "wide"):
-            other = replace(own, similarity=name, user=False)
-            both = [[ranks.get(replace(cell, seed=seed)) for cell in (own, other)] for seed in range(arguments.seeds)]
-            both = [pair for pair in both if all(pair)]
-            if both:
-                found = difference(*zip(*both, strict=True))
-                record.row(kind="comparison", **asdict(own), other=name, seeds=len(both), **found)
-                console.print(own.name, "against", name, found)
+    mixtures = {replace(cell, seed=0) for cell in ranks if cell.similarity == "mol"}
+    names: tuple[SimilarityName, ...] = ("dot", "wide")
+    for own, name in itertools.product(sorted(mixtures, key=lambda cell: cell.name), names):
+        other = replace(own, similarity=name, user=False)
+        both = [(replace(own, seed=seed), replace(other, seed=seed)) for seed in range(seeds)]
+        found = [[ranks[cell] for cell in pair] for pair in both if ranks.keys() >= set(pair)]
+        if found:
+            yield own, name, [list(places) for places in zip(*found, strict=True)]
 
 
 def search(arguments: Arguments) -> None:

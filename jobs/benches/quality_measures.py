@@ -107,7 +107,7 @@ def difference(own: Sequence[Path], other: Sequence[Path]) -> dict[str, float]:
     """The mean differences in NDCG@10 and HR@10 of two models by the ranks of each seed; each with its p, and relative
     to the other model with a 95% interval."""
     found = dict[str, float]()
-    for name, ours, theirs in zip(("ndcg", "hr"), _over_seeds(own), _over_seeds(other), strict=True):
+    for name, ours, theirs in zip(("ndcg", "hr"), over_seeds(own), over_seeds(other), strict=True):
         means = resampled_means(np.stack([ours, theirs], axis=1))
         low, high = np.quantile(means[:, 0] / means[:, 1] - 1, [0.025, 0.975])
         found |= {
@@ -120,7 +120,7 @@ def difference(own: Sequence[Path], other: Sequence[Path]) -> dict[str, float]:
     return found
 
 
-def _over_seeds(places: Sequence[Path]) -> NDArray[np.float64]:
+def over_seeds(places: Sequence[Path]) -> NDArray[np.float64]:
     """Each query's NDCG@10 and hits among ten, means over seeds [2, Q]."""
     ranks = [np.load(place) for place in places]
     found = [[rank["ndcg"], rank["best_rank"] <= 10] for rank in ranks]
