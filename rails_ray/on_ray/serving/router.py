@@ -16,6 +16,7 @@ from ray import serve as ray_serve
 from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
 
+from rails_ray.answering.batching import Batches
 from rails_ray.answering.engine import Engine, Limits
 from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchRequest, SearchResponse
 from rails_ray.errors import UnavailableError, UnsupportedError
@@ -101,6 +102,9 @@ class Router:
             device=reserved_device(),
             has_ranker=caller is not None,
         )
+        self.batches = Batches(
+            lambda request: self.shards.carry_out(self.engine.search(request)), args.max_answered_items
+        )
         self.args = args
         self.keys_file = None if args.keys_file is None else KeysFile(args.keys_file)
         self.keys_problem: str | None = None
@@ -115,7 +119,7 @@ class Router:
     async def search(self, request: SearchRequest) -> Response:
         """The best items for each query, cut to those worth returning."""
         with told_over_http():
-            head, results = await self.shards.carry_out(self.engine.search(request))
+            head, results = await self.batches.search(request)
         # As JSON directly: FastAPI would validate and copy it, which takes longer than the search.
         return await json_response(pieces(head, results))
 

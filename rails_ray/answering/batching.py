@@ -1,0 +1,128 @@
+"""Searches that arrive at the same time are one search: its queries are encoded, travel and are scored together.
+
+A request starts at once if no other like it is under way. The requests that arrive meanwhile wait for it to end, and go
+on as one. So nobody waits while the server is idle, and batches grow with the load. Requests are alike if they differ in
+their queries alone.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+
+from rails_ray.answering.engine import Answered
+from rails_ray.answering.schemas import QueryResult, SearchRequest
+from rails_ray.errors import UnsupportedError
+
+MOST_QUERIES = 64  # of a batch of requests; more are searched no faster, and wait for each other
+ASSUMED_K = 1000  # of a request that names no k: the longest default
+OF_ONE_REQUEST = (ValueError, UnsupportedError)  # errors that say nothing about the others of a batch
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    request: SearchRequest
+    answer: asyncio.Future[Answered]
+
+
+class Batches:
+    """
+    Args:
+        search: carries out one request.
+        most_items: most queries times k of a batch; see `Limits.max_answered_items`.
+        most_under_way: batches of requests alike that are carried out at once.
+    """
+
+    def __init__(
+        self, search: Callable[[SearchRequest], Awaitable[Answered]], most_items: int, most_under_way: int = 1
+    ) -> None:
+        self._search = search
+        self._most_items = most_items
+        self._most_under_way = most_under_way
+        self._waiting = dict[str, deque[_Waiting]]()
+        self._under_way = Counter[str]()
+        self._tasks = set[asyncio.Task[None]]()
+
+    async def search(self, request: SearchRequest) -> Answered:
+        """The answer to a request, as if it had come alone. Raises what `search` raises."""
+        if request.budget is not None or len(request.queries) >= self._most_queries(request):
+            return await self._search(request)
+        kind = request.model_dump_json(exclude={"queries"})
+        own = _Waiting(request, asyncio.get_running_loop().create_future())
+        self._waiting.setdefault(kind, deque()).append(own)
+        self._begin(kind)
+        return await own.answer
+
+    def _most_queries(self, request: SearchRequest) -> int:
+        """How many queries may be answered together without any list becoming shorter."""
+        return min(MOST_QUERIES, self._most_items // max(request.k or 0, ASSUMED_K))
+
+    def _begin(self, kind: str) -> None:
+        """Start a batch of those who wait, if there are any and it is their turn."""
+        while self._under_way[kind] < self._most_under_way and (batch := self._next(kind)):
+            self._under_way[kind] += 1
+            task = asyncio.create_task(self._answer(kind, batch))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        if not self._under_way[kind]:
+            del self._under_way[kind], self._waiting[kind]
+
+    def _next(self, kind: str) -> list[_Waiting]:
+        """The first who wait and have not gone, as many as may be answered together."""
+        waiting, batch, num_queries = self._waiting[kind], list[_Waiting](), 0
+        while waiting:
+            num_queries += 0 if waiting[0].answer.done() else len(waiting[0].request.queries)
+            if batch and num_queries > self._most_queries(waiting[0].request):
+                break
+            own = waiting.popleft()
+            if not own.answer.done():
+                batch.append(own)
+        return batch
+
+    async def _answer(self, kind: str, batch: list[_Waiting]) -> None:
+        try:
+            await self._together(batch)
+        finally:
+            self._under_way[kind] -= 1
+            self._begin(kind)
+
+    async def _together(self, batch: list[_Waiting]) -> None:
+        [first, *others] = batch
+        if not others:
+            return await self._alone(first)
+        queries = [query for own in batch for query in own.request.queries]
+        try:
+            head, found = await self._search(first.request.model_copy(update={"queries": queries}))
+            results = iter(await asyncio.to_thread(list, found))
+        except OF_ONE_REQUEST:  # whose it is, and how it is told, only each request alone can say
+            await asyncio.gather(*map(self._alone, batch))
+        except Exception as error:
+            for own in batch:
+                _fail(own.answer, error)
+        else:
+            for own in batch:
+                listed = list(islice(results, len(own.request.queries)))
+                is_exact = all(map(_is_exact, listed))
+                _tell(own.answer, (head.model_copy(update={"is_exact": is_exact}), iter(listed)))
+
+    async def _alone(self, own: _Waiting) -> None:
+        try:
+            _tell(own.answer, await self._search(own.request))
+        except Exception as error:
+            _fail(own.answer, error)
+
+
+def _is_exact(result: QueryResult) -> bool:
+    return result.certificate.is_exact and result.error is None
+
+
+def _tell(answer: asyncio.Future[Answered], value: Answered) -> None:
+    with suppress(asyncio.InvalidStateError):  # whoever asked has gone
+        answer.set_result(value)
+
+
+def _fail(answer: asyncio.Future[Answered], error: Exception) -> None:
+    with suppress(asyncio.InvalidStateError):
+        answer.set_exception(error)

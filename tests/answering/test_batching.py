@@ -1,0 +1,160 @@
+"""Requests that arrive together: who goes with whom, and that nobody notices."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rails_ray.answering.batching import MOST_QUERIES, Batches
+from rails_ray.answering.engine import Answered
+from rails_ray.answering.schemas import CertificateResult, Coverage, QueryResult, SearchRequest, SearchResponse
+from rails_ray.errors import UnavailableError, UnsupportedError
+
+EXACT = CertificateResult(is_exact=True, gap=0.0, reason=None)
+OPEN = CertificateResult(is_exact=False, gap=0.5, reason=None)
+
+
+def asked(*texts: str, **fields: Any) -> SearchRequest:
+    return SearchRequest.model_validate({"queries": [{"text": text} for text in texts], **fields})
+
+
+def result(text: str) -> QueryResult:
+    certificate = OPEN if text.startswith("open") else EXACT
+    facts = {"num_kept": 1, "num_searched": 9, "num_scored": 9, "is_truncated": False}
+    return QueryResult(items=[text], titles=None, scores=[0.5], threshold=None, certificate=certificate, **facts)
+
+
+class Server:
+    """Answers each query by its text once it may; `refused` is raised if a query has this text."""
+
+    def __init__(self, refused: Exception | None = None) -> None:
+        self.sizes = list[int]()
+        self.may_answer = asyncio.Event()
+        self.refused = refused
+
+    async def search(self, request: SearchRequest) -> Answered:
+        texts = [str(query.model_dump()["text"]) for query in request.queries]
+        self.sizes.append(len(texts))
+        await self.may_answer.wait()
+        if self.refused is not None and "refused" in texts:
+            raise self.refused
+        results = [result(text) for text in texts]
+        coverage = Coverage(shards_answered=1, num_shards=1, items_searched=9, num_items=9)
+        head = SearchResponse(
+            version="v1",
+            method=request.method,
+            is_exact=all(one.certificate.is_exact for one in results),
+            cutoff={},
+            coverage=coverage,
+            results=[],
+        )
+        return head, iter(results)
+
+
+def texts_of(answer: Any) -> list[Any]:
+    return [one.items[0] for one in answer[1]]
+
+
+def served(
+    *requests: SearchRequest, refused: Exception | None = None, most_items: int = 100_000
+) -> tuple[Server, list[Any]]:
+    """What each of these has for an answer, or the exception instead, if all come at once."""
+
+    async def run() -> tuple[Server, list[Any]]:
+        server = Server(refused)
+        batches = Batches(server.search, most_items)
+        tasks = [asyncio.create_task(batches.search(request)) for request in requests]
+        await asyncio.sleep(0.01)
+        server.may_answer.set()
+        return server, await asyncio.gather(*tasks, return_exceptions=True)
+
+    return asyncio.run(run())
+
+
+def test_the_first_starts_at_once_and_the_others_go_on_together() -> None:
+    server, answers = served(asked("a"), asked("b", "c"), asked("d"))
+    assert server.sizes == [1, 3]
+    assert [texts_of(answer) for answer in answers] == [["a"], ["b", "c"], ["d"]]
+
+
+def test_each_answer_is_exact_by_its_own_lists() -> None:
+    _, answers = served(asked("a"), asked("b", "open c"), asked("d"))
+    assert [head.is_exact for head, _ in answers] == [True, False, True]
+
+
+@pytest.mark.parametrize("fields", [{"k": 3}, {"method": "average"}, {"cutoff": {"score": 0.5}}, {"min_coverage": 0.5}])
+def test_requests_that_differ_are_apart(fields: dict[str, Any]) -> None:
+    server, answers = served(asked("a"), asked("b"), asked("c", **fields), asked("d", **fields))
+    assert server.sizes == [1, 1, 1, 1]
+    assert [texts_of(answer) for answer in answers] == [["a"], ["b"], ["c"], ["d"]]
+
+
+def test_a_batch_has_a_bound() -> None:
+    server, answers = served(asked("first"), *(asked(*"abcdefghij") for _ in range(10)))
+    assert server.sizes == [1, 60, 40]
+    assert MOST_QUERIES == 64
+    assert all(texts_of(answer) == list("abcdefghij") for answer in answers[1:])
+
+
+def test_lists_do_not_become_shorter_in_company() -> None:
+    server, _ = served(*(asked("a", "b") for _ in range(4)), most_items=4000)
+    assert server.sizes == [2, 4, 2]
+    server, _ = served(*(asked("a", k=50_000) for _ in range(3)))
+    assert server.sizes == [1, 2]
+    server, _ = served(*(asked("a", k=60_000) for _ in range(3)))
+    assert server.sizes == [1, 1, 1]
+
+
+def test_a_request_with_a_budget_goes_alone() -> None:
+    server, _ = served(*(asked("a", cutoff={"top_k": 3}, budget={"calls": 9}) for _ in range(3)))
+    assert server.sizes == [1, 1, 1]
+
+
+@pytest.mark.parametrize("error", [ValueError("queries[0] must be better"), UnsupportedError("has no such thing")])
+def test_a_request_that_is_refused_is_refused_alone(error: Exception) -> None:
+    server, answers = served(asked("a"), asked("b"), asked("refused"), asked("d"), refused=error)
+    assert server.sizes == [1, 3, 1, 1, 1]
+    assert answers[2] is error
+    assert [texts_of(answers[number]) for number in (0, 1, 3)] == [["a"], ["b"], ["d"]]
+
+
+def test_shards_that_do_not_answer_are_told_to_all() -> None:
+    error = UnavailableError("too few shards")
+    server, answers = served(asked("a"), asked("b"), asked("refused"), refused=error)
+    assert server.sizes == [1, 2]
+    assert texts_of(answers[0]) == ["a"]
+    assert answers[1:] == [error, error]
+
+
+def test_whoever_has_gone_is_not_searched_for_and_nothing_is_left() -> None:
+    async def run() -> None:
+        server = Server()
+        batches = Batches(server.search, 100_000)
+        first, gone, last = [asyncio.create_task(batches.search(asked(text))) for text in "abc"]
+        await asyncio.sleep(0.01)
+        gone.cancel()
+        await asyncio.sleep(0.01)
+        server.may_answer.set()
+        assert [texts_of(await first), texts_of(await last)] == [["a"], ["c"]]
+        assert server.sizes == [1, 1]
+        await asyncio.sleep(0.01)
+        assert not batches._waiting
+        assert not batches._under_way
+        assert not batches._tasks
+
+    asyncio.run(run())
+
+
+def test_who_goes_while_a_batch_is_under_way_harms_nobody() -> None:
+    async def run() -> None:
+        server = Server()
+        batches = Batches(server.search, 100_000)
+        first = asyncio.create_task(batches.search(asked("a")))
+        await asyncio.sleep(0.01)
+        first.cancel()
+        second = asyncio.create_task(batches.search(asked("b")))
+        await asyncio.sleep(0.01)
+        server.may_answer.set()
+        assert texts_of(await second) == ["b"]
+
+    asyncio.run(run())
