@@ -1,8 +1,8 @@
 """Searches that arrive at the same time are one search: its queries are encoded, travel and are scored together.
 
 A request starts at once if no other like it is under way. The requests that arrive meanwhile wait for it to end, and go
-on as one. So nobody waits while the server is idle, and batches grow with the load. Requests are alike if they differ in
-their queries alone.
+on as one. So nobody waits while the server is idle, and batches grow with the load. Requests are alike if they
+differ in their queries alone.
 """
 
 import asyncio

@@ -1,0 +1,121 @@
+"""Throughput: how many queries a second does a server answer, beside the same search called in process?
+
+The 3,963 emoji in 2 shards, a Mixture of Logits with random weights, both on these two cores with the clients. Each
+client asks, waits for the answer and asks again, for --seconds: 1 client and 32, with one query a request and with 32;
+and for a search in this process in batches of 32 (`local.open`). Once in each profile.
+
+    python -m jobs.benches.throughput [--seconds 10]
+
+Wanted: 32 clients with one query a request ten times the commit before batching (production; five times in profile
+local), run in turns on the same machine; with 32 queries a request .7 of the search in process.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import tyro
+
+from jobs.benches.http import ENVIRONMENTS, PORT, publish, summary
+from jobs.benches.record import Record
+from rails_ray import local
+from rails_ray.on_ray.cluster import cluster
+from rails_ray.on_ray.serving.app import served
+from rails_ray.on_ray.serving.plan import ServeArgs
+
+TEXTS = ("pizza", "flag", "dog", "heart", "rain", "car", "moon", "tree")
+LOADS = ((1, 1), (32, 1), (1, 32), (8, 32))  # clients, queries of a request
+WARM_S = 3.0
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """
+    seconds: of each load.
+    profile: measure this one in this process; by default both, each in a process of its own.
+    label: what is measured, such as a commit; for the rows.
+    """
+
+    seconds: float = 10.0
+    profile: str | None = None
+    label: str = ""
+
+
+def main(arguments: Arguments) -> None:
+    if arguments.profile is not None:
+        print(json.dumps(measure(arguments)))
+        return
+    record = Record("throughput")
+    for profile, environment in ENVIRONMENTS.items():
+        command = [sys.executable, "-m", "jobs.benches.throughput", *sys.argv[1:], "--profile", profile]
+        done = subprocess.run(command, env=os.environ | environment, stdout=subprocess.PIPE, check=True)
+        for row in json.loads(done.stdout.splitlines()[-1]):
+            record.row(profile=profile, label=arguments.label, **row)
+            print(profile, row)
+
+
+def measure(arguments: Arguments) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder, cluster(8):
+        publish(folder)
+        with served(ServeArgs(storage=folder, allow_anonymous=True), port=PORT, leave_serve=True) as url:
+            rows = []
+            for clients, queries in LOADS:
+                asyncio.run(loaded(url, clients, queries, WARM_S))
+                rows.append(asyncio.run(loaded(url, clients, queries, arguments.seconds)))
+        return [*rows, in_process(folder, arguments.seconds)]
+
+
+async def loaded(url: str, clients: int, queries: int, seconds: float) -> dict[str, Any]:
+    """What so many clients see."""
+    took, refused = list[float](), 0
+    ends = time.perf_counter() + seconds
+
+    async def client(session: aiohttp.ClientSession, number: int) -> None:
+        nonlocal refused
+        while (started := time.perf_counter()) < ends:
+            async with session.post(f"{url}/v1/search", json=body_of(number, queries)) as response:
+                await response.read()
+            refused += response.status != 200
+            took.append(time.perf_counter() - started)
+            number += clients
+
+    started = time.perf_counter()
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        await asyncio.gather(*(client(session, number) for number in range(clients)))
+    lasted = time.perf_counter() - started
+    facts = {"kind": "http", "clients": clients, "queries": queries, "refused": refused}
+    return {**facts, "queries_per_s": queries * (len(took) - refused) / lasted, **summary(took)}
+
+
+def in_process(folder: str, seconds: float) -> dict[str, Any]:
+    """The same search without a server."""
+    opened = local.open(folder)
+    body = body_of(0, 32)
+    took = list[float]()
+    ends = time.perf_counter() + seconds
+    while (started := time.perf_counter()) < ends:
+        opened.search(body["queries"], k=body["k"], cutoff=body["cutoff"])
+        took.append(time.perf_counter() - started)
+    return {
+        "kind": "in process",
+        "clients": 1,
+        "queries": 32,
+        "queries_per_s": 32 * len(took) / sum(took),
+        **summary(took),
+    }
+
+
+def body_of(number: int, queries: int) -> dict[str, Any]:
+    texts = [TEXTS[(number + offset) % len(TEXTS)] for offset in range(queries)]
+    return {"queries": [{"text": text} for text in texts], "k": 10, "cutoff": {"top_k": 10}}
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Arguments, description=__doc__))
