@@ -13,7 +13,14 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from rails_ray.answering.engine import Engine, Limits
-from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchRequest, SearchResponse, sentence
+from rails_ray.answering.schemas import (
+    CutoffInput,
+    ExplainRequest,
+    ExplainResponse,
+    SearchRequest,
+    SearchResponse,
+    sentence,
+)
 from rails_ray.answering.shards import ShardSearch
 from rails_ray.build.version import version_family
 from rails_ray.relevance.rankers import HeavyRanker
@@ -23,6 +30,9 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.versions import read_manifest
 
+MOST = 10 * Limits().max_answered_items
+OWN_LIMITS = Limits(max_queries=MOST, max_answered_items=MOST)  # of a process where nobody else waits
+
 Value = TypeVar("Value")
 Request = TypeVar("Request", bound=BaseModel)
 Query = str | Sequence[float] | Mapping[str, Any]
@@ -30,15 +40,24 @@ Query = str | Sequence[float] | Mapping[str, Any]
 
 
 class Version:
-    """A version, all of its shards loaded into this process. Threads may share it, if they may share its ranker."""
+    """A version, all of its shards loaded into this process. Threads may share it, if they may share its ranker.
+
+    ranker_path: import path of the ranker, if the version named it.
+    """
 
     def __init__(
-        self, manifest: Manifest, engine: Engine, shards: Sequence[ShardSearch], ranker: HeavyRanker | None = None
+        self,
+        manifest: Manifest,
+        engine: Engine,
+        shards: Sequence[ShardSearch],
+        ranker: HeavyRanker | None = None,
+        ranker_path: str | None = None,
     ) -> None:
         self.manifest = manifest
         self.engine = engine
         self.shards = shards
         self.ranker = ranker
+        self.ranker_path = ranker_path
         self.clock: Callable[[], float] = time.monotonic
 
     @property
@@ -68,7 +87,7 @@ class Version:
         """
         fields = {"k": k, "method": method, "cutoff": cutoff, **options}
         request = _read(SearchRequest, {"queries": [_fields(query) for query in queries], **fields})
-        head, results = self._carried_out(self.engine.search(request))
+        head, results = self.carry_out(self.engine.search(request))
         return head.model_copy(update={"results": list(results)})
 
     def explain(self, query: Query, items: Sequence[str | int]) -> ExplainResponse:
@@ -78,9 +97,9 @@ class Version:
             ValueError: if the query is wrong, or an item is not in the index.
         """
         request = _read(ExplainRequest, {"query": _fields(query), "items": list(items)})
-        return self._carried_out(self.engine.explain(request))
+        return self.carry_out(self.engine.explain(request))
 
-    def _carried_out(self, rounds: Rounds[Value]) -> Value:
+    def carry_out(self, rounds: Rounds[Value]) -> Value:
         """The result of rounds, all shards asked one after the other, and the ranker call by call."""
         answers: list[Any] | None = None
         while True:
@@ -99,7 +118,13 @@ class Version:
 
 
 def open(
-    storage: str, version: str | None = None, *, device: str = "cpu", ranker: HeavyRanker | None = None
+    storage: str,
+    version: str | None = None,
+    *,
+    device: str = "cpu",
+    ranker: HeavyRanker | None = None,
+    cutoff: CutoffInput | None = None,
+    limits: Limits = OWN_LIMITS,
 ) -> Version:
     """Load a version.
 
@@ -108,23 +133,24 @@ def open(
         version: a published version; by default the current one.
         device: where the model and the items go, such as cuda.
         ranker: the heavy ranker, for a `budget`; by default the one that the version was made with, if any.
+        cutoff: for searches that name none; by default the version's.
+        limits: on what is asked at once.
 
     Raises:
         NotFoundError: if there is no such version.
         DamagedError: if a file of it differs from its manifest.
-        UnsupportedError: if the version has an index and FAISS is not installed.
+        UnsupportedError: if the version has an index and FAISS is not installed, or lacks what the cut-off needs.
         ValueError: if the version's own ranker cannot be imported.
     """
     store = Storage(storage)
     manifest = read_manifest(store, version)
     shards = [ShardSearch(store, manifest, shard, device) for shard in range(len(manifest.shard_items))]
-    most = 10 * Limits().max_answered_items  # nobody else waits
-    limits = Limits(max_queries=most, max_answered_items=most)
     own = version_family(store, manifest).ranker
+    path = None
     if ranker is None and own.path:
-        ranker = ranker_of(own)
-    engine = Engine(store, manifest, limits=limits, device=device, has_ranker=ranker is not None)
-    return Version(manifest, engine, shards, ranker)
+        ranker, path = ranker_of(own), own.path
+    engine = Engine(store, manifest, cutoff=cutoff, limits=limits, device=device, has_ranker=ranker is not None)
+    return Version(manifest, engine, shards, ranker, path)
 
 
 def _fields(query: Query) -> dict[str, Any]:

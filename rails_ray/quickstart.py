@@ -18,13 +18,14 @@ from rails_ray.evaluation.ranking import query_batches
 from rails_ray.evaluation.report import LONGEST_LIST, Report
 from rails_ray.on_ray import liveness
 from rails_ray.on_ray.cluster import cluster
-from rails_ray.on_ray.serving.app import check_port, served
+from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.recipes.emoji import emoji_dot, emoji_mol
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.runs import Run
 from rails_ray.wanted import Wanted
+from rails_ray.web.ports import check_port
 
 HOST = "127.0.0.1"
 COMPARED_K = 10

@@ -11,6 +11,9 @@ from typing import Any, Literal
 from rails_ray.commands.base import EXIT_FAILED, Stored, fail, load, out
 from rails_ray.relevance.rankers.calling import RankerConfig
 
+DEADLINE_S = 25.0  # when to stop waiting for the heavy ranker, as a deployment does by default
+LOOK_S = 1.0  # between two looks at the file of keys
+
 CutoffName = Literal["mass", "coverage", "nucleus", "probability", "score", "top_k"]
 
 
@@ -60,6 +63,7 @@ class Serve(Stored):
         cutoff: Cut-off for requests that name none: its name and value. If left out: the version's.
         ranker: The heavy ranker, which a request's budget pays for. If left out: the one that a version of RBE was made
             with.
+        lite: One process without Ray, for a laptop or a test: same API, same answers, one search at a time.
         print_config: Print a config for `serve deploy`, with one deployment per shard, and exit.
     """
 
@@ -75,19 +79,23 @@ class Serve(Stored):
     gpus: float = 0
     cutoff: tuple[CutoffName, float] | None = None
     ranker: Ranker = field(default_factory=lambda: Ranker())
+    lite: bool = False
     print_config: bool = False
 
     def run(self) -> None:
+        if self.lite:
+            self._run_lite()
+            return
         load()
         from rails_ray.on_ray.environment import set_profile
         from rails_ray.on_ray.serving.plan import (
-            LOOPBACK,
             Placement,
             RankerPlacement,
             ServeArgs,
             commented,
             serve_config,
         )
+        from rails_ray.web.ports import LOOPBACK, check_port, check_port_number
 
         host = self.host or ("0.0.0.0" if self.profile == "production" else "127.0.0.1")
         if self.profile == "local" and host not in LOOPBACK:
@@ -105,13 +113,11 @@ class Serve(Stored):
         from rails_ray import rendering
         from rails_ray.on_ray import liveness
         from rails_ray.on_ray.cluster import cluster
-        from rails_ray.on_ray.serving.app import check_port, check_port_number, ranker_of_version, served
+        from rails_ray.on_ray.serving.app import ranker_of_version, served
         from rails_ray.storage.filesystem import Storage
         from rails_ray.storage.versions import read_manifest
 
-        if (self.keys_file is None) != self.allow_anonymous:
-            came = "neither" if self.keys_file is None else "both"
-            raise ValueError(f"give --keys-file, or --allow-anonymous to answer anyone, got {came}")
+        self._check_who_gets_in()
         cutoff = cutoff_of(self.cutoff)
         replicas = self.replicas if self.replicas is not None else 2 if is_production else 1
         placement = Placement(
@@ -146,10 +152,65 @@ class Serve(Stored):
                 is_own = stack.enter_context(cluster(4 + math.ceil(num_cpus)))
                 url = stack.enter_context(served(arguments, placement, host=host, port=self.port, leave_serve=is_own))
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, in place of Ray's stack trace
-            keys = "to anyone" if self.allow_anonymous else f"to holders of a key in {self.keys_file}"
-            told = f"serving at {url} {keys} until Ctrl-C; API: {url}/openapi.json"
-            out.print(told, highlight=False, soft_wrap=True)
+            self._tell(url)
             liveness.stay(_telling(arguments.keys_file), fail, EXIT_FAILED)
+
+    def _run_lite(self) -> None:
+        self._check_lite()
+        self._check_who_gets_in()
+        with out.status("loading torch"):
+            from rails_ray import local
+            from rails_ray.answering.engine import Limits
+            from rails_ray.relevance.rankers.calling import ranker_of
+            from rails_ray.web.lite import Lite, listening
+
+        own = RankerConfig(path=self.ranker.path, folder=self.ranker.folder).at_absolute_folder()
+        check_folder(own)
+        version = local.open(
+            self.storage,
+            self.version,
+            device="cuda" if self.gpus else "cpu",
+            ranker=ranker_of(own) if own.path else None,
+            cutoff=cutoff_of(self.cutoff),
+            limits=Limits(deadline_s=DEADLINE_S),
+        )
+        keys_file = None if self.keys_file is None else str(Path(self.keys_file).expanduser().absolute())
+        lite, host = Lite(version, keys_file, ranker_path=own.path or version.ranker_path), self.host or "127.0.0.1"
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with listening(lite, host=host, port=self.port) as server:
+            self._tell(f"http://{host}:{self.port}")
+            tell = _telling(keys_file)
+            while server.is_alive():
+                tell()
+                server.join(LOOK_S)
+
+    def _check_lite(self) -> None:
+        """Raises:
+        ValueError: for options that one process cannot keep.
+        """
+        from rails_ray.web.ports import LOOPBACK
+
+        if self.host is not None and self.host not in LOOPBACK:
+            raise ValueError(f"--lite must listen on loopback, got --host {self.host}: leave --lite out")
+        given = {
+            "--profile production": self.profile == "production",
+            "--replicas": self.replicas not in (None, 1),
+            "--max-replicas": self.max_replicas is not None,
+            "--print-config": self.print_config,
+        }
+        for name, is_given in given.items():
+            if is_given:
+                raise ValueError(f"--lite must be one process without Ray, got {name} beside it: leave one of them out")
+
+    def _check_who_gets_in(self) -> None:
+        if (self.keys_file is None) != self.allow_anonymous:
+            came = "neither" if self.keys_file is None else "both"
+            raise ValueError(f"give --keys-file, or --allow-anonymous to answer anyone, got {came}")
+
+    def _tell(self, url: str) -> None:
+        keys = "to anyone" if self.allow_anonymous else f"to holders of a key in {self.keys_file}"
+        told = f"serving at {url} {keys} until Ctrl-C; API: {url}/openapi.json"
+        out.print(told, highlight=False, soft_wrap=True)
 
     def _ranker(self, own: Any) -> Any:
         """The heavy ranker to deploy: the one that is named, or else the version's own; None for none."""
@@ -185,7 +246,7 @@ def check_folder(ranker: RankerConfig) -> None:
 
 def _telling(keys_file: str | None) -> Callable[[], None]:
     """A function that reports, at each call, what has changed about the file of keys."""
-    from rails_ray.on_ray.serving.keys import KeysFile
+    from rails_ray.web.keys import KeysFile
 
     if keys_file is None:
         return lambda: None

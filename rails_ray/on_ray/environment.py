@@ -4,15 +4,16 @@ import os
 from collections.abc import Mapping
 from typing import Literal
 
+from rails_ray.web.limits import HEADERS_S
+
 Profile = Literal["local", "production"]
-HEADERS_S = 10  # limit for the headers of a request to arrive: many times what a slow network needs
 
 # For a cluster that we start. Ray would serve its metrics on all interfaces without asking for its token.
 NO_METRICS = {"RAY_enable_metrics_collection": "0", "AUTOSCALER_METRIC_PORT": "-1", "DASHBOARD_METRIC_PORT": "-1"}
 
 ENVIRONMENT = {
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # Ray kills a proxy that takes longer (default: 5 s)
-    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "rails_ray.on_ray.serving.slow_headers.bound",
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "rails_ray.web.slow_headers.bound",
 }
 PRODUCTION_ENVIRONMENT = ENVIRONMENT | {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",

@@ -3,9 +3,7 @@
 No annotation of `build` may be a string: Ray reads it to parse the arguments.
 """
 
-import errno
 import logging
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,7 +20,6 @@ from ray.serve.schema import ApplicationStatusOverview, LoggingConfig
 from rails_ray.answering.cutoffs import NO_CALIBRATION, Cutoffs
 from rails_ray.build.version import version_family
 from rails_ray.errors import UnavailableError
-from rails_ray.on_ray.serving.keys import KeysFile
 from rails_ray.on_ray.serving.plan import (
     NAME,
     RANKER,
@@ -40,6 +37,8 @@ from rails_ray.storage import calibrations
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.versions import read_manifest
+from rails_ray.web.keys import KeysFile
+from rails_ray.web.ports import check_port
 
 START_TIMEOUT_S = 120.0  # from deployment to the first answer
 NUM_STARTS = 3  # tries to start Ray Serve: it kills proxies that are not ready in time
@@ -145,32 +144,6 @@ def start_serve(options: HTTPOptions, logging_config: LoggingConfig) -> None:
                     f"Ray Serve must start, got a proxy that was not ready in time, {NUM_STARTS} times: try again when "
                     "the machine is less busy, or set RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S to more seconds"
                 ) from error
-
-
-def check_port(host: str, port: int) -> None:
-    """Raises:
-    ValueError: if the port is out of range.
-    UnavailableError: if another program listens there, or the address does not belong to this machine.
-    """
-    check_port_number(port)
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                reason = f"port must be free, got {port}, which another program uses: choose another --port"
-            else:
-                reason = f"host and port must be of this machine, got {host}:{port}: {error.strerror}"
-            raise UnavailableError(reason) from None
-
-
-def check_port_number(port: int) -> None:
-    """Raises:
-    ValueError: if the port is out of range.
-    """
-    if not 1 <= port <= 65535:
-        raise ValueError(f"port must be from 1 to 65535, got {port}")
 
 
 def _check_not_running() -> None:

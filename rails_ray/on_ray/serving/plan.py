@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from rails_ray.answering.schemas import CutoffInput
 from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT, Profile
+from rails_ray.web.limits import MAX_BODY_BYTES, MAX_REQUESTS
+from rails_ray.web.ports import LOOPBACK
 
 NAME = "rails-ray"
 SHARD, RANKER = "Shard", "Ranker"  # how the names of deployments begin
@@ -16,7 +18,6 @@ REQUEST_TIMEOUT_S = 30  # for a whole request: a body as slow as `access` allows
 # would queue it, and a slow body would hold a place.
 ONGOING_OF_ROUTER, ONGOING_OF_SHARD = 2000, 32
 TARGET_ONGOING = 8  # average per replica above which autoscaling adds one: a quarter of a shard's limit
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class RankerArgs(BaseModel):
@@ -49,10 +50,10 @@ class ServeArgs(BaseModel):
     allow_anonymous: bool = Field(False, description="let in anyone who can reach the port, without keys")
     cutoff: CutoffInput | None = Field(None, description="for requests that name none; by default the version's")
     calibration: str | None = Field(None, description="file of the calibration; by default the version's current one")
-    max_body_bytes: int = Field(8 * 2**20, ge=1, description="limit for a request")
+    max_body_bytes: int = Field(MAX_BODY_BYTES, ge=1, description="limit for a request")
     max_queries: int = Field(1024, ge=1, description="limit for a request")
     max_answered_items: int = Field(100_000, ge=1, description="limit on queries times k in a request")
-    max_requests: int = Field(64, ge=1, description="most that a router answers at once; others get 503")
+    max_requests: int = Field(MAX_REQUESTS, ge=1, description="most that a router answers at once; others get 503")
     timeout_s: float = Field(10, gt=0, description="how long a shard may take to answer")
     deadline_s: float = Field(
         25, gt=0, description="when to stop waiting for the heavy ranker; below request_timeout_s"

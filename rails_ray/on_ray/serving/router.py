@@ -7,64 +7,34 @@ No annotation here may be a string: FastAPI and Ray read them.
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from fastapi import FastAPI, Response
 from ray import serve as ray_serve
 from ray.serve.handle import DeploymentHandle
-from starlette.exceptions import HTTPException
 
 from rails_ray.answering.batching import Batches
-from rails_ray.answering.engine import Engine, Limits
-from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchRequest, SearchResponse
-from rails_ray.errors import UnavailableError, UnsupportedError
+from rails_ray.answering.engine import Answered, Engine, Limits
+from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchRequest
+from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.cluster import reserved_device
-from rails_ray.on_ray.serving import refusals
-from rails_ray.on_ray.serving.access import Access, Guard
 from rails_ray.on_ray.serving.asking import Shards
-from rails_ray.on_ray.serving.keys import KeysFile
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.ranker import RankerCaller
-from rails_ray.on_ray.serving.refusals import refused_with
-from rails_ray.on_ray.serving.streaming import json_response, pieces
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.versions import read_manifest
-
-api = FastAPI(
-    title="rails-ray",
-    version="1",
-    description="Retrieval with learned similarities: encode -> candidates -> score -> cut.",
-)
+from rails_ray.web.access import Access
+from rails_ray.web.api import Server, api_of
+from rails_ray.web.keys import KeysFile
 
 
-def _access() -> Access:
-    """The access rules of this replica's router, which does not exist yet when the application is made."""
+def _router() -> Server:
+    """This replica's router, which does not exist yet when the application is made."""
     router: Any = ray_serve.get_replica_context().servable_object
-    access: Access = router.access
-    return access
+    found: Server = router
+    return found
 
 
-api.add_middleware(Guard, access=_access)
-refusals.install(api)
-
-
-@contextmanager
-def told_over_http(renamed: tuple[str, str] = ("", "")) -> Iterator[None]:
-    """Inside the block, turn errors that a client can act on into HTTP errors.
-
-    Args:
-        renamed: a name in a message, and the request's name to put in its place.
-    """
-    try:
-        yield
-    except ValueError as error:
-        raise HTTPException(422, str(error).replace(*renamed, 1)) from None
-    except UnsupportedError as error:
-        raise HTTPException(409, str(error)) from None
-    except UnavailableError as error:
-        raise HTTPException(503, str(error).replace(*renamed, 1)) from None
+api = api_of(_router)
 
 
 @ray_serve.deployment(name="Router")
@@ -111,43 +81,27 @@ class Router:
         self.access = self._look_at_keys()
         self.asking_health: asyncio.Task[list[Any]] | None = None
 
-    @api.post(
-        "/v1/search",
-        response_model=SearchResponse,
-        responses=refused_with(401, 403, 408, 409, 413, 422, 503),
-    )
-    async def search(self, request: SearchRequest) -> Response:
-        """The best items for each query, cut to those worth returning."""
-        with told_over_http():
-            head, results = await self.batches.search(request)
-        # As JSON directly: FastAPI would validate and copy it, which takes longer than the search.
-        return await json_response(pieces(head, results))
+    async def search(self, request: SearchRequest) -> Answered:
+        """The contract of `Server`."""
+        return await self.batches.search(request)
 
-    @api.post(
-        "/v1/explain",
-        response_model=ExplainResponse,
-        responses=refused_with(401, 403, 408, 409, 413, 422, 503),
-    )
     async def explain(self, request: ExplainRequest) -> ExplainResponse:
-        """The component cosines and the gates of a query and some items."""
-        with told_over_http(("queries[0]", "query")):
-            return await self.shards.carry_out(self.engine.explain(request))
+        """The contract of `Server`."""
+        return await self.shards.carry_out(self.engine.explain(request))
 
-    @api.get("/v1/health", responses=refused_with(401, 403, 408, 413, 503))
     async def health(self) -> dict[str, Any]:
-        """Whether every shard answers, with a warning if the file of API keys is unusable."""
+        """The contract of `Server`."""
         if self.asking_health is None or self.asking_health.done():
             self.asking_health = asyncio.create_task(self.shards.ask("num_items"))
         shards = await asyncio.shield(self.asking_health)  # one check for all concurrent callers
         missing = [f"shard {number}" for number, answer in enumerate(shards) if not isinstance(answer, int)]
         if missing:
-            raise HTTPException(503, f"{len(shards)} shards must answer, got none from {', '.join(missing)}")
+            raise UnavailableError(f"{len(shards)} shards must answer, got none from {', '.join(missing)}")
         warning = {} if self.keys_problem is None else {"warning": self.keys_problem}
         return {"status": "ok", "version": self.engine.facts["version"], "num_shards": len(shards), **warning}
 
-    @api.get("/v1/index", responses=refused_with(401, 403, 408, 413))
-    async def index(self) -> dict[str, Any]:
-        """What the server serves: version, items, shards, columns, the default cut-off and the heavy ranker."""
+    def index(self) -> dict[str, Any]:
+        """The contract of `Server`."""
         return {**self.engine.facts, "ranker": None if self.args.ranker is None else self.args.ranker.path}
 
     async def check_health(self) -> None:

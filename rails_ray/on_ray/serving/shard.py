@@ -13,10 +13,10 @@ from ray import serve as ray_serve
 from rails_ray.answering.shards import Asked, ShardAnswer, ShardExplanation, ShardSearch
 from rails_ray.item_ids import ItemId
 from rails_ray.on_ray.cluster import reserved_device
-from rails_ray.on_ray.serving.heap import give_back_soon, trim
 from rails_ray.similarities.states import AnyQuery
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.versions import read_manifest
+from rails_ray.web.heap import give_back_soon, trim
 
 Value = TypeVar("Value")
 MANY_ITEMS = 50_000  # in an answer: some 10 MB of ids, titles and scores

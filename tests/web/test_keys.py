@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rails_ray.on_ray.serving.keys import NOBODY, Keys, KeysFile, LastKeys, NoKeysError
+from rails_ray.web.keys import NOBODY, Keys, KeysFile, LastKeys, NoKeysError
 
 KEY, OTHER = "k" * 20, "o" * 20
 

@@ -7,7 +7,7 @@ from fastapi import Response
 from fastapi.responses import StreamingResponse
 
 from rails_ray.answering.schemas import QueryResult, SearchResponse
-from rails_ray.on_ray.serving.heap import give_back_soon
+from rails_ray.web.heap import give_back_soon
 
 PIECE_BYTES = 256 * 2**10  # each piece costs a message from router to proxy
 JSON = "application/json"

@@ -5,7 +5,7 @@ import asyncio
 import psutil
 import pytest
 
-from rails_ray.on_ray.serving import heap
+from rails_ray.web import heap
 
 NUM, SIZE = 100_000, 2000  # pieces that come from the C library's heap, as they are longer than 512 bytes
 

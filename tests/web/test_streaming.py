@@ -7,8 +7,8 @@ import pytest
 from fastapi.responses import StreamingResponse
 
 from rails_ray.answering.schemas import CertificateResult, Coverage, QueryResult, SearchResponse
-from rails_ray.on_ray.serving import streaming
-from rails_ray.on_ray.serving.streaming import in_large_pieces, json_response, pieces
+from rails_ray.web import streaming
+from rails_ray.web.streaming import in_large_pieces, json_response, pieces
 
 
 def result(number: int) -> QueryResult:

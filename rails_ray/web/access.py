@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from rails_ray.on_ray.serving.keys import Keys
+from rails_ray.web.keys import Keys
+from rails_ray.web.limits import BODY_S
 
-BODY_S = 20.0  # limit for a body to arrive; Serve would drop the request after thirty without a reason
 MAX_WAITING, MAX_WAITING_BYTES = 1000, 256 * 2**20  # bodies on their way to a router
 LONGEST_RETRY_S = 30  # Serve's own limit for a request
 NOBODY_GETS_IN = "a request must have a valid key, but this server has none: its file of keys is missing or empty"

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rails_ray.answering.schemas import ErrorResponse, ExplainRequest, QueryInput, SearchRequest
-from rails_ray.on_ray.serving import refusals
-from rails_ray.on_ray.serving.refusals import read_json
+from rails_ray.web import refusals
+from rails_ray.web.refusals import read_json
 
 TEXT = b'{"queries": [{"text": "red"}]}'
 

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from rails_ray.on_ray.serving import access as guard
-from rails_ray.on_ray.serving.access import Access, Guard
-from rails_ray.on_ray.serving.keys import NOBODY, Keys
+from rails_ray.web import access as guard
+from rails_ray.web.access import Access, Guard
+from rails_ray.web.keys import NOBODY, Keys
 
 KEY, OTHER = "k" * 20, "o" * 20
 LIMIT, MOST = 100, 2

@@ -10,7 +10,7 @@ import httpx
 import pytest
 import uvicorn
 
-from rails_ray.on_ray.serving import slow_headers
+from rails_ray.web import slow_headers
 from support.ports import free_port
 
 PATIENCE_S = 0.5

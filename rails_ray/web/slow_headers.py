@@ -9,7 +9,7 @@ from typing import Any
 from uvicorn.config import HTTP_PROTOCOLS
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from rails_ray.on_ray.environment import HEADERS_S
+from rails_ray.web.limits import HEADERS_S
 
 
 def bound() -> list[Any]:

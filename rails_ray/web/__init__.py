@@ -1,0 +1,17 @@
+"""HTTP in front of a version: what is checked before a request is read, the routes, and how an answer is written.
+
+It knows no Ray, so that a deployment on a cluster and a single process answer alike.
+
+| member         | what it does                                                                       |
+|----------------|------------------------------------------------------------------------------------|
+| `limits`       | how much may be asked at once, and how long headers and a body may take            |
+| `ports`        | whether a server may listen at an address                                          |
+| `slow_headers` | a time limit for headers                                                           |
+| `keys`         | a file of API keys, and who gets in with them                                      |
+| `access`       | keys, size and pace of a body, requests at once                                    |
+| `refusals`     | reading a body; status and message of each refusal                                 |
+| `api`          | the routes                                                                         |
+| `streaming`    | an answer as JSON, in one piece or in many                                         |
+| `heap`         | gives back the memory of a large answer                                            |
+| `lite`         | all of it in one process, without Ray                                              |
+"""

@@ -1,0 +1,105 @@
+"""The routes: what a client may ask of a server, whoever carries it out.
+
+No annotation here may be a string: FastAPI and Ray read them.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from fastapi import FastAPI, Response
+from starlette.exceptions import HTTPException
+
+from rails_ray.answering.engine import Answered
+from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchRequest, SearchResponse
+from rails_ray.errors import UnavailableError, UnsupportedError
+from rails_ray.web import refusals
+from rails_ray.web.access import Access, Guard
+from rails_ray.web.refusals import refused_with
+from rails_ray.web.streaming import json_response, pieces
+
+ALWAYS = (401, 403, 408, 413)  # refusals of any request
+OF_A_QUESTION = (*ALWAYS, 409, 422, 503)
+
+
+class Server(Protocol):
+    """Carries out what the routes are asked for."""
+
+    @property
+    def access(self) -> Access:
+        """Who gets in, and how much is let in."""
+
+    async def search(self, request: SearchRequest) -> Answered:
+        """The answer to a search."""
+
+    async def explain(self, request: ExplainRequest) -> ExplainResponse:
+        """The component cosines and the gates of a query and some items."""
+
+    async def health(self) -> dict[str, Any]:
+        """What the server says of itself when all of it answers.
+
+        Raises:
+            UnavailableError: if a part of it does not answer.
+        """
+
+    def index(self) -> dict[str, Any]:
+        """What is served: version, items, shards, columns, the default cut-off and the heavy ranker."""
+
+
+def api_of(server: Callable[[], Server]) -> FastAPI:
+    """The application.
+
+    Args:
+        server: called for each request, because it may not exist yet when the application is made.
+    """
+    api = FastAPI(
+        title="rails-ray",
+        version="1",
+        description="Retrieval with learned similarities: encode -> candidates -> score -> cut.",
+    )
+    api.add_middleware(Guard, access=lambda: server().access)
+    refusals.install(api)
+
+    @api.post("/v1/search", response_model=SearchResponse, responses=refused_with(*OF_A_QUESTION))
+    async def search(request: SearchRequest) -> Response:
+        """The best items for each query, cut to those worth returning."""
+        with told_over_http():
+            head, results = await server().search(request)
+        # As JSON directly: FastAPI would validate and copy it, which takes longer than the search.
+        return await json_response(pieces(head, results))
+
+    @api.post("/v1/explain", response_model=ExplainResponse, responses=refused_with(*OF_A_QUESTION))
+    async def explain(request: ExplainRequest) -> ExplainResponse:
+        """The component cosines and the gates of a query and some items."""
+        with told_over_http(("queries[0]", "query")):
+            return await server().explain(request)
+
+    @api.get("/v1/health", responses=refused_with(*ALWAYS, 503))
+    async def health() -> dict[str, Any]:
+        """Whether every shard answers, with a warning if the file of API keys is unusable."""
+        with told_over_http():
+            return await server().health()
+
+    @api.get("/v1/index", responses=refused_with(*ALWAYS))
+    async def index() -> dict[str, Any]:
+        """What the server serves: version, items, shards, columns, the default cut-off and the heavy ranker."""
+        return server().index()
+
+    return api
+
+
+@contextmanager
+def told_over_http(renamed: tuple[str, str] = ("", "")) -> Iterator[None]:
+    """Inside the block, turn errors that a client can act on into HTTP errors.
+
+    Args:
+        renamed: a name in a message, and the request's name to put in its place.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise HTTPException(422, str(error).replace(*renamed, 1)) from None
+    except UnsupportedError as error:
+        raise HTTPException(409, str(error)) from None
+    except UnavailableError as error:
+        raise HTTPException(503, str(error).replace(*renamed, 1)) from None

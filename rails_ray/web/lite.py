@@ -1,0 +1,125 @@
+"""A server in one process, without Ray: the same routes and the same answers, for a laptop or a test."""
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import uvicorn
+
+from rails_ray.answering.batching import Batches
+from rails_ray.answering.engine import Answered
+from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchRequest
+from rails_ray.errors import UnavailableError
+from rails_ray.local import Version
+from rails_ray.retrieval.rounds import Rounds
+from rails_ray.web.access import Access
+from rails_ray.web.api import api_of
+from rails_ray.web.keys import KeysFile
+from rails_ray.web.limits import MAX_BODY_BYTES, MAX_REQUESTS
+from rails_ray.web.ports import check_port
+from rails_ray.web.slow_headers import PromptProtocol
+
+LOOK_S = 1.0  # between two looks at the file of keys
+START_S, STOP_S = 30.0, 10  # to begin to listen; for answers under way to end
+POLL_S = 0.02
+
+Value = TypeVar("Value")
+
+
+class Lite:
+    """The contract of `Server`: a version in this process, one search at a time.
+
+    Args:
+        keys_file: file of API keys; None lets everyone in.
+        ranker_path: import path of the version's heavy ranker, to be told by `index`.
+
+    Raises:
+        ValueError: if the file of keys lets nobody in.
+    """
+
+    def __init__(
+        self,
+        version: Version,
+        keys_file: str | None = None,
+        *,
+        ranker_path: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.version = version
+        self.batches = Batches(self._search, version.engine.limits.max_answered_items)
+        self._keys_file = None if keys_file is None else KeysFile(keys_file)
+        self._ranker_path = ranker_path
+        self._clock = clock
+        self._looked_at, self._access = -math.inf, Access(None, MAX_BODY_BYTES, MAX_REQUESTS)
+        self._thread = ThreadPoolExecutor(1, "search")
+        self.keys_problem: str | None = None
+        if (keys := self.access.keys) is not None and not keys.digests:
+            raise ValueError(self.keys_problem)
+
+    @property
+    def access(self) -> Access:
+        """The contract of `Server`, by what the file of keys said within the last second."""
+        if self._keys_file is not None and self._clock() >= self._looked_at + LOOK_S:
+            keys, self.keys_problem = self._keys_file.look()
+            self._looked_at, self._access = self._clock(), Access(keys, MAX_BODY_BYTES, MAX_REQUESTS)
+        return self._access
+
+    async def search(self, request: SearchRequest) -> Answered:
+        """The contract of `Server`."""
+        return await self.batches.search(request)
+
+    async def explain(self, request: ExplainRequest) -> ExplainResponse:
+        """The contract of `Server`."""
+        return await self._in_turn(self.version.engine.explain(request))
+
+    async def health(self) -> dict[str, Any]:
+        """The contract of `Server`."""
+        facts = self.version.facts
+        warning = {} if self.keys_problem is None else {"warning": self.keys_problem}
+        return {"status": "ok", "version": facts["version"], "num_shards": facts["num_shards"], **warning}
+
+    def index(self) -> dict[str, Any]:
+        """The contract of `Server`."""
+        return {**self.version.facts, "ranker": self._ranker_path}
+
+    async def _search(self, request: SearchRequest) -> Answered:
+        return await self._in_turn(self.version.engine.search(request))
+
+    async def _in_turn(self, rounds: Rounds[Value]) -> Value:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self.version.carry_out, rounds)
+
+
+@contextmanager
+def listening(lite: Lite, *, host: str = "127.0.0.1", port: int = 8000) -> Iterator[threading.Thread]:
+    """Serve inside the block; yields the thread that does.
+
+    Raises:
+        UnavailableError: if the port is taken, or the server does not begin to listen.
+    """
+    check_port(host, port)
+    config = uvicorn.Config(
+        api_of(lambda: lite),
+        host=host,
+        port=port,
+        http=PromptProtocol,
+        log_level="warning",
+        timeout_graceful_shutdown=STOP_S,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, name="server", daemon=True)
+    thread.start()
+    deadline = time.monotonic() + START_S
+    while not server.started:  # uvicorn tells nobody
+        if not thread.is_alive() or time.monotonic() > deadline:
+            raise UnavailableError(f"the server must listen at {host}:{port} within {START_S:g} s, got none that does")
+        time.sleep(POLL_S)
+    try:
+        yield thread
+    finally:
+        server.should_exit = True
+        thread.join()
