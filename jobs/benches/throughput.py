@@ -2,7 +2,8 @@
 
 The 3,963 emoji in 2 shards, a Mixture of Logits with random weights, both on these two cores with the clients. Each
 client asks, waits for the answer and asks again, for --seconds: 1 client and 32, with one query a request and with 32;
-and for a search in this process in batches of 32 (`local.open`). Once in each profile.
+the same of `serve --lite`, one process with FastAPI and torch, and of a search in this process in batches of 32
+(`local.open`). Once in each profile.
 
     python -m jobs.benches.throughput [--seconds 10]
 
@@ -17,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,11 +68,32 @@ def measure(arguments: Arguments) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder, cluster(8):
         publish(folder)
         with served(ServeArgs(storage=folder, allow_anonymous=True), port=PORT, leave_serve=True) as url:
-            rows = []
-            for clients, queries in LOADS:
-                asyncio.run(loaded(url, clients, queries, WARM_S))
-                rows.append(asyncio.run(loaded(url, clients, queries, arguments.seconds)))
+            rows = [{"kind": "http", **row} for row in loads(url, arguments.seconds)]
+        if arguments.profile == "local":
+            with lite(folder) as url:
+                rows += [{"kind": "lite", **row} for row in loads(url, arguments.seconds)]
         return [*rows, in_process(folder, arguments.seconds)]
+
+
+@contextmanager
+def lite(folder: str) -> Iterator[str]:
+    """A server in one process; its URL."""
+    command = [sys.executable, "-m", "rails_ray.cli", "serve", "--lite", "--allow-anonymous"]
+    process = subprocess.Popen([*command, "--storage", folder, "--port", str(PORT + 1)], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        while b"serving at" not in process.stdout.readline():
+            assert process.poll() is None
+        yield f"http://127.0.0.1:{PORT + 1}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def loads(url: str, seconds: float) -> Iterator[dict[str, Any]]:
+    for clients, queries in LOADS:
+        asyncio.run(loaded(url, clients, queries, WARM_S))
+        yield asyncio.run(loaded(url, clients, queries, seconds))
 
 
 async def loaded(url: str, clients: int, queries: int, seconds: float) -> dict[str, Any]:
@@ -90,7 +114,7 @@ async def loaded(url: str, clients: int, queries: int, seconds: float) -> dict[s
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         await asyncio.gather(*(client(session, number) for number in range(clients)))
     lasted = time.perf_counter() - started
-    facts = {"kind": "http", "clients": clients, "queries": queries, "refused": refused}
+    facts = {"clients": clients, "queries": queries, "refused": refused}
     return {**facts, "queries_per_s": queries * (len(took) - refused) / lasted, **summary(took)}
 
 
