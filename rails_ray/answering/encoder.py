@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 
 from rails_ray.answering.schemas import ASKED_BY
 from rails_ray.build.version import version_family, version_model
 from rails_ray.data.forms import FORMS, QueryReader
 from rails_ray.data.forms.fields import SUPPORTS, check_embedding
+from rails_ray.errors import UnsupportedError
 from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
 from rails_ray.similarities.states import AnyQuery, concatenate, take, to
@@ -67,6 +69,20 @@ class QueryEncoder:
         ValueError: as `encode`, for queries that are read before a heavy ranker is asked about them.
         """
         _read(self.model, self.reader, queries)
+
+    def represent(self, queries: Sequence[dict[str, Any]]) -> Float[np.ndarray, "B D"]:
+        """What the model makes of each query before it compares it; a search takes it as `embedding`.
+
+        Raises:
+            UnsupportedError: if the model has no such vector.
+            ValueError: if the model cannot read a query.
+        """
+        if self.model.representation_width is None:
+            raise UnsupportedError("the version's model must make one vector of a query, got one that does not")
+        read, _ = _read(self.model, self.reader, queries)
+        with torch.no_grad():
+            features = self.model.query_features(self.reader.batch(list(read.values())))
+            return self.model.represent(features.to(self.device)).numpy(force=True)
 
     def check(self) -> None:
         """Encode one example query."""

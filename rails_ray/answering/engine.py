@@ -160,6 +160,17 @@ class Engine:
         )
         return head, in_order(found, supported)
 
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """The vector of each text that a search takes as `embedding` [B, D].
+
+        Raises:
+            ValueError: if there are too many texts, or the model reads none.
+            UnsupportedError: if the model makes no such vector.
+        """
+        if len(texts) > self.limits.max_queries:
+            raise ValueError(f"input must have a length of at most {self.limits.max_queries}, got {len(texts)}")
+        return self.encoder.represent([{"text": text} for text in texts])
+
     def _checked(self, request: SearchRequest) -> tuple[CutoffInput, int]:
         """The cut-off of the request, and the most items of a list."""
         num_queries, most = len(request.queries), self.limits.max_answered_items

@@ -52,6 +52,13 @@ class Model(Protocol):
 
     def encode_queries(self, features: Any) -> AnyQuery: ...
 
+    def represent(self, features: Any) -> Float[Tensor, "B D"]:
+        """Representations of queries, from which `query_state` makes what `encode_queries` does.
+
+        Raises:
+            ValueError: if `representation_width` is None.
+        """
+
     def query_state(self, representation: Float[Tensor, "B D"]) -> AnyQuery:
         """The state of queries whose representations were made elsewhere."""
 

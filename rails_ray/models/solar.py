@@ -94,6 +94,9 @@ class Solar(nn.Module):
                 torch.div(value_of(chunk(features).float()), len(self.chunks), out=tables[:, int(name)])
         return Tables(tables, torch.ones(len(features), device=device))
 
+    def represent(self, features: Any) -> Any:
+        raise ValueError("a query must have one representation, got a model of SOLAR")
+
     def query_state(self, representation: Any) -> Tables:
         raise ValueError("a query of SOLAR must be a text, features or a vector, got a representation")
 

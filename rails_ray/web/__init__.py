@@ -10,7 +10,9 @@ It knows no Ray, so that a deployment on a cluster and a single process answer a
 | `keys`         | a file of API keys, and who gets in with them                                      |
 | `access`       | keys, size and pace of a body, requests at once                                    |
 | `refusals`     | reading a body; status and message of each refusal                                 |
+| `request_ids`  | an id for each request, in its answer and in what is logged                        |
 | `api`          | the routes                                                                         |
+| `embedding`    | the query encoder by OpenAI's protocol and by KServe's                             |
 | `streaming`    | an answer as JSON, in one piece or in many                                         |
 | `heap`         | gives back the memory of a large answer                                            |
 | `lite`         | all of it in one process, without Ray                                              |

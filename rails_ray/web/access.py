@@ -10,7 +10,7 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,8 @@ from rails_ray.web.limits import BODY_S
 
 MAX_WAITING, MAX_WAITING_BYTES = 1000, 256 * 2**20  # bodies on their way to a router
 LONGEST_RETRY_S = 30  # Serve's own limit for a request
+# What an orchestrator asks, which has no key; the answer says no more than that there is a server.
+WITHOUT_KEY = ("/v1/health/live", "/v1/health/ready", "/v2/health/live", "/v2/health/ready")
 NOBODY_GETS_IN = "a request must have a valid key, but this server has none: its file of keys is missing or empty"
 Scope = dict[str, Any]
 Receive = Callable[[], Any]
@@ -50,9 +52,11 @@ class Access:
     max_body_bytes: int
     max_requests: int
 
-    def refusal(self, headers: Sequence[tuple[bytes, bytes]]) -> Refusal | None:
+    def refusal(self, headers: Sequence[tuple[bytes, bytes]], needs_key: bool = True) -> Refusal | None:
         """The refusal of a request without a valid key, or with too large a content-length; None to let it in."""
-        found = dict(headers)
+        return (self._of_key(headers) if needs_key else None) or self._of_length(dict(headers))
+
+    def _of_key(self, headers: Sequence[tuple[bytes, bytes]]) -> Refusal | None:
         given_keys = [value for name, value in headers if name == b"authorization"]
         # With two keys, a proxy in front may have checked the other one.
         scheme, _, key = given_keys[0].partition(b" ") if len(given_keys) == 1 else (b"", b"", b"")
@@ -64,7 +68,10 @@ class Access:
             if given:
                 return Refusal(403, "the bearer key must be one that this server knows, got another")
             return Refusal(401, "a request must have the header `Authorization: Bearer KEY`, got none", ask)
-        length = found.get(b"content-length", b"0")
+        return None
+
+    def _of_length(self, headers: Mapping[bytes, bytes]) -> Refusal | None:
+        length = headers.get(b"content-length", b"0")
         if not length.isdigit():
             return None
         return self.too_large(int(length[:20]))  # Python refuses to read thousands of digits
@@ -105,7 +112,8 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
         access = self._access()
-        body = access.refusal(scope["headers"]) or await self._body(receive, access)
+        needs_key = scope["method"] != "GET" or scope["path"] not in WITHOUT_KEY
+        body = access.refusal(scope["headers"], needs_key) or await self._body(receive, access)
         if body is None:
             return
         if isinstance(body, Refusal):

@@ -3,19 +3,22 @@
 No annotation here may be a string: FastAPI and Ray read them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+import numpy as np
 from fastapi import FastAPI, Response
+from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
 from rails_ray.answering.engine import Answered
 from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchRequest, SearchResponse
 from rails_ray.errors import UnavailableError, UnsupportedError
-from rails_ray.web import refusals
+from rails_ray.web import embedding, refusals
 from rails_ray.web.access import Access, Guard
 from rails_ray.web.refusals import refused_with
+from rails_ray.web.request_ids import RequestIds
 from rails_ray.web.streaming import json_response, pieces
 
 ALWAYS = (401, 403, 408, 413)  # refusals of any request
@@ -45,6 +48,13 @@ class Server(Protocol):
     def index(self) -> dict[str, Any]:
         """What is served: version, items, shards, columns, the default cut-off and the heavy ranker."""
 
+    @property
+    def version_name(self) -> str:
+        """Name of the version that is served."""
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """A vector for each text [B, D]; see `Engine.embed`."""
+
 
 def api_of(server: Callable[[], Server]) -> FastAPI:
     """The application.
@@ -59,6 +69,7 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
     )
     api.add_middleware(Guard, access=lambda: server().access)
     refusals.install(api)
+    api.add_middleware(RequestIds)
 
     @api.post("/v1/search", response_model=SearchResponse, responses=refused_with(*OF_A_QUESTION))
     async def search(request: SearchRequest) -> Response:
@@ -80,12 +91,30 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
         with told_over_http():
             return await server().health()
 
+    @api.get("/v1/health/live", responses=refused_with(408, 413))
+    async def live() -> dict[str, str]:
+        """Whether the server runs. Needs no key."""
+        return {"status": "ok"}
+
+    @api.get("/v1/health/ready", responses=refused_with(408, 413, 503))
+    async def ready() -> dict[str, str]:
+        """Whether every shard answers, and nothing else about it. Needs no key."""
+        with told_over_http():
+            await server().health()
+        return {"status": "ok"}
+
     @api.get("/v1/index", responses=refused_with(*ALWAYS))
     async def index() -> dict[str, Any]:
         """What the server serves: version, items, shards, columns, the default cut-off and the heavy ranker."""
         return server().index()
 
+    embedding.add_routes(api, server, _carried_out)
     return api
+
+
+async def _carried_out(work: Awaitable[Any]) -> Any:
+    with told_over_http(("queries[", "input[")):
+        return await work
 
 
 @contextmanager

@@ -4,12 +4,14 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import numpy as np
 import uvicorn
+from numpy.typing import NDArray
 
 from rails_ray.answering.batching import Batches
 from rails_ray.answering.engine import Answered
@@ -86,6 +88,15 @@ class Lite:
     def index(self) -> dict[str, Any]:
         """The contract of `Server`."""
         return {**self.version.facts, "ranker": self._ranker_path}
+
+    @property
+    def version_name(self) -> str:
+        """The contract of `Server`."""
+        return self.version.manifest.version
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """The contract of `Server`."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self.version.engine.embed, texts)
 
     async def _search(self, request: SearchRequest) -> Answered:
         return await self._in_turn(self.version.engine.search(request))

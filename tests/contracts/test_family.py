@@ -329,6 +329,20 @@ def test_it_takes_a_representation_or_refuses_it(case: Case) -> None:
         assert len(case.model.query_state(torch.ones(1, width or 3))) == 1
 
 
+def test_a_query_is_what_becomes_of_its_representation(case: Case) -> None:
+    reader = case.own.form.reader(case.model, lambda name: case.corpus.files[name])
+    features = case.model.query_features(reader.batch([reader.read(reader.example(), "query")]))
+    if case.model.representation_width is None:
+        with pytest.raises(ValueError, match=r"got a model"):
+            case.model.represent(features)
+        return
+    with torch.no_grad():
+        representation = case.model.represent(features)
+        assert representation.shape == (1, case.model.representation_width)
+        again, state = case.model.query_state(representation), case.model.encode_queries(features)
+    assert torch.allclose(case.scores(again), case.scores(state))
+
+
 def test_its_validation_says_where_to_cut(case: Case) -> None:
     report = case.own.validation(case.storage, "r", case.model, case.data)
     assert report.num_queries == len(case.data.queries["valid"])

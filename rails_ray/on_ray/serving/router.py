@@ -7,8 +7,11 @@ No annotation here may be a string: FastAPI and Ray read them.
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from ray import serve as ray_serve
 from ray.serve.handle import DeploymentHandle
 
@@ -103,6 +106,16 @@ class Router:
     def index(self) -> dict[str, Any]:
         """The contract of `Server`."""
         return {**self.engine.facts, "ranker": None if self.args.ranker is None else self.args.ranker.path}
+
+    @property
+    def version_name(self) -> str:
+        """The contract of `Server`."""
+        name: str = self.engine.facts["version"]
+        return name
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """The contract of `Server`."""
+        return await asyncio.to_thread(self.engine.embed, texts)
 
     async def check_health(self) -> None:
         """Encode an example query, and read the keys again."""

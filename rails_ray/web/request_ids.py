@@ -1,0 +1,38 @@
+"""Each request has an id, the client's own or a new one; the answer carries it, and so does what is logged about it."""
+
+import logging
+import re
+import uuid
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HEADER = b"x-request-id"
+KNOWN = re.compile(rb"[!-~]{1,128}")  # what may stand in a header and in a log
+
+log = logging.getLogger("rails_ray.web")
+
+
+class RequestIds:
+    """An ASGI application in front of another."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = next((value for name, value in scope["headers"] if name == HEADER), b"")
+        own = given if KNOWN.fullmatch(given) else uuid.uuid4().hex.encode()
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                others: list[Any] = [pair for pair in message["headers"] if pair[0].lower() != HEADER]
+                message = {**message, "headers": [*others, (HEADER, own)]}
+                if message["status"] >= 500:
+                    told = scope["method"], scope["path"][:100], message["status"], own.decode()
+                    log.warning("%s %r got %d (request %s)", *told)
+            await send(message)
+
+        await self._app(scope, receive, sending)

@@ -1,0 +1,168 @@
+"""The routes before a version in this process: embeddings by two protocols, health without a key, ids of requests."""
+
+import asyncio
+import base64
+import logging
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from rails_ray import local
+from rails_ray.answering.engine import Limits
+from rails_ray.errors import UnavailableError
+from rails_ray.local import Version
+from rails_ray.web.access import WITHOUT_KEY
+from rails_ray.web.api import api_of
+from rails_ray.web.lite import Lite
+from support.examples import publish_untrained, write_text_data
+
+KEY = "a-key-of-the-test-1"
+NAMES = ["rails-ray", "v1"]
+
+
+@pytest.fixture(scope="module")
+def version(tmp_path_factory: pytest.TempPathFactory) -> Version:
+    folder = tmp_path_factory.mktemp("api")
+    publish_untrained(folder, write_text_data(folder / "data"))
+    return local.open(str(folder), limits=Limits())
+
+
+def ask(lite: Lite, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
+    async def asked() -> httpx.Response:
+        transport = httpx.ASGITransport(api_of(lambda: lite))
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            return await client.request(method, path, json=body, headers=named)
+
+    return asyncio.run(asked())
+
+
+@pytest.fixture(scope="module")
+def lite(version: Version) -> Lite:
+    return Lite(version)
+
+
+def test_a_search_by_an_embedding_is_the_search_by_its_text(lite: Lite, version: Version) -> None:
+    texts = ["red", "blue hat"]
+    answer = ask(lite, "POST", "/v1/embeddings", {"input": texts, "model": "rails-ray", "user": "somebody"}).json()
+    assert [one["index"] for one in answer["data"]] == [0, 1]
+    assert (answer["object"], answer["model"], answer["data"][0]["object"]) == ("list", "v1", "embedding")
+    by_text = version.search(texts, k=5, cutoff={"top_k": 5})
+    by_embedding = version.search([one["embedding"] for one in answer["data"]], k=5, cutoff={"top_k": 5})
+    assert [one.items for one in by_text.results] == [one.items for one in by_embedding.results]
+
+
+def test_an_embedding_in_base64_and_of_one_text(lite: Lite) -> None:
+    plain = ask(lite, "POST", "/v1/embeddings", {"input": "red"}).json()["data"]
+    coded = ask(lite, "POST", "/v1/embeddings", {"input": ["red"], "encoding_format": "base64"}).json()["data"]
+    found = np.frombuffer(base64.b64decode(coded[0]["embedding"]), "<f4")
+    assert np.allclose(found, plain[0]["embedding"])
+    assert len(plain) == len(coded) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_inference_by_kserves_protocol(lite: Lite, name: str) -> None:
+    told = ask(lite, "GET", f"/v2/models/{name}").json()
+    assert (told["versions"], told["inputs"][0]["name"], told["outputs"][0]["name"]) == (["v1"], "text", "embedding")
+    assert ask(lite, "GET", f"/v2/models/{name}/ready").json() == {"name": name, "ready": True}
+    given = {"name": "text", "shape": [2], "datatype": "BYTES", "data": ["red", "blue hat"]}
+    answer = ask(lite, "POST", f"/v2/models/{name}/infer", {"id": "7", "inputs": [given]}).json()
+    [output] = answer["outputs"]
+    plain = ask(lite, "POST", "/v1/embeddings", {"input": ["red", "blue hat"]}).json()["data"]
+    assert (answer["id"], answer["model_name"], answer["model_version"]) == ("7", name, "v1")
+    assert output["shape"] == [2, len(plain[0]["embedding"])]
+    assert np.allclose(np.reshape(output["data"], output["shape"]), [one["embedding"] for one in plain])
+    assert ask(lite, "GET", "/v2").json() == {"name": "rails-ray", "version": "v1", "extensions": []}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "told"),
+    [
+        (
+            "/v1/embeddings",
+            {"input": "red", "model": "gpt"},
+            404,
+            "model must be rails-ray or the version that is served",
+        ),
+        ("/v1/embeddings", {"input": []}, 422, "input"),
+        ("/v1/embeddings", {"input": [[1, 2]]}, 422, "input"),
+        ("/v1/embeddings", {}, 422, "input must be given, got none"),
+        ("/v1/embeddings", {"input": "red", "dimensions": 3}, 422, "dimensions must be the model's "),
+        (
+            "/v1/embeddings",
+            {"input": "red", "encoding_format": "hex"},
+            422,
+            "encoding_format must be 'float' or 'base64'",
+        ),
+        ("/v1/embeddings", {"input": ["red"] * 2000}, 422, "input must have a length of at most 1024, got 2000"),
+        ("/v2/models/other/infer", {"inputs": []}, 422, "inputs must have a length of at least 1"),
+        (
+            "/v2/models/v1/infer",
+            {"inputs": [{"name": "text", "shape": [3], "datatype": "BYTES", "data": ["red"]}]},
+            422,
+            "inputs[0].shape must be of the 1 texts of data, got [3]",
+        ),
+        (
+            "/v2/models/other/infer",
+            {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["red"]}]},
+            404,
+            "model must be rails-ray or the version that is served, v1, got 'other'",
+        ),
+    ],
+)
+def test_what_is_refused(lite: Lite, path: str, body: Any, status: int, told: str) -> None:
+    answer = ask(lite, "POST", path, body)
+    assert answer.status_code == status
+    assert told in answer.json()["error"]
+
+
+@pytest.mark.parametrize("path", WITHOUT_KEY)
+def test_health_needs_no_key_and_nothing_else_comes_without(version: Version, path: str, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"{KEY}\n")
+    locked = Lite(version, str(keys))
+    assert ask(locked, "GET", path).status_code == 200
+    assert ask(locked, "HEAD", path).status_code == 200
+    assert ask(locked, "POST", path).status_code == 401
+    for other in api_of(lambda: locked).openapi()["paths"]:
+        if other not in WITHOUT_KEY:
+            assert ask(locked, "GET", other).status_code == 401, other
+    for other in ("/docs", "/redoc", "/openapi.json", "/", "/v1/health/live/", "/v1/health/live/../index"):
+        assert ask(locked, "GET", other).status_code == 401, other
+
+
+def test_a_server_that_is_not_ready(version: Version) -> None:
+    class Broken(Lite):
+        async def health(self) -> dict[str, Any]:
+            raise UnavailableError("2 shards must answer, got none from shard 0")
+
+    broken = Broken(version)
+    assert ask(broken, "GET", "/v1/health/live").status_code == 200
+    for path in ("/v1/health", "/v1/health/ready", "/v2/health/ready"):
+        answer = ask(broken, "GET", path)
+        assert (answer.status_code, answer.json()["error"]) == (503, "2 shards must answer, got none from shard 0")
+        assert answer.headers["retry-after"] == "1"
+
+
+def test_an_answer_has_the_id_of_its_request_or_a_new_one(lite: Lite) -> None:
+    given = ask(lite, "GET", "/v1/index", x_request_id="mine-1")
+    assert given.headers["x-request-id"] == "mine-1"
+    ids = {ask(lite, "GET", "/v1/index", x_request_id=bad).headers["x-request-id"] for bad in ("", "a b", "x" * 129)}
+    assert len(ids) == 3
+    assert all(len(one) == 32 for one in ids)
+    assert ask(lite, "GET", "/v1/nothing", x_request_id="mine-2").headers["x-request-id"] == "mine-2"
+
+
+def test_a_failure_is_logged_with_the_id_and_without_the_query(
+    version: Version, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Lite):
+        async def search(self, request: Any) -> Any:
+            raise UnavailableError("too few shards")
+
+    with caplog.at_level(logging.WARNING, "rails_ray.web"):
+        ask(Broken(version), "POST", "/v1/search", {"queries": [{"text": "a secret"}]}, x_request_id="mine-3")
+    assert caplog.messages == ["POST '/v1/search' got 503 (request mine-3)"]
