@@ -1,8 +1,18 @@
-"""Query a running server over HTTP."""
+"""Query a running server over HTTP.
 
+    with Client("http://127.0.0.1:8000") as server:
+        server.search([{"text": "pizza"}], k=10)["results"][0]["items"]
+
+`AsyncClient` is the same with `async with` and `await`; the functions ask one question each. A request changes nothing,
+so it is safe to repeat.
+"""
+
+import asyncio
 import os
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self, TypedDict
 
 import httpx
 
@@ -10,60 +20,276 @@ from rails_ray.errors import AccessError, UnavailableError, UnsupportedError
 
 TIMEOUT_S = 30.0
 KEY_VARIABLE = "RAILS_RAY_API_KEY"
+RETRIES = 3
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0  # before a request is repeated; twice as long each time
+BUSY = (httpx.codes.TOO_MANY_REQUESTS, httpx.codes.SERVICE_UNAVAILABLE)
+
+Query = dict[str, Any]
+"""As in the JSON of a request: {"text": "pizza"}, {"history": [1193, 661]}, {"user_id": 42}."""
+
+Exchange = Generator[float, httpx.Response | httpx.TransportError, dict[str, Any]]
+"""Yields the seconds to wait before each try, is sent what came of it, and returns the answer."""
+
+
+class Found(TypedDict):
+    """The list of one query; serve/README.md describes the fields."""
+
+    items: list[Any]
+    titles: list[str] | None
+    scores: list[float]
+    threshold: float | None
+    num_kept: int
+    num_searched: int
+    num_scored: int
+    certificate: dict[str, Any]
+    is_truncated: bool
+    is_short: bool
+    is_known: bool | None
+    budget: dict[str, Any] | None
+    error: str | None
+
+
+class Answer(TypedDict):
+    """The answer of `POST /v1/search`."""
+
+    version: str
+    method: str
+    is_exact: bool
+    cutoff: dict[str, Any]
+    coverage: dict[str, Any]
+    results: list[Found]
+
+
+class Client:
+    """A connection to a server.
+
+    Args:
+        key: API key; by default the environment variable RAILS_RAY_API_KEY.
+        timeout_s: limit for an answer.
+        retries: how often a request is repeated if the server is busy, restarts, or cannot be reached. The pause before
+            is what the server says, or grows.
+
+    Raises:
+        ValueError: if the key cannot be sent.
+        UnavailableError: if the URL is none.
+    """
+
+    def __init__(
+        self, url: str, *, key: str | None = None, timeout_s: float = TIMEOUT_S, retries: int = RETRIES
+    ) -> None:
+        self._url, self._retries = url, retries
+        with _valid(url):
+            self._client = httpx.Client(**_options(url, key, timeout_s))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def search(self, queries: Sequence[Query], k: int | None = None, **options: Any) -> Answer:
+        """The answer of `POST /v1/search`.
+
+        Args:
+            k: most items per query; by default the cut-off decides.
+            options: other fields of the request, such as method and cutoff.
+
+        Raises:
+            ValueError: if the server refuses the request. The message is the server's.
+            AccessError: if the server refuses the key.
+            UnsupportedError: if the served version cannot do what the request asks.
+            UnavailableError: if no server answers, or the server cannot search now.
+        """
+        found: Any = self._ask(*_search(queries, k, options))
+        answer: Answer = found
+        return answer
+
+    def explain(self, query: Query, items: Sequence[str | int]) -> dict[str, Any]:
+        """The answer of `POST /v1/explain`: component cosines and gates of a query with each item; raises as
+        `search`."""
+        return self._ask(*_explain(query, items))
+
+    def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """A vector for each text, which a search takes as `embedding`; raises as `search`."""
+        return _vectors(self._ask(*_embed(texts)))
+
+    def index(self) -> dict[str, Any]:
+        """The answer of `GET /v1/index`; raises as `search`."""
+        return self._ask("GET", "/v1/index", None)
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        exchange = _exchange(self._url, self._retries)
+        pause_s = next(exchange)
+        while True:
+            time.sleep(pause_s)
+            came: httpx.Response | httpx.TransportError
+            try:
+                came = self._client.request(method, path, json=body)
+            except httpx.TransportError as error:
+                came = error
+            try:
+                pause_s = exchange.send(came)
+            except StopIteration as end:
+                answer: dict[str, Any] = end.value
+                return answer
+
+
+class AsyncClient:
+    """The same as `Client` for asyncio; many requests may be under way at once."""
+
+    def __init__(
+        self, url: str, *, key: str | None = None, timeout_s: float = TIMEOUT_S, retries: int = RETRIES
+    ) -> None:
+        self._url, self._retries = url, retries
+        with _valid(url):
+            self._client = httpx.AsyncClient(**_options(url, key, timeout_s))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
+
+    async def search(self, queries: Sequence[Query], k: int | None = None, **options: Any) -> Answer:
+        """As `Client.search`."""
+        found: Any = await self._ask(*_search(queries, k, options))
+        answer: Answer = found
+        return answer
+
+    async def explain(self, query: Query, items: Sequence[str | int]) -> dict[str, Any]:
+        """As `Client.explain`."""
+        return await self._ask(*_explain(query, items))
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """As `Client.embed`."""
+        return _vectors(await self._ask(*_embed(texts)))
+
+    async def index(self) -> dict[str, Any]:
+        """As `Client.index`."""
+        return await self._ask("GET", "/v1/index", None)
+
+    async def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        exchange = _exchange(self._url, self._retries)
+        pause_s = next(exchange)
+        while True:
+            await asyncio.sleep(pause_s)
+            came: httpx.Response | httpx.TransportError
+            try:
+                came = await self._client.request(method, path, json=body)
+            except httpx.TransportError as error:
+                came = error
+            try:
+                pause_s = exchange.send(came)
+            except StopIteration as end:
+                answer: dict[str, Any] = end.value
+                return answer
 
 
 def search(
-    url: str, queries: Sequence[dict[str, Any]], k: int | None = None, *, key: str | None = None, **options: Any
-) -> dict[str, Any]:
-    """The answer of `POST /v1/search`.
-
-    Args:
-        queries: as in the JSON of a request: {"text": "pizza"}, {"history": [1193, 661]}, {"user_id": 42}.
-        k: most items per query; by default the cut-off decides.
-        key: API key; by default the environment variable RAILS_RAY_API_KEY.
-        options: other fields of the request, such as method and cutoff.
-
-    Raises:
-        ValueError: if the server refuses the request. The message is the server's.
-        AccessError: if the server refuses the key.
-        UnsupportedError: if the served version cannot do what the request asks.
-        UnavailableError: if no server answers, or the server cannot search now.
-    """
-    return _request("POST", url, "/v1/search", {"queries": list(queries), "k": k} | options, key)
+    url: str, queries: Sequence[Query], k: int | None = None, *, key: str | None = None, **options: Any
+) -> Answer:
+    """`Client.search` on a connection of its own, which repeats a request only if the router died under it."""
+    with Client(url, key=key, retries=0) as client:
+        return client.search(queries, k, **options)
 
 
-def explain(url: str, query: dict[str, Any], items: Sequence[str | int], *, key: str | None = None) -> dict[str, Any]:
-    """The answer of `POST /v1/explain`: component cosines and gates of a query with each item; raises as `search`."""
-    return _request("POST", url, "/v1/explain", {"query": query, "items": list(items)}, key)
+def explain(url: str, query: Query, items: Sequence[str | int], *, key: str | None = None) -> dict[str, Any]:
+    """`Client.explain`, likewise."""
+    with Client(url, key=key, retries=0) as client:
+        return client.explain(query, items)
 
 
 def index(url: str, *, key: str | None = None) -> dict[str, Any]:
-    """The answer of `GET /v1/index`.
+    """`Client.index`, likewise."""
+    with Client(url, key=key, retries=0) as client:
+        return client.index()
+
+
+def _search(queries: Sequence[Query], k: int | None, options: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
+    return "POST", "/v1/search", {"queries": list(queries), "k": k} | options
+
+
+def _explain(query: Query, items: Sequence[str | int]) -> tuple[str, str, dict[str, Any]]:
+    return "POST", "/v1/explain", {"query": query, "items": list(items)}
+
+
+def _embed(texts: Sequence[str]) -> tuple[str, str, dict[str, Any]]:
+    return "POST", "/v1/embeddings", {"input": list(texts)}
+
+
+def _vectors(answer: dict[str, Any]) -> list[list[float]]:
+    return [one["embedding"] for one in answer["data"]]
+
+
+def _options(url: str, key: str | None, timeout_s: float) -> dict[str, Any]:
+    """How to connect.
 
     Raises:
-        AccessError: if the server refuses the key.
-        UnavailableError: if no server answers.
+        ValueError: if the key cannot be sent.
     """
-    return _request("GET", url, "/v1/index", None, key)
-
-
-def _request(method: str, url: str, path: str, body: dict[str, Any] | None, key: str | None) -> dict[str, Any]:
     key = (key or os.environ.get(KEY_VARIABLE, "")).strip()  # a key read from a file may end with a newline
     if not (key.isascii() and key.isprintable()):
         raise ValueError(f"an API key must be of printable ASCII characters, got others: look at {KEY_VARIABLE}")
-    headers = {"authorization": f"Bearer {key}"} if key else {}
+    address = httpx.URL(url)
+    is_local = address.host in ("127.0.0.1", "localhost", "::1")  # no proxy leads there
+    return {
+        "base_url": url,
+        "headers": {"authorization": f"Bearer {key}"} if key else {},
+        "timeout": timeout_s,
+        "trust_env": not is_local,
+        "verify": address.scheme == "https" or not is_local,  # reading the certificates takes longer than a search
+    }
+
+
+@contextmanager
+def _valid(url: str) -> Iterator[None]:
     try:
-        address = httpx.URL(url)
-        is_local = address.host in ("127.0.0.1", "localhost", "::1")  # no proxy leads there
-        verify = address.scheme == "https" or not is_local  # reading the certificates takes longer than a search
-        with httpx.Client(
-            base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=not is_local, verify=verify
-        ) as client:
-            response = _asked(client, method, path, body) or client.request(method, path, json=body)
-    except (httpx.TransportError, httpx.InvalidURL) as error:
-        raise UnavailableError(
-            f"a rails-ray server must answer at {url}, got: {error}; `rails-ray serve` starts one"
-        ) from None
+        yield
+    except httpx.InvalidURL as error:
+        raise _no_server(url, error) from None
+
+
+def _no_server(url: str, error: object) -> UnavailableError:
+    return UnavailableError(f"a rails-ray server must answer at {url}, got: {error}; `rails-ray serve` starts one")
+
+
+def _exchange(url: str, retries: int) -> Exchange:
+    """Tries until there is an answer, or no try is left.
+
+    Raises:
+        ValueError, AccessError, UnsupportedError, UnavailableError: as `Client.search`.
+    """
+    pause_s, next_s = 0.0, FIRST_PAUSE_S
+    for left in reversed(range(max(retries, 1) + 1)):
+        came = yield pause_s
+        pause_s, next_s = (next_s, min(2 * next_s, LONGEST_PAUSE_S)) if retries else (0.0, 0.0)
+        if left and _has_died(came):
+            continue
+        if isinstance(came, httpx.TransportError):
+            if left and retries:
+                continue
+            raise _no_server(url, came) from None
+        if left and retries and came.status_code in BUSY:
+            pause_s = _told_pause_s(came, pause_s)
+            continue
+        return _answer(url, came)
+    raise AssertionError("the last try returns or raises")
+
+
+def _has_died(came: httpx.Response | httpx.TransportError) -> bool:
+    """Whether the router died under the request."""
+    if isinstance(came, httpx.TransportError):
+        return isinstance(came, httpx.ReadError | httpx.RemoteProtocolError)
+    # Ray's proxies report a dead router as text; our own answers are JSON.
+    return came.is_server_error and came.headers.get("content-type") != "application/json"
+
+
+def _told_pause_s(response: httpx.Response, otherwise_s: float) -> float:
+    told = response.headers.get("retry-after", "")
+    return min(float(told), LONGEST_PAUSE_S) if told.isdigit() else otherwise_s
+
+
+def _answer(url: str, response: httpx.Response) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = response.json()
         if response.is_success:
@@ -80,14 +306,3 @@ def _request(method: str, url: str, path: str, body: dict[str, Any] | None, key:
     if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         raise AccessError(f"{sentence}: set {KEY_VARIABLE}")
     raise UnavailableError(sentence)
-
-
-def _asked(client: httpx.Client, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response | None:
-    """The answer; None if the router died during the request. A request changes nothing, so it is safe to repeat."""
-    try:
-        response = client.request(method, path, json=body)
-    except (httpx.ReadError, httpx.RemoteProtocolError):
-        return None
-    # Ray's proxies report a dead router as text; our own answers are JSON.
-    died = response.is_server_error and response.headers.get("content-type") != "application/json"
-    return None if died else response

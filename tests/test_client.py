@@ -1,6 +1,8 @@
 """Asking a server: what is asked again, and what is told of a key. A transport stands for the network's faults."""
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import httpx
@@ -10,8 +12,12 @@ from rails_ray import client
 from rails_ray.errors import AccessError, UnavailableError
 
 FOUND = {"results": []}
-REAL = httpx.Client
+REAL: dict[str, Any] = {"Client": httpx.Client, "AsyncClient": httpx.AsyncClient}
 DIED = httpx.Response(500, text="Internal Server Error")
+
+
+def _made(kind: Any, transport: httpx.MockTransport, **options: Any) -> Any:
+    return kind(**options | {"transport": transport})
 
 
 @pytest.fixture
@@ -28,9 +34,9 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[httpx.Reque
                 raise found
             return found
 
-        monkeypatch.setattr(
-            httpx, "Client", lambda **options: REAL(**options | {"transport": httpx.MockTransport(handle)})
-        )
+        for name, kind in REAL.items():
+            made = partial(_made, kind, httpx.MockTransport(handle))
+            monkeypatch.setattr(httpx, name, made)
         return requests
 
     return answer
@@ -87,3 +93,82 @@ def test_a_key_that_cannot_be_sent_is_not_shown(key: str) -> None:
         client.index("http://127.0.0.1:1", key=key)
     assert key not in str(told.value)
     assert key[:5] not in str(told.value)
+
+
+def busy() -> httpx.Response:
+    return httpx.Response(503, json={"error": "busy"}, headers={"retry-after": "7"})
+
+
+def what_may_pass() -> list[httpx.Response | Exception]:
+    died, slower = httpx.Response(500, text="Internal Server Error"), httpx.Response(429, json={"error": "slower"})
+    return [died, httpx.ConnectError("refused"), busy(), slower]
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What a client waits; it does not wait here."""
+    waited = list[float]()
+
+    async def wait(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr("time.sleep", waited.append)
+    monkeypatch.setattr("asyncio.sleep", wait)
+    return waited
+
+
+def test_a_client_repeats_what_may_pass_and_waits_as_it_is_told(
+    answering: Callable[..., list[httpx.Request]], pauses: list[float]
+) -> None:
+    requests = answering(*what_may_pass(), httpx.Response(200, json=FOUND))
+    with client.Client("http://server", retries=4) as server:
+        assert server.search([{"text": "pizza"}], 3) == FOUND
+    assert len(requests) == 5
+    assert pauses == [0.0, 0.1, 0.2, 7.0, 0.8]
+
+
+def test_an_asynchronous_client_does_the_same(
+    answering: Callable[..., list[httpx.Request]], pauses: list[float]
+) -> None:
+    requests = answering(*what_may_pass(), httpx.Response(200, json=FOUND))
+
+    async def ask() -> Any:
+        async with client.AsyncClient("http://server", retries=4) as server:
+            return await server.search([{"text": "pizza"}], 3)
+
+    assert asyncio.run(ask()) == FOUND
+    assert len(requests) == 5
+    assert pauses == [0.0, 0.1, 0.2, 7.0, 0.8]
+
+
+def test_a_client_gives_up_with_the_last_reason(
+    answering: Callable[..., list[httpx.Request]], pauses: list[float]
+) -> None:
+    for last, message in [
+        (busy, "^busy$"),
+        (partial(httpx.ConnectError, "no"), "a rails-ray server must answer at http"),
+    ]:
+        requests = answering(*[last() for _ in range(9)])
+        with client.Client("http://server", retries=2) as server, pytest.raises(UnavailableError, match=message):
+            server.index()
+        assert len(requests) == 3
+
+
+def test_a_refusal_is_not_repeated_by_a_client_either(answering: Callable[..., list[httpx.Request]]) -> None:
+    requests = answering(httpx.Response(422, json={"error": "k must be so"}))
+    with client.Client("http://server") as server, pytest.raises(ValueError, match=r"^k must be so$"):
+        server.explain({"text": "pizza"}, ["1"])
+    assert len(requests) == 1
+
+
+def test_vectors_come_as_lists(answering: Callable[..., list[httpx.Request]]) -> None:
+    requests = answering(httpx.Response(200, json={"data": [{"embedding": [1.0, 2.0]}]}))
+    with client.Client("http://server") as server:
+        assert server.embed(["pizza"]) == [[1.0, 2.0]]
+    assert requests[0].content == b'{"input":["pizza"]}'
+
+
+@pytest.mark.parametrize("kind", [client.Client, client.AsyncClient])
+def test_a_url_that_is_none(kind: Any) -> None:
+    with pytest.raises(UnavailableError, match="a rails-ray server must answer at http://server:port, got"):
+        kind("http://server:port")

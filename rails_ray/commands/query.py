@@ -12,7 +12,7 @@ from rails_ray.commands.base import STORAGE, errors, out
 from rails_ray.commands.serving import CutoffName, check_folder, named_cutoff
 from rails_ray.relevance.rankers.calling import RankerConfig, ranker_of
 
-Search = Callable[..., dict[str, Any]]
+Search = Callable[..., Any]
 DEFAULT_URL = "http://127.0.0.1:8000"
 MORE_BY_BUCKETS = "the buckets looked up hold no more items; raise --num-probes to look up more"
 MORE_BY_INDEX = "the index found no more items; raise --nprobe or --ef-search to look at more"

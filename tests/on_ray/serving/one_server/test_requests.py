@@ -147,7 +147,10 @@ def test_health_index_and_description(served_version: Served) -> None:
     assert facts["cutoff"] == {"mass": 0.999 if stored.mass is None else stored.mass}
     assert (facts["ranker"], facts["takes_budget"]) == (None, False)
     paths = httpx.get(f"{url}/openapi.json").json()["paths"]
-    assert set(paths) == {"/v1/explain", "/v1/search", "/v1/health", "/v1/index"}
+    of_models = {"/v2/models/{name}", "/v2/models/{name}/infer", "/v2/models/{name}/ready"}
+    of_health = {f"/{version}/health/{kind}" for version in ("v1", "v2") for kind in ("live", "ready")}
+    own = {"/v1/embeddings", "/v1/explain", "/v1/search", "/v1/health", "/v1/index", "/v2"}
+    assert set(paths) == own | of_models | of_health
 
 
 def test_clients_say_what_is_wrong(served_version: Served) -> None:

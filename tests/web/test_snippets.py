@@ -1,0 +1,54 @@
+"""The snippets of serve/README.md, run against a server as they are printed."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rails_ray import local
+from rails_ray.local import Version
+from rails_ray.web.lite import Lite, listening
+from support.examples import publish_untrained, write_text_data
+from support.ports import free_port
+
+README = (Path(__file__).parents[2] / "serve" / "README.md").read_text()
+URL = "http://127.0.0.1:8000"
+
+
+@pytest.fixture(scope="module")
+def version(tmp_path_factory: pytest.TempPathFactory) -> Version:
+    folder = tmp_path_factory.mktemp("snippets")
+    publish_untrained(folder, write_text_data(folder / "data"))
+    return local.open(str(folder))
+
+
+@pytest.fixture(scope="module")
+def url(version: Version) -> Iterator[str]:
+    port = free_port()
+    with listening(Lite(version), port=port):
+        yield f"http://127.0.0.1:{port}"
+
+
+def snippet(language: str, with_text: str) -> str:
+    [found] = [code for code in re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL) if with_text in code]
+    return found
+
+
+def test_python(url: str, version: Version) -> None:
+    code = snippet("python", "import Client").replace(URL, url)
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    expected = version.search(["pizza", "flag"], k=10).results
+    assert said == "".join(f"{one.items} {one.certificate.is_exact}\n" for one in expected)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_javascript(url: str, version: Version) -> None:
+    code = snippet("js", "fetch").replace(URL, url)
+    command = ["node", "--input-type=module", "-e", code]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    [expected] = version.search(["pizza"], k=10, cutoff={"top_k": 10}).results
+    assert said == " ".join(map(str, expected.items)) + "\n"
