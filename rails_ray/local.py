@@ -87,8 +87,8 @@ class Version:
         """
         fields = {"k": k, "method": method, "cutoff": cutoff, **options}
         request = _read(SearchRequest, {"queries": [_fields(query) for query in queries], **fields})
-        head, results = self.carry_out(self.engine.search(request))
-        return head.model_copy(update={"results": list(results)})
+        answered = self.carry_out(self.engine.search(request))
+        return answered.head.model_copy(update={"results": list(answered.results)})
 
     def explain(self, query: Query, items: Sequence[str | int]) -> ExplainResponse:
         """The component cosines and the gates of a query and some items.

@@ -11,4 +11,7 @@
 | `budgets`   | what is asked of a heavy ranker, and what becomes of a budget                       |
 | `deadlines` | when its answer is of no more use                                                   |
 | `engine`    | a request -> what is asked of the shards, round by round -> the response            |
+| `stages`    | how long each part of that takes                                                    |
+| `batching`  | requests that arrive at the same time become one                                    |
+| `tuning`    | the cut-off that is best on validation queries                                      |
 """

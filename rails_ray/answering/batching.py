@@ -6,10 +6,11 @@ differ in their queries alone.
 """
 
 import asyncio
+import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from rails_ray.answering.engine import Answered
@@ -25,6 +26,7 @@ OF_ONE_REQUEST = (ValueError, UnsupportedError)  # errors that say nothing about
 class _Waiting:
     request: SearchRequest
     answer: asyncio.Future[Answered]
+    since: float
 
 
 class Batches:
@@ -36,11 +38,16 @@ class Batches:
     """
 
     def __init__(
-        self, search: Callable[[SearchRequest], Awaitable[Answered]], most_items: int, most_under_way: int = 1
+        self,
+        search: Callable[[SearchRequest], Awaitable[Answered]],
+        most_items: int,
+        most_under_way: int = 1,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._search = search
         self._most_items = most_items
         self._most_under_way = most_under_way
+        self._clock = clock
         self._waiting = dict[str, deque[_Waiting]]()
         self._under_way = Counter[str]()
         self._tasks = set[asyncio.Task[None]]()
@@ -50,7 +57,7 @@ class Batches:
         if request.budget is not None or len(request.queries) >= self._most_queries(request):
             return await self._search(request)
         kind = request.model_dump_json(exclude={"queries"})
-        own = _Waiting(request, asyncio.get_running_loop().create_future())
+        own = _Waiting(request, asyncio.get_running_loop().create_future(), self._clock())
         self._waiting.setdefault(kind, deque()).append(own)
         self._begin(kind)
         return await own.answer
@@ -92,10 +99,11 @@ class Batches:
         [first, *others] = batch
         if not others:
             return await self._alone(first)
+        began = self._clock()
         queries = [query for own in batch for query in own.request.queries]
         try:
-            head, found = await self._search(first.request.model_copy(update={"queries": queries}))
-            results = iter(await asyncio.to_thread(list, found))
+            found = await self._search(first.request.model_copy(update={"queries": queries}))
+            results = iter(await asyncio.to_thread(list, found.results))
         except OF_ONE_REQUEST:  # whose it is, and how it is told, only each request alone can say
             await asyncio.gather(*map(self._alone, batch))
         except Exception as error:
@@ -104,12 +112,13 @@ class Batches:
         else:
             for own in batch:
                 listed = list(islice(results, len(own.request.queries)))
-                is_exact = all(map(_is_exact, listed))
-                _tell(own.answer, (head.model_copy(update={"is_exact": is_exact}), iter(listed)))
+                head = found.head.model_copy(update={"is_exact": all(map(_is_exact, listed))})
+                _tell(own, Answered(head, iter(listed), found.stages), began)
 
     async def _alone(self, own: _Waiting) -> None:
+        began = self._clock()
         try:
-            _tell(own.answer, await self._search(own.request))
+            _tell(own, await self._search(own.request), began)
         except Exception as error:
             _fail(own.answer, error)
 
@@ -118,9 +127,9 @@ def _is_exact(result: QueryResult) -> bool:
     return result.certificate.is_exact and result.error is None
 
 
-def _tell(answer: asyncio.Future[Answered], value: Answered) -> None:
+def _tell(own: _Waiting, answered: Answered, began: float) -> None:
     with suppress(asyncio.InvalidStateError):  # whoever asked has gone
-        answer.set_result(value)
+        own.answer.set_result(replace(answered, stages={"queue": began - own.since, **answered.stages}))
 
 
 def _fail(answer: asyncio.Future[Answered], error: Exception) -> None:

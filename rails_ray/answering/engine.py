@@ -4,7 +4,7 @@ Every step is here and none of them waits, so that a server and a caller's own p
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from rails_ray.answering.schemas import (
     SearchResponse,
 )
 from rails_ray.answering.shards import Asked, ShardAnswer
+from rails_ray.answering.stages import Stages, timed
 from rails_ray.build.version import version_family
 from rails_ray.cutoffs import Cutoff
 from rails_ray.relevance.rankers import Candidates
@@ -47,8 +48,17 @@ class Limits:
     deadline_s: float | None = None
 
 
-Answered = tuple[SearchResponse, Iterator[QueryResult]]
-"""The answer without its results, and the results apart."""
+@dataclass(frozen=True)
+class Answered:
+    """
+    head: the answer without its results.
+    results: of each query; can be iterated once.
+    stages: how long each stage took.
+    """
+
+    head: SearchResponse
+    results: Iterator[QueryResult]
+    stages: Stages = field(default_factory=dict)
 
 
 class Engine:
@@ -99,6 +109,10 @@ class Engine:
             UnsupportedError: if the version lacks what the cut-off or the budget needs.
             UnavailableError: if too few shards answer, or the heavy ranker fails at every query.
         """
+        answered, stages = yield from timed(self._search(request))
+        return replace(answered, stages=stages)
+
+    def _search(self, request: SearchRequest) -> Rounds[Answered]:
         cutoff, k = self._checked(request)
         policy: Cutoff | None = None
         if cutoff.needs_normaliser:
@@ -158,7 +172,7 @@ class Engine:
             coverage=coverage,
             results=[],
         )
-        return head, in_order(found, supported)
+        return Answered(head, in_order(found, supported))
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """The vector of each text that a search takes as `embedding` [B, D].

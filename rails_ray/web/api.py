@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from rails_ray.answering.engine import Answered
 from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchRequest, SearchResponse
+from rails_ray.answering.stages import as_header
 from rails_ray.errors import UnavailableError, UnsupportedError
 from rails_ray.web import embedding, refusals
 from rails_ray.web.access import Access, Guard
@@ -75,9 +76,11 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
     async def search(request: SearchRequest) -> Response:
         """The best items for each query, cut to those worth returning."""
         with told_over_http():
-            head, results = await server().search(request)
+            found = await server().search(request)
         # As JSON directly: FastAPI would validate and copy it, which takes longer than the search.
-        return await json_response(pieces(head, results))
+        answer = await json_response(pieces(found.head, found.results))
+        answer.headers["server-timing"] = as_header(found.stages)
+        return answer
 
     @api.post("/v1/explain", response_model=ExplainResponse, responses=refused_with(*OF_A_QUESTION))
     async def explain(request: ExplainRequest) -> ExplainResponse:

@@ -48,11 +48,11 @@ class Server:
             coverage=coverage,
             results=[],
         )
-        return head, iter(results)
+        return Answered(head, iter(results), {"shards": 0.5})
 
 
 def texts_of(answer: Any) -> list[Any]:
-    return [one.items[0] for one in answer[1]]
+    return [one.items[0] for one in answer.results]
 
 
 def served(
@@ -79,7 +79,14 @@ def test_the_first_starts_at_once_and_the_others_go_on_together() -> None:
 
 def test_each_answer_is_exact_by_its_own_lists() -> None:
     _, answers = served(asked("a"), asked("b", "open c"), asked("d"))
-    assert [head.is_exact for head, _ in answers] == [True, False, True]
+    assert [answer.head.is_exact for answer in answers] == [True, False, True]
+
+
+def test_who_waits_is_told_how_long() -> None:
+    _, answers = served(asked("a"), asked("b"))
+    assert answers[0].stages["queue"] < 0.01
+    assert answers[1].stages["queue"] >= 0.01
+    assert answers[1].stages["shards"] == 0.5
 
 
 @pytest.mark.parametrize("fields", [{"k": 3}, {"method": "average"}, {"cutoff": {"score": 0.5}}, {"min_coverage": 0.5}])

@@ -22,9 +22,9 @@ from rails_ray.cutoffs.policies import (
 from rails_ray.cutoffs.temperatures import Factor, Factors, Tempered
 from rails_ray.errors import UnsupportedError
 from rails_ray.losses.exp_nce import exp_logit
-from rails_ray.on_ray.serving.router import told_over_http
 from rails_ray.recipes.baselines import baseline_bm25
 from rails_ray.training.objectives import ContrastiveConfig
+from rails_ray.web.api import told_over_http
 from support.calibrations import BETA, STORED, drawn
 from support.examples import small_config
 

@@ -1,5 +1,6 @@
 """A server in one process: over real sockets, the answers of the version itself, keys, refusals, an end."""
 
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +53,11 @@ def test_what_it_says_of_itself(url: str) -> None:
     assert httpx.get(f"{url}/v1/health").json() == {"status": "ok", "version": "v1", "num_shards": 2}
     index = httpx.get(f"{url}/v1/index").json()
     assert (index["num_items"], index["ranker"]) == (60, None)
+
+
+def test_an_answer_says_how_long_each_stage_took(url: str) -> None:
+    told = search(url, "red").headers["server-timing"]
+    assert re.fullmatch(r"queue;dur=[0-9.]+, encode;dur=[0-9.]+, shards;dur=[0-9.]+, merge;dur=[0-9.]+", told)
 
 
 def test_refusals_are_those_of_any_server(url: str) -> None:

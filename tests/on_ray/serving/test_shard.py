@@ -125,8 +125,8 @@ def test_a_shard_that_fails_in_one_round_of_a_nucleus_is_in_neither(tmp_path: Pa
     def answer(failing: str | None, **fields: Any) -> SearchResponse:
         request = SearchRequest(queries=queries, cutoff={"nucleus": 0.9}, **fields)
         engine, shards = router_of(tmp_path, failing)
-        head, results = asyncio.run(shards.carry_out(engine.search(request)))
-        return head.model_copy(update={"results": list(results)})
+        answered = asyncio.run(shards.carry_out(engine.search(request)))
+        return answered.head.model_copy(update={"results": list(answered.results)})
 
     whole = answer(None)
     assert whole.is_exact

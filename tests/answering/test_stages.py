@@ -1,0 +1,52 @@
+"""How long each stage takes, by a clock that the rounds themselves move."""
+
+import pytest
+
+from rails_ray.answering.stages import as_header, timed
+from rails_ray.retrieval.rounds import AskRanker, AskShards, Rounds
+
+
+def test_each_stage_has_its_time() -> None:
+    now = [0.0]
+
+    def pass_by(seconds: float) -> None:
+        now[0] += seconds
+
+    def rounds() -> Rounds[str]:
+        pass_by(1)
+        assert (yield AskShards("log_sum_exp", ())) == ["first"]
+        pass_by(2)
+        assert (yield AskShards("search", ())) == ["second"]
+        pass_by(4)
+        yield AskRanker([])
+        pass_by(8)
+        return "found"
+
+    driven = timed(rounds(), lambda: now[0])
+    next(driven)
+    pass_by(16)
+    driven.send(["first"])
+    pass_by(32)
+    driven.send(["second"])
+    pass_by(64)
+    with pytest.raises(StopIteration) as end:
+        driven.send(["third"])
+    value, stages = end.value.value
+    assert value == "found"
+    assert stages == {"encode": 1, "shards": 48, "ranker": 64, "merge": 14}
+    assert as_header({"queue": 0.5, **stages}) == (
+        "queue;dur=500.000, encode;dur=1000.000, shards;dur=48000.000, ranker;dur=64000.000, merge;dur=14000.000"
+    )
+
+
+def test_a_ranker_that_is_asked_first_is_no_part_of_encoding() -> None:
+    now = iter([0.0, 1.0, 5.0, 5.0, 7.0])
+
+    def rounds() -> Rounds[None]:
+        yield AskRanker([])
+
+    driven = timed(rounds(), lambda: next(now))
+    next(driven)
+    with pytest.raises(StopIteration) as end:
+        driven.send([])
+    assert end.value.value == (None, {"encode": 3.0, "ranker": 4.0})
