@@ -8,7 +8,7 @@ import pytest
 
 from rails_ray import cli
 from support import processes
-from support.examples import publish_untrained, write_text_data
+from support.examples import publish_here
 from support.ports import free_port
 
 KEY = "a-key-of-the-test-1"
@@ -17,7 +17,7 @@ KEY = "a-key-of-the-test-1"
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lite")
-    publish_untrained(folder, write_text_data(folder / "data"))
+    publish_here(folder)
     return folder
 
 

@@ -13,6 +13,7 @@ It knows no Ray, so that a deployment on a cluster and a single process answer a
 | `request_ids`  | an id for each request, in its answer and in what is logged                        |
 | `api`          | the routes                                                                         |
 | `embedding`    | the query encoder by OpenAI's protocol and by KServe's                             |
+| `console`      | the page at `/`                                                                    |
 | `streaming`    | an answer as JSON, in one piece or in many                                         |
 | `heap`         | gives back the memory of a large answer                                            |
 | `lite`         | all of it in one process, without Ray                                              |

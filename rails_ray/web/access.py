@@ -20,8 +20,11 @@ from rails_ray.web.limits import BODY_S
 
 MAX_WAITING, MAX_WAITING_BYTES = 1000, 256 * 2**20  # bodies on their way to a router
 LONGEST_RETRY_S = 30  # Serve's own limit for a request
-# What an orchestrator asks, which has no key; the answer says no more than that there is a server.
-WITHOUT_KEY = ("/v1/health/live", "/v1/health/ready", "/v2/health/live", "/v2/health/ready")
+# What an orchestrator asks, which has no key, and the files of the console: nothing of what is served.
+WITHOUT_KEY = (
+    *("/v1/health/live", "/v1/health/ready", "/v2/health/live", "/v2/health/ready"),
+    *("/", "/console.js", "/console.css"),
+)
 NOBODY_GETS_IN = "a request must have a valid key, but this server has none: its file of keys is missing or empty"
 Scope = dict[str, Any]
 Receive = Callable[[], Any]

@@ -16,7 +16,7 @@ from rails_ray.answering.engine import Answered
 from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchRequest, SearchResponse
 from rails_ray.answering.stages import as_header
 from rails_ray.errors import UnavailableError, UnsupportedError
-from rails_ray.web import embedding, refusals
+from rails_ray.web import console, embedding, refusals
 from rails_ray.web.access import Access, Guard
 from rails_ray.web.refusals import refused_with
 from rails_ray.web.request_ids import RequestIds
@@ -112,6 +112,7 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
         return server().index()
 
     embedding.add_routes(api, server, _carried_out)
+    console.add_routes(api)
     return api
 
 

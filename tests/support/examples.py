@@ -38,7 +38,7 @@ from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.similarities.dot_product import DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.similarities.states import ItemState, QueryState
-from rails_ray.storage import codes, manifest, parts, runs
+from rails_ray.storage import codes, manifest, parts, runs, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded
 from rails_ray.storage.parquet import item_part
@@ -273,6 +273,25 @@ def publish_untrained(
     write_untrained_run(Storage(str(root)), f"of-{version}", config, cutoff_mass=0.999)
     on_ray.encode(str(root), f"of-{version}", version=version, num_shards=num_shards, stored=stored)
     return on_ray.publish(str(root), version)
+
+
+def publish_here(root: Path, num_shards: int = 2) -> manifest.Manifest:
+    """As `publish_untrained`, of `write_text_data`, encoded in this process: no cluster is started."""
+    storage = Storage(str(root))
+    config = replace(small_config(), data=DataConfig(folder=str(write_text_data(root / "data"))))
+    read, model = read_data(config, Storage(".")), DualEncoderFamily.of(config).model()
+    with torch.no_grad():
+        items = model.encode_items(model.item_features(read.item_inputs))
+    planned = parts.plan([len(items) // num_shards] * num_shards, part_items=len(items))
+    for part in planned:
+        own = slice(part.first_row, part.first_row + part.num_items)
+        named = pa.table({"item_id": read.item_ids.column.slice(part.first_row, part.num_items)})
+        parts.write_part(storage, "v1", part, item_part(named, items.taken(own)))
+    files = {manifest.CONFIG: to_json(config), manifest.WEIGHTS: state.to_bytes(model)}
+    encoded = parts.finish(
+        storage, "v1", planned, run="r", query={"text": "string"}, files=files.items(), cutoff_mass=0.999
+    )
+    return versions.publish(storage, encoded, "2026-01-01T00:00:00Z")
 
 
 def publish_solar(

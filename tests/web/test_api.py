@@ -17,7 +17,7 @@ from rails_ray.local import Version
 from rails_ray.web.access import WITHOUT_KEY
 from rails_ray.web.api import api_of
 from rails_ray.web.lite import Lite
-from support.examples import publish_untrained, write_text_data
+from support.examples import publish_here
 
 KEY = "a-key-of-the-test-1"
 NAMES = ["rails-ray", "v1"]
@@ -26,7 +26,7 @@ NAMES = ["rails-ray", "v1"]
 @pytest.fixture(scope="module")
 def version(tmp_path_factory: pytest.TempPathFactory) -> Version:
     folder = tmp_path_factory.mktemp("api")
-    publish_untrained(folder, write_text_data(folder / "data"))
+    publish_here(folder)
     return local.open(str(folder), limits=Limits())
 
 
@@ -130,7 +130,7 @@ def test_health_needs_no_key_and_nothing_else_comes_without(version: Version, pa
     for other in api_of(lambda: locked).openapi()["paths"]:
         if other not in WITHOUT_KEY:
             assert ask(locked, "GET", other).status_code == 401, other
-    for other in ("/docs", "/redoc", "/openapi.json", "/", "/v1/health/live/", "/v1/health/live/../index"):
+    for other in ("/docs", "/redoc", "/openapi.json", "/console", "/v1/health/live/", "/v1/health/live/../index"):
         assert ask(locked, "GET", other).status_code == 401, other
 
 

@@ -11,7 +11,7 @@ import pytest
 from rails_ray import local
 from rails_ray.local import Version
 from rails_ray.web.lite import LOOK_S, Lite, listening
-from support.examples import publish_untrained, write_text_data
+from support.examples import publish_here
 from support.ports import free_port
 
 KEY, OTHER = "a-key-of-the-test-1", "a-key-of-the-test-2"
@@ -20,7 +20,7 @@ KEY, OTHER = "a-key-of-the-test-1", "a-key-of-the-test-2"
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lite")
-    publish_untrained(folder, write_text_data(folder / "data"), num_shards=2)
+    publish_here(folder)
     return folder
 
 

@@ -12,7 +12,7 @@ import pytest
 from rails_ray import local
 from rails_ray.local import Version
 from rails_ray.web.lite import Lite, listening
-from support.examples import publish_untrained, write_text_data
+from support.examples import publish_here
 from support.ports import free_port
 
 README = (Path(__file__).parents[2] / "serve" / "README.md").read_text()
@@ -22,7 +22,7 @@ URL = "http://127.0.0.1:8000"
 @pytest.fixture(scope="module")
 def version(tmp_path_factory: pytest.TempPathFactory) -> Version:
     folder = tmp_path_factory.mktemp("snippets")
-    publish_untrained(folder, write_text_data(folder / "data"))
+    publish_here(folder)
     return local.open(str(folder))
 
 
