@@ -13,7 +13,20 @@ from typing import Annotated, Any
 import tyro
 
 from rails_ray import __version__
-from rails_ray.commands import Command, encode, index, inspect, plan, query, rankers, relevance, serving, stages, tune
+from rails_ray.commands import (
+    Command,
+    encode,
+    index,
+    inspect,
+    keys,
+    plan,
+    query,
+    rankers,
+    relevance,
+    serving,
+    stages,
+    tune,
+)
 from rails_ray.commands.base import EXIT_BAD_ARGUMENT, EXIT_FAILED, EXIT_INTERRUPTED, Stored, errors, fail, out
 from rails_ray.errors import RailsRayError
 from rails_ray.recipes import by_name, names
@@ -32,6 +45,7 @@ Commands = (
     | Annotated[tune.Tune, tyro.conf.subcommand("tune")]
     | Annotated[stages.Pipeline, tyro.conf.subcommand("pipeline")]
     | Annotated[serving.Serve, tyro.conf.subcommand("serve")]
+    | Annotated[keys.NewKey, tyro.conf.subcommand("new-key")]
     | Annotated[query.Query, tyro.conf.subcommand("query")]
     | Annotated[index.Index, tyro.conf.subcommand("index")]
     | Annotated[plan.PlanDeployment, tyro.conf.subcommand("plan")]

@@ -10,12 +10,12 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from rails_ray.web.keys import Keys
+from rails_ray.web.keys import Key, Keys
 from rails_ray.web.limits import BODY_S
 
 MAX_WAITING, MAX_WAITING_BYTES = 1000, 256 * 2**20  # bodies on their way to a router
@@ -25,6 +25,7 @@ WITHOUT_KEY = (
     *("/v1/health/live", "/v1/health/ready", "/v2/health/live", "/v2/health/ready"),
     *("/", "/console.js", "/console.css"),
 )
+FOR_ADMINS = ("/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json")
 NOBODY_GETS_IN = "a request must have a valid key, but this server has none: its file of keys is missing or empty"
 Scope = dict[str, Any]
 Receive = Callable[[], Any]
@@ -55,23 +56,31 @@ class Access:
     max_body_bytes: int
     max_requests: int
 
-    def refusal(self, headers: Sequence[tuple[bytes, bytes]], needs_key: bool = True) -> Refusal | None:
+    def refusal(self, scope: Scope) -> Refusal | None:
         """The refusal of a request without a valid key, or with too large a content-length; None to let it in."""
-        return (self._of_key(headers) if needs_key else None) or self._of_length(dict(headers))
+        return self.key_of(scope)[1] or self._of_length(dict(scope["headers"]))
 
-    def _of_key(self, headers: Sequence[tuple[bytes, bytes]]) -> Refusal | None:
-        given_keys = [value for name, value in headers if name == b"authorization"]
+    def key_of(self, scope: Scope) -> tuple[Key | None, Refusal | None]:
+        """The key of a request, or why it does not open the door; neither if it needs none."""
+        if self.keys is None or (scope["method"] == "GET" and scope["path"] in WITHOUT_KEY):
+            return None, None
+        given_keys = [value for name, value in scope["headers"] if name == b"authorization"]
         # With two keys, a proxy in front may have checked the other one.
-        scheme, _, key = given_keys[0].partition(b" ") if len(given_keys) == 1 else (b"", b"", b"")
-        given = key.strip() if scheme.lower() == b"bearer" else b""
-        if self.keys is not None and not self.keys.hold(given):
+        scheme, _, word = given_keys[0].partition(b" ") if len(given_keys) == 1 else (b"", b"", b"")
+        given = word.strip() if scheme.lower() == b"bearer" else b""
+        key = self.keys.find(given)
+        if key is None:
             ask = ((b"www-authenticate", b"Bearer"),)
-            if not self.keys.digests:
-                return Refusal(401, NOBODY_GETS_IN, ask)
+            if not self.keys.known:
+                return None, Refusal(401, NOBODY_GETS_IN, ask)
             if given:
-                return Refusal(403, "the bearer key must be one that this server knows, got another")
-            return Refusal(401, "a request must have the header `Authorization: Bearer KEY`, got none", ask)
-        return None
+                return None, Refusal(403, "the bearer key must be one that this server knows, got another")
+            return None, Refusal(401, "a request must have the header `Authorization: Bearer KEY`, got none", ask)
+        needed = "admin" if scope["path"] in FOR_ADMINS else "search"
+        if needed not in key.scopes:
+            came = ", ".join(sorted(key.scopes))
+            return None, Refusal(403, f"the bearer key must have the scope {needed} for this path, got one for {came}")
+        return key, None
 
     def _of_length(self, headers: Mapping[bytes, bytes]) -> Refusal | None:
         length = headers.get(b"content-length", b"0")
@@ -106,6 +115,7 @@ class Guard:
         self.waiting: dict[asyncio.Timeout, int] = {}
         self.num_inside = 0
         self.last_s = 0.0
+        self._left: dict[bytes, tuple[float, float]] = {}  # by key: requests that it may make, and when that was
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -115,8 +125,7 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
         access = self._access()
-        needs_key = scope["method"] != "GET" or scope["path"] not in WITHOUT_KEY
-        body = access.refusal(scope["headers"], needs_key) or await self._body(receive, access)
+        body = access.refusal(scope) or self._too_often(access, scope) or await self._body(receive, access)
         if body is None:
             return
         if isinstance(body, Refusal):
@@ -197,6 +206,24 @@ class Guard:
             del self.waiting[oldest]
             with suppress(RuntimeError):  # it is timing out right now
                 oldest.reschedule(asyncio.get_running_loop().time())
+
+    def _too_often(self, access: Access, scope: Scope) -> Refusal | None:
+        """The refusal of a request beyond the rate of its key. A key may make a second's requests at once."""
+        key, _ = access.key_of(scope)
+        if key is None or key.rate is None:
+            return None
+        now, most = self._clock(), max(key.rate, 1.0)
+        left, since = self._left.get(key.digest, (most, now))
+        left = min(most, left + key.rate * (now - since))
+        self._left[key.digest] = (left - (left >= 1), now)
+        if left >= 1:
+            return None
+        seconds = max(1, math.ceil((1 - left) / key.rate))
+        return Refusal(
+            429,
+            f"this key may make {key.rate:g} requests a second of a router, got more: ask again in {seconds} s",
+            ((b"retry-after", str(seconds).encode()),),
+        )
 
     def _busy(self, access: Access) -> Refusal:
         seconds = min(max(1, math.ceil(self.last_s)), LONGEST_RETRY_S)

@@ -22,7 +22,7 @@ from rails_ray.web.refusals import refused_with
 from rails_ray.web.request_ids import RequestIds
 from rails_ray.web.streaming import json_response, pieces
 
-ALWAYS = (401, 403, 408, 413)  # refusals of any request
+ALWAYS = (401, 403, 408, 413, 429)  # refusals of any request
 OF_A_QUESTION = (*ALWAYS, 409, 422, 503)
 
 

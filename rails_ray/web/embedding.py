@@ -20,7 +20,8 @@ from starlette.exceptions import HTTPException
 from rails_ray.web.refusals import refused_with
 
 MODEL = "rails-ray"  # a name for whatever version is served
-REFUSALS = (401, 403, 404, 408, 409, 413, 422, 503)
+ALWAYS = (401, 403, 408, 413, 429)
+REFUSALS = (*ALWAYS, 404, 409, 422, 503)
 
 Texts = Annotated[list[StrictStr], Field(min_length=1, fail_fast=True)]
 
@@ -122,7 +123,7 @@ def add_routes(
         data = [Embedding(index=index, embedding=_told(row, request)) for index, row in enumerate(vectors)]
         return EmbeddingResponse(data=data, model=encoder().version_name)
 
-    @api.get("/v2", responses=refused_with(401, 403, 408, 413))
+    @api.get("/v2", responses=refused_with(*ALWAYS))
     async def server() -> dict[str, Any]:
         """What the server is."""
         return {"name": MODEL, "version": encoder().version_name, "extensions": []}
@@ -138,7 +139,7 @@ def add_routes(
         await carried_out(encoder().health())
         return {"ready": True}
 
-    @api.get("/v2/models/{name}", responses=refused_with(401, 403, 404, 408, 413))
+    @api.get("/v2/models/{name}", responses=refused_with(*ALWAYS, 404))
     async def model(name: str) -> dict[str, Any]:
         """What the query encoder takes and gives."""
         _check_model(name, encoder().version_name)
@@ -150,7 +151,7 @@ def add_routes(
             "outputs": [{"name": "embedding", "datatype": "FP32", "shape": [-1, -1]}],
         }
 
-    @api.get("/v2/models/{name}/ready", responses=refused_with(401, 403, 404, 408, 413))
+    @api.get("/v2/models/{name}/ready", responses=refused_with(*ALWAYS, 404))
     async def model_ready(name: str) -> dict[str, Any]:
         """Whether the query encoder is there."""
         _check_model(name, encoder().version_name)

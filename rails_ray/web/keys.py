@@ -17,11 +17,14 @@ import stat
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 SHORTEST_KEY = 16  # characters; of random hexadecimal digits, 64 bits
+SCOPES = ("search", "admin")  # admin: the description of the API
+DIGEST = re.compile("sha256:([0-9a-f]{64})")
+RATE = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 class NoKeysError(ValueError):
@@ -29,14 +32,70 @@ class NoKeysError(ValueError):
 
 
 @dataclass(frozen=True)
+class Key:
+    """What a server knows of a key, which is not the key itself.
+
+    digest: its SHA-256.
+    scopes: what it opens.
+    rate: requests a second that it may make of a router; None for any number.
+    """
+
+    digest: bytes
+    scopes: frozenset[str] = frozenset(SCOPES)
+    rate: float | None = None
+
+    @staticmethod
+    def of(key: str) -> "Key":
+        return Key(hashlib.sha256(key.encode()).digest())
+
+    def line(self) -> str:
+        """The line for a file of keys."""
+        words = [f"sha256:{self.digest.hex()}"]
+        if self.scopes != frozenset(SCOPES):
+            words.append(f"scope={','.join(sorted(self.scopes))}")
+        if self.rate is not None:
+            words.append(f"rate={self.rate:g}")
+        return " ".join(words)
+
+    @staticmethod
+    def read(line: str, where: str) -> "Key":
+        """The key of a line: itself or its SHA-256, then its scopes and its rate if it has not all.
+
+        Args:
+            where: of the line, for messages.
+
+        Raises:
+            ValueError: if the line is none.
+        """
+        word, *options = line.split()
+        digest = DIGEST.fullmatch(word)
+        if word.startswith("sha256:") and digest is None:
+            raise ValueError(f"{where} must have 64 hexadecimal digits after sha256:, got {len(word) - 7} characters")
+        if digest is None and len(word) < SHORTEST_KEY:
+            raise ValueError(f"{where} must be a key of at least {SHORTEST_KEY} characters, got {len(word)}")
+        key = Key.of(word) if digest is None else Key(bytes.fromhex(digest[1]))
+        for option in options:
+            name, _, value = option.partition("=")
+            if name == "scope" and value and set(value.split(",")) <= set(SCOPES):
+                key = replace(key, scopes=frozenset(value.split(",")))
+            elif name == "rate" and RATE.fullmatch(value) and float(value) > 0:
+                key = replace(key, rate=float(value))
+            else:
+                raise ValueError(
+                    f"{where} may have scope={','.join(SCOPES)} and rate=NUMBER after its key, got {option[:40]!r}"
+                )
+        return key
+
+
+@dataclass(frozen=True)
 class Keys:
     """API keys as SHA-256, compared in constant time."""
 
-    digests: tuple[bytes, ...]
+    known: tuple[Key, ...]
 
     @staticmethod
     def of(keys: Iterable[str]) -> "Keys":
-        return Keys(tuple(hashlib.sha256(key.encode()).digest() for key in keys))
+        return Keys(tuple(map(Key.of, keys)))
 
     @staticmethod
     def read(path: str) -> "Keys":
@@ -44,31 +103,26 @@ class Keys:
 
         Raises:
             NoKeysError: if there is no such file, or no key in it.
-            ValueError: if it cannot be read, or holds a key that is too short to be secret.
+            ValueError: if it cannot be read, or holds a key that is too short to be secret, or a line that is no key.
         """
         try:
             lines = Path(path).read_text(encoding="ascii").splitlines()
         except (OSError, UnicodeError) as error:
             kind = NoKeysError if isinstance(error, FileNotFoundError) else ValueError
             raise kind(f"keys_file must be a text file of ASCII keys, got {path}: {error}") from None
-        keys = []
-        for number, line in enumerate(lines, start=1):
-            key = line.strip()
-            if not key or key.startswith("#"):
-                continue
-            if len(key) < SHORTEST_KEY:
-                raise ValueError(
-                    f"line {number} of {path} must be a key of at least {SHORTEST_KEY} characters, got {len(key)}"
-                )
-            keys.append(key)
+        numbered = [(number, line.strip()) for number, line in enumerate(lines, start=1)]
+        keys = [
+            Key.read(line, f"line {number} of {path}") for number, line in numbered if line and not line.startswith("#")
+        ]
         if not keys:
             raise NoKeysError(f"keys_file must hold at least 1 key, got none in {path}")
-        return Keys.of(keys)
+        return Keys(tuple(keys))
 
-    def hold(self, key: bytes) -> bool:
-        """Whether this is one of the keys. It compares every key, so its duration reveals nothing."""
+    def find(self, key: bytes) -> Key | None:
+        """The key, if it is one of these. Every key is compared, so the duration reveals nothing."""
         digest = hashlib.sha256(key).digest()
-        return sum([hmac.compare_digest(known, digest) for known in self.digests]) > 0
+        found = [known for known in self.known if hmac.compare_digest(known.digest, digest)]
+        return found[0] if found else None
 
 
 NOBODY = Keys(())
@@ -95,7 +149,7 @@ def valid(path: str, former: Keys) -> Valid:
     except NoKeysError as error:
         return Valid(NOBODY, f"{error}: nobody gets in until it holds one")
     except ValueError as error:
-        follows = "the keys that were valid before stay valid" if former.digests else "nobody gets in"
+        follows = "the keys that were valid before stay valid" if former.known else "nobody gets in"
         return Valid(former, f"{error}: {follows} until it is fixed")
 
 
@@ -113,11 +167,11 @@ class LastKeys:
 
     def read(self) -> Keys | None:
         """The keys; None if they are unknown, or if another user could have written the file."""
-        with suppress(OSError, UnicodeError):
+        with suppress(OSError, ValueError):
             if self._is_ours():
-                digests = self._file.read_text(encoding="ascii").split()
-                if all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests):
-                    return Keys(tuple(map(bytes.fromhex, digests)))
+                lines = self._file.read_text(encoding="ascii").splitlines()
+                if all(DIGEST.match(line) for line in lines):
+                    return Keys(tuple(Key.read(line, "a line") for line in lines))
         return None
 
     def keep(self, keys: Keys) -> bool:
@@ -132,7 +186,7 @@ class LastKeys:
             handle, made = tempfile.mkstemp(dir=self.folder)  # readable by its owner alone
             try:
                 with os.fdopen(handle, "w", encoding="ascii") as file:
-                    file.writelines(f"{digest.hex()}\n" for digest in keys.digests)
+                    file.writelines(f"{key.line()}\n" for key in keys.known)
                 Path(made).replace(self._file)
             except OSError:
                 Path(made).unlink()

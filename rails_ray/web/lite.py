@@ -60,7 +60,7 @@ class Lite:
         self._looked_at, self._access = -math.inf, Access(None, MAX_BODY_BYTES, MAX_REQUESTS)
         self._thread = ThreadPoolExecutor(1, "search")
         self.keys_problem: str | None = None
-        if (keys := self.access.keys) is not None and not keys.digests:
+        if (keys := self.access.keys) is not None and not keys.known:
             raise ValueError(self.keys_problem)
 
     @property

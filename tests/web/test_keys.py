@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rails_ray.web.keys import NOBODY, Keys, KeysFile, LastKeys, NoKeysError
+from rails_ray import cli
+from rails_ray.web.keys import NOBODY, Key, Keys, KeysFile, LastKeys, NoKeysError
 
 KEY, OTHER = "k" * 20, "o" * 20
 
@@ -14,10 +15,10 @@ def test_keys_are_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"# for the shop\n{KEY}\n\n  {OTHER}  \n")
     keys = Keys.read(str(file))
-    assert keys.hold(KEY.encode())
-    assert keys.hold(OTHER.encode())
-    assert not keys.hold(b"# for the shop")
-    assert not keys.hold(b"")
+    assert keys.find(KEY.encode())
+    assert keys.find(OTHER.encode())
+    assert keys.find(b"# for the shop") is None
+    assert keys.find(b"") is None
 
 
 @pytest.mark.parametrize(
@@ -145,3 +146,53 @@ def test_keys_that_cannot_be_kept_are_told(file: Path, tmp_path: Path) -> None:
     )
     file.write_text("short\n")
     assert keys.look().keys == Keys.of([KEY])  # this process still knows
+
+
+def test_a_key_by_its_hash_with_a_scope_and_a_rate(file: Path, tmp_path: Path) -> None:
+    line = f"{Key.of(KEY).line()} scope=search rate=2.5"
+    file.write_text(f"{line}\n{OTHER} rate=7\n")
+    keys = looked_at(file, tmp_path / "memory").look().keys
+    found, other = keys.find(KEY.encode()), keys.find(OTHER.encode())
+    assert found is not None
+    assert other is not None
+    assert (found.scopes, found.rate, found.line()) == ({"search"}, 2.5, line)
+    assert (other.scopes, other.rate) == ({"search", "admin"}, 7)
+    assert KEY not in line
+    file.write_text("short\n")  # another router remembers all of it
+    assert looked_at(file, tmp_path / "memory").look().keys == keys
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("sha256:abc", r"line 1 of .* must have 64 hexadecimal digits after sha256:, got 3 characters"),
+        (
+            f"{KEY} scope=all",
+            r"line 1 of .* may have scope=search,admin and rate=NUMBER after its key, got 'scope=all'",
+        ),
+        (f"{KEY} scope=", r"got 'scope='"),
+        (f"{KEY} rate=0", r"got 'rate=0'"),
+        (f"{KEY} rate=nan", r"got 'rate=nan'"),
+        (f"{KEY} {OTHER}", r"got 'oooo"),
+    ],
+)
+def test_a_line_that_is_no_key(line: str, message: str, file: Path) -> None:
+    file.write_text(f"{line}\n")
+    with pytest.raises(ValueError, match=message):
+        Keys.read(str(file))
+
+
+def test_the_command_makes_a_key_and_its_line(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    assert cli.main(["new-key", "--rate", "50"]) == 0
+    said = capsys.readouterr()
+    key = said.err.split()[-1]
+    file.write_text(said.out)
+    found = Keys.read(str(file)).find(key.encode())
+    assert found is not None
+    assert (found.scopes, found.rate) == ({"search"}, 50)
+    assert key not in said.out
+    assert cli.main(["new-key", "--scope", "admin"]) == 0
+    file.write_text(capsys.readouterr().out)
+    assert Keys.read(str(file)).known[0].scopes == {"search", "admin"}
+    assert cli.main(["new-key", "--rate", "0"]) == cli.EXIT_BAD_ARGUMENT
+    assert capsys.readouterr().err == "rails-ray: --rate must be above 0 and below 1e+06, got 0\n"

@@ -112,7 +112,7 @@ def served(
     check_port(host, port)
     if args.keys_file is not None:
         keys, problem = KeysFile(args.keys_file).look()
-        if not keys.digests:
+        if not keys.known:
             raise ValueError(problem)
     target = application(args, placement)
     _check_not_running()
