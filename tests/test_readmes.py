@@ -78,7 +78,7 @@ def test_the_readmes_show_every_command_but_the_pipeline() -> None:
     commands = [line for file in ("README.md", "jobs/README.md", "serve/README.md") for line in readme_commands(file)]
     assert {line.split()[1] for line in commands} == {
         "quickstart", "inspect", "plan", "train", "encode", "calibrate", "publish", "evaluate", "index", "serve",
-        "query", "relevance", "train-ranker", "tune",
+        "query", "relevance", "train-ranker", "tune", "new-key",
     }  # fmt: skip
     assert len(commands) >= 25
 
