@@ -17,6 +17,11 @@ PRICES = {  # of the mixture, in times of the dot product's
     "exact search": ("C4", "v"),
     "cheapest search (.99 of the 100 best)": ("C5", "P"),
 }
+PROPERTIES = {
+    "spread": "how spread the history is",
+    "novelty": "how new the answer is to the history",
+    "popularity": "how popular the answer is",
+}
 NAMES = {
     "ml-1m": "MovieLens-1M",
     "amazon-beauty": "Amazon Beauty",
@@ -33,11 +38,10 @@ def main() -> None:
     rows = recorded("quality")
     gains = {(*_mixture(row), row["other"]): row for row in rows if "relative_ndcg_low" in row}
     mixtures = sorted({key[:3] for key in gains}, reverse=True)
-    figure, (gained, paid) = plt.subplots(
-        1, 2, figsize=(11, 1.6 + 0.55 * len(mixtures)), layout="constrained", sharey=True
-    )
+    height = max(3.4, 1.4 + 0.6 * len(mixtures))
+    figure, (gained, grouped, paid) = plt.subplots(1, 3, figsize=(12.5, height), layout="constrained")
     for other, (colour, marker, label) in OTHERS.items():
-        shift = 0.13 if other == "dot" else -0.13
+        shift = 0.1 if other == "dot" else -0.1
         found = [(y, gains[(*mixture, other)]) for y, mixture in enumerate(mixtures) if (*mixture, other) in gains]
         middle = [100 * row["relative_ndcg"] for _, row in found]
         low = [100 * (row["relative_ndcg"] - row["relative_ndcg_low"]) for _, row in found]
@@ -45,8 +49,8 @@ def main() -> None:
         places = [y + shift for y, _ in found]
         gained.errorbar(middle, places, xerr=[low, high], fmt=marker, color=colour, label=f"over {label}", capsize=3)
     gained.axvline(0, color="0.5", linewidth=1)
-    gained.set_xlabel("what the mixture gains in NDCG@10 of test queries, % (95% intervals)")
-    gained.set_yticks(range(len(mixtures)), [_named(mixture) for mixture in mixtures])
+    gained.set_title("gain in NDCG@10, %, with 95% intervals", fontsize=9)
+    _by_group(grouped, rows)
     for name, (colour, marker) in PRICES.items():
         prices = [(price, y) for y, mixture in enumerate(mixtures) for price in _prices(rows, mixture, name)]
         if prices:
@@ -54,11 +58,31 @@ def main() -> None:
     paid.axvline(1, color="0.5", linewidth=1)
     paid.set_xscale("log", base=2)
     paid.xaxis.set_major_formatter("{x:g}")
-    paid.set_xlabel("what it costs, in times of the dot product")
+    paid.set_title("price, in times of the dot product's", fontsize=9)
     for axis in (gained, paid):
+        axis.set_ylim(-0.6, len(mixtures) - 0.4)
+        axis.set_yticks(range(len(mixtures)), [])
+    gained.set_yticks(range(len(mixtures)), [_named(mixture) for mixture in mixtures])
+    for axis in (gained, grouped, paid):
         axis.grid(alpha=0.3)
-    figure.legend(loc="outside upper center", ncols=6, fontsize=8)
+        axis.legend(fontsize=7)
     figure.savefig(RESULTS / "quality_gains.png", dpi=110)
+
+
+def _by_group(axis: Any, rows: Sequence[dict[str, Any]]) -> None:
+    """Gains over a dot product of as many numbers, for quarters of the users of MovieLens-1M."""
+    own = [row for row in rows if row.get("kind") == "group" and row["against"] == "wide" and row["data"] == "ml-1m"]
+    for number, (name, label) in enumerate(PROPERTIES.items()):
+        latest = {row["group"]: row for row in own if row["property"] == name}
+        groups = [latest[group] for group in sorted(latest)]
+        gain = [100 * (row["ndcg@10"] / row["other"] - 1) for row in groups]
+        error = [100 * row["standard_error"] / row["other"] for row in groups]
+        places = [row["group"] + 1 + 0.06 * number for row in groups]
+        axis.errorbar(places, gain, yerr=error, marker="o", markersize=4, capsize=2, label=label)
+    axis.axhline(0, color="0.5", linewidth=1)
+    axis.set_xticks([1, 2, 3, 4])
+    axis.set_xlabel("quarter of the queries, from least to most")
+    axis.set_title("MovieLens-1M: gain over as many numbers, %, and its standard error", fontsize=9)
 
 
 def _mixture(row: dict[str, Any]) -> Mixture:
@@ -67,7 +91,7 @@ def _mixture(row: dict[str, Any]) -> Mixture:
 
 def _named(mixture: Mixture) -> str:
     data, encoder, user = mixture
-    return f"{NAMES.get(data, data)}, {NAMES.get(encoder, encoder)}" + (", user" if user else "")
+    return f"{NAMES.get(data, data)},\n{NAMES.get(encoder, encoder)}" + (" and user" if user else "")
 
 
 def _prices(rows: Sequence[dict[str, Any]], mixture: Mixture, name: str) -> list[float]:
