@@ -5,13 +5,13 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from jobs.benches.record import RESULTS, last_execution
+from jobs.benches.record import RESULTS, last_rows
 
 PAPER = {"ml1m-sasrec": 0.2818, "ml1m-sasrec-mol": 0.3036}  # RAILS, Table 3: test HR@10
 
 
 def main() -> None:
-    environment, rows = last_execution("ml1m")
+    environment, rows = last_rows("ml1m", "recipe")
     figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     for number, recipe in enumerate(dict.fromkeys(row["recipe"] for row in rows)):
         own = [row for row in rows if row["recipe"] == recipe]
