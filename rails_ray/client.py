@@ -10,7 +10,7 @@ so it is safe to repeat.
 import asyncio
 import os
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, TypedDict
 
@@ -26,9 +26,6 @@ BUSY = (httpx.codes.TOO_MANY_REQUESTS, httpx.codes.SERVICE_UNAVAILABLE)
 
 Query = dict[str, Any]
 """As in the JSON of a request: {"text": "pizza"}, {"history": [1193, 661]}, {"user_id": 42}."""
-
-Exchange = Generator[float, httpx.Response | httpx.TransportError, dict[str, Any]]
-"""Yields the seconds to wait before each try, is sent what came of it, and returns the answer."""
 
 
 class Found(TypedDict):
@@ -118,19 +115,14 @@ class Client:
         return self._ask("GET", "/v1/index", None)
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
-        exchange = _exchange(self._url, self._retries)
-        pause_s = next(exchange)
+        exchange = _Exchange(self._url, self._retries)
         while True:
-            time.sleep(pause_s)
-            came: httpx.Response | httpx.TransportError
+            time.sleep(exchange.pause_s)  # as the server said, or longer each time; 0 before the first try
             try:
-                came = self._client.request(method, path, json=body)
+                answer = exchange.take(self._client.request(method, path, json=body))
             except httpx.TransportError as error:
-                came = error
-            try:
-                pause_s = exchange.send(came)
-            except StopIteration as end:
-                answer: dict[str, Any] = end.value
+                answer = exchange.take(error)
+            if answer is not None:
                 return answer
 
 
@@ -169,19 +161,14 @@ class AsyncClient:
         return await self._ask("GET", "/v1/index", None)
 
     async def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
-        exchange = _exchange(self._url, self._retries)
-        pause_s = next(exchange)
+        exchange = _Exchange(self._url, self._retries)
         while True:
-            await asyncio.sleep(pause_s)
-            came: httpx.Response | httpx.TransportError
+            await asyncio.sleep(exchange.pause_s)
             try:
-                came = await self._client.request(method, path, json=body)
+                answer = exchange.take(await self._client.request(method, path, json=body))
             except httpx.TransportError as error:
-                came = error
-            try:
-                pause_s = exchange.send(came)
-            except StopIteration as end:
-                answer: dict[str, Any] = end.value
+                answer = exchange.take(error)
+            if answer is not None:
                 return answer
 
 
@@ -253,27 +240,30 @@ def _no_server(url: str, error: object) -> UnavailableError:
     return UnavailableError(f"a rails-ray server must answer at {url}, got: {error}; `rails-ray serve` starts one")
 
 
-def _exchange(url: str, retries: int) -> Exchange:
-    """Tries until there is an answer, or no try is left.
+class _Exchange:
+    """A request and its tries, whoever makes them.
 
-    Raises:
-        ValueError, AccessError, UnsupportedError, UnavailableError: as `Client.search`.
+    pause_s: seconds to wait before the next try.
     """
-    pause_s, next_s = 0.0, FIRST_PAUSE_S
-    for left in reversed(range(max(retries, 1) + 1)):
-        came = yield pause_s
-        pause_s, next_s = (next_s, min(2 * next_s, LONGEST_PAUSE_S)) if retries else (0.0, 0.0)
-        if left and _has_died(came):
-            continue
+
+    def __init__(self, url: str, retries: int) -> None:
+        self._url = url
+        self._is_patient = retries > 0  # else it is repeated only if the router died under it
+        self._left = max(retries, 1)
+        self._next_s = FIRST_PAUSE_S
+        self.pause_s = 0.0
+
+    def take(self, came: httpx.Response | httpx.TransportError) -> dict[str, Any] | None:
+        """The answer, or None to try again; raises as `Client.search` if no try is left or none would help."""
+        if self._left and (_has_died(came) or (self._is_patient and _may_pass(came))):
+            self._left -= 1
+            if self._is_patient:
+                self.pause_s = _told_pause_s(came, self._next_s)
+                self._next_s = min(2 * self._next_s, LONGEST_PAUSE_S)
+            return None
         if isinstance(came, httpx.TransportError):
-            if left and retries:
-                continue
-            raise _no_server(url, came) from None
-        if left and retries and came.status_code in BUSY:
-            pause_s = _told_pause_s(came, pause_s)
-            continue
-        return _answer(url, came)
-    raise AssertionError("the last try returns or raises")
+            raise _no_server(self._url, came) from None
+        return _answer(self._url, came)
 
 
 def _has_died(came: httpx.Response | httpx.TransportError) -> bool:
@@ -284,8 +274,12 @@ def _has_died(came: httpx.Response | httpx.TransportError) -> bool:
     return came.is_server_error and came.headers.get("content-type") != "application/json"
 
 
-def _told_pause_s(response: httpx.Response, otherwise_s: float) -> float:
-    told = response.headers.get("retry-after", "")
+def _may_pass(came: httpx.Response | httpx.TransportError) -> bool:
+    return isinstance(came, httpx.TransportError) or came.status_code in BUSY
+
+
+def _told_pause_s(came: httpx.Response | httpx.TransportError, otherwise_s: float) -> float:
+    told = came.headers.get("retry-after", "") if isinstance(came, httpx.Response) else ""
     return min(float(told), LONGEST_PAUSE_S) if told.isdigit() else otherwise_s
 
 

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from rails_ray import client
+from rails_ray.answering.schemas import QueryResult, SearchResponse
 from rails_ray.errors import AccessError, UnavailableError
 
 FOUND = {"results": []}
@@ -172,3 +173,9 @@ def test_vectors_come_as_lists(answering: Callable[..., list[httpx.Request]]) ->
 def test_a_url_that_is_none(kind: Any) -> None:
     with pytest.raises(UnavailableError, match="a rails-ray server must answer at http://server:port, got"):
         kind("http://server:port")
+
+
+def test_its_types_are_the_servers() -> None:
+    """The client states them again because the server's import torch."""
+    assert client.Found.__annotations__.keys() == QueryResult.model_fields.keys()
+    assert client.Answer.__annotations__.keys() == SearchResponse.model_fields.keys()

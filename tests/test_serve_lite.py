@@ -55,6 +55,8 @@ def test_it_serves_until_it_is_stopped(root: Path, tmp_path: Path, end: signal.S
         (["--profile", "production"], "must be one process without Ray, got --profile production beside it"),
         (["--replicas", "2"], "must be one process without Ray, got --replicas beside it"),
         (["--max-replicas", "2"], "must be one process without Ray, got --max-replicas beside it"),
+        (["--cpus", "2"], "must be one process without Ray, got --cpus beside it"),
+        (["--ranker.timeout-s", "2"], "must be one process without Ray, got --ranker options beside it"),
         (["--print-config"], "must be one process without Ray, got --print-config beside it"),
         (["--host", "0.0.0.0"], "--lite must listen on loopback, got --host 0.0.0.0: leave --lite out"),
         (["--allow-anonymous", "--version", "v7"], "v7"),

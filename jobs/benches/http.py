@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,15 +90,20 @@ def main(arguments: Arguments) -> None:
         print(json.dumps(measure(arguments)))
         return
     record = Record("http")
-    for profile, environment in ENVIRONMENTS.items():
-        command = [sys.executable, "-m", "jobs.benches.http", *sys.argv[1:], "--profile", profile]
-        done = subprocess.run(command, env=os.environ | environment, stdout=subprocess.PIPE, check=True)
-        row = json.loads(done.stdout.splitlines()[-1])
+    for profile, row in in_each_profile("jobs.benches.http"):
         record.row(profile=profile, method=arguments.method, **row)
         print(
             f"{profile}: search {row['search']['p50_ms']:.1f} ms, fan-out {row['fan_out']['p50_ms']:.1f} ms, "
             f"ratio {row['ratio_p50']:.2f}"
         )
+
+
+def in_each_profile(module: str) -> Iterator[tuple[str, Any]]:
+    """What a bench measures in a process of its own for each profile, as the JSON of its last line."""
+    for profile, environment in ENVIRONMENTS.items():
+        command = [sys.executable, "-m", module, *sys.argv[1:], "--profile", profile]
+        done = subprocess.run(command, env=os.environ | environment, stdout=subprocess.PIPE, check=True)
+        yield profile, json.loads(done.stdout.splitlines()[-1])
 
 
 def measure(arguments: Arguments) -> dict[str, Any]:

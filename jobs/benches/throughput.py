@@ -13,7 +13,6 @@ local), run in turns on the same machine; with 32 queries a request .7 of the se
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from typing import Any
 import aiohttp
 import tyro
 
-from jobs.benches.http import ENVIRONMENTS, PORT, publish, summary
+from jobs.benches.http import PORT, in_each_profile, publish, summary
 from jobs.benches.record import Record
 from rails_ray import local
 from rails_ray.on_ray.cluster import cluster
@@ -56,10 +55,8 @@ def main(arguments: Arguments) -> None:
         print(json.dumps(measure(arguments)))
         return
     record = Record("throughput")
-    for profile, environment in ENVIRONMENTS.items():
-        command = [sys.executable, "-m", "jobs.benches.throughput", *sys.argv[1:], "--profile", profile]
-        done = subprocess.run(command, env=os.environ | environment, stdout=subprocess.PIPE, check=True)
-        for row in json.loads(done.stdout.splitlines()[-1]):
+    for profile, rows in in_each_profile("jobs.benches.throughput"):
+        for row in rows:
             record.row(profile=profile, label=arguments.label, **row)
             print(profile, row)
 

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from rails_ray.commands.base import EXIT_FAILED, Stored, fail, load, out
 from rails_ray.relevance.rankers.calling import RankerConfig
 
-DEADLINE_S = 25.0  # when to stop waiting for the heavy ranker, as a deployment does by default
 LOOK_S = 1.0  # between two looks at the file of keys
 
 CutoffName = Literal["mass", "coverage", "nucleus", "probability", "score", "top_k"]
@@ -162,6 +161,7 @@ class Serve(Stored):
             from rails_ray import local
             from rails_ray.answering.engine import Limits
             from rails_ray.relevance.rankers.calling import ranker_of
+            from rails_ray.web.limits import DEADLINE_S
             from rails_ray.web.lite import Lite, listening
 
         own = RankerConfig(path=self.ranker.path, folder=self.ranker.folder).at_absolute_folder()
@@ -197,6 +197,8 @@ class Serve(Stored):
             "--replicas": self.replicas not in (None, 1),
             "--max-replicas": self.max_replicas is not None,
             "--print-config": self.print_config,
+            "--cpus": self.cpus != Serve.cpus,
+            "--ranker options": self.ranker != Ranker(path=self.ranker.path, folder=self.ranker.folder),
         }
         for name, is_given in given.items():
             if is_given:

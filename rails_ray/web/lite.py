@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +29,6 @@ from rails_ray.web.slow_headers import PromptProtocol
 
 LOOK_S = 1.0  # between two looks at the file of keys
 START_S, STOP_S = 30.0, 10  # to begin to listen; for answers under way to end
-POLL_S = 0.02
 
 Value = TypeVar("Value")
 
@@ -121,16 +121,27 @@ def listening(lite: Lite, *, host: str = "127.0.0.1", port: int = 8000) -> Itera
         log_level="warning",
         timeout_graceful_shutdown=STOP_S,
     )
-    server = uvicorn.Server(config)
+    server = _Uvicorn(config)
     thread = threading.Thread(target=server.run, name="server", daemon=True)
     thread.start()
-    deadline = time.monotonic() + START_S
-    while not server.started:  # uvicorn tells nobody
-        if not thread.is_alive() or time.monotonic() > deadline:
-            raise UnavailableError(f"the server must listen at {host}:{port} within {START_S:g} s, got none that does")
-        time.sleep(POLL_S)
+    if not server.is_listening.wait(START_S) or not server.started:
+        raise UnavailableError(f"the server must listen at {host}:{port} within {START_S:g} s, got none that does")
     try:
         yield thread
     finally:
         server.should_exit = True
         thread.join()
+
+
+class _Uvicorn(uvicorn.Server):
+    """A server that tells when it has begun to listen, or has failed to."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_listening = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().startup(sockets)
+        finally:
+            self.is_listening.set()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+# pip cannot install a browser; .ci/run does, where the system lets it.
 needs_browser = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="needs chromium and chromedriver")
 OPTIONS = (
     "--headless=new",

@@ -10,24 +10,14 @@ import httpx
 import numpy as np
 import pytest
 
-from rails_ray import local
-from rails_ray.answering.engine import Limits
 from rails_ray.errors import UnavailableError
 from rails_ray.local import Version
 from rails_ray.web.access import WITHOUT_KEY
 from rails_ray.web.api import api_of
 from rails_ray.web.lite import Lite
-from support.examples import publish_here
 
 KEY = "a-key-of-the-test-1"
 NAMES = ["rails-ray", "v1"]
-
-
-@pytest.fixture(scope="module")
-def version(tmp_path_factory: pytest.TempPathFactory) -> Version:
-    folder = tmp_path_factory.mktemp("api")
-    publish_here(folder)
-    return local.open(str(folder), limits=Limits())
 
 
 def ask(lite: Lite, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:

@@ -7,30 +7,14 @@ from typing import Any
 
 import pytest
 
-from rails_ray import local
 from rails_ray.local import Version
 from rails_ray.web.lite import Lite, listening
 from support.browser import chromium, needs_browser
-from support.examples import publish_here
 from support.ports import free_port
 from support.processes import wait_for
 
 pytestmark = needs_browser
 KEY = "a-key-of-the-test-1"
-
-
-@pytest.fixture(scope="module")
-def version(tmp_path_factory: pytest.TempPathFactory) -> Version:
-    folder = tmp_path_factory.mktemp("console")
-    publish_here(folder)
-    return local.open(str(folder))
-
-
-@pytest.fixture(scope="module")
-def url(version: Version) -> Iterator[str]:
-    port = free_port()
-    with listening(Lite(version), port=port):
-        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture(scope="module")

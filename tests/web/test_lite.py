@@ -2,38 +2,17 @@
 
 import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from rails_ray import local
 from rails_ray.local import Version
 from rails_ray.web.lite import LOOK_S, Lite, listening
-from support.examples import publish_here
 from support.ports import free_port
 
 KEY, OTHER = "a-key-of-the-test-1", "a-key-of-the-test-2"
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("lite")
-    publish_here(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def version(root: Path) -> Version:
-    return local.open(str(root))
-
-
-@pytest.fixture(scope="module")
-def url(version: Version) -> Iterator[str]:
-    port = free_port()
-    with listening(Lite(version), port=port):
-        yield f"http://127.0.0.1:{port}"
 
 
 def search(url: str, *texts: str, **fields: object) -> httpx.Response:
@@ -73,7 +52,7 @@ def test_refusals_are_those_of_any_server(url: str) -> None:
 def test_clients_at_once_get_what_they_get_alone(url: str) -> None:
     texts = ["red", "blue hat", "tree", "gold ring", "car", "a", "b", "c"]
     alone = {text: search(url, text).json() for text in texts}
-    found = dict[str, object]()
+    found = dict[str, Any]()
     clients = [
         threading.Thread(target=lambda text=text: found.update({text: search(url, text).json()})) for text in texts
     ]
@@ -82,7 +61,7 @@ def test_clients_at_once_get_what_they_get_alone(url: str) -> None:
     for client in clients:
         client.join()
     for text in texts:
-        [own], [other] = alone[text]["results"], found[text]["results"]  # type: ignore[index]
+        [own], [other] = alone[text]["results"], found[text]["results"]
         assert own["items"] == other["items"]
         assert own["scores"] == pytest.approx(other["scores"], abs=1e-6)
 

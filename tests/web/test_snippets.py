@@ -4,33 +4,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rails_ray import local
 from rails_ray.local import Version
-from rails_ray.web.lite import Lite, listening
-from support.examples import publish_here
-from support.ports import free_port
 
 README = (Path(__file__).parents[2] / "serve" / "README.md").read_text()
 URL = "http://127.0.0.1:8000"
-
-
-@pytest.fixture(scope="module")
-def version(tmp_path_factory: pytest.TempPathFactory) -> Version:
-    folder = tmp_path_factory.mktemp("snippets")
-    publish_here(folder)
-    return local.open(str(folder))
-
-
-@pytest.fixture(scope="module")
-def url(version: Version) -> Iterator[str]:
-    port = free_port()
-    with listening(Lite(version), port=port):
-        yield f"http://127.0.0.1:{port}"
 
 
 def snippet(language: str, with_text: str) -> str:
@@ -45,6 +26,7 @@ def test_python(url: str, version: Version) -> None:
     assert said == "".join(f"{one.items} {one.certificate.is_exact}\n" for one in expected)
 
 
+# Node.js is no Python package, and nothing else here needs it.
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
 def test_javascript(url: str, version: Version) -> None:
     code = snippet("js", "fetch").replace(URL, url)

@@ -137,6 +137,12 @@ def test_many_clients_at_once_get_their_own_answers(served_version: Served) -> N
         assert list(pool.map(ask, TEXTS * 6)) == [served_version.offline([text], 5)[0] for text in TEXTS] * 6
 
 
+def test_a_request_goes_through_the_batches_of_its_router(served_version: Served) -> None:
+    """Only they tell how long it waited for others."""
+    told = served_version.search(queries=[{"text": "red"}]).headers["server-timing"]
+    assert [part.split(";")[0] for part in told.split(", ")] == ["queue", "encode", "shards", "merge"]
+
+
 def test_health_index_and_description(served_version: Served) -> None:
     url = served_version.url
     assert httpx.get(f"{url}/v1/health").json() == {"status": "ok", "version": "v1", "num_shards": 2}
