@@ -1,7 +1,10 @@
-"""Ask all shards of one version at once, and the heavy ranker; if a replica is lost, ask another."""
+"""Ask all shards of one version at once, and the heavy ranker; if a replica is lost, ask another.
+
+A shard is asked directly where that is possible, and else by handle.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,8 +13,9 @@ from ray.serve.exceptions import ReplicaUnavailableError
 
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.failures import own_cause
+from rails_ray.on_ray.serving.direct import Replicas
+from rails_ray.on_ray.serving.identity import Answer
 from rails_ray.on_ray.serving.ranker import RankerCaller
-from rails_ray.on_ray.serving.shard import Answer
 from rails_ray.retrieval.rounds import AskRanker, AskShards, Rounds
 
 Value = TypeVar("Value")
@@ -28,6 +32,7 @@ class Shards:
     version, identity: the version that must answer, and its `Manifest.contents_sha256`.
     timeout_s: limit for a shard to answer, all tries together.
     ranker: the heavy ranker; None for none.
+    direct: replicas of each shard that can be asked directly; empty to ask all by handle.
     """
 
     handles: list[Any]
@@ -35,6 +40,7 @@ class Shards:
     identity: str
     timeout_s: float
     ranker: RankerCaller | None = None
+    direct: Sequence[Replicas] = ()
 
     async def ask(self, method: str, *arguments: Any, within_s: float | None = None) -> list[Any]:
         """Each shard's answer to a call of its `method`, or the exception instead.
@@ -44,7 +50,7 @@ class Shards:
         """
         limit_s = self.timeout_s if within_s is None else min(self.timeout_s, within_s)
         asked = [
-            self._ask(number, getattr(handle, method).remote, arguments, limit_s)
+            self._ask(number, method, getattr(handle, method).remote, arguments, limit_s)
             for number, handle in enumerate(self.handles)
         ]
         return await asyncio.gather(*asked, return_exceptions=True)
@@ -67,7 +73,12 @@ class Shards:
             ]
 
     async def _ask(
-        self, number: int, ask: Callable[..., Awaitable[Answer[Any]]], arguments: tuple[Any, ...], limit_s: float
+        self,
+        number: int,
+        method: str,
+        by_handle: Callable[..., Awaitable[Answer[Any]]],
+        arguments: tuple[Any, ...],
+        limit_s: float,
     ) -> Any:
         """The answer of a replica. If one dies or serves another version, ask another: searching changes nothing, so
         asking again is safe.
@@ -80,10 +91,13 @@ class Shards:
             f"shard {number} must be of version {self.version}, got replicas of another one: try again"
         )
         async with asyncio.timeout(limit_s):
+            answered = await self.direct[number].ask(method, arguments) if self.direct else None
+            if answered is not None and answered.identity == self.identity:
+                return answered.value
             for pause_s in PAUSES_S:
                 await asyncio.sleep(pause_s)
                 try:
-                    answer = await ask(self.identity, *arguments)
+                    answer = await by_handle(self.identity, *arguments)
                 except REPLICA_LOST as error:
                     lost = error
                     continue

@@ -17,6 +17,7 @@ REQUEST_TIMEOUT_S = 30  # for a whole request: a body as slow as `access` allows
 # Requests at once in a replica. A router accepts every request, and `access` refuses quickly what has no place: Ray
 # would queue it, and a slow body would hold a place.
 ONGOING_OF_ROUTER, ONGOING_OF_SHARD = 2000, 32
+POLICY_OF_SHARD = "rails_ray.on_ray.serving.scaling:by_all_calls"  # Serve's controller imports it
 TARGET_ONGOING = 8  # average per replica above which autoscaling adds one: a quarter of a shard's limit
 
 
@@ -126,7 +127,7 @@ def shard_name(shard: int) -> str:
 def deployments(placement: Placement, num_shards: int, ranker: RankerArgs | None = None) -> dict[str, dict[str, Any]]:
     """Ray Serve's options for each deployment, by name."""
 
-    def options(max_ongoing_requests: int) -> dict[str, Any]:
+    def options(max_ongoing_requests: int, policy: str | None = None) -> dict[str, Any]:
         replicas: dict[str, Any] = {"num_replicas": placement.replicas}
         if placement.max_replicas is not None:
             replicas = {
@@ -134,12 +135,13 @@ def deployments(placement: Placement, num_shards: int, ranker: RankerArgs | None
                     "min_replicas": placement.replicas,
                     "max_replicas": placement.max_replicas,
                     "target_ongoing_requests": TARGET_ONGOING,
+                    **({} if policy is None else {"policy": {"policy_function": policy}}),
                 }
             }
         reserved = {"num_cpus": placement.num_cpus} | ({"num_gpus": placement.num_gpus} if placement.num_gpus else {})
         return {**replicas, "max_ongoing_requests": max_ongoing_requests, "ray_actor_options": reserved}
 
-    shards = {shard_name(shard): options(ONGOING_OF_SHARD) for shard in range(num_shards)}
+    shards = {shard_name(shard): options(ONGOING_OF_SHARD, POLICY_OF_SHARD) for shard in range(num_shards)}
     found = {"Router": options(ONGOING_OF_ROUTER)} | shards
     return found if ranker is None else found | {RANKER: _of_ranker(placement.ranker, ranker)}
 

@@ -21,6 +21,7 @@ from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchR
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.serving.asking import Shards
+from rails_ray.on_ray.serving.direct import Replicas
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.ranker import RankerCaller
 from rails_ray.storage.filesystem import Storage
@@ -62,7 +63,9 @@ class Router:
         if ranker is not None:
             assert args.ranker is not None
             caller = RankerCaller(ranker, args.ranker.timeout_s, args.ranker.max_in_flight)
-        self.shards = Shards(shards, manifest.version, manifest.contents_sha256, args.timeout_s, caller)
+        identity = manifest.contents_sha256
+        direct = [Replicas(shard, identity) for shard in shards]
+        self.shards = Shards(shards, manifest.version, identity, args.timeout_s, caller, direct)
         limits = Limits(
             max_queries=args.max_queries, max_answered_items=args.max_answered_items, deadline_s=args.deadline_s
         )
@@ -118,7 +121,9 @@ class Router:
         return await asyncio.to_thread(self.engine.embed, texts)
 
     async def check_health(self) -> None:
-        """Encode an example query, and read the keys again."""
+        """Encode an example query, look which replicas of the shards there are, and read the keys again."""
+        for replicas in self.shards.direct:
+            replicas.look_soon()
         await asyncio.to_thread(self.engine.encoder.check)
         self.access = await asyncio.to_thread(self._look_at_keys)
 

@@ -1,10 +1,7 @@
 """A shard's deployment: one shard of an index version, as a mailbox."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from functools import wraps
-from typing import Any, Generic, TypeVar
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,38 +10,17 @@ from ray import serve as ray_serve
 from rails_ray.answering.shards import Asked, ShardAnswer, ShardExplanation, ShardSearch
 from rails_ray.item_ids import ItemId
 from rails_ray.on_ray.cluster import reserved_device
+from rails_ray.on_ray.serving.direct import Address, Listener
+from rails_ray.on_ray.serving.identity import of_identity
+from rails_ray.on_ray.serving.plan import ONGOING_OF_SHARD
+from rails_ray.on_ray.serving.scaling import ONGOING
 from rails_ray.similarities.states import AnyQuery
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.versions import read_manifest
 from rails_ray.web.heap import give_back_soon, trim
 
-Value = TypeVar("Value")
+METHODS = ("search", "log_sum_exp", "explain", "num_items")  # that routers ask for
 MANY_ITEMS = 50_000  # in an answer: some 10 MB of ids, titles and scores
-
-
-@dataclass(frozen=True)
-class Answer(Generic[Value]):
-    """A replica's answer, and the version that it serves.
-
-    identity: `Manifest.contents_sha256` of that version.
-    value: None if the caller asked for another version. While one version replaces another, routers and shards of both
-        are up.
-    """
-
-    identity: str
-    value: Value | None
-
-
-def of_identity(method: Callable[..., Awaitable[Value]]) -> Callable[..., Awaitable[Answer[Value]]]:
-    """Wrap a replica's method. The caller names a version; the method runs only if the replica serves it. The answer
-    names the replica's version."""
-
-    @wraps(method)
-    async def asked(self: Any, identity: str, *arguments: Any) -> Answer[Value]:
-        value = await method(self, *arguments) if identity == self.identity else None
-        return Answer(self.identity, value)
-
-    return asked
 
 
 @ray_serve.deployment(name="Shard")
@@ -56,7 +32,16 @@ class Shard:
         manifest = read_manifest(store, version)
         self.identity = manifest.contents_sha256
         self.shard = ShardSearch(store, manifest, shard, reserved_device())
+        self.listener = Listener(self, self.identity, METHODS, ONGOING_OF_SHARD)
         trim()
+
+    async def address(self) -> Address:
+        """Where routers may ask this replica directly."""
+        return await self.listener.address()
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """What is asked directly, which Serve does not see."""
+        return {ONGOING: float(self.listener.num_ongoing)}
 
     @of_identity
     async def search(self, query: AnyQuery, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:

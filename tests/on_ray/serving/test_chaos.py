@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
+from ray import serve as ray_serve
 
 from jobs.benches import chaos_faults as chaos
 from rails_ray.on_ray.serving.app import served
-from rails_ray.on_ray.serving.plan import Placement, ServeArgs
+from rails_ray.on_ray.serving.frames import packed
+from rails_ray.on_ray.serving.plan import NAME, Placement, ServeArgs
 from support.examples import publish_untrained, write_text_data
 from support.ports import free_port
 
@@ -40,6 +43,19 @@ def test_beyond_its_places_a_server_refuses_at_once_and_answers_as_many_as_befor
     assert (many["failed"], many["wrong"]) == (0, 0)
     assert many["p99_s"] < 5  # none waits behind the others
     assert many["per_s"] > 0.5 * few["per_s"]  # of a noisy machine; the bench has the figure
+
+
+def test_the_router_asks_shards_directly_and_nobody_else_can(server: chaos.Server) -> None:
+    asyncio.run(chaos.asked_by(server, 1, 2))
+    (router,) = server.replicas("ServeReplica:rails-ray:Router")
+    for shard in ("Shard000", "Shard001"):
+        (address,) = ray_serve.get_deployment_handle(shard, NAME).broadcast("address").results()
+        url = httpx.URL(address.url)
+        assert any(
+            connection.status == psutil.CONN_ESTABLISHED and tuple(connection.raddr) == (url.host, url.port)
+            for connection in router.net_connections()
+        )
+        assert httpx.post(f"{address.url}/num_items", content=packed([address.identity, []])).status_code == 401
 
 
 def test_slow_bodies_keep_nobody_out(server: chaos.Server) -> None:

@@ -1,13 +1,16 @@
 """Replicas and reservations, and the config that says them to Ray Serve."""
 
+import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from pydantic import ValidationError
+from ray.serve.config import AutoscalingConfig
 from ray.serve.schema import ServeDeploySchema
 
 from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT, set_profile
@@ -22,6 +25,7 @@ from rails_ray.on_ray.serving.plan import (
     deployments,
     serve_config,
 )
+from rails_ray.on_ray.serving.scaling import ONGOING, by_all_calls
 
 ROOT = Path(__file__).parents[3]
 ARGS = ServeArgs(storage="s3://bucket/prefix", version="demo-1", keys_file="/etc/rails-ray/keys")
@@ -35,9 +39,24 @@ def test_replicas_are_fixed_or_between_bounds() -> None:
     fixed = deployments(Placement(replicas=3), 1)["Shard000"]
     assert fixed["num_replicas"] == 3
     assert "autoscaling_config" not in fixed
-    between = deployments(Placement(replicas=2, max_replicas=5), 1)["Shard000"]
-    assert between["autoscaling_config"] == {"min_replicas": 2, "max_replicas": 5, "target_ongoing_requests": 8}
-    assert "num_replicas" not in between
+    between = deployments(Placement(replicas=2, max_replicas=5), 1)
+    scaling = {"min_replicas": 2, "max_replicas": 5, "target_ongoing_requests": 8}
+    assert between["Router"]["autoscaling_config"] == scaling
+    policy = between["Shard000"]["autoscaling_config"].pop("policy")["policy_function"]
+    assert between["Shard000"]["autoscaling_config"] == scaling
+    assert "num_replicas" not in between["Shard000"]
+    module, name = policy.split(":")
+    assert getattr(importlib.import_module(module), name) is by_all_calls
+
+
+def test_a_shard_has_replicas_for_what_is_asked_by_handle_and_directly() -> None:
+    """20 calls by Serve's handles, and 3 and 9 that two replicas are asked directly, with 8 calls for each."""
+    context = SimpleNamespace(
+        total_num_requests=20.0,
+        aggregated_metrics={ONGOING: {"one": 3.0, "other": 9.0}},
+        config=AutoscalingConfig(target_ongoing_requests=8),
+    )
+    assert by_all_calls(context) == (4, {})  # type: ignore[arg-type]
 
 
 def test_parts_of_a_gpu_are_reserved_by_each_replica() -> None:

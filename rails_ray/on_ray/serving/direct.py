@@ -1,0 +1,180 @@
+"""Routers ask shards by HTTP of their own, as a call by a Serve handle costs several times a small search.
+
+Serve stays in charge: handles say where each replica listens and give the key to it (`address`, over Ray's own
+channel), Serve watches their health, and what cannot be asked directly is asked by handle. So nothing here tries again.
+
+    router  --handle.broadcast("address")-->  each replica: URL, key, version
+    router  --POST URL/search, key, frame-->  one replica: frame
+"""
+
+import asyncio
+import hmac
+import logging
+import random
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import ray
+from aiohttp import web
+
+from rails_ray.on_ray.serving.frames import packed, unpacked
+from rails_ray.on_ray.serving.identity import Answer
+
+LOOK_AGAIN_S = 1.0  # after a look, if a replica was lost or none is known
+LOOK_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 1.0
+IDLE_S = 60.0  # a connection is kept so long by the router, and much longer by the replica
+KEY = "x-rails-ray-key"
+FAILED = (aiohttp.ClientError, ConnectionError, ValueError, KeyError, TypeError)  # of a call, or in reading its answer
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a replica listens.
+
+    url: with the port, which it chose.
+    key: what its callers must show; its own.
+    identity: `Manifest.contents_sha256` of the version that it serves.
+    """
+
+    url: str
+    key: str = field(repr=False)
+    identity: str
+
+
+class Listener:
+    """Answers calls of some methods of a replica, each an `async` method that takes an identity and arguments.
+
+    Args:
+        most_at_once: calls that are carried out at once; others wait.
+    """
+
+    def __init__(self, replica: Any, identity: str, methods: Sequence[str], most_at_once: int) -> None:
+        self._replica, self._identity = replica, identity
+        self._methods = frozenset(methods)
+        self._key = secrets.token_hex(32)
+        self._places = asyncio.Semaphore(most_at_once)
+        self._runner: web.ServerRunner | None = None
+        self._starting: asyncio.Task[str] | None = None
+        self.num_ongoing = 0
+
+    async def address(self) -> Address:
+        """Where it listens; from the first call on."""
+        if self._starting is None or (self._starting.done() and self._starting.exception()):
+            self._starting = asyncio.create_task(self._start())
+        return Address(await asyncio.shield(self._starting), self._key, self._identity)
+
+    async def _start(self) -> str:
+        server = web.Server(self._answer, handler_cancellation=True, keepalive_timeout=60 * IDLE_S)
+        self._runner = web.ServerRunner(server)
+        await self._runner.setup()
+        host = ray.util.get_node_ip_address()
+        await web.TCPSite(self._runner, host, 0).start()
+        return f"http://{f'[{host}]' if ':' in host else host}:{self._runner.addresses[0][1]}"
+
+    async def close(self) -> None:
+        """Listen no more; calls under way are given up."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        method = request.path[1:]
+        if not hmac.compare_digest(request.headers.get(KEY, "").encode(), self._key.encode()):
+            return web.Response(status=401)
+        if method not in self._methods:
+            return web.Response(status=404)
+        self.num_ongoing += 1
+        try:
+            identity, arguments = unpacked(await request.content.read())
+            async with self._places:
+                answer = await getattr(self._replica, method)(identity, *arguments)
+            return web.Response(body=packed([answer.identity, answer.value]))
+        except Exception:  # the router asks by handle, which tells it
+            logging.getLogger("ray.serve").debug("a direct call failed", exc_info=True)
+            return web.Response(status=500)
+        finally:
+            self.num_ongoing -= 1
+
+
+@dataclass(eq=False)
+class _Replica:
+    address: Address
+    num_under_way: int = 0
+
+
+class Replicas:
+    """The replicas of one shard, as far as they can be asked directly.
+
+    Args:
+        handle: Serve's handle of the shard.
+        identity: the version that must answer; replicas of another one are not asked.
+    """
+
+    def __init__(self, handle: Any, identity: str) -> None:
+        self._handle, self._identity = handle, identity
+        self._known: list[_Replica] = []
+        self._looking: asyncio.Task[None] | None = None
+        self._looked_at = -LOOK_AGAIN_S
+        self._session: aiohttp.ClientSession | None = None
+
+    async def look(self) -> None:
+        """Learn from Serve which replicas there are. If it does not say, those that are known stay."""
+        self._looked_at = time.monotonic()
+        told = await self._handle.broadcast("address").results_async(
+            timeout_s=LOOK_TIMEOUT_S, return_exceptions=True
+        )
+        known = {replica.address: replica for replica in self._known}
+        addresses = [own for own in told if isinstance(own, Address) and own.identity == self._identity]
+        self._known = [known.get(address) or _Replica(address) for address in addresses]
+
+    def look_soon(self) -> None:
+        """`look` in the background, unless that is under way or was a moment ago."""
+        is_looking = self._looking is not None and not self._looking.done()
+        if not is_looking and time.monotonic() - self._looked_at >= LOOK_AGAIN_S:
+            self._looking = asyncio.create_task(self._look_quietly())
+
+    async def _look_quietly(self) -> None:
+        try:
+            await self.look()
+        except Exception:  # whatever Serve says of a shard that starts or ends: calls go by handle meanwhile
+            logging.getLogger("ray.serve").debug("the replicas of a shard are not known", exc_info=True)
+
+    async def close(self) -> None:
+        """Ask no more."""
+        if self._looking is not None:
+            self._looking.cancel()
+        if self._session is not None:
+            await self._session.close()
+
+    async def ask(self, method: str, arguments: Sequence[Any]) -> Answer[Any] | None:
+        """The answer of the replica that has the fewest calls of this router under way; None if the shard must be
+        asked by handle."""
+        if not self._known:
+            self.look_soon()
+            return None
+        replica = min(self._known, key=lambda replica: (replica.num_under_way, random.random()))
+        replica.num_under_way += 1
+        try:
+            return await self._post(replica.address, method, arguments)
+        except FAILED:
+            self._known = [known for known in self._known if known is not replica]
+            self.look_soon()
+            return None
+        finally:
+            replica.num_under_way -= 1
+
+    async def _post(self, address: Address, method: str, arguments: Sequence[Any]) -> Answer[Any] | None:
+        """Raises one of FAILED."""
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S)
+            self._session = aiohttp.ClientSession(timeout=timeout, connector=connector, auto_decompress=False)
+        body = packed([self._identity, arguments])
+        async with self._session.post(f"{address.url}/{method}", data=body, headers={KEY: address.key}) as response:
+            if response.status != 200:
+                return None
+            return Answer(*unpacked(await response.read()))

@@ -1,0 +1,264 @@
+"""Shards asked directly: real HTTP between a listener and a router's side in one process, with Serve's part faked."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+
+from rails_ray.on_ray.serving import direct
+from rails_ray.on_ray.serving.asking import Shards
+from rails_ray.on_ray.serving.direct import KEY, Address, Listener, Replicas
+from rails_ray.on_ray.serving.frames import packed
+from rails_ray.on_ray.serving.identity import Answer, of_identity
+
+
+OPEN: list[Any] = []  # what `run` closes
+
+
+class Replica:
+    """Of a version; doubles what it is asked."""
+
+    def __init__(self, identity: str = "ours", most_at_once: int = 8) -> None:
+        self.identity = identity
+        self.num_asked = self.most_ongoing = self.num_cancelled = 0
+        self.may_go_on = asyncio.Event()
+        self.may_go_on.set()
+        self.listener = Listener(self, identity, ["search"], most_at_once)
+        OPEN.append(self.listener)
+        self.ongoing = 0
+
+    @of_identity
+    async def search(self, values: np.ndarray) -> np.ndarray:
+        self.num_asked += 1
+        self.ongoing += 1
+        self.most_ongoing = max(self.most_ongoing, self.ongoing)
+        try:
+            await self.may_go_on.wait()
+        except asyncio.CancelledError:
+            self.num_cancelled += 1
+            raise
+        finally:
+            self.ongoing -= 1
+        if not len(values):
+            raise ValueError("no values")
+        return values * 2
+
+
+class Handle:
+    """Serve's handle of a shard with these replicas."""
+
+    def __init__(self, *replicas: Any) -> None:
+        self.replicas, self.num_by_handle, self.num_looks = list(replicas), 0, 0
+        self.search = SimpleNamespace(remote=self._search)
+
+    async def _search(self, identity: str, values: np.ndarray) -> Answer[Any]:
+        self.num_by_handle += 1
+        return await self.replicas[0].search(identity, values)
+
+    def broadcast(self, method: str) -> Any:
+        assert method == "address"
+
+        async def results_async(timeout_s: float, return_exceptions: bool) -> list[Any]:
+            assert return_exceptions
+            self.num_looks += 1
+            return [
+                own if isinstance(own, Exception | Address) else await own.listener.address() for own in self.replicas
+            ]
+
+        return SimpleNamespace(results_async=results_async)
+
+
+VALUES = np.arange(3)
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        try:
+            await scenario()
+        finally:
+            while OPEN:
+                await OPEN.pop().close()
+
+    asyncio.run(whole())
+
+
+def direct_to(handle: Handle) -> Replicas:
+    OPEN.append(Replicas(handle, "ours"))
+    replicas: Replicas = OPEN[-1]
+    return replicas
+
+
+async def asked(replicas: Replicas, handle: Handle, *, within_s: float = 5) -> Any:
+    (answer,) = await Shards([handle], "v2", "ours", within_s, direct=[replicas]).ask("search", VALUES)
+    return answer
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not is_so():
+            await asyncio.sleep(0.01)
+
+
+def test_the_first_call_goes_by_handle_and_later_ones_directly() -> None:
+    async def scenario() -> None:
+        replica = Replica()
+        handle = Handle(replica)
+        replicas = direct_to(handle)
+        assert (await asked(replicas, handle)).tolist() == [0, 2, 4]
+        assert handle.num_by_handle == 1
+        await until(lambda: bool(replicas._known))
+        for _ in range(5):
+            assert (await asked(replicas, handle)).tolist() == [0, 2, 4]
+        assert (handle.num_by_handle, handle.num_looks, replica.num_asked) == (1, 1, 6)
+
+    run(scenario)
+
+
+def test_a_replica_of_another_version_is_not_asked() -> None:
+    async def scenario() -> None:
+        others, ours = Replica("others"), Replica()
+        replicas = direct_to(Handle(others, RuntimeError("died"), ours))
+        await replicas.look()
+        for _ in range(4):
+            answer = await replicas.ask("search", [VALUES])
+            assert answer is not None
+        assert (others.num_asked, ours.num_asked) == (0, 4)
+
+    run(scenario)
+
+
+def test_calls_go_to_the_replica_with_the_fewest_and_no_more_than_its_places_are_carried_out() -> None:
+    async def scenario() -> None:
+        one, other = Replica(most_at_once=3), Replica(most_at_once=3)
+        replicas = direct_to(Handle(one, other))
+        await replicas.look()
+        for own in (one, other):
+            own.may_go_on.clear()
+        calls = [asyncio.create_task(replicas.ask("search", [VALUES])) for _ in range(10)]
+        await until(lambda: one.listener.num_ongoing == other.listener.num_ongoing == 5)
+        assert (one.ongoing, other.ongoing) == (3, 3)
+        for own in (one, other):
+            own.may_go_on.set()
+        assert [answer is not None and answer.value.tolist() for answer in await asyncio.gather(*calls)] == [
+            [0, 2, 4]
+        ] * 10
+        assert (one.most_ongoing, other.most_ongoing) == (3, 3)
+        assert one.listener.num_ongoing == other.listener.num_ongoing == 0
+
+    run(scenario)
+
+
+def test_what_a_replica_refuses_is_told_as_by_handle() -> None:
+    async def scenario() -> None:
+        handle = Handle(Replica())
+        replicas = direct_to(handle)
+        await replicas.look()
+        (refused,) = await Shards([handle], "v2", "ours", 5, direct=[replicas]).ask("search", np.zeros(0))
+        assert isinstance(refused, ValueError)
+        assert str(refused) == "no values"
+        assert replicas._known, "it is up"
+
+    run(scenario)
+
+
+def test_where_nobody_listens_the_handle_is_asked_and_the_replicas_are_looked_up_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(direct, "LOOK_AGAIN_S", 0.0)
+
+    async def scenario() -> None:
+        lost, replica = Address("http://127.0.0.1:9", "key", "ours"), Replica()
+        handle = Handle(lost)
+        replicas = direct_to(handle)
+        await replicas.look()
+        handle.replicas = [replica]
+        assert (await asked(replicas, handle)).tolist() == [0, 2, 4]
+        assert handle.num_by_handle == 1
+        await until(lambda: bool(replicas._known))
+        assert (await asked(replicas, handle)).tolist() == [0, 2, 4]
+        assert (handle.num_by_handle, replica.num_asked) == (1, 2)
+
+    run(scenario)
+
+
+def test_a_replica_that_dies_during_a_call_or_answers_nonsense_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async def dies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(100)
+            writer.close()
+
+        async def lies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(100)
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n\xc1\xc1\xc1")
+            await writer.drain()
+            writer.close()
+
+        for behaviour in (dies, lies):
+            server = await asyncio.start_server(behaviour, "127.0.0.1", 0)
+            port = server.sockets[0].getsockname()[1]
+            handle = Handle(Address(f"http://127.0.0.1:{port}", "key", "ours"))
+            replicas = direct_to(handle)
+            await replicas.look()
+            handle.replicas = [Replica()]
+            assert (await asked(replicas, handle)).tolist() == [0, 2, 4]
+            assert handle.num_by_handle == 1
+            server.close()
+            await server.wait_closed()
+
+    run(scenario)
+
+
+def test_a_call_that_nobody_waits_for_any_more_is_given_up() -> None:
+    async def scenario() -> None:
+        replica = Replica(most_at_once=1)
+        handle = Handle(replica)
+        replicas = direct_to(handle)
+        await replicas.look()
+        replica.may_go_on.clear()
+        late = await asyncio.gather(*(asked(replicas, handle, within_s=0.2) for _ in range(2)))
+        assert all(isinstance(answer, TimeoutError) for answer in late)
+        await until(lambda: not replica.listener.num_ongoing)
+        assert replica.num_cancelled == 1
+        assert replica.num_asked == 1, "the other waited for its place, and went"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "status"),
+    [("search", None, 401), ("search", "wrong", 401), ("listener", "right", 404), ("", "right", 404)],
+)
+def test_who_has_no_key_gets_nothing_and_only_methods_that_routers_ask_are_there(
+    path: str, key: str | None, status: int
+) -> None:
+    async def scenario() -> None:
+        replica = Replica()
+        address = await replica.listener.address()
+        assert address.key not in repr(address)
+        headers = {} if key is None else {KEY: address.key if key == "right" else key}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{address.url}/{path}", data=packed(["ours", [VALUES]]), headers=headers) as response,
+        ):
+            assert response.status == status
+            assert await response.read() == b""
+        assert replica.num_asked == 0
+
+    run(scenario)
+
+
+def test_a_body_that_is_no_frame_is_an_error_of_the_caller_alone() -> None:
+    async def scenario() -> None:
+        replica = Replica()
+        address = await replica.listener.address()
+        async with aiohttp.ClientSession(headers={KEY: address.key}) as session:
+            for body in (b"", b"\xc1", packed(["ours"]), packed(3), packed(["ours", 3])):
+                async with session.post(f"{address.url}/search", data=body) as response:
+                    assert response.status == 500
+        assert (replica.num_asked, replica.listener.num_ongoing) == (0, 0)
+
+    run(scenario)
