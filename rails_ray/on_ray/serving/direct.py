@@ -124,9 +124,7 @@ class Replicas:
     async def look(self) -> None:
         """Learn from Serve which replicas there are. If it does not say, those that are known stay."""
         self._looked_at = time.monotonic()
-        told = await self._handle.broadcast("address").results_async(
-            timeout_s=LOOK_TIMEOUT_S, return_exceptions=True
-        )
+        told = await self._handle.broadcast("address").results_async(timeout_s=LOOK_TIMEOUT_S, return_exceptions=True)
         known = {replica.address: replica for replica in self._known}
         addresses = [own for own in told if isinstance(own, Address) and own.identity == self._identity]
         self._known = [known.get(address) or _Replica(address) for address in addresses]

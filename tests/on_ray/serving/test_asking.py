@@ -10,8 +10,8 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.serving.asking import PAUSES_S, Shards
-from rails_ray.on_ray.serving.router import Router
 from rails_ray.on_ray.serving.identity import Answer, of_identity
+from rails_ray.on_ray.serving.router import Router
 from rails_ray.retrieval.rounds import AskShards, Rounds
 
 

@@ -15,7 +15,6 @@ from rails_ray.on_ray.serving.direct import KEY, Address, Listener, Replicas
 from rails_ray.on_ray.serving.frames import packed
 from rails_ray.on_ray.serving.identity import Answer, of_identity
 
-
 OPEN: list[Any] = []  # what `run` closes
 
 
