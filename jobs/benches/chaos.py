@@ -2,9 +2,9 @@
 
 Two versions of the emoji (Mixtures of Logits with different random weights) in 2 shards, two replicas of each
 deployment. Clients ask one after the other, and each answer is compared with that of the version which it names, found
-offline; a client that is refused with 503 comes again when it is told to. In the table: how many requests came, were
-not answered with 200 (those refused with a sentence and Retry-After apart), and were answered wrongly; the seconds from
-the fault to the last failure; the median and 99th percentile of answers, and answers a second.
+offline; a client that is refused with 429 or 503 comes again when it is told to. In the table: how many requests came,
+were not answered with 200 (those refused with a sentence and Retry-After apart), and were answered wrongly; the seconds
+from the fault to the last failure; the median and 99th percentile of answers, and answers a second.
 
     python -m jobs.benches.chaos [--profiles local production] [--clients 4] [--seconds 20]
 

@@ -92,7 +92,7 @@ class Clients:
                     is_wrong = not self._is_right(number, content)
                     if is_wrong:
                         self.wrong.append(content)
-                elif status == 503 and "retry-after" in response.headers:
+                elif status in (429, 503) and "retry-after" in response.headers:
                     pause_s = float(response.headers["retry-after"])
                     is_refused = b'{"error":' in content
         if status != 200 and not pause_s:

@@ -2,15 +2,16 @@
 
 A request starts at once if no other like it is under way. The requests that arrive meanwhile wait for it to end, and go
 on as one. So nobody waits while the server is idle, and batches grow with the load. Requests are alike if they
-differ in their queries alone.
+differ in their queries alone. A search that nobody waits for any more is cancelled.
 """
 
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 from rails_ray.answering.engine import Answered
@@ -73,6 +74,8 @@ class Batches:
             task = asyncio.create_task(self._answer(kind, batch))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+            for own in batch:
+                own.answer.add_done_callback(partial(_cancel_if_all_went, task, batch))
         if not self._under_way[kind]:
             del self._under_way[kind], self._waiting[kind]
 
@@ -121,6 +124,12 @@ class Batches:
             _tell(own, await self._search(own.request), began)
         except Exception as error:
             _fail(own.answer, error)
+
+
+def _cancel_if_all_went(task: asyncio.Task[None], batch: Sequence[_Waiting], _: asyncio.Future[Answered]) -> None:
+    """Nobody waits for a batch whose requests were all cancelled."""
+    if all(own.answer.cancelled() for own in batch):
+        task.cancel()
 
 
 def _is_exact(result: QueryResult) -> bool:

@@ -337,6 +337,8 @@ def sentence(error: dict[str, Any]) -> str:
     steps = error["loc"][1:] if error["loc"][:1] == ("body",) else error["loc"]
     given, context = error.get("input"), error.get("ctx", {})
     where, came = _place(steps), shortened(given)
+    if steps[:1] == ("header",):
+        where = f"header {steps[1]}"
     match error["type"]:
         case "model_attributes_type" | "model_type" | "dict_type":
             return f"{where} must be a JSON object, got {came}"
@@ -352,7 +354,7 @@ def sentence(error: dict[str, Any]) -> str:
             return f"{where} must have a length of at least {context['min_length']}, got {came}"
         case "too_long" | "string_too_long":
             return f"{where} must have a length of at most {context['max_length']}, got {len(given or ())}"
-        case "float_type" | "finite_number":
+        case "float_type" | "float_parsing" | "finite_number":
             is_number = isinstance(given, int | float) and not isinstance(given, bool)
             return f"{where} must be {'a finite number' if is_number else 'a number'}, got {came}"
         case "int_type":

@@ -228,7 +228,7 @@ class Guard:
     def _busy(self, access: Access) -> Refusal:
         seconds = min(max(1, math.ceil(self.last_s)), LONGEST_RETRY_S)
         return Refusal(
-            503,
+            429,
             f"at most {access.max_requests} requests are answered at once, got one more: ask again in {seconds} s",
             ((b"retry-after", str(seconds).encode()),),
         )

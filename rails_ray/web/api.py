@@ -18,12 +18,13 @@ from rails_ray.answering.stages import as_header
 from rails_ray.errors import UnavailableError, UnsupportedError
 from rails_ray.web import console, embedding, refusals
 from rails_ray.web.access import Access, Guard
+from rails_ray.web.deadlines import DeadlineMs, in_time, within
 from rails_ray.web.refusals import refused_with
 from rails_ray.web.request_ids import RequestIds
 from rails_ray.web.streaming import json_response, pieces
 
 ALWAYS = (401, 403, 408, 413, 429)  # refusals of any request
-OF_A_QUESTION = (*ALWAYS, 409, 422, 503)
+OF_A_QUESTION = (*ALWAYS, 409, 422, 503, 504)
 
 
 class Server(Protocol):
@@ -73,20 +74,23 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
     api.add_middleware(RequestIds)
 
     @api.post("/v1/search", response_model=SearchResponse, responses=refused_with(*OF_A_QUESTION))
-    async def search(request: SearchRequest) -> Response:
+    async def search(request: SearchRequest, deadline_ms: DeadlineMs = None) -> Response:
         """The best items for each query, cut to those worth returning."""
+        budgeted = request.model_copy(update={"budget": within(request.budget, deadline_ms)})
         with told_over_http():
-            found = await server().search(request)
+            async with in_time(deadline_ms):
+                found = await server().search(budgeted)
         # As JSON directly: FastAPI would validate and copy it, which takes longer than the search.
         answer = await json_response(pieces(found.head, found.results))
         answer.headers["server-timing"] = as_header(found.stages)
         return answer
 
     @api.post("/v1/explain", response_model=ExplainResponse, responses=refused_with(*OF_A_QUESTION))
-    async def explain(request: ExplainRequest) -> ExplainResponse:
+    async def explain(request: ExplainRequest, deadline_ms: DeadlineMs = None) -> ExplainResponse:
         """The component cosines and the gates of a query and some items."""
         with told_over_http(("queries[0]", "query")):
-            return await server().explain(request)
+            async with in_time(deadline_ms):
+                return await server().explain(request)
 
     @api.get("/v1/health", responses=refused_with(*ALWAYS, 503))
     async def health() -> dict[str, Any]:

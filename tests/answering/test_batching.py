@@ -165,3 +165,33 @@ def test_who_goes_while_a_batch_is_under_way_harms_nobody() -> None:
         assert texts_of(await second) == ["b"]
 
     asyncio.run(run())
+
+
+def test_a_search_is_cancelled_once_all_who_waited_for_it_have_gone() -> None:
+    async def scenario() -> None:
+        server = Server()
+        batches = Batches(server.search, 100_000)
+        alone = asyncio.create_task(batches.search(asked("alone")))
+        await asyncio.sleep(0)
+        together = [asyncio.create_task(batches.search(asked(text))) for text in ("one", "other")]
+        await asyncio.sleep(0)
+        alone.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert server.sizes == [1, 2], "the others need not wait for the first"
+        together[0].cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        server.may_answer.set()
+        assert texts_of(await together[1]) == ["other"]
+
+        server.may_answer.clear()
+        gone = asyncio.create_task(batches.search(asked("gone")))
+        await asyncio.sleep(0)
+        (task,) = batches._tasks
+        gone.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert not batches._waiting
+
+    asyncio.run(scenario())

@@ -194,7 +194,7 @@ def test_a_request_for_which_there_is_no_place_is_refused_at_once_and_told_when_
             while slow.num_inside < MOST:
                 await asyncio.sleep(0)
             refused = await client.post("/", content=b"x")
-            assert (refused.status_code, refused.headers["retry-after"], slow.num_inside) == (503, "1", MOST)
+            assert (refused.status_code, refused.headers["retry-after"], slow.num_inside) == (429, "1", MOST)
             assert refused.json() == {
                 "error": "at most 2 requests are answered at once, got one more: ask again in 1 s"
             }

@@ -10,10 +10,12 @@ import httpx
 import numpy as np
 import pytest
 
+from rails_ray.answering.schemas import BudgetInput, SearchRequest
 from rails_ray.errors import UnavailableError
 from rails_ray.local import Version
-from rails_ray.web.access import WITHOUT_KEY
+from rails_ray.web.access import WITHOUT_KEY, Access
 from rails_ray.web.api import api_of
+from rails_ray.web.deadlines import within
 from rails_ray.web.lite import Lite
 
 KEY = "a-key-of-the-test-1"
@@ -156,3 +158,59 @@ def test_a_failure_is_logged_with_the_id_and_without_the_query(
     with caplog.at_level(logging.WARNING, "rails_ray.web"):
         ask(Broken(version), "POST", "/v1/search", {"queries": [{"text": "a secret"}]}, x_request_id="mine-3")
     assert caplog.messages == ["POST '/v1/search' got 503 (request mine-3)"]
+
+
+class Patient:
+    """A server that answers when it may, and notes what it was asked."""
+
+    access = Access(None, 10_000, 4)
+    version_name = "v1"
+
+    def __init__(self) -> None:
+        self.asked = list[SearchRequest]()
+        self.num_cancelled = 0
+
+    async def search(self, request: SearchRequest) -> Any:
+        self.asked.append(request)
+        try:
+            await asyncio.sleep(30)
+        finally:
+            self.num_cancelled += 1
+
+    explain = search
+
+
+def test_an_answer_that_comes_too_late_is_dropped_and_told() -> None:
+    server: Any = Patient()
+    bodies = {
+        "/v1/search": {"queries": [{"text": "red"}], "budget": {"calls": 5}},
+        "/v1/explain": {"query": {"text": "red"}, "items": ["i1"]},
+    }
+    for path, body in bodies.items():
+        answer = ask(server, "POST", path, body, x_deadline_ms="40")
+        told = "an answer must be there within 40 ms, got none: allow more by x-deadline-ms, or ask for less"
+        assert (answer.status_code, answer.json()) == (504, {"error": told})
+    assert server.num_cancelled == 2
+    assert server.asked[0].budget.deadline_ms == 36, "the heavy ranker has less, so that its answer is in time"
+
+
+@pytest.mark.parametrize(
+    ("given", "must"),
+    [
+        *(("0", "greater than 0"), ("-1", "greater than 0"), ("soon", "a number"), ("", "a number")),
+        *(("nan", "a number"), ("inf", "a number")),
+    ],
+)
+def test_a_deadline_must_be_a_number_above_0(lite: Lite, given: str, must: str) -> None:
+    answer = ask(lite, "POST", "/v1/search", {"queries": [{"text": "red"}]}, x_deadline_ms=given)
+    assert (answer.status_code, answer.json()) == (
+        422,
+        {"error": f"header x-deadline-ms must be {must}, got {given!r}"},
+    )
+
+
+def test_a_budget_keeps_the_shorter_of_two_deadlines() -> None:
+    assert within(None, 50) is None
+    assert within(BudgetInput(calls=3, deadline_ms=20), None) == BudgetInput(calls=3, deadline_ms=20)
+    assert within(BudgetInput(calls=3, deadline_ms=20), 50) == BudgetInput(calls=3, deadline_ms=20)
+    assert within(BudgetInput(calls=3, deadline_ms=200), 50) == BudgetInput(calls=3, deadline_ms=45)

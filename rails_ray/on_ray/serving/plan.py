@@ -54,7 +54,7 @@ class ServeArgs(BaseModel):
     max_body_bytes: int = Field(MAX_BODY_BYTES, ge=1, description="limit for a request")
     max_queries: int = Field(1024, ge=1, description="limit for a request")
     max_answered_items: int = Field(100_000, ge=1, description="limit on queries times k in a request")
-    max_requests: int = Field(MAX_REQUESTS, ge=1, description="most that a router answers at once; others get 503")
+    max_requests: int = Field(MAX_REQUESTS, ge=1, description="most that a router answers at once; others get 429")
     timeout_s: float = Field(10, gt=0, description="how long a shard may take to answer")
     deadline_s: float = Field(
         DEADLINE_S, gt=0, description="when to stop waiting for the heavy ranker; below request_timeout_s"
