@@ -254,12 +254,12 @@ def compare_groups(arguments: Arguments) -> None:
 
 def _compared(seeds: int) -> Iterator[tuple[Cell, SimilarityName, list[list[Path]]]]:
     """Each mixture with each dot product of the same data and encoder, and the ranks of the seeds that both have."""
-    ranks = {_cell(row): RANKS / f"{row['run']}.npz" for row in _ends()}
+    ranks = {Cell.of_row(row): RANKS / f"{row['run']}.npz" for row in _ends()}
     ranks = {cell: place for cell, place in ranks.items() if place.exists()}
     mixtures = {replace(cell, seed=0) for cell in ranks if cell.similarity == "mol"}
     names: tuple[SimilarityName, ...] = ("dot", "wide")
     for own, name in itertools.product(sorted(mixtures, key=lambda cell: cell.name), names):
-        other = replace(own, similarity=name, user=False)
+        other = replace(own, similarity=name, user=False, gates="all")
         both = [(replace(own, seed=seed), replace(other, seed=seed)) for seed in range(seeds)]
         found = [[ranks[cell] for cell in pair] for pair in both if ranks.keys() >= set(pair)]
         if found:
@@ -271,7 +271,7 @@ def search(arguments: Arguments) -> None:
     torch.set_num_threads(1)
     record, console = Record(NAME), Console()
     for row in _ends():
-        cell, weights = _cell(row), arguments.state / row["run"] / "weights.safetensors"
+        cell, weights = Cell.of_row(row), arguments.state / row["run"] / "weights.safetensors"
         if cell.seed or not weights.exists():
             continue
         read = data_of(cell, arguments.data, arguments.state, is_final=True)
@@ -290,40 +290,35 @@ def table(arguments: Arguments) -> None:
         "data", "encoder", "similarity", "seeds", *columns, "training, s", "bytes", "exact, ms", "cheapest, ms"
     )
     for cell, rows in _by_seed():
-        similarity = cell.similarity + (" + user" if cell.user else "")
         quality = [f"{np.mean([row[name] for row in rows]):.4f}" for name in columns]
         costs = [searches[row["run"]] for row in rows if row["run"] in searches]
         exact = [f"{cost['exact_ms']:.2f}" for cost in costs[:1]] or ["-"]
         cheapest = [f"{cost['cheapest']['ms']:.2f} {cost['cheapest']['method']}" for cost in costs[:1]] or ["-"]
         training = f"{np.mean([row['seconds'] for row in rows]):.0f}"
         facts = [training, str(4 * rows[0]["numbers"]), *exact, *cheapest]
-        shown.add_row(cell.data, cell.encoder, similarity, str(len(rows)), *quality, *facts)
+        shown.add_row(cell.data, cell.encoder, cell.label, str(len(rows)), *quality, *facts)
     Console(width=TABLE_WIDTH).print(shown)
 
 
 def _by_seed() -> Iterator[tuple[Cell, list[dict[str, Any]]]]:
     found = dict[Cell, list[dict[str, Any]]]()
     for row in _ends():
-        found.setdefault(replace(_cell(row), seed=0), []).append(row)
+        found.setdefault(replace(Cell.of_row(row), seed=0), []).append(row)
     yield from sorted(found.items(), key=lambda pair: pair[0].name)
 
 
 def _ends() -> list[dict[str, Any]]:
-    """The last training of each cell and seed."""
+    """The longest training of each cell and seed, the last of as many epochs."""
     rows = [row for row in recorded(NAME) if row.get("kind") == "cell" and "run" in row]
-    return list({_cell(row): row for row in rows}.values())
-
-
-def _cell(row: dict[str, Any]) -> Cell:
-    return Cell(row["data"], row["encoder"], row["similarity"], row["seed"], row["user"])
+    return list({Cell.of_row(row): row for row in sorted(rows, key=lambda row: float(row["epochs"]))}.values())
 
 
 def _trials(cell: Cell) -> list[dict[str, Any]]:
     """Recorded trials of a cell, the longest alone; a mixture with users has those of the one without, and so has
     every seed."""
-    own = asdict(replace(cell, seed=0, user=False))
+    own = replace(cell, seed=0, user=False)
     rows = [row for row in recorded(NAME) if row.get("kind") == "trial"]
-    rows = [row for row in rows if all(row[name] == value for name, value in own.items())]
+    rows = [row for row in rows if Cell.of_row(row) == own]
     longest = max((row["epochs"] for row in rows), default=0)
     return [row for row in rows if row["epochs"] == longest]
 

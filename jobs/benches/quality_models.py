@@ -9,7 +9,8 @@ A cell is one of each, and a seed. All that a cell does not name is the same for
 number of negatives unless trials choose it.
 """
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ from rails_ray.training.loop import TrainingConfig
 from rails_ray.training.objectives import ContrastiveConfig
 
 SimilarityName = Literal["dot", "wide", "mol"]
+Gates = Literal["all", "sides"]
 WIDTHS = (32, 64, 128, 256, 512)
 NUM_USERS = 2**14  # rows that the 6,040 or 22,363 users of a data set share
 HISTORIES = {"ml-1m": 200, "amazon-beauty": 50}  # data sets of histories, and T
@@ -56,6 +58,7 @@ class Cell:
     """
     encoder: sasrec, hstu; towers, transformer; vectors.
     user: whether the user is a component of the mixture.
+    gates: what the mixture's gates read: all that the paper's do, or the query and the item without the logits.
     """
 
     data: str
@@ -63,11 +66,24 @@ class Cell:
     similarity: SimilarityName
     seed: int = 0
     user: bool = False
+    gates: Gates = "all"
+
+    @staticmethod
+    def of_row(row: Mapping[str, Any]) -> "Cell":
+        """The cell that a row is of."""
+        named = {field.name: row[field.name] for field in fields(Cell) if field.name in row}
+        return Cell(**named)
+
+    @property
+    def label(self) -> str:
+        """The similarity, as tables show it."""
+        return self.similarity + " + user" * self.user + ", gates without logits" * (self.gates == "sides")
 
     @property
     def name(self) -> str:
         """A folder's name."""
-        return "-".join([self.data, self.encoder, self.similarity + ("-user" if self.user else ""), str(self.seed)])
+        similarity = self.similarity + "-user" * self.user + "-sides" * (self.gates == "sides")
+        return "-".join([self.data, self.encoder, similarity, str(self.seed)])
 
     @property
     def is_of_histories(self) -> bool:
@@ -125,6 +141,7 @@ def mixture(cell: Cell, temperature: float) -> MixtureOfLogitsConfig:
         temperature=temperature,
         gate_hidden=32,
         logit_dropout=0.0,
+        gate_inputs=("query", "item", "logits") if cell.gates == "all" else ("query", "item"),
     )
 
 

@@ -11,8 +11,10 @@ import numpy as np
 from fastapi import FastAPI, Response
 from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from rails_ray.answering.engine import Answered
+from rails_ray.answering.metrics import Metrics
 from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchRequest, SearchResponse
 from rails_ray.answering.stages import as_header
 from rails_ray.errors import UnavailableError, UnsupportedError
@@ -33,6 +35,10 @@ class Server(Protocol):
     @property
     def access(self) -> Access:
         """Who gets in, and how much is let in."""
+
+    @property
+    def metrics(self) -> Metrics:
+        """What it counts."""
 
     async def search(self, request: SearchRequest) -> Answered:
         """The answer to a search."""
@@ -71,7 +77,13 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
     )
     api.add_middleware(Guard, access=lambda: server().access)
     refusals.install(api)
-    api.add_middleware(RequestIds)
+    paths = set[str]()  # that there are; any other may be anything
+
+    def count(path: str, status: int) -> None:
+        paths.update(() if paths else (route.path for route in api.routes if isinstance(route, Route)))
+        server().metrics.request(path if path in paths else "other", status)
+
+    api.add_middleware(RequestIds, on_answer=count)
 
     @api.post("/v1/search", response_model=SearchResponse, responses=refused_with(*OF_A_QUESTION))
     async def search(request: SearchRequest, deadline_ms: DeadlineMs = None) -> Response:
@@ -81,7 +93,7 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
             async with in_time(deadline_ms):
                 found = await server().search(budgeted)
         # As JSON directly: FastAPI would validate and copy it, which takes longer than the search.
-        answer = await json_response(pieces(found.head, found.results))
+        answer = await json_response(pieces(found.head, server().metrics.answered(found)))
         answer.headers["server-timing"] = as_header(found.stages)
         return answer
 

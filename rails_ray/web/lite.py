@@ -12,19 +12,24 @@ from typing import Any, TypeVar
 
 import numpy as np
 import uvicorn
+from fastapi import Response
 from numpy.typing import NDArray
 
 from rails_ray.answering.batching import Batches
 from rails_ray.answering.engine import Answered
+from rails_ray.answering.metrics import Metrics
 from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchRequest
+from rails_ray.answering.shadow import Shadow
 from rails_ray.errors import UnavailableError
 from rails_ray.local import Version
 from rails_ray.retrieval.rounds import Rounds
 from rails_ray.web.access import Access
-from rails_ray.web.api import api_of
+from rails_ray.web.api import ALWAYS, api_of
+from rails_ray.web.instruments import OfProcess
 from rails_ray.web.keys import KeysFile
 from rails_ray.web.limits import MAX_BODY_BYTES, MAX_REQUESTS
 from rails_ray.web.ports import check_port
+from rails_ray.web.refusals import refused_with
 from rails_ray.web.slow_headers import PromptProtocol
 
 LOOK_S = 1.0  # between two looks at the file of keys
@@ -39,6 +44,7 @@ class Lite:
     Args:
         keys_file: file of API keys; None lets everyone in.
         ranker_path: import path of the version's heavy ranker, to be told by `index`.
+        shadow_share: share of the searches that are searched again exactly; see `Shadow`.
 
     Raises:
         ValueError: if the file of keys lets nobody in.
@@ -50,6 +56,7 @@ class Lite:
         keys_file: str | None = None,
         *,
         ranker_path: str | None = None,
+        shadow_share: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.version = version
@@ -59,6 +66,9 @@ class Lite:
         self._clock = clock
         self._looked_at, self._access = -math.inf, Access(None, MAX_BODY_BYTES, MAX_REQUESTS)
         self._thread = ThreadPoolExecutor(1, "search")
+        self.instruments = OfProcess()
+        self.metrics = Metrics(self.instruments, version.manifest.version)
+        self.shadow = Shadow(self._search, shadow_share, self.metrics.shadow)
         self.keys_problem: str | None = None
         if (keys := self.access.keys) is not None and not keys.known:
             raise ValueError(self.keys_problem)
@@ -73,7 +83,7 @@ class Lite:
 
     async def search(self, request: SearchRequest) -> Answered:
         """The contract of `Server`."""
-        return await self.batches.search(request)
+        return self.shadow.seen(request, await self.batches.search(request))
 
     async def explain(self, request: ExplainRequest) -> ExplainResponse:
         """The contract of `Server`."""
@@ -87,7 +97,7 @@ class Lite:
 
     def index(self) -> dict[str, Any]:
         """The contract of `Server`."""
-        return {**self.version.facts, "ranker": self._ranker_path}
+        return {**self.version.facts, "ranker": self._ranker_path, "shadow": self.shadow.recall.to_dict()}
 
     @property
     def version_name(self) -> str:
@@ -113,8 +123,15 @@ def listening(lite: Lite, *, host: str = "127.0.0.1", port: int = 8000) -> Itera
         UnavailableError: if the port is taken, or the server does not begin to listen.
     """
     check_port(host, port)
+    api = api_of(lambda: lite)
+
+    @api.get("/metrics", responses=refused_with(*ALWAYS))
+    async def metrics() -> Response:
+        """What the server counted, as Prometheus reads it."""
+        return Response(lite.instruments.text(), media_type="text/plain; version=0.0.4")
+
     config = uvicorn.Config(
-        api_of(lambda: lite),
+        api,
         host=host,
         port=port,
         http=PromptProtocol,

@@ -1,8 +1,10 @@
-"""Each request has an id, the client's own or a new one; the answer carries it, and so does what is logged about it."""
+"""Each request has an id, the client's own or a new one; the answer carries it, and so does what is logged about it.
+Each answer is counted."""
 
 import logging
 import re
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,10 +16,15 @@ log = logging.getLogger("rails_ray.web")
 
 
 class RequestIds:
-    """An ASGI application in front of another."""
+    """An ASGI application in front of another.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Args:
+        on_answer: called with the path and the status of each answer.
+    """
+
+    def __init__(self, app: ASGIApp, on_answer: Callable[[str, int], None]) -> None:
         self._app = app
+        self._on_answer = on_answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -30,6 +37,7 @@ class RequestIds:
             if message["type"] == "http.response.start":
                 others: list[Any] = [pair for pair in message["headers"] if pair[0].lower() != HEADER]
                 message = {**message, "headers": [*others, (HEADER, own)]}
+                self._on_answer(scope["path"], message["status"])
                 if message["status"] >= 500:
                     told = scope["method"], scope["path"][:100], message["status"], own.decode()
                     log.warning("%s %r got %d (request %s)", *told)

@@ -10,12 +10,14 @@ import httpx
 import numpy as np
 import pytest
 
+from rails_ray.answering.metrics import Metrics
 from rails_ray.answering.schemas import BudgetInput, SearchRequest
 from rails_ray.errors import UnavailableError
 from rails_ray.local import Version
 from rails_ray.web.access import WITHOUT_KEY, Access
 from rails_ray.web.api import api_of
 from rails_ray.web.deadlines import within
+from rails_ray.web.instruments import OfProcess
 from rails_ray.web.lite import Lite
 
 KEY = "a-key-of-the-test-1"
@@ -164,6 +166,7 @@ class Patient:
     """A server that answers when it may, and notes what it was asked."""
 
     access = Access(None, 10_000, 4)
+    metrics = Metrics(OfProcess(), "v1")
     version_name = "v1"
 
     def __init__(self) -> None:

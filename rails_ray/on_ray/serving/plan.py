@@ -59,6 +59,9 @@ class ServeArgs(BaseModel):
     deadline_s: float = Field(
         DEADLINE_S, gt=0, description="when to stop waiting for the heavy ranker; below request_timeout_s"
     )
+    shadow_share: float = Field(
+        0, ge=0, le=1, description="share of approximate searches that are searched again exactly, to measure recall"
+    )
     ranker: RankerArgs | None = Field(None, description="the heavy ranker; by default the version's own, if any")
 
     @model_validator(mode="after")

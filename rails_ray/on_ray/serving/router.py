@@ -17,11 +17,14 @@ from ray.serve.handle import DeploymentHandle
 
 from rails_ray.answering.batching import Batches
 from rails_ray.answering.engine import Answered, Engine, Limits
+from rails_ray.answering.metrics import Metrics
 from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchRequest
+from rails_ray.answering.shadow import Shadow
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.serving.asking import Shards
 from rails_ray.on_ray.serving.direct import Replicas
+from rails_ray.on_ray.serving.instruments import OfReplica
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.ranker import RankerCaller
 from rails_ray.storage.filesystem import Storage
@@ -78,9 +81,9 @@ class Router:
             device=reserved_device(),
             has_ranker=caller is not None,
         )
-        self.batches = Batches(
-            lambda request: self.shards.carry_out(self.engine.search(request)), args.max_answered_items
-        )
+        self.batches = Batches(self._search, args.max_answered_items)
+        self.metrics = Metrics(OfReplica(), manifest.version)
+        self.shadow = Shadow(self._search, args.shadow_share, self.metrics.shadow)
         self.args = args
         self.keys_file = None if args.keys_file is None else KeysFile(args.keys_file)
         self.keys_problem: str | None = None
@@ -89,7 +92,7 @@ class Router:
 
     async def search(self, request: SearchRequest) -> Answered:
         """The contract of `Server`."""
-        return await self.batches.search(request)
+        return self.shadow.seen(request, await self.batches.search(request))
 
     async def explain(self, request: ExplainRequest) -> ExplainResponse:
         """The contract of `Server`."""
@@ -108,7 +111,8 @@ class Router:
 
     def index(self) -> dict[str, Any]:
         """The contract of `Server`."""
-        return {**self.engine.facts, "ranker": None if self.args.ranker is None else self.args.ranker.path}
+        ranker = None if self.args.ranker is None else self.args.ranker.path
+        return {**self.engine.facts, "ranker": ranker, "shadow": self.shadow.recall.to_dict()}
 
     @property
     def version_name(self) -> str:
@@ -126,6 +130,9 @@ class Router:
             replicas.look_soon()
         await asyncio.to_thread(self.engine.encoder.check)
         self.access = await asyncio.to_thread(self._look_at_keys)
+
+    async def _search(self, request: SearchRequest) -> Answered:
+        return await self.shards.carry_out(self.engine.search(request))
 
     def _look_at_keys(self) -> Access:
         """The access rules from now on. A new problem with the file of keys is logged once."""

@@ -1,0 +1,87 @@
+"""What a server counts of its answers, whoever collects it.
+
+rails_ray_requests          path, status            requests that were answered or refused
+rails_ray_stage_seconds     stage                   of a search; see `stages`
+rails_ray_queries           method, certified       answered queries, and whether their lists are proven exact
+rails_ray_list_length       method                  items of a list
+rails_ray_truncated         method                  lists that k or max_items ended before the cut-off did
+rails_ray_coverage                                  share of the corpus that a search went through
+rails_ray_version           version                 1 for the version that is served
+rails_ray_shadow_recall     bound                   see `shadow`; bound: mean, low, high
+rails_ray_shadow_queries                            how many it is measured on
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from rails_ray.answering.engine import Answered
+from rails_ray.answering.schemas import QueryResult
+from rails_ray.answering.shadow import Recall
+
+SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # bounds of buckets
+LENGTHS = (0.5, 1.5, 2.5, 5.5, 10.5, 20.5, 50.5, 100.5, 200.5, 500.5, 1000.5)
+SHARES = (0.5, 0.8, 0.9, 0.95, 0.99, 0.9999, 1.0)
+
+
+class Instrument(Protocol):
+    """Something that collects numbers."""
+
+    def __call__(self, value: float, **labels: str) -> None:
+        """Add a value to a counter, put it into a histogram, or set a gauge to it; a value for each label."""
+
+
+class Instruments(Protocol):
+    """Makes instruments, each name once."""
+
+    def counter(self, name: str, about: str, labels: Sequence[str] = ()) -> Instrument:
+        """A sum of what is added."""
+
+    def gauge(self, name: str, about: str, labels: Sequence[str] = ()) -> Instrument:
+        """The last value."""
+
+    def histogram(self, name: str, about: str, bounds: Sequence[float], labels: Sequence[str] = ()) -> Instrument:
+        """How many values are at most each bound."""
+
+
+class Metrics:
+    """
+    Args:
+        version: name of the version that is served.
+    """
+
+    def __init__(self, instruments: Instruments, version: str) -> None:
+        self._requests = instruments.counter("rails_ray_requests", "requests by status", ("path", "status"))
+        self._seconds = instruments.histogram("rails_ray_stage_seconds", "time of a stage", SECONDS, ("stage",))
+        self._queries = instruments.counter("rails_ray_queries", "answered queries", ("method", "certified"))
+        self._lengths = instruments.histogram("rails_ray_list_length", "items of a list", LENGTHS, ("method",))
+        self._truncated = instruments.counter("rails_ray_truncated", "lists that ended too soon", ("method",))
+        self._coverage = instruments.histogram("rails_ray_coverage", "share of the corpus searched", SHARES)
+        self._recall = instruments.gauge("rails_ray_shadow_recall", "recall of live queries", ("bound",))
+        self._compared = instruments.gauge("rails_ray_shadow_queries", "queries of the shadow recall")
+        instruments.gauge("rails_ray_version", "the version that is served", ("version",))(1, version=version)
+
+    def request(self, path: str, status: int) -> None:
+        """Count a request; `path` must be one of few."""
+        self._requests(1, path=path, status=str(status))
+
+    def answered(self, answered: Answered) -> Iterator[QueryResult]:
+        """Count an answer; its results, each counted as it passes."""
+        for stage, seconds in answered.stages.items():
+            self._seconds(seconds, stage=stage)
+        coverage = answered.head.coverage
+        self._coverage(coverage.items_searched / max(coverage.num_items, 1))
+        method = answered.head.method
+        for result in answered.results:
+            self._queries(1, method=method, certified=str(result.certificate.is_exact).lower())
+            self._lengths(result.num_kept, method=method)
+            if result.is_truncated:
+                self._truncated(1, method=method)
+            yield result
+
+    def shadow(self, recall: Recall) -> None:
+        """Set the recall of live traffic."""
+        self._compared(recall.num_queries)
+        for bound in ("mean", "low", "high"):
+            value = getattr(recall, bound)
+            if value is not None:
+                self._recall(value, bound=bound)

@@ -1,0 +1,67 @@
+"""What a server counts, read as Prometheus reads it."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from rails_ray.local import Version
+from rails_ray.web.lite import Lite, listening
+from support.ports import free_port
+from support.processes import wait_for
+
+BODY = {"queries": [{"text": "red"}, {"text": "blue hat"}], "k": 5, "cutoff": {"top_k": 5}}
+APPROXIMATELY = {"method": "per_embedding", "num_per_embedding": 5}
+
+
+def metrics_of(url: str, **headers: str) -> dict[tuple[str, ...], float]:
+    """Each sample by its name and the values of its labels, by the names of these."""
+    text = httpx.get(f"{url}/metrics", headers=headers).text
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    return {(sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value for sample in samples}
+
+
+def test_answers_are_counted_by_status_stage_and_method(version: Version) -> None:
+    lite, port = Lite(version, shadow_share=1.0), free_port()
+    with listening(lite, port=port):
+        url = f"http://127.0.0.1:{port}"
+        for body in (BODY, BODY | APPROXIMATELY, BODY | {"k": 0}):
+            httpx.post(f"{url}/v1/search", json=body)
+        for path in ("/v1/health", "/nowhere", "/nowhere/else"):
+            httpx.get(url + path)
+        wait_for(lambda: lite.shadow.recall.num_queries == 2)
+        found = metrics_of(url)
+        told = httpx.get(f"{url}/v1/index").json()["shadow"]
+    assert found["rails_ray_requests_total", "/v1/search", "200"] == 2
+    assert found["rails_ray_requests_total", "/v1/search", "422"] == 1
+    assert found["rails_ray_requests_total", "/v1/health", "200"] == 1
+    assert found["rails_ray_requests_total", "other", "404"] == 2
+    for stage in ("queue", "encode", "shards", "merge"):
+        assert found["rails_ray_stage_seconds_count", stage] == 2
+    assert found["rails_ray_queries_total", "true", "brute_force"] == 2
+    assert found["rails_ray_list_length_sum", "brute_force"] == 10
+    assert found["rails_ray_list_length_bucket", "5.5", "per_embedding"] == 2
+    assert found["rails_ray_coverage_bucket", "0.9999"] == 0
+    assert found["rails_ray_coverage_bucket", "1.0"] == 2
+    assert found["rails_ray_version", "v1"] == 1
+    assert found["rails_ray_shadow_queries",] == 2
+    assert found["rails_ray_shadow_recall", "mean"] == pytest.approx(told["recall"])
+    exact = version.search(["red", "blue hat"], k=5, cutoff={"top_k": 5})
+    found_fast = version.search(["red", "blue hat"], k=5, cutoff={"top_k": 5}, **APPROXIMATELY)
+    both = zip(exact.results, found_fast.results, strict=True)
+    assert told["recall"] == pytest.approx(sum(len(set(a.items) & set(b.items)) / 5 for a, b in both) / 2)
+    assert told["low"] <= told["recall"] <= told["high"]
+
+
+def test_with_keys_metrics_need_an_admins(version: Version, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("a-key-to-search-1 scope=search\nan-admins-key-11 scope=search,admin\n")
+    port = free_port()
+    with listening(Lite(version, str(keys)), port=port):
+        url = f"http://127.0.0.1:{port}/metrics"
+        statuses = [
+            httpx.get(url, headers={"authorization": f"Bearer {key}"} if key else {}).status_code
+            for key in ("", "a-key-to-search-1", "an-admins-key-11")
+        ]
+    assert statuses == [401, 403, 200]
