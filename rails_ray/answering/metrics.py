@@ -58,11 +58,13 @@ class Metrics:
         self._coverage = instruments.histogram("rails_ray_coverage", "share of the corpus searched", SHARES)
         self._recall = instruments.gauge("rails_ray_shadow_recall", "recall of live queries", ("bound",))
         self._compared = instruments.gauge("rails_ray_shadow_queries", "queries of the shadow recall")
-        instruments.gauge("rails_ray_version", "the version that is served", ("version",))(1, version=version)
+        self._served = instruments.gauge("rails_ray_version", "the version that is served", ("version",))
+        self._version = version
 
     def request(self, path: str, status: int) -> None:
         """Count a request; `path` must be one of few."""
         self._requests(1, path=path, status=str(status))
+        self._served(1, version=self._version)  # each time: Ray forgets a gauge that is not set any more
 
     def answered(self, answered: Answered) -> Iterator[QueryResult]:
         """Count an answer; its results, each counted as it passes."""

@@ -33,12 +33,14 @@ class HeadNode:
     gcs_address: what RAY_ADDRESS must be for a driver of this cluster.
     mark: text in the environment of each process of this cluster, and of no other.
     logs: folder of Ray's logs; gone with the cluster.
+    metrics: URL at which Ray shows the metrics of this node, if the environment turns them on.
     """
 
     address: str
     gcs_address: str
     mark: str
     logs: Path
+    metrics: str
 
 
 @contextmanager
@@ -53,7 +55,7 @@ def head_node(
         num_gpus: logical ones, which no device need stand behind.
         environment: more variables of all its processes.
     """
-    gcs, dashboard, agent, client = free_ports(4)
+    gcs, dashboard, agent, client, metrics = free_ports(5)
     mark = f"{MARK}={uuid.uuid4().hex}"
     # The path of a unix socket has at most 107 characters, and Ray's own folders take 60 of them.
     folder = Path(tempfile.mkdtemp(prefix="rr"))
@@ -71,6 +73,7 @@ def head_node(
         "--dashboard-port": dashboard,
         "--dashboard-agent-listen-port": agent,
         "--ray-client-server-port": client,
+        "--metrics-export-port": metrics,
         "--min-worker-port": 0,  # any free one: another cluster on this machine has workers too
         "--max-worker-port": 0,
         "--num-cpus": num_cpus,
@@ -93,7 +96,8 @@ def head_node(
             wait_for(lambda url=url: process.poll() is not None or _answers(url))
         if process.poll() is not None:
             raise RuntimeError(f"the head node must start, got exit status {process.returncode}: {log.read_text()}")
-        yield HeadNode(address, f"{HOST}:{gcs}", mark, folder / "session_latest" / "logs")
+        logs = folder / "session_latest" / "logs"
+        yield HeadNode(address, f"{HOST}:{gcs}", mark, logs, f"http://{HOST}:{metrics}/metrics")
     finally:
         _stop(process, mark)
         shutil.rmtree(folder)

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 
 from jobs.benches import chaos_faults as chaos
@@ -95,12 +96,14 @@ def deployed(request: pytest.FixtureRequest, both: dict[str, Deployed]) -> Deplo
 def _deploying(profile: str, root: Path) -> Iterator[Deployed]:
     keys = root / f"keys-{profile}"
     keys.write_text(f"{KEY}\n")
-    args = ServeArgs(storage=str(root), version="v1", keys_file=str(keys), max_queries=8, max_body_bytes=5000)
+    limits = {"max_queries": 8, "max_body_bytes": 5000}
+    args = ServeArgs(storage=str(root), version="v1", keys_file=str(keys), shadow_share=1, **limits)
     (port,) = free_ports(1)
     config = serve_config(args, Placement(replicas=2, num_gpus=0.125), 2, host="127.0.0.1", port=port)
     # Both bind everywhere: two clusters of one machine must not share them.
     ports = dict(zip(("RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_HAPROXY_METRICS_PORT"), free_ports(2), strict=True))
     environment = {"PYTHONPATH": str(ROOT), **ENVIRONMENTS[profile], **{k: str(v) for k, v in ports.items()}}
+    environment["RAY_enable_metrics_collection"] = "1"
     with head_node(num_cpus=4, num_gpus=1, environment=environment) as head:
         serve = ServeSubmissionClient(head.address)
         serve.deploy_applications(config)
@@ -144,6 +147,26 @@ def test_clients_have_a_key(deployed: Deployed, monkeypatch: pytest.MonkeyPatch)
         client.index(deployed.url)
     monkeypatch.setenv("RAILS_RAY_API_KEY", KEY)
     assert client.index(deployed.url)["version"] == "v1"
+
+
+def test_ray_shows_what_the_routers_count(deployed: Deployed) -> None:
+    body = {"queries": [{"text": "red"}], "method": "per_embedding", "num_per_embedding": 5, "cutoff": {"top_k": 5}}
+    for _ in range(10):  # both routers
+        client.search(deployed.url, body["queries"], key=KEY, **{k: v for k, v in body.items() if k != "queries"})
+
+    def samples(name: str) -> list[Any]:
+        text = httpx.get(deployed.head.metrics).text
+        families = text_string_to_metric_families(text)
+        return [own for family in families for own in family.samples if own.name == f"ray_rails_ray_{name}"]
+
+    wait_for(lambda: bool(samples("shadow_recall")))
+    for name in ("requests_total", "queries_total", "list_length_sum", "coverage_count", "version", "shadow_queries"):
+        assert samples(name), name
+    stages = {own.labels["stage"] for own in samples("stage_seconds_bucket")}
+    assert stages >= {"queue", "encode", "shards", "merge"}
+    mean = next(own for own in samples("shadow_recall") if own.labels["bound"] == "mean")
+    assert (mean.labels["deployment"], mean.labels["application"]) == ("Router", NAME)
+    assert 0 <= mean.value <= 1
 
 
 def test_what_is_too_much_is_refused(deployed: Deployed) -> None:
