@@ -2,6 +2,7 @@
 
 Serve stays in charge: handles say where each replica listens and give the key to it (`address`, over Ray's own
 channel), Serve watches their health, and what cannot be asked directly is asked by handle. So nothing here tries again.
+A call that takes longer than nearly all before it is asked of a second replica too, and the first answer counts.
 
     router  --handle.broadcast("address")-->  each replica: URL, key, version
     router  --POST URL/search, key, frame-->  one replica: frame
@@ -13,8 +14,10 @@ import logging
 import random
 import secrets
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import aiohttp
@@ -27,6 +30,8 @@ from rails_ray.on_ray.serving.identity import Answer
 LOOK_AGAIN_S = 1.0  # after a look, if a replica was lost or none is known
 LOOK_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 1.0
+QUANTILE, NUM_REMEMBERED, FEWEST_KNOWN = 0.95, 200, 50  # of the time of calls, after which another replica is asked
+SHARE_ASKED_TWICE, MOST_SAVED = 0.05, 10.0  # of all calls; what is saved in quiet times
 IDLE_S = 60.0  # a connection is kept so long by the router, and much longer by the replica
 KEY = "x-rails-ray-key"
 FAILED = (aiohttp.ClientError, ConnectionError, ValueError, KeyError, TypeError)  # of a call, or in reading its answer
@@ -102,8 +107,38 @@ class Listener:
 
 @dataclass(eq=False)
 class _Replica:
+    """
+    num_late: calls that were given up since its last answer; such a replica is asked last, until the next look.
+    """
+
     address: Address
     num_under_way: int = 0
+    num_late: int = 0
+
+
+class Patience:
+    """How long to wait for a replica before another one is asked as well: as long as all but a few of the last calls
+    took. Few calls are asked twice, so that a shard whose replicas are all slow is not asked more."""
+
+    def __init__(self) -> None:
+        self._took = deque[float](maxlen=NUM_REMEMBERED)
+        self._left, self._second_s = 0.0, inf
+
+    def took(self, seconds: float) -> None:
+        """Note how long a call took."""
+        self._took.append(seconds)
+        self._left = min(self._left + SHARE_ASKED_TWICE, MOST_SAVED)
+        if len(self._took) >= FEWEST_KNOWN and (len(self._took) < NUM_REMEMBERED or self._left % 1 < SHARE_ASKED_TWICE):
+            self._second_s = sorted(self._took)[int(QUANTILE * len(self._took))]
+
+    @property
+    def second_s(self) -> float | None:
+        """Seconds after which to ask another one; None for never."""
+        return self._second_s if self._left >= 1 and self._second_s < inf else None
+
+    def spend(self) -> None:
+        """Count a call that is asked twice."""
+        self._left -= 1
 
 
 class Replicas:
@@ -120,12 +155,15 @@ class Replicas:
         self._looking: asyncio.Task[None] | None = None
         self._looked_at = -LOOK_AGAIN_S
         self._session: aiohttp.ClientSession | None = None
+        self.patience = Patience()
 
     async def look(self) -> None:
         """Learn from Serve which replicas there are. If it does not say, those that are known stay."""
         self._looked_at = time.monotonic()
         told = await self._handle.broadcast("address").results_async(timeout_s=LOOK_TIMEOUT_S, return_exceptions=True)
         known = {replica.address: replica for replica in self._known}
+        for replica in self._known:
+            replica.num_late = 0
         addresses = [own for own in told if isinstance(own, Address) and own.identity == self._identity]
         self._known = [known.get(address) or _Replica(address) for address in addresses]
 
@@ -149,15 +187,37 @@ class Replicas:
             await self._session.close()
 
     async def ask(self, method: str, arguments: Sequence[Any]) -> Answer[Any] | None:
-        """The answer of the replica that has the fewest calls of this router under way; None if the shard must be
-        asked by handle."""
+        """The answer of the replica that has the fewest calls of this router under way, or of the next one if that is
+        faster though it was asked later; None if the shard must be asked by handle."""
         if not self._known:
             self.look_soon()
             return None
-        replica = min(self._known, key=lambda replica: (replica.num_under_way, random.random()))
-        replica.num_under_way += 1
+        first, *others = sorted(self._known, key=lambda own: (own.num_late, own.num_under_way, random.random()))
+        if not others or self.patience.second_s is None:
+            return await self._call(first, method, arguments)
+        calls = [asyncio.create_task(self._call(first, method, arguments))]
         try:
-            return await self._post(replica.address, method, arguments)
+            await asyncio.wait(calls, timeout=self.patience.second_s)
+            if not calls[0].done():
+                self.patience.spend()
+                calls.append(asyncio.create_task(self._call(others[0], method, arguments)))
+            return await _first_answer(calls)
+        finally:
+            for call in calls:
+                call.cancel()
+
+    async def _call(self, replica: _Replica, method: str, arguments: Sequence[Any]) -> Answer[Any] | None:
+        """The answer of one replica; None if it cannot be asked."""
+        replica.num_under_way += 1
+        began = time.monotonic()
+        try:
+            answer = await self._post(replica.address, method, arguments)
+            self.patience.took(time.monotonic() - began)
+            replica.num_late = 0
+            return answer
+        except asyncio.CancelledError:  # another was faster, or the time is over
+            replica.num_late += 1
+            raise
         except FAILED:
             self._known = [known for known in self._known if known is not replica]
             self.look_soon()
@@ -176,3 +236,12 @@ class Replicas:
             if response.status != 200:
                 return None
             return Answer(*unpacked(await response.read()))
+
+
+async def _first_answer(calls: Sequence[asyncio.Task[Answer[Any] | None]]) -> Answer[Any] | None:
+    """The answer that comes first; None if no call has one."""
+    for call in asyncio.as_completed(calls):
+        answer = await call
+        if answer is not None:
+            return answer
+    return None

@@ -11,7 +11,7 @@ import pytest
 
 from rails_ray.on_ray.serving import direct
 from rails_ray.on_ray.serving.asking import Shards
-from rails_ray.on_ray.serving.direct import KEY, Address, Listener, Replicas
+from rails_ray.on_ray.serving.direct import KEY, Address, Listener, Patience, Replicas
 from rails_ray.on_ray.serving.frames import packed
 from rails_ray.on_ray.serving.identity import Answer, of_identity
 
@@ -261,3 +261,49 @@ def test_a_body_that_is_no_frame_is_an_error_of_the_caller_alone() -> None:
         assert (replica.num_asked, replica.listener.num_ongoing) == (0, 0)
 
     run(scenario)
+
+
+def test_a_call_that_takes_longer_than_others_is_asked_of_another_replica_too() -> None:
+    async def scenario() -> None:
+        slow, quick = Replica(), Replica()
+        replicas = direct_to(Handle(slow, quick))
+        await replicas.look()
+        for _ in range(direct.FEWEST_KNOWN):
+            await replicas.ask("search", [VALUES])
+        for own in (slow, quick):
+            own.num_asked = 0
+        slow.may_go_on.clear()
+        answers = [await replicas.ask("search", [VALUES]) for _ in range(20)]
+        assert all(answer is not None and answer.value.tolist() == [0, 2, 4] for answer in answers)
+        assert quick.num_asked == 20
+        await until(lambda: not slow.listener.num_ongoing)
+        assert slow.num_cancelled == slow.num_asked <= 1, "once it was late, it is asked last"
+        slow.may_go_on.set()
+        await replicas.look()
+        for _ in range(20):
+            await replicas.ask("search", [VALUES])
+        assert slow.num_asked > 1, "until the next look"
+
+    run(scenario)
+
+
+def test_no_more_than_a_twentieth_of_the_calls_is_asked_twice() -> None:
+    patience = Patience()
+    for _ in range(direct.FEWEST_KNOWN - 1):
+        patience.took(0.01)
+    assert patience.second_s is None, "too few calls to know what is long"
+    num_twice = 0
+    for number in range(10_000):
+        patience.took(0.01 if number % 2 else 0.5)
+        if patience.second_s is not None:
+            patience.spend()
+            num_twice += 1
+    assert 450 <= num_twice <= 505
+    assert Patience().second_s is None
+    for _ in range(10_000):
+        patience.took(0.01)
+    saved = 0
+    while patience.second_s is not None:
+        patience.spend()
+        saved += 1
+    assert saved <= direct.MOST_SAVED, "a quiet night does not pay for a storm"
