@@ -58,25 +58,32 @@ def select(scores: Float[Tensor, "B X"], k: int, item_rows: Int[Tensor, "B X"] |
     Args:
         item_rows: the item row of each column, distinct in each line; by default the column number.
     """
-    if item_rows is not None:  # with columns in row order, the lower column is the lower row
-        item_rows, order = item_rows.sort(dim=1)
-        scores = scores.gather(1, order)
     k = min(k, scores.shape[1])
     best, columns = scores.topk(min(k + 1, scores.shape[1]), dim=1)
     if best.shape[1] and best[:, 0].isnan().any():  # topk counts NaN as the largest, so that it shows if there is any
         scores = scores.masked_fill(scores.isnan(), -torch.inf)
         best, columns = scores.topk(best.shape[1], dim=1)
-    if 0 < k < best.shape[1]:
-        # topk chooses freely among items equal to the k-th; where it had a choice, a stable sort decides.
-        tied = best[:, k] == best[:, k - 1]
-        columns = columns[:, :k]
-        if tied.any():
-            columns[tied] = scores[tied].sort(dim=1, descending=True, stable=True).indices[:, :k]
-    columns = columns.sort(dim=1).values
-    best = scores.gather(1, columns)
-    best, order = best.sort(dim=1, descending=True, stable=True)
-    columns = columns.gather(1, order)
-    return TopK(best, columns if item_rows is None else item_rows.gather(1, columns))
+    # topk chooses freely among equal items: lines that have some are put in order, and where it could have taken
+    # another one for the k-th, a stable sort decides.
+    is_open = best[:, k:] == best[:, k - 1 : k] if k else best > torch.inf
+    best, columns = best[:, :k].contiguous(), columns[:, :k].contiguous()
+    found = columns if item_rows is None else item_rows.gather(1, columns)
+    is_tied = (best[:, 1:] == best[:, :-1]).any(dim=1)
+    if is_tied.any():
+        found[is_tied] = _by_score(best[is_tied], found[is_tied])
+    is_open = is_open.any(dim=1)
+    if is_open.any():
+        everywhere = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
+        rows = (everywhere if item_rows is None else item_rows)[is_open]
+        found[is_open] = _by_score(scores[is_open], rows)[:, :k]
+    return TopK(best, found)
+
+
+def _by_score(scores: Float[Tensor, "L X"], item_rows: Int[Tensor, "L X"]) -> Int[Tensor, "L X"]:
+    """Item rows by descending scores, equal scores by the lower row."""
+    item_rows, order = item_rows.sort(dim=1)
+    order = scores.gather(1, order).sort(dim=1, descending=True, stable=True).indices
+    return item_rows.gather(1, order)
 
 
 def merge(parts: Sequence[TopK], k: int) -> TopK:

@@ -47,6 +47,8 @@ from jobs.benches.quality_models import (
     stored_numbers,
     to_row,
 )
+from jobs.benches.quality_rows import NAME, ends, ends_by_seed
+from jobs.benches.quality_rows import trials as trials_of
 from jobs.benches.record import RESULTS, Record, quiet, recorded
 from rails_ray import rendering
 from rails_ray.build.dual_encoder import DualEncoderFamily
@@ -57,7 +59,6 @@ from rails_ray.training import state
 from rails_ray.training.loop import train
 from rails_ray.training.step import in_one_process
 
-NAME = "quality"
 RANKS = RESULTS / "quality_ranks"  # of each test query, for comparisons with later runs
 SAVE_EVERY_S = 120.0
 TABLE_WIDTH = 160
@@ -127,7 +128,7 @@ def tune(arguments: Arguments) -> None:
 
     def objective(trial: Any) -> float:
         settings = _fitting(cell, settings_of(trial, cell))
-        known = [row for row in _trials(cell) if row["settings"] == asdict(settings) and row["epochs"] == epochs]
+        known = [row for row in trials_of(cell) if row["settings"] == asdict(settings) and row["epochs"] == epochs]
         if known:
             return float(known[0]["mrr"])
         config = config_of(cell, settings, read, epochs, BATCHES.get(cell.data, 32))
@@ -145,7 +146,7 @@ def tune(arguments: Arguments) -> None:
 def train_cell(arguments: Arguments) -> None:
     """The final training of a cell: a row for each point of its learning curve and one for its end."""
     record, cell, epochs = Record(NAME), arguments.cell, arguments.epochs_of(arguments.cell)
-    trials = _trials(cell)
+    trials = trials_of(cell)
     settings = Settings(**max(trials, key=lambda row: row["mrr"])["settings"]) if trials else arguments.settings
     settings = _fitting(cell, settings)
     read = data_of(cell, arguments.data, arguments.state, is_final=True)
@@ -176,7 +177,7 @@ def train_cell(arguments: Arguments) -> None:
 
 def _fitting(cell: Cell, settings: Settings) -> Settings:
     """`wide` stores as many numbers as the mixture of the best trial."""
-    trials = _trials(replace(cell, similarity="mol")) if cell.similarity == "wide" else []
+    trials = trials_of(replace(cell, similarity="mol")) if cell.similarity == "wide" else []
     if not trials:
         return settings
     return replace(settings, width=max(trials, key=lambda row: row["mrr"])["settings"]["width"])
@@ -254,7 +255,7 @@ def compare_groups(arguments: Arguments) -> None:
 
 def _compared(seeds: int) -> Iterator[tuple[Cell, SimilarityName, list[list[Path]]]]:
     """Each mixture with each dot product of the same data and encoder, and the ranks of the seeds that both have."""
-    ranks = {Cell.of_row(row): RANKS / f"{row['run']}.npz" for row in _ends()}
+    ranks = {cell: RANKS / f"{row['run']}.npz" for cell, row in ends().items()}
     ranks = {cell: place for cell, place in ranks.items() if place.exists()}
     mixtures = {replace(cell, seed=0) for cell in ranks if cell.similarity == "mol"}
     names: tuple[SimilarityName, ...] = ("dot", "wide")
@@ -270,8 +271,8 @@ def search(arguments: Arguments) -> None:
     """Milliseconds of a query, in batches of 32 and on one thread, of the first seed's models."""
     torch.set_num_threads(1)
     record, console = Record(NAME), Console()
-    for row in _ends():
-        cell, weights = Cell.of_row(row), arguments.state / row["run"] / "weights.safetensors"
+    for cell, row in ends().items():
+        weights = arguments.state / row["run"] / "weights.safetensors"
         if cell.seed or not weights.exists():
             continue
         read = data_of(cell, arguments.data, arguments.state, is_final=True)
@@ -289,7 +290,7 @@ def table(arguments: Arguments) -> None:
     shown = Table(
         "data", "encoder", "similarity", "seeds", *columns, "training, s", "bytes", "exact, ms", "cheapest, ms"
     )
-    for cell, rows in _by_seed():
+    for cell, rows in ends_by_seed():
         quality = [f"{np.mean([row[name] for row in rows]):.4f}" for name in columns]
         costs = [searches[row["run"]] for row in rows if row["run"] in searches]
         exact = [f"{cost['exact_ms']:.2f}" for cost in costs[:1]] or ["-"]
@@ -298,29 +299,6 @@ def table(arguments: Arguments) -> None:
         facts = [training, str(4 * rows[0]["numbers"]), *exact, *cheapest]
         shown.add_row(cell.data, cell.encoder, cell.label, str(len(rows)), *quality, *facts)
     Console(width=TABLE_WIDTH).print(shown)
-
-
-def _by_seed() -> Iterator[tuple[Cell, list[dict[str, Any]]]]:
-    found = dict[Cell, list[dict[str, Any]]]()
-    for row in _ends():
-        found.setdefault(replace(Cell.of_row(row), seed=0), []).append(row)
-    yield from sorted(found.items(), key=lambda pair: pair[0].name)
-
-
-def _ends() -> list[dict[str, Any]]:
-    """The longest training of each cell and seed, the last of as many epochs."""
-    rows = [row for row in recorded(NAME) if row.get("kind") == "cell" and "run" in row]
-    return list({Cell.of_row(row): row for row in sorted(rows, key=lambda row: float(row["epochs"]))}.values())
-
-
-def _trials(cell: Cell) -> list[dict[str, Any]]:
-    """Recorded trials of a cell, the longest alone; a mixture with users has those of the one without, and so has
-    every seed."""
-    own = replace(cell, seed=0, user=False)
-    rows = [row for row in recorded(NAME) if row.get("kind") == "trial"]
-    rows = [row for row in rows if Cell.of_row(row) == own]
-    longest = max((row["epochs"] for row in rows), default=0)
-    return [row for row in rows if row["epochs"] == longest]
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from jobs.benches.quality_rows import ends
 from jobs.benches.record import RESULTS, recorded
 
 LOOKS = {
@@ -12,23 +13,22 @@ LOOKS = {
     "wide": ("C3", "s", "as many numbers as the mixture"),
     "mol": ("C0", "^", "mixture"),
     "mol + user": ("C2", "v", "mixture, one component the user"),
+    "mol, gates without logits": ("C4", "D", "mixture whose gates read no logits"),
 }
-CELL = ("data", "encoder", "similarity", "user", "seed")
 
 
 def main() -> None:
-    rows = recorded("quality")
-    ends = {tuple(row[name] for name in CELL): row for row in rows if row.get("kind") == "cell"}
-    sets = sorted({(row["data"], row["encoder"]) for row in ends.values()})
+    rows, last = recorded("quality"), ends()
+    sets = sorted({(cell.data, cell.encoder) for cell in last})
     figure, axes = plt.subplots(2, len(sets), figsize=(3.2 * len(sets) + 1, 6.2), layout="constrained", squeeze=False)
     for column, (data, encoder) in zip(axes.T, sets, strict=True):
         column[0].set_title(f"{data}, {encoder}", fontsize=9)
-        for end in ends.values():
-            if (end["data"], end["encoder"]) != (data, encoder):
+        for cell, end in last.items():
+            if (cell.data, cell.encoder) != (data, encoder):
                 continue
-            colour, marker, label = LOOKS[end["similarity"] + (" + user" if end["user"] else "")]
+            colour, marker, label = LOOKS[cell.label]
             column[0].plot(4 * end["numbers"], end["ndcg@10"], marker, color=colour, label=label, markersize=5)
-            if not end["seed"]:
+            if not cell.seed:
                 curve = {
                     row["epoch"]: row["ndcg@10"] for row in rows if row["kind"] == "curve" and row["run"] == end["run"]
                 }

@@ -1,6 +1,7 @@
 """The rows of jobs.benches.quality: what a mixture gains over dot products, on which data, and what it costs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import matplotlib
@@ -8,6 +9,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from jobs.benches.quality_models import Cell
+from jobs.benches.quality_rows import ends
 from jobs.benches.record import RESULTS, recorded
 
 OTHERS = {"dot": ("C1", "o", "a dot product"), "wide": ("C3", "s", "a dot product of as many numbers")}
@@ -31,18 +34,16 @@ NAMES = {
     "hstu": "HSTU",
 }
 
-Mixture = tuple[str, str, bool]  # data, encoder, whether the user is a component
-
 
 def main() -> None:
     rows = recorded("quality")
-    gains = {(*_mixture(row), row["other"]): row for row in rows if "relative_ndcg_low" in row}
-    mixtures = sorted({key[:3] for key in gains}, reverse=True)
+    gains = {(Cell.of_row(row), row["other"]): row for row in rows if "relative_ndcg_low" in row}
+    mixtures = sorted({mixture for mixture, _ in gains}, key=lambda mixture: mixture.name, reverse=True)
     height = max(3.4, 1.4 + 0.6 * len(mixtures))
     figure, (gained, grouped, paid) = plt.subplots(1, 3, figsize=(12.5, height), layout="constrained")
     for other, (colour, marker, label) in OTHERS.items():
         shift = 0.1 if other == "dot" else -0.1
-        found = [(y, gains[(*mixture, other)]) for y, mixture in enumerate(mixtures) if (*mixture, other) in gains]
+        found = [(y, gains[mixture, other]) for y, mixture in enumerate(mixtures) if (mixture, other) in gains]
         middle = [100 * row["relative_ndcg"] for _, row in found]
         low = [100 * (row["relative_ndcg"] - row["relative_ndcg_low"]) for _, row in found]
         high = [100 * (row["relative_ndcg_high"] - row["relative_ndcg"]) for _, row in found]
@@ -85,31 +86,21 @@ def _by_group(axis: Any, rows: Sequence[dict[str, Any]]) -> None:
     axis.set_title("MovieLens-1M: gain over as many numbers, %, and its standard error", fontsize=9)
 
 
-def _mixture(row: dict[str, Any]) -> Mixture:
-    return row["data"], row["encoder"], row["user"]
+def _named(mixture: Cell) -> str:
+    kind = mixture.label.removeprefix("mol").replace(" + ", " and ")
+    return f"{NAMES.get(mixture.data, mixture.data)},\n{NAMES.get(mixture.encoder, mixture.encoder)}{kind}"
 
 
-def _named(mixture: Mixture) -> str:
-    data, encoder, user = mixture
-    return f"{NAMES.get(data, data)},\n{NAMES.get(encoder, encoder)}" + (" and user" if user else "")
-
-
-def _prices(rows: Sequence[dict[str, Any]], mixture: Mixture, name: str) -> list[float]:
+def _prices(rows: Sequence[dict[str, Any]], mixture: Cell, name: str) -> list[float]:
     """The price in times of the dot product's, if both are known."""
-    data, encoder, user = mixture
-    costs = []
-    for similarity, of_user in (("mol", user), ("dot", False)):
-        own = [
-            row
-            for row in rows
-            if row.get("similarity") == similarity and not row["seed"] and _mixture(row) == (data, encoder, of_user)
-        ]
-        ends = [row for row in own if row["kind"] == "cell"]
-        searches = [row for row in own if row["kind"] == "search" and ends and row["run"] == ends[-1]["run"]]
+    costs, last = [], ends()
+    for cell in (mixture, replace(mixture, similarity="dot", user=False, gates="all")):
+        found = [last[cell]] if cell in last else []
+        searches = [row for row in rows if row.get("kind") == "search" and found and row["run"] == found[0]["run"]]
         if name == "training":
-            costs.append([row["seconds"] for row in ends])
+            costs.append([row["seconds"] for row in found])
         elif name == "bytes of an item":
-            costs.append([row["numbers"] for row in ends])
+            costs.append([row["numbers"] for row in found])
         elif name == "exact search":
             costs.append([row["exact_ms"] for row in searches])
         else:
