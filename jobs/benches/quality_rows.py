@@ -1,5 +1,6 @@
 """What `quality` has recorded: trials and the ends of trainings, by cell."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,9 +12,13 @@ NAME = "quality"
 
 
 def ends() -> dict[Cell, dict[str, Any]]:
-    """The longest training of each cell and seed, the last of as many epochs."""
+    """The last training of each cell and seed, of those with the most epochs of any with the same data and encoder."""
     rows = [row for row in recorded(NAME) if row.get("kind") == "cell" and "run" in row]
-    return {Cell.of_row(row): row for row in sorted(rows, key=lambda row: float(row["epochs"]))}
+    most = Counter[tuple[str, str]]()
+    for row in rows:
+        place = row["data"], row["encoder"]
+        most[place] = max(most[place], row["epochs"])
+    return {Cell.of_row(row): row for row in rows if row["epochs"] == most[row["data"], row["encoder"]]}
 
 
 def ends_by_seed() -> Iterator[tuple[Cell, list[dict[str, Any]]]]:

@@ -83,7 +83,7 @@ def _by_group(axis: Any, rows: Sequence[dict[str, Any]]) -> None:
     axis.axhline(0, color="0.5", linewidth=1)
     axis.set_xticks([1, 2, 3, 4])
     axis.set_xlabel("quarter of the queries, from least to most")
-    axis.set_title("MovieLens-1M: gain over as many numbers, %, and its standard error", fontsize=9)
+    axis.set_title("MovieLens-1M: gain over as many numbers, %", fontsize=9)
 
 
 def _named(mixture: Cell) -> str:
