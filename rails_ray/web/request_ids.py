@@ -33,7 +33,11 @@ class RequestIds:
         given = next((value for name, value in scope["headers"] if name == HEADER), b"")
         own = given if KNOWN.fullmatch(given) else uuid.uuid4().hex.encode()
 
+        has_begun = False
+
         async def sending(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
             if message["type"] == "http.response.start":
                 others: list[Any] = [pair for pair in message["headers"] if pair[0].lower() != HEADER]
                 message = {**message, "headers": [*others, (HEADER, own)]}
@@ -43,4 +47,10 @@ class RequestIds:
                     log.warning("%s %r got %d (request %s)", *told)
             await send(message)
 
-        await self._app(scope, receive, sending)
+        try:
+            await self._app(scope, receive, sending)
+        except Exception:
+            if not has_begun:  # a fault of ours, which starlette answers with 500, outside of this
+                self._on_answer(scope["path"], 500)
+                log.warning("%s %r got 500 (request %s)", scope["method"], scope["path"][:100], own.decode())
+            raise

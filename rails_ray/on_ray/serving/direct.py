@@ -1,8 +1,8 @@
-"""Routers ask shards by HTTP of their own, as a call by a Serve handle costs several times a small search.
+"""Routers call shards over their own HTTP: a call through a Serve handle takes several times as long as a small search.
 
 Serve stays in charge: handles say where each replica listens and give the key to it (`address`, over Ray's own
 channel), Serve watches their health, and what cannot be asked directly is asked by handle. So nothing here tries again.
-A call that takes longer than nearly all before it is asked of a second replica too, and the first answer counts.
+If a call takes longer than 95% of recent calls, the router also asks a second replica and uses the first answer.
 
     router  --handle.broadcast("address")-->  each replica: URL, key, version
     router  --POST URL/search, key, frame-->  one replica: frame
@@ -34,7 +34,8 @@ QUANTILE, NUM_REMEMBERED, FEWEST_KNOWN = 0.95, 200, 50  # of the time of calls, 
 SHARE_ASKED_TWICE, MOST_SAVED = 0.05, 10.0  # of all calls; what is saved in quiet times
 IDLE_S = 60.0  # a connection is kept so long by the router, and much longer by the replica
 KEY = "x-rails-ray-key"
-FAILED = (aiohttp.ClientError, ConnectionError, ValueError, KeyError, TypeError)  # of a call, or in reading its answer
+MOST_LATE = 3  # calls in a row that another replica answered first; then a replica is asked last, until the next look
+FAILED = (aiohttp.ClientError, ConnectionError, ValueError, KeyError, TypeError)  # what a call, or its answer, raises
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Listener:
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         method = request.path[1:]
-        if not hmac.compare_digest(request.headers.get(KEY, "").encode(), self._key.encode()):
+        if not hmac.compare_digest(request.headers.get(KEY, "").encode(errors="surrogateescape"), self._key.encode()):
             return web.Response(status=401)
         if method not in self._methods:
             return web.Response(status=404)
@@ -108,7 +109,7 @@ class Listener:
 @dataclass(eq=False)
 class _Replica:
     """
-    num_late: calls that were given up since its last answer; such a replica is asked last, until the next look.
+    num_late: calls since its last answer that another replica answered first.
     """
 
     address: Address
@@ -192,32 +193,38 @@ class Replicas:
         if not self._known:
             self.look_soon()
             return None
-        first, *others = sorted(self._known, key=lambda own: (own.num_late, own.num_under_way, random.random()))
+        try:
+            body = packed([self._identity, arguments])
+        except (TypeError, OverflowError):  # such as an integer beyond 64 bits, which no replica can help
+            return None
+        first, *others = sorted(
+            self._known, key=lambda own: (own.num_late >= MOST_LATE, own.num_under_way, random.random())
+        )
         if not others or self.patience.second_s is None:
-            return await self._call(first, method, arguments)
-        calls = [asyncio.create_task(self._call(first, method, arguments))]
+            return await self._call(first, method, body)
+        calls = [asyncio.create_task(self._call(first, method, body))]
         try:
             await asyncio.wait(calls, timeout=self.patience.second_s)
-            if not calls[0].done():
+            if not calls[0].done() and self.patience.second_s is not None:  # others may have spent what was left
                 self.patience.spend()
-                calls.append(asyncio.create_task(self._call(others[0], method, arguments)))
-            return await _first_answer(calls)
+                calls.append(asyncio.create_task(self._call(others[0], method, body)))
+            answer = await _first_answer(calls)
+            first.num_late += not calls[0].done()
+            return answer
         finally:
             for call in calls:
                 call.cancel()
 
-    async def _call(self, replica: _Replica, method: str, arguments: Sequence[Any]) -> Answer[Any] | None:
+    async def _call(self, replica: _Replica, method: str, body: bytes) -> Answer[Any] | None:
         """The answer of one replica; None if it cannot be asked."""
         replica.num_under_way += 1
         began = time.monotonic()
         try:
-            answer = await self._post(replica.address, method, arguments)
-            self.patience.took(time.monotonic() - began)
-            replica.num_late = 0
+            answer = await self._post(replica.address, method, body)
+            if answer is not None:
+                self.patience.took(time.monotonic() - began)
+                replica.num_late = 0
             return answer
-        except asyncio.CancelledError:  # another was faster, or the time is over
-            replica.num_late += 1
-            raise
         except FAILED:
             self._known = [known for known in self._known if known is not replica]
             self.look_soon()
@@ -225,15 +232,17 @@ class Replicas:
         finally:
             replica.num_under_way -= 1
 
-    async def _post(self, address: Address, method: str, arguments: Sequence[Any]) -> Answer[Any] | None:
-        """Raises one of FAILED."""
+    async def _post(self, address: Address, method: str, body: bytes) -> Answer[Any] | None:
+        """Raises one of FAILED, also if whoever listens there is not the replica."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S)
             self._session = aiohttp.ClientSession(timeout=timeout, connector=connector, auto_decompress=False)
-        body = packed([self._identity, arguments])
-        async with self._session.post(f"{address.url}/{method}", data=body, headers={KEY: address.key}) as response:
-            if response.status != 200:
+        url, headers = f"{address.url}/{method}", {KEY: address.key}
+        async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
+            if response.status not in (200, 500):
+                raise ConnectionError
+            if response.status == 500:
                 return None
             return Answer(*unpacked(await response.read()))
 
