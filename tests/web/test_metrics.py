@@ -6,6 +6,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from rails_ray.answering.engine import Answered
+from rails_ray.answering.schemas import SearchRequest
 from rails_ray.local import Version
 from rails_ray.web.lite import Lite, listening
 from support.ports import free_port
@@ -52,6 +54,20 @@ def test_answers_are_counted_by_status_stage_and_method(version: Version) -> Non
     both = zip(exact.results, found_fast.results, strict=True)
     assert told["recall"] == pytest.approx(sum(len(set(a.items) & set(b.items)) / 5 for a, b in both) / 2)
     assert told["low"] <= told["recall"] <= told["high"]
+
+
+def test_a_fault_of_ours_is_counted_and_logged(version: Version, caplog: pytest.LogCaptureFixture) -> None:
+    lite, port = Lite(version), free_port()
+
+    async def fails(request: SearchRequest) -> Answered:
+        raise RuntimeError("a fault")
+
+    lite.search = fails  # type: ignore[method-assign]
+    with listening(lite, port=port):
+        url = f"http://127.0.0.1:{port}"
+        assert httpx.post(f"{url}/v1/search", json=BODY, headers={"x-request-id": "mine-5"}).status_code == 500
+        assert metrics_of(url)["rails_ray_requests_total", "/v1/search", "500"] == 1
+    assert "POST '/v1/search' got 500 (request mine-5)" in caplog.messages
 
 
 def test_with_keys_metrics_need_an_admins(version: Version, tmp_path: Path) -> None:
