@@ -3,11 +3,11 @@
     recall(q) = |items(q) and exact(q)| / |exact(q)|,     1 if exact(q) is empty
 
 Both lists are cut as the request says, so that the recall is that of what clients get. The interval is Wilson's, at
-95%, on the mean over queries: a share varies no more than a yes or no of the same mean.
+95%, on the mean over queries: a recall in [0, 1] varies at most as much as a coin of the same mean. Left out are
+queries with an error, and searches that did not reach the whole corpus.
 """
 
 import asyncio
-import logging
 import math
 import random
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,6 +16,7 @@ from typing import Any
 
 from rails_ray.answering.engine import Answered
 from rails_ray.answering.schemas import QueryResult, SearchRequest
+from rails_ray.errors import RailsRayError
 
 EXACT = ("brute_force", "two_pass")  # methods
 Z = 1.959964  # of a normal distribution, for 95%
@@ -80,7 +81,7 @@ class Shadow:
     def seen(self, request: SearchRequest, answered: Answered) -> Answered:
         """The same answer; it is compared in the background if it is drawn and no other comparison is under way."""
         is_busy = self._comparing is not None and not self._comparing.done()
-        is_comparable = request.method not in EXACT and request.budget is None
+        is_comparable = request.method not in EXACT and request.budget is None and _is_whole(answered)
         if is_busy or not is_comparable or self._draw() >= self._share:
             return answered
         results = list(answered.results)
@@ -91,10 +92,18 @@ class Shadow:
         exactly = {"method": "brute_force", "num_candidates": None, "num_per_embedding": None, "num_probes": None}
         try:
             exact = await self._search(request.model_copy(update=exactly))
-        except Exception:  # a missing shard, an overload: nothing to compare with
-            logging.getLogger("rails_ray.answering").debug("no shadow recall", exc_info=True)
+        except (RailsRayError, ValueError):  # a shard is missing: there is nothing to compare with
+            return
+        if not _is_whole(exact):
             return
         for own, best in zip(results, await asyncio.to_thread(list, exact.results), strict=True):
+            if own.error is not None or best.error is not None:
+                continue
             share = len(set(own.items) & set(best.items)) / len(best.items) if best.items else 1.0
             self.recall = Recall(self.recall.num_queries + 1, self.recall.total + share)
         self._on_recall(self.recall)
+
+
+def _is_whole(answered: Answered) -> bool:
+    coverage = answered.head.coverage
+    return coverage.items_searched == coverage.num_items

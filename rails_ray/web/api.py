@@ -12,6 +12,7 @@ from fastapi import FastAPI, Response
 from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
+from starlette.types import Scope
 
 from rails_ray.answering.engine import Answered
 from rails_ray.answering.metrics import Metrics
@@ -77,11 +78,9 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
     )
     api.add_middleware(Guard, access=lambda: server().access)
     refusals.install(api)
-    paths = set[str]()  # that there are; any other may be anything
 
-    def count(path: str, status: int) -> None:
-        paths.update(() if paths else (route.path for route in api.routes if isinstance(route, Route)))
-        server().metrics.request(path if path in paths else "other", status)
+    def count(scope: Scope, status: int) -> None:
+        server().metrics.request(_known_path(api, scope), status)
 
     api.add_middleware(RequestIds, on_answer=count)
 
@@ -130,6 +129,12 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
     embedding.add_routes(api, server, _carried_out)
     console.add_routes(api)
     return api
+
+
+def _known_path(api: FastAPI, scope: Scope) -> str:
+    """The path of the route that a request is for; `other` for none, as clients may invent paths without end."""
+    routes = (route for route in api.routes if isinstance(route, Route))
+    return next((route.path for route in routes if route.path_regex.match(scope["path"])), "other")
 
 
 async def _carried_out(work: Awaitable[Any]) -> Any:

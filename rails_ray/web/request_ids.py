@@ -19,10 +19,10 @@ class RequestIds:
     """An ASGI application in front of another.
 
     Args:
-        on_answer: called with the path and the status of each answer.
+        on_answer: called with the scope and the status of each answer.
     """
 
-    def __init__(self, app: ASGIApp, on_answer: Callable[[str, int], None]) -> None:
+    def __init__(self, app: ASGIApp, on_answer: Callable[[Scope, int], None]) -> None:
         self._app = app
         self._on_answer = on_answer
 
@@ -41,7 +41,7 @@ class RequestIds:
             if message["type"] == "http.response.start":
                 others: list[Any] = [pair for pair in message["headers"] if pair[0].lower() != HEADER]
                 message = {**message, "headers": [*others, (HEADER, own)]}
-                self._on_answer(scope["path"], message["status"])
+                self._on_answer(scope, message["status"])
                 if message["status"] >= 500:
                     told = scope["method"], scope["path"][:100], message["status"], own.decode()
                     log.warning("%s %r got %d (request %s)", *told)
@@ -49,8 +49,8 @@ class RequestIds:
 
         try:
             await self._app(scope, receive, sending)
-        except Exception:
-            if not has_begun:  # a fault of ours, which starlette answers with 500, outside of this
-                self._on_answer(scope["path"], 500)
+        except Exception:  # whatever it is, it goes on to starlette, which answers 500 outside of this
+            if not has_begun:
+                self._on_answer(scope, 500)
                 log.warning("%s %r got 500 (request %s)", scope["method"], scope["path"][:100], own.decode())
             raise

@@ -167,6 +167,12 @@ def test_who_goes_while_a_batch_is_under_way_harms_nobody() -> None:
     asyncio.run(run())
 
 
+async def turns() -> None:
+    """Let the others do what they can."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
 def test_a_search_is_cancelled_once_all_who_waited_for_it_have_gone() -> None:
     async def scenario() -> None:
         server = Server()
@@ -176,12 +182,10 @@ def test_a_search_is_cancelled_once_all_who_waited_for_it_have_gone() -> None:
         together = [asyncio.create_task(batches.search(asked(text))) for text in ("one", "other")]
         await asyncio.sleep(0)
         alone.cancel()
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await turns()
         assert server.sizes == [1, 2], "the others need not wait for the first"
         together[0].cancel()
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await turns()
         server.may_answer.set()
         assert texts_of(await together[1]) == ["other"]
 

@@ -15,7 +15,7 @@ EXACTLY = {"a": ["1", "2", "3", "4"], "b": ["5", "6"], "none": []}
 FOUND = {"a": ["1", "2", "3", "9"], "b": ["6", "5"], "none": ["8"]}
 
 
-def answered(lists: dict[str, list[str]], request: SearchRequest) -> Answered:
+def answered(lists: dict[str, list[str]], request: SearchRequest, num_searched: int = 9) -> Answered:
     certificate = CertificateResult(is_exact=False, gap=None, reason="why")
     facts: dict[str, Any] = {"num_kept": 1, "num_searched": 9, "num_scored": 9, "is_truncated": False}
     texts = [str(query.model_dump()["text"]) for query in request.queries]
@@ -23,7 +23,7 @@ def answered(lists: dict[str, list[str]], request: SearchRequest) -> Answered:
         QueryResult(items=lists[text], titles=None, scores=[], threshold=None, certificate=certificate, **facts)
         for text in texts
     ]
-    coverage = Coverage(shards_answered=1, num_shards=1, items_searched=9, num_items=9)
+    coverage = Coverage(shards_answered=1, num_shards=1, items_searched=num_searched, num_items=9)
     head = SearchResponse(version="v", method="gated", is_exact=False, cutoff={}, coverage=coverage, results=[])
     return Answered(head, iter(results))
 
@@ -39,6 +39,7 @@ class Exactly:
     def __init__(self, error: Exception | None = None) -> None:
         self.asked = list[SearchRequest]()
         self.error = error
+        self.num_searched = 9
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
@@ -47,7 +48,7 @@ class Exactly:
         await self.may_answer.wait()
         if self.error is not None:
             raise self.error
-        return answered(EXACTLY, request)
+        return answered(EXACTLY, request, self.num_searched)
 
 
 async def compared(shadow: Shadow) -> None:
@@ -112,6 +113,21 @@ def test_an_exact_search_that_fails_is_no_comparison_and_no_failure() -> None:
     asyncio.run(scenario())
 
 
+def test_searches_of_a_part_of_the_corpus_are_not_compared() -> None:
+    async def scenario() -> None:
+        exactly = Exactly()
+        shadow = Shadow(exactly.search, 1.0)
+        request = request_of("a")
+        shadow.seen(request, answered(FOUND, request, num_searched=8))
+        assert shadow._comparing is None
+        exactly.num_searched = 8
+        shadow.seen(request, answered(FOUND, request))
+        await compared(shadow)
+        assert shadow.recall.num_queries == 0
+
+    asyncio.run(scenario())
+
+
 def test_the_interval_is_wilsons_and_covers_the_mean_19_times_in_20() -> None:
     recall = Recall(100, 81.0)  # Wilson, by statsmodels: proportion_confint(81, 100, method="wilson")
     assert (recall.mean, recall.low, recall.high) == pytest.approx((0.81, 0.7222, 0.8749), abs=1e-4)
@@ -120,4 +136,5 @@ def test_the_interval_is_wilsons_and_covers_the_mean_19_times_in_20() -> None:
     random = np.random.default_rng(0)
     shares = random.beta(9, 1, size=(2000, 50))
     bounds = [Recall(50, total) for total in shares.sum(axis=1)]
-    assert np.mean([own.low <= 0.9 <= own.high for own in bounds]) > 0.95  # type: ignore[operator]
+    ends = [(own.low or 0.0, own.high or 0.0) for own in bounds]
+    assert np.mean([low <= 0.9 <= high for low, high in ends]) > 0.95

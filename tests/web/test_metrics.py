@@ -30,7 +30,7 @@ def test_answers_are_counted_by_status_stage_and_method(version: Version) -> Non
         url = f"http://127.0.0.1:{port}"
         for body in (BODY, BODY | APPROXIMATELY, BODY | {"k": 0}):
             httpx.post(f"{url}/v1/search", json=body)
-        for path in ("/v1/health", "/nowhere", "/nowhere/else"):
+        for path in ("/v1/health", "/nowhere", "/nowhere/else", "/v2/models/rails-ray", "/v2/models/v1"):
             httpx.get(url + path)
         wait_for(lambda: lite.shadow.recall.num_queries == 2)
         found = metrics_of(url)
@@ -39,6 +39,7 @@ def test_answers_are_counted_by_status_stage_and_method(version: Version) -> Non
     assert found["rails_ray_requests_total", "/v1/search", "422"] == 1
     assert found["rails_ray_requests_total", "/v1/health", "200"] == 1
     assert found["rails_ray_requests_total", "other", "404"] == 2
+    assert found["rails_ray_requests_total", "/v2/models/{name}", "200"] == 2
     for stage in ("queue", "encode", "shards", "merge"):
         assert found["rails_ray_stage_seconds_count", stage] == 2
     assert found["rails_ray_queries_total", "true", "brute_force"] == 2
@@ -56,13 +57,15 @@ def test_answers_are_counted_by_status_stage_and_method(version: Version) -> Non
     assert told["low"] <= told["recall"] <= told["high"]
 
 
-def test_a_fault_of_ours_is_counted_and_logged(version: Version, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fault_of_ours_is_counted_and_logged(
+    version: Version, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lite, port = Lite(version), free_port()
 
     async def fails(request: SearchRequest) -> Answered:
         raise RuntimeError("a fault")
 
-    lite.search = fails  # type: ignore[method-assign]
+    monkeypatch.setattr(lite, "search", fails)
     with listening(lite, port=port):
         url = f"http://127.0.0.1:{port}"
         assert httpx.post(f"{url}/v1/search", json=BODY, headers={"x-request-id": "mine-5"}).status_code == 500

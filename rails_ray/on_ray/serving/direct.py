@@ -23,18 +23,23 @@ from typing import Any
 import aiohttp
 import ray
 from aiohttp import web
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
 
+from rails_ray.errors import RailsRayError
 from rails_ray.on_ray.serving.frames import packed, unpacked
 from rails_ray.on_ray.serving.identity import Answer
 
 LOOK_AGAIN_S = 1.0  # after a look, if a replica was lost or none is known
 LOOK_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 1.0
-QUANTILE, NUM_REMEMBERED, FEWEST_KNOWN = 0.95, 200, 50  # of the time of calls, after which another replica is asked
-SHARE_ASKED_TWICE, MOST_SAVED = 0.05, 10.0  # of all calls; what is saved in quiet times
+# Another replica is asked after this quantile of the last NUM_REMEMBERED call times, once FEWEST_KNOWN are known.
+QUANTILE, NUM_REMEMBERED, FEWEST_KNOWN = 0.95, 200, 50
+SECOND_CALLS, MOST_SAVED = 0.05, 10.0  # second calls for each call; most that are in reserve
 IDLE_S = 60.0  # a connection is kept so long by the router, and much longer by the replica
 KEY = "x-rails-ray-key"
 MOST_LATE = 3  # calls in a row that another replica answered first; then a replica is asked last, until the next look
+REFUSED = (RailsRayError, ValueError, KeyError, TypeError)  # what a search, or a body that is no frame, raises
 FAILED = (aiohttp.ClientError, ConnectionError, ValueError, KeyError, TypeError)  # what a call, or its answer, raises
 
 
@@ -99,8 +104,7 @@ class Listener:
             async with self._places:
                 answer = await getattr(self._replica, method)(identity, *arguments)
             return web.Response(body=packed([answer.identity, answer.value]))
-        except Exception:  # the router asks by handle, which tells it
-            logging.getLogger("ray.serve").debug("a direct call failed", exc_info=True)
+        except REFUSED:  # the router asks by handle, which tells why; aiohttp logs any other failure, with status 500
             return web.Response(status=500)
         finally:
             self.num_ongoing -= 1
@@ -119,7 +123,7 @@ class _Replica:
 
 class Patience:
     """How long to wait for a replica before another one is asked as well: as long as all but a few of the last calls
-    took. Few calls are asked twice, so that a shard whose replicas are all slow is not asked more."""
+    took. A budget limits second calls, so that they cannot overload a shard that is slow everywhere."""
 
     def __init__(self) -> None:
         self._took = deque[float](maxlen=NUM_REMEMBERED)
@@ -128,8 +132,8 @@ class Patience:
     def took(self, seconds: float) -> None:
         """Note how long a call took."""
         self._took.append(seconds)
-        self._left = min(self._left + SHARE_ASKED_TWICE, MOST_SAVED)
-        if len(self._took) >= FEWEST_KNOWN and (len(self._took) < NUM_REMEMBERED or self._left % 1 < SHARE_ASKED_TWICE):
+        self._left = min(self._left + SECOND_CALLS, MOST_SAVED)
+        if len(self._took) >= FEWEST_KNOWN:
             self._second_s = sorted(self._took)[int(QUANTILE * len(self._took))]
 
     @property
@@ -177,7 +181,7 @@ class Replicas:
     async def _look_quietly(self) -> None:
         try:
             await self.look()
-        except Exception:  # whatever Serve says of a shard that starts or ends: calls go by handle meanwhile
+        except (RayError, RayServeException, TimeoutError):  # the shard starts or ends: calls go by handle meanwhile
             logging.getLogger("ray.serve").debug("the replicas of a shard are not known", exc_info=True)
 
     async def close(self) -> None:
@@ -188,8 +192,8 @@ class Replicas:
             await self._session.close()
 
     async def ask(self, method: str, arguments: Sequence[Any]) -> Answer[Any] | None:
-        """The answer of the replica that has the fewest calls of this router under way, or of the next one if that is
-        faster though it was asked later; None if the shard must be asked by handle."""
+        """Ask the replica with the fewest calls under way; if it is slow, ask the next one too, and take the first
+        answer. None if the shard must be asked by handle."""
         if not self._known:
             self.look_soon()
             return None

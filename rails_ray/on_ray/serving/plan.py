@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from rails_ray.answering.schemas import CutoffInput
 from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT, Profile
-from rails_ray.web.limits import DEADLINE_S, MAX_BODY_BYTES, MAX_REQUESTS
+from rails_ray.web.limits import ANSWER_S, DEADLINE_S, MAX_BODY_BYTES, MAX_REQUESTS
 from rails_ray.web.ports import LOOPBACK
 
 NAME = "rails-ray"
@@ -57,7 +57,7 @@ class ServeArgs(BaseModel):
     max_requests: int = Field(MAX_REQUESTS, ge=1, description="most that a router answers at once; others get 429")
     timeout_s: float = Field(10, gt=0, description="how long a shard may take to answer")
     deadline_s: float = Field(
-        DEADLINE_S, gt=0, description="when to stop waiting for the heavy ranker; below request_timeout_s"
+        DEADLINE_S, gt=0, lt=ANSWER_S, description="when to stop waiting for the heavy ranker; answers are due later"
     )
     shadow_share: float = Field(
         0, ge=0, le=1, description="share of approximate searches that are searched again exactly, to measure recall"

@@ -12,7 +12,7 @@ from rails_ray.answering.shards import Asked, ShardAnswer, ShardExplanation
 from rails_ray.on_ray.serving.frames import RECORD, packed, unpacked
 from rails_ray.retrieval.searchable import Widths
 from rails_ray.similarities.bm25 import TermCounts
-from rails_ray.similarities.states import QueryState, Tables
+from rails_ray.similarities.states import AnyQuery, Tables
 from rails_ray.wanted import Found
 from support.examples import random_states
 
@@ -63,14 +63,16 @@ def test_what_is_read_may_be_written_to() -> None:
 
 def test_a_new_kind_of_query_travels_without_being_named_here() -> None:
     @dataclass(frozen=True)
-    class OwnQuery(QueryState.__mro__[1]):  # type: ignore[misc]
+    class OwnQuery(AnyQuery):
         kind = "own"
-        vectors: torch.Tensor
+        own: torch.Tensor
+        temperature: torch.Tensor
 
         def __len__(self) -> int:
-            return len(self.vectors)
+            return len(self.own)
 
-    assert equal(unpacked(packed(OwnQuery(torch.rand(2, 3)))).vectors.shape, torch.Size([2, 3]))
+    query = OwnQuery(torch.rand(2, 3), torch.ones(2))
+    assert equal(unpacked(packed(query)), query)
 
 
 def test_other_kinds_are_neither_written_nor_read() -> None:

@@ -5,12 +5,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
 from pydantic import ValidationError
-from ray.serve.config import AutoscalingConfig
+from ray.serve._private.common import DeploymentID, ReplicaID
+from ray.serve.config import AutoscalingConfig, AutoscalingContext
 from ray.serve.schema import ServeDeploySchema
 
 from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT, set_profile
@@ -51,12 +51,28 @@ def test_replicas_are_fixed_or_between_bounds() -> None:
 
 def test_a_shard_has_replicas_for_what_is_asked_by_handle_and_directly() -> None:
     """20 calls by Serve's handles, and 3 and 9 that two replicas are asked directly, with 8 calls for each."""
-    context = SimpleNamespace(
+    deployment = DeploymentID(name="Shard000", app_name="rails-ray")
+    replicas = [ReplicaID(unique_id=name, deployment_id=deployment) for name in ("one", "other")]
+    context = AutoscalingContext(
+        deployment_id=deployment,
+        deployment_name=deployment.name,
+        app_name=deployment.app_name,
+        current_num_replicas=2,
+        target_num_replicas=2,
+        running_replicas=replicas,
         total_num_requests=20.0,
-        aggregated_metrics={ONGOING: {"one": 3.0, "other": 9.0}},
+        total_queued_requests=0.0,
+        aggregated_metrics={ONGOING: dict(zip(replicas, (3.0, 9.0), strict=True))},
+        raw_metrics=None,
+        capacity_adjusted_min_replicas=1,
+        capacity_adjusted_max_replicas=8,
+        policy_state={},
+        last_scale_up_time=None,
+        last_scale_down_time=None,
+        current_time=None,
         config=AutoscalingConfig(target_ongoing_requests=8),
     )
-    assert by_all_calls(context) == (4, {})  # type: ignore[arg-type]
+    assert by_all_calls(context) == (4, {})
 
 
 def test_parts_of_a_gpu_are_reserved_by_each_replica() -> None:
