@@ -229,9 +229,10 @@ class LearnedQuantizer(nn.Module):
         return int(is_dead.sum())
 
     def _drawn(self, vectors: Float[Tensor, "X D"]) -> Float[Tensor, "M L w"]:
-        """The part of a random item for each codeword."""
+        """The part of a random item for each codeword; of another item for each of a subspace, if there are as many."""
         parts = turned(vectors, self.rotation).unflatten(1, (self.num_subspaces, -1)).transpose(0, 1)  # [M, X, w]
-        rows = torch.randint(len(vectors), self.codebooks.shape[:2], device=vectors.device)
+        shuffled = torch.rand(self.num_subspaces, len(vectors), device=vectors.device).argsort(dim=1)  # [M, X]
+        rows = shuffled[:, torch.arange(self.num_codewords, device=vectors.device) % len(vectors)]
         drawn: Tensor = parts.gather(1, rows.unsqueeze(2).expand(-1, -1, parts.shape[2])).contiguous()
         return drawn
 

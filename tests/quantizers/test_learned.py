@@ -263,6 +263,15 @@ def test_codewords_without_items_come_alive() -> None:
     assert not learned.num_chosen.any()
 
 
+@pytest.mark.parametrize("num_items", [6, 4])
+def test_codewords_come_alive_on_different_items(num_items: int) -> None:
+    """On the same item, all but one of them would stay without items."""
+    learned = LearnedQuantizer(a_quantizer(num_codewords=6))
+    vectors = some_vectors(num_items, 6)
+    assert learned.revive(vectors) == 18
+    assert num_dead(learned(vectors).codes.to(torch.uint8), 6) == 3 * (6 - num_items)
+
+
 def test_own_selectors_come_alive_with_their_codewords() -> None:
     start = a_quantizer(num_codewords=6)
     learned = LearnedQuantizer(start, has_own_selectors=True)
