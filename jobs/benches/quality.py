@@ -128,7 +128,7 @@ def tune(arguments: Arguments) -> None:
 
     def objective(trial: Any) -> float:
         settings = _fitting(cell, settings_of(trial, cell))
-        known = [row for row in trials_of(cell) if row["settings"] == asdict(settings) and row["epochs"] == epochs]
+        known = [row for row in trials_of(cell) if Settings(**row["settings"]) == settings and row["epochs"] == epochs]
         if known:
             return float(known[0]["mrr"])
         config = config_of(cell, settings, read, epochs, BATCHES.get(cell.data, 32))

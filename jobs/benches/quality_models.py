@@ -44,6 +44,7 @@ class Settings:
 
     width: of the dot product's vectors; of a component of the mixture.
     dropout: of the encoder of histories.
+    max_gradient_norm: of a step; no trial chooses it.
     """
 
     width: int = 64
@@ -51,6 +52,7 @@ class Settings:
     learning_rate: float = 1e-3
     num_negatives: int = 128
     dropout: float = 0.2
+    max_gradient_norm: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ def config_of(cell: Cell, settings: Settings, read: DataSet, epochs: float, batc
         batch_size=batch_size,
         num_steps=max(int(epochs * num_pairs / batch_size), 1),
         learning_rate=settings.learning_rate,
+        max_gradient_norm=settings.max_gradient_norm,
     )
     return for_data(replace(config, seed=cell.seed, training=training), read)
 

@@ -43,6 +43,7 @@ class TrainingConfig:
         learning_rate: peak learning rate, at the end of the warm-up; from there it falls linearly to 0.
         warmup_fraction: share of the steps over which the learning rate rises from 0, in [0, 1).
         weight_decay: weight decay of AdamW.
+        max_gradient_norm: a step's gradient that is longer is scaled down to this length; 0 for none.
         validate_every: steps between two validations; 0 validates once, at the end.
         patience: training stops after so many validations without a better one; 0 never stops it early. Of several
             validations the weights of the best are kept.
@@ -55,6 +56,7 @@ class TrainingConfig:
     learning_rate: float = 1e-3
     warmup_fraction: float = 0.05
     weight_decay: float = 1e-3
+    max_gradient_norm: float = 0.0
     validate_every: int = 0
     patience: int = 0
 
@@ -62,6 +64,9 @@ class TrainingConfig:
         for name, number in LEAST.items():
             if getattr(self, name) < number:
                 raise ValueError(f"{name} must be at least {number}, got {getattr(self, name)}")
+        for name in ("weight_decay", "max_gradient_norm"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be at least 0 and finite, got {getattr(self, name)}")
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
         if not self.learning_rate > 0:
@@ -183,6 +188,8 @@ def train(
                     raise FloatingPointError(f"step {number + 1}: {error}") from None
                 values.append(_mean_if_finite(from_each(loss.item()), number + 1))
                 (loss / config.num_batches).backward()
+        if config.max_gradient_norm:
+            nn.utils.clip_grad_norm_(plain.parameters(), config.max_gradient_norm)
         optimizer.step()
         progress.losses.append(math.fsum(values) / len(values))
         if validate and config.validate_every and len(progress.losses) % config.validate_every == 0:

@@ -141,6 +141,16 @@ def test_gradients_of_several_batches_are_averaged() -> None:
     assert numbers == list(range(6))
 
 
+@pytest.mark.parametrize(("longest", "expected"), [(0.0, -6.0), (7.0, -6.0), (1.5, -1.5)])
+def test_a_gradient_is_cut_to_the_length_that_it_may_have(longest: float, expected: float) -> None:
+    """The mean over the batches of a step, not each of them."""
+    step = Distance()
+    config = TrainingConfig(num_steps=1, batch_size=1, num_batches=2, max_gradient_norm=longest)
+    train(step, lambda number: Batch([1.0, 5.0][number]), config, seed=[0], report=ignore)
+    assert step.w.grad is not None
+    assert step.w.grad.item() == pytest.approx(expected, rel=1e-5)
+
+
 def test_a_data_parallel_step_exchanges_the_gradients_of_its_last_batch() -> None:
     events: list[str] = []
 
@@ -364,6 +374,8 @@ def test_a_checkpoint_of_another_model() -> None:
         ("validate_every", -1, "validate_every must be at least 0, got -1"),
         ("patience", -1, "patience must be at least 0, got -1"),
         ("learning_rate", 0.0, "learning_rate must be above 0, got 0.0"),
+        ("weight_decay", -1.0, "weight_decay must be at least 0 and finite, got -1.0"),
+        ("max_gradient_norm", math.nan, "max_gradient_norm must be at least 0 and finite, got nan"),
         ("warmup_fraction", 1.0, r"warmup_fraction must be in \[0, 1\), got 1.0"),
     ],
 )
