@@ -57,8 +57,13 @@ def results_of(
     temperature: NDArray[np.floating],
     coverage: Coverage,
     is_known: Sequence[bool | None],
+    *,
+    has_temperature: bool = False,
 ) -> "Results":
     """The merged and cut list of each query.
+
+    Args:
+        has_temperature: whether tau_q is trained, and told.
 
     Raises:
         ValueError: if the request wants the k best, but fewer than k items were searched and not excluded.
@@ -90,6 +95,7 @@ def results_of(
                 is_truncated=bool(done.is_truncated[number]),
                 is_short=bool(is_short[number]),
                 is_known=is_known[number],
+                temperature=float(temperature[number]) if has_temperature else None,
             )
         )
     return Results(answered, lists)
@@ -108,6 +114,7 @@ class _List:
     is_truncated: bool
     is_short: bool
     is_known: bool | None
+    temperature: float | None
 
 
 @dataclass(frozen=True)
@@ -139,6 +146,7 @@ class Results:
                 is_truncated=own.is_truncated,
                 is_short=own.is_short,
                 is_known=own.is_known,
+                temperature=own.temperature,
             )
 
 

@@ -185,6 +185,13 @@ class Cutoffs:
         logit = self.offers.training_logit
         return None if logit is None else self.factors.tempered_logit(logit)
 
+    @property
+    def calibrated_temperature(self) -> NDArray[np.float64] | None:
+        """tau_q of the calibration queries [Q]; None without a calibration, or if tau_q is not trained."""
+        if self.calibration is None or not self.offers.has_trained_temperature:
+            return None
+        return self.calibration.positives.temperature
+
     def check_logit(self) -> None:
         """Raises:
         UnsupportedError: if the version has no logit; cut-offs by the softmax over all items need one.

@@ -147,7 +147,15 @@ class Engine:
         coverage = coverage_of(answers, self.shard_items, request.min_coverage).model_copy(update=self.model_facts)
         shards = [answer for answer in answers if isinstance(answer, ShardAnswer)]
         wanted = asked if request.budget is None else replace(asked, k=k)
-        results = results_of(shards, wanted, decided, temperature, coverage, encoded.is_known)
+        results = results_of(
+            shards,
+            wanted,
+            decided,
+            temperature,
+            coverage,
+            encoded.is_known,
+            has_temperature=self.cutoffs.offers.has_trained_temperature,
+        )
         found, is_exact = iter(results), results.is_exact
         if request.budget is not None:
             spent = yield from self.ranking.reranked(

@@ -9,14 +9,19 @@ rails_ray_coverage                                  share of the corpus that a s
 rails_ray_version           version                 1 for the version that is served
 rails_ray_shadow_recall     bound                   see `shadow`; bound: mean, low, high
 rails_ray_shadow_queries                            how many it is measured on
+rails_ray_feedback_coverage bound                   see `feedback`; bound: promised, mean, low, high
+rails_ray_feedback_queries                          how many it is measured on
+rails_ray_cutoff_drift                              see `drift`; the distance
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from rails_ray.answering.drift import Distance
 from rails_ray.answering.engine import Answered
+from rails_ray.answering.feedback import Judged
 from rails_ray.answering.schemas import QueryResult
-from rails_ray.answering.shadow import Recall
+from rails_ray.answering.tallies import Tally
 
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # bounds of buckets
 LENGTHS = (0.5, 1.5, 2.5, 5.5, 10.5, 20.5, 50.5, 100.5, 200.5, 500.5, 1000.5)
@@ -58,6 +63,9 @@ class Metrics:
         self._coverage = instruments.histogram("rails_ray_coverage", "share of the corpus searched", SHARES)
         self._recall = instruments.gauge("rails_ray_shadow_recall", "recall of live queries", ("bound",))
         self._compared = instruments.gauge("rails_ray_shadow_queries", "queries of the shadow recall")
+        self._kept = instruments.gauge("rails_ray_feedback_coverage", "coverage of live queries", ("bound",))
+        self._judged = instruments.gauge("rails_ray_feedback_queries", "queries of the coverage by feedback")
+        self._drift = instruments.gauge("rails_ray_cutoff_drift", "distance of live from calibration queries")
         self._served = instruments.gauge("rails_ray_version", "the version that is served", ("version",))
         self._version = version
 
@@ -80,10 +88,26 @@ class Metrics:
                 self._truncated(1, method=method)
             yield result
 
-    def shadow(self, recall: Recall) -> None:
+    def shadow(self, recall: Tally) -> None:
         """Set the recall of live traffic."""
         self._compared(recall.num_queries)
-        for bound in ("mean", "low", "high"):
-            value = getattr(recall, bound)
-            if value is not None:
-                self._recall(value, bound=bound)
+        _set(self._recall, recall)
+
+    def feedback(self, judged: Judged) -> None:
+        """Set the coverage of live traffic."""
+        self._judged(judged.kept.num_queries)
+        _set(self._kept, judged.kept)
+        if judged.promised.mean is not None:
+            self._kept(judged.promised.mean, bound="promised")
+
+    def drift(self, found: Distance) -> None:
+        """Set how far live queries are from those that calibrated."""
+        if found.distance is not None:
+            self._drift(found.distance)
+
+
+def _set(gauge: Instrument, tally: Tally) -> None:
+    for bound in ("mean", "low", "high"):
+        value = getattr(tally, bound)
+        if value is not None:
+            gauge(value, bound=bound)

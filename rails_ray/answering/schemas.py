@@ -259,6 +259,7 @@ class QueryResult(BaseModel):
     is_short: whether the search found fewer items than requested, although more exist.
     is_known: whether the model knows any word or feature of the query. If not, this is the answer to an empty query.
         Null if the model cannot tell.
+    temperature: tau_q, by which cut-offs by mass and coverage place the threshold; null if it is not trained.
     budget: what the heavy ranker did; null if it was not asked, or failed at the supports.
     error: why there is no list, if the heavy ranker failed at this query alone; null otherwise.
     """
@@ -274,6 +275,7 @@ class QueryResult(BaseModel):
     is_truncated: bool
     is_short: bool = False
     is_known: bool | None = None
+    temperature: float | None = None
     budget: BudgetResult | None = None
     error: str | None = None
 
@@ -324,6 +326,40 @@ class ExplainedItem(BaseModel):
 class ExplainResponse(BaseModel):
     version: str
     items: list[ExplainedItem]
+
+
+class FeedbackRequest(_Strict):
+    """
+    search: a search as it was asked, without a budget.
+    relevant: for each of its queries, the items that turned out to be relevant, whether they were found or not.
+    """
+
+    search: SearchRequest
+    relevant: Annotated[
+        list[Annotated[list[IdField], Field(min_length=1, max_length=1000, fail_fast=True)]], Field(fail_fast=True)
+    ]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.search.budget is not None:
+            raise ValueError("must have a search without budget, got one")
+        if len(self.relevant) != len(self.search.queries):
+            raise ValueError(
+                f"must have relevant items for each of the {len(self.search.queries)} queries of its search, got "
+                f"{len(self.relevant)} lists"
+            )
+        return self
+
+
+class FeedbackResponse(BaseModel):
+    """
+    cutoff: the cut-off that was judged, as in `SearchResponse`.
+    kept: for each query, whether it kept each of the relevant items; null for a query with an error.
+    """
+
+    version: str
+    cutoff: dict[str, float | int | str]
+    kept: list[list[bool] | None]
 
 
 class ErrorResponse(BaseModel):

@@ -60,8 +60,8 @@ class Serve(Stored):
         cpus: CPUs that each replica reserves.
         gpus: GPUs that each replica reserves; may be a part of one.
         cutoff: Cut-off for requests that name none: its name and value. If left out: the version's.
-        shadow_share: Share of the searches by an approximate method that are searched again exactly in the background;
-            /v1/index and the metrics tell their recall.
+        shadow_fraction: Fraction of the searches by an approximate method that are searched again exactly in the
+            background; /v1/index and the metrics tell their recall.
         ranker: The heavy ranker, which a request's budget pays for. If left out: the one that a version of RBE was made
             with.
         lite: One process without Ray, for a laptop or a test: same API, same answers, one search at a time.
@@ -79,7 +79,7 @@ class Serve(Stored):
     cpus: float = 0.1
     gpus: float = 0
     cutoff: tuple[CutoffName, float] | None = None
-    shadow_share: float = 0
+    shadow_fraction: float = 0
     ranker: Ranker = field(default_factory=lambda: Ranker())
     lite: bool = False
     print_config: bool = False
@@ -139,7 +139,7 @@ class Serve(Stored):
             keys_file=None if self.keys_file is None else str(Path(self.keys_file).expanduser().absolute()),
             allow_anonymous=self.allow_anonymous,
             cutoff=cutoff,
-            shadow_share=self.shadow_share,
+            shadow_fraction=self.shadow_fraction,
             ranker=ranker,
         )
         check_port_number(self.port)
@@ -180,7 +180,7 @@ class Serve(Stored):
         )
         keys_file = None if self.keys_file is None else str(Path(self.keys_file).expanduser().absolute())
         path, host = own.path or version.ranker_path, self.host or "127.0.0.1"
-        lite = Lite(version, keys_file, ranker_path=path, shadow_share=self.shadow_share)
+        lite = Lite(version, keys_file, ranker_path=path, shadow_fraction=self.shadow_fraction)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with listening(lite, host=host, port=self.port) as server:
             self._tell(f"http://{host}:{self.port}")
@@ -210,8 +210,8 @@ class Serve(Stored):
                 raise ValueError(f"--lite must be one process without Ray, got {name} beside it: leave one of them out")
 
     def _check_who_gets_in(self) -> None:
-        if not 0 <= self.shadow_share <= 1:
-            raise ValueError(f"--shadow-share must be between 0 and 1, got {self.shadow_share:g}")
+        if not 0 <= self.shadow_fraction <= 1:
+            raise ValueError(f"--shadow-fraction must be between 0 and 1, got {self.shadow_fraction:g}")
         if (self.keys_file is None) != self.allow_anonymous:
             came = "neither" if self.keys_file is None else "both"
             raise ValueError(f"give --keys-file, or --allow-anonymous to answer anyone, got {came}")

@@ -14,10 +14,16 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import Scope
 
-from rails_ray.answering.engine import Answered
-from rails_ray.answering.metrics import Metrics
-from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchRequest, SearchResponse
+from rails_ray.answering.schemas import (
+    ExplainRequest,
+    ExplainResponse,
+    FeedbackRequest,
+    FeedbackResponse,
+    SearchRequest,
+    SearchResponse,
+)
 from rails_ray.answering.stages import as_header
+from rails_ray.answering.traffic import Traffic
 from rails_ray.errors import UnavailableError, UnsupportedError
 from rails_ray.web import console, embedding, refusals
 from rails_ray.web.access import Access, Guard
@@ -38,11 +44,8 @@ class Server(Protocol):
         """Who gets in, and how much is let in."""
 
     @property
-    def metrics(self) -> Metrics:
-        """What it counts."""
-
-    async def search(self, request: SearchRequest) -> Answered:
-        """The answer to a search."""
+    def traffic(self) -> Traffic:
+        """Its searches, and what it learns of them."""
 
     async def explain(self, request: ExplainRequest) -> ExplainResponse:
         """The component cosines and the gates of a query and some items."""
@@ -55,7 +58,7 @@ class Server(Protocol):
         """
 
     def index(self) -> dict[str, Any]:
-        """What is served: version, items, shards, columns, the default cut-off and the heavy ranker."""
+        """What is served: version, items, shards, columns, the default cut-off and the heavy ranker; its traffic."""
 
     @property
     def version_name(self) -> str:
@@ -80,7 +83,7 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
     refusals.install(api)
 
     def count(scope: Scope, status: int) -> None:
-        server().metrics.request(_known_path(api, scope), status)
+        server().traffic.metrics.request(_known_path(api, scope), status)
 
     api.add_middleware(RequestIds, on_answer=count)
 
@@ -90,9 +93,9 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
         budgeted = request.model_copy(update={"budget": within(request.budget, deadline_ms)})
         with told_over_http():
             async with in_time(deadline_ms):
-                found = await server().search(budgeted)
-        # As JSON directly: FastAPI would validate and copy it, which takes longer than the search.
-        answer = await json_response(pieces(found.head, server().metrics.answered(found)))
+                found = await server().traffic.search(budgeted)
+                # As JSON directly: FastAPI would validate and copy it, which takes longer than the search.
+                answer = await json_response(pieces(found.head, server().traffic.counted(found)))
         answer.headers["server-timing"] = as_header(found.stages)
         return answer
 
@@ -102,6 +105,14 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
         with told_over_http(("queries[0]", "query")):
             async with in_time(deadline_ms):
                 return await server().explain(request)
+
+    @api.post("/v1/feedback", response_model=FeedbackResponse, responses=refused_with(*OF_A_QUESTION))
+    async def feedback(request: FeedbackRequest, deadline_ms: DeadlineMs = None) -> FeedbackResponse:
+        """Which of the items that turned out to be relevant a search keeps. By these reports the server measures
+        whether cut-offs by coverage keep what they promise: /v1/index and the metrics tell."""
+        with told_over_http(("queries", "search.queries")):
+            async with in_time(deadline_ms):
+                return await server().traffic.feedback(request)
 
     @api.get("/v1/health", responses=refused_with(*ALWAYS, 503))
     async def health() -> dict[str, Any]:
@@ -123,7 +134,8 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
 
     @api.get("/v1/index", responses=refused_with(*ALWAYS))
     async def index() -> dict[str, Any]:
-        """What the server serves: version, items, shards, columns, the default cut-off and the heavy ranker."""
+        """What the server serves: version, items, shards, columns, the default cut-off and the heavy ranker; what it
+        learnt of its traffic."""
         return server().index()
 
     embedding.add_routes(api, server, _carried_out)

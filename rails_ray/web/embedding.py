@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, StrictStr
 from starlette.exceptions import HTTPException
 
+from rails_ray.web.deadlines import DeadlineMs, in_time
 from rails_ray.web.refusals import refused_with
 
 MODEL = "rails-ray"  # a name for whatever version is served
 ALWAYS = (401, 403, 408, 413, 429)
-REFUSALS = (*ALWAYS, 404, 409, 422, 503)
+REFUSALS = (*ALWAYS, 404, 409, 422, 503, 504)
 
 Texts = Annotated[list[StrictStr], Field(min_length=1, fail_fast=True)]
 
@@ -107,15 +108,17 @@ def add_routes(
         carried_out: awaits, and turns errors that a client can act on into HTTP errors.
     """
 
-    async def embedded(texts: list[str]) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = await carried_out(encoder().embed(texts))
+    async def embedded(texts: list[str], deadline_ms: float | None) -> NDArray[np.float32]:
+        async with in_time(deadline_ms):
+            found: NDArray[np.float32] = await carried_out(encoder().embed(texts))
         return found
 
     @api.post("/v1/embeddings", responses=refused_with(*REFUSALS))
-    async def embeddings(request: EmbeddingRequest) -> EmbeddingResponse:
+    async def embeddings(request: EmbeddingRequest, deadline_ms: DeadlineMs = None) -> EmbeddingResponse:
         """The vectors that a search takes as `embedding`, as OpenAI's API has them."""
         _check_model(request.model, encoder().version_name)
-        vectors = await embedded([request.input] if isinstance(request.input, str) else request.input)
+        texts = [request.input] if isinstance(request.input, str) else request.input
+        vectors = await embedded(texts, deadline_ms)
         if request.dimensions not in (None, vectors.shape[1]):
             raise HTTPException(
                 422, f"dimensions must be the model's {vectors.shape[1]}, or left out, got {request.dimensions}"
@@ -158,7 +161,7 @@ def add_routes(
         return {"name": name, "ready": True}
 
     @api.post("/v2/models/{name}/infer", responses=refused_with(*REFUSALS))
-    async def infer(name: str, request: InferRequest) -> InferResponse:
+    async def infer(name: str, request: InferRequest, deadline_ms: DeadlineMs = None) -> InferResponse:
         """The vectors that a search takes as `embedding`, by KServe's protocol."""
         _check_model(name, encoder().version_name)
         [given] = request.inputs
@@ -166,7 +169,7 @@ def add_routes(
             raise HTTPException(
                 422, f"inputs[0].shape must be of the {len(given.data)} texts of data, got {given.shape}"
             )
-        vectors = await embedded(given.data)
+        vectors = await embedded(given.data, deadline_ms)
         output = InferOutput(shape=list(vectors.shape), data=vectors.ravel().tolist())
         return InferResponse(model_name=name, model_version=encoder().version_name, id=request.id, outputs=[output])
 

@@ -15,11 +15,9 @@ import uvicorn
 from fastapi import Response
 from numpy.typing import NDArray
 
-from rails_ray.answering.batching import Batches
 from rails_ray.answering.engine import Answered
-from rails_ray.answering.metrics import Metrics
 from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchRequest
-from rails_ray.answering.shadow import Shadow
+from rails_ray.answering.traffic import Traffic
 from rails_ray.errors import UnavailableError
 from rails_ray.local import Version
 from rails_ray.retrieval.rounds import Rounds
@@ -44,7 +42,7 @@ class Lite:
     Args:
         keys_file: file of API keys; None lets everyone in.
         ranker_path: import path of the version's heavy ranker, to be told by `index`.
-        shadow_share: share of the searches that are searched again exactly; see `Shadow`.
+        shadow_fraction: as in `Traffic`.
 
     Raises:
         ValueError: if the file of keys lets nobody in.
@@ -56,19 +54,17 @@ class Lite:
         keys_file: str | None = None,
         *,
         ranker_path: str | None = None,
-        shadow_share: float = 0.0,
+        shadow_fraction: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.version = version
-        self.batches = Batches(self._search, version.engine.limits.max_answered_items)
         self._keys_file = None if keys_file is None else KeysFile(keys_file)
         self._ranker_path = ranker_path
         self._clock = clock
         self._looked_at, self._access = -math.inf, Access(None, MAX_BODY_BYTES, MAX_REQUESTS)
         self._thread = ThreadPoolExecutor(1, "search")
         self.instruments = OfProcess()
-        self.metrics = Metrics(self.instruments, version.manifest.version)
-        self.shadow = Shadow(self._search, shadow_share, self.metrics.shadow)
+        self.traffic = Traffic(self._search, version.engine, self.instruments, shadow_fraction)
         self.keys_problem: str | None = None
         if (keys := self.access.keys) is not None and not keys.known:
             raise ValueError(self.keys_problem)
@@ -80,10 +76,6 @@ class Lite:
             keys, self.keys_problem = self._keys_file.look()
             self._looked_at, self._access = self._clock(), Access(keys, MAX_BODY_BYTES, MAX_REQUESTS)
         return self._access
-
-    async def search(self, request: SearchRequest) -> Answered:
-        """The contract of `Server`."""
-        return self.shadow.seen(request, await self.batches.search(request))
 
     async def explain(self, request: ExplainRequest) -> ExplainResponse:
         """The contract of `Server`."""
@@ -97,7 +89,7 @@ class Lite:
 
     def index(self) -> dict[str, Any]:
         """The contract of `Server`."""
-        return {**self.version.facts, "ranker": self._ranker_path, "shadow": self.shadow.recall.to_dict()}
+        return {**self.version.facts, "ranker": self._ranker_path, **self.traffic.facts}
 
     @property
     def version_name(self) -> str:

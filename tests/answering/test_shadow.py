@@ -3,12 +3,12 @@
 import asyncio
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rails_ray.answering.engine import Answered
 from rails_ray.answering.schemas import CertificateResult, Coverage, QueryResult, SearchRequest, SearchResponse
-from rails_ray.answering.shadow import Recall, Shadow
+from rails_ray.answering.shadow import Shadow
+from rails_ray.answering.tallies import Tally
 from rails_ray.errors import UnavailableError
 
 EXACTLY = {"a": ["1", "2", "3", "4"], "b": ["5", "6"], "none": []}
@@ -58,13 +58,13 @@ async def compared(shadow: Shadow) -> None:
 
 def test_the_recall_is_the_share_of_the_exact_list_that_was_answered() -> None:
     async def scenario() -> None:
-        exactly, told = Exactly(), list[Recall]()
+        exactly, told = Exactly(), list[Tally]()
         shadow = Shadow(exactly.search, 1.0, told.append)
         request = request_of("a", "b", "none", k=4)
         passed = shadow.seen(request, answered(FOUND, request))
         assert [result.items for result in passed.results] == [FOUND[text] for text in ("a", "b", "none")]
         await compared(shadow)
-        assert told == [Recall(3, 0.75 + 1 + 1)]
+        assert told == [Tally(3, 0.75 + 1 + 1)]
         (again,) = exactly.asked
         assert (again.method, again.num_candidates, again.k) == ("brute_force", None, 4)
 
@@ -108,7 +108,7 @@ def test_an_exact_search_that_fails_is_no_comparison_and_no_failure() -> None:
         request = request_of("a")
         shadow.seen(request, answered(FOUND, request))
         await compared(shadow)
-        assert shadow.recall.to_dict() == {"num_queries": 0, "recall": None, "low": None, "high": None}
+        assert shadow.recall.to_dict("recall") == {"num_queries": 0, "recall": None, "low": None, "high": None}
 
     asyncio.run(scenario())
 
@@ -126,15 +126,3 @@ def test_searches_of_a_part_of_the_corpus_are_not_compared() -> None:
         assert shadow.recall.num_queries == 0
 
     asyncio.run(scenario())
-
-
-def test_the_interval_is_wilsons_and_covers_the_mean_19_times_in_20() -> None:
-    recall = Recall(100, 81.0)  # Wilson, by statsmodels: proportion_confint(81, 100, method="wilson")
-    assert (recall.mean, recall.low, recall.high) == pytest.approx((0.81, 0.7222, 0.8749), abs=1e-4)
-    assert Recall(7, 7.0).high == 1
-    assert Recall(7, 7.0).low == pytest.approx(1 / (1 + 1.959964**2 / 7))
-    random = np.random.default_rng(0)
-    shares = random.beta(9, 1, size=(2000, 50))
-    bounds = [Recall(50, total) for total in shares.sum(axis=1)]
-    ends = [(own.low or 0.0, own.high or 0.0) for own in bounds]
-    assert np.mean([low <= 0.9 <= high for low, high in ends]) > 0.95

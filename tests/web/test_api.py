@@ -10,8 +10,8 @@ import httpx
 import numpy as np
 import pytest
 
-from rails_ray.answering.metrics import Metrics
 from rails_ray.answering.schemas import BudgetInput, SearchRequest
+from rails_ray.answering.traffic import Traffic
 from rails_ray.errors import UnavailableError
 from rails_ray.local import Version
 from rails_ray.web.access import WITHOUT_KEY, Access
@@ -153,12 +153,13 @@ def test_an_answer_has_the_id_of_its_request_or_a_new_one(lite: Lite) -> None:
 def test_a_failure_is_logged_with_the_id_and_without_the_query(
     version: Version, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Broken(Lite):
-        async def search(self, request: Any) -> Any:
-            raise UnavailableError("too few shards")
+    async def fails(request: SearchRequest) -> Any:
+        raise UnavailableError("too few shards")
 
+    broken = Lite(version)
+    broken.traffic = Traffic(fails, version.engine, OfProcess())
     with caplog.at_level(logging.WARNING, "rails_ray.web"):
-        ask(Broken(version), "POST", "/v1/search", {"queries": [{"text": "a secret"}]}, x_request_id="mine-3")
+        ask(broken, "POST", "/v1/search", {"queries": [{"text": "a secret"}]}, x_request_id="mine-3")
     assert caplog.messages == ["POST '/v1/search' got 503 (request mine-3)"]
 
 
@@ -166,34 +167,37 @@ class Patient:
     """A server that answers when it may, and notes what it was asked."""
 
     access = Access(None, 10_000, 4)
-    metrics = Metrics(OfProcess(), "v1")
     version_name = "v1"
 
-    def __init__(self) -> None:
+    def __init__(self, version: Version) -> None:
         self.asked = list[SearchRequest]()
         self.num_cancelled = 0
+        self.traffic = Traffic(self.explain, version.engine, OfProcess())
 
-    async def search(self, request: SearchRequest) -> Any:
+    async def explain(self, request: Any) -> Any:
         self.asked.append(request)
         try:
             await asyncio.sleep(30)
         finally:
             self.num_cancelled += 1
 
-    explain = search
+    embed = explain
 
 
-def test_an_answer_that_comes_too_late_is_dropped_and_told() -> None:
-    server: Any = Patient()
+def test_an_answer_that_comes_too_late_is_dropped_and_told(version: Version) -> None:
+    server: Any = Patient(version)
     bodies = {
         "/v1/search": {"queries": [{"text": "red"}], "budget": {"calls": 5}},
         "/v1/explain": {"query": {"text": "red"}, "items": ["i1"]},
+        "/v1/feedback": {"search": {"queries": [{"text": "red"}]}, "relevant": [["i1"]]},
+        "/v1/embeddings": {"input": "red"},
+        "/v2/models/v1/infer": {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["red"]}]},
     }
     for path, body in bodies.items():
         answer = ask(server, "POST", path, body, x_deadline_ms="40")
         told = "an answer must be there within 40 ms, got none: allow more by x-deadline-ms, or ask for less"
         assert (answer.status_code, answer.json()) == (504, {"error": told})
-    assert server.num_cancelled == 2
+    assert server.num_cancelled == len(bodies)
     assert server.asked[0].budget.deadline_ms == 36, "the heavy ranker has less, so that its answer is in time"
 
 

@@ -6,10 +6,16 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rails_ray.answering.engine import Answered
+from rails_ray import local
+from rails_ray.answering.drift import EVERY
+from rails_ray.answering.engine import Answered, Limits
 from rails_ray.answering.schemas import SearchRequest
 from rails_ray.local import Version
+from rails_ray.storage import calibrations
+from rails_ray.storage.filesystem import Storage
 from rails_ray.web.lite import Lite, listening
+from support.calibrations import STORED
+from support.examples import publish_here
 from support.ports import free_port
 from support.processes import wait_for
 
@@ -25,14 +31,14 @@ def metrics_of(url: str, **headers: str) -> dict[tuple[str, ...], float]:
 
 
 def test_answers_are_counted_by_status_stage_and_method(version: Version) -> None:
-    lite, port = Lite(version, shadow_share=1.0), free_port()
+    lite, port = Lite(version, shadow_fraction=1.0), free_port()
     with listening(lite, port=port):
         url = f"http://127.0.0.1:{port}"
         for body in (BODY, BODY | APPROXIMATELY, BODY | {"k": 0}):
             httpx.post(f"{url}/v1/search", json=body)
         for path in ("/v1/health", "/nowhere", "/nowhere/else", "/v2/models/rails-ray", "/v2/models/v1"):
             httpx.get(url + path)
-        wait_for(lambda: lite.shadow.recall.num_queries == 2)
+        wait_for(lambda: lite.traffic.shadow.recall.num_queries == 2)
         found = metrics_of(url)
         told = httpx.get(f"{url}/v1/index").json()["shadow"]
     assert found["rails_ray_requests_total", "/v1/search", "200"] == 2
@@ -57,6 +63,34 @@ def test_answers_are_counted_by_status_stage_and_method(version: Version) -> Non
     assert told["low"] <= told["recall"] <= told["high"]
 
 
+def test_feedback_and_drift_are_measured_against_the_calibration(tmp_path: Path) -> None:
+    publish_here(tmp_path)
+    calibrations.write(Storage(str(tmp_path)), "v1", STORED)
+    version, port = local.open(str(tmp_path), limits=Limits()), free_port()
+    body = {"queries": [{"text": "red"}], "cutoff": {"coverage": 0.8}}
+    with listening(Lite(version), port=port):
+        url = f"http://127.0.0.1:{port}"
+        answers = [httpx.post(f"{url}/v1/search", json=body).json() for _ in range(EVERY)]
+        (result,) = answers[0]["results"]
+        report = {"search": body, "relevant": [[*result["items"][:1], "no-item"]]}
+        told = httpx.post(f"{url}/v1/feedback", json=report)
+        refused = httpx.post(f"{url}/v1/feedback", json=report | {"relevant": [["a"], ["b"]]})
+        wrong = httpx.post(f"{url}/v1/feedback", json={**report, "search": {"queries": [{"text": "a"}], "k": 10**6}})
+        index, found = httpx.get(f"{url}/v1/index").json(), metrics_of(url)
+    assert result["temperature"] > 0
+    assert told.json() == {"version": "v1", "cutoff": {"coverage": 0.8}, "kept": [[result["num_kept"] > 0, False]]}
+    assert refused.json()["error"] == (
+        "the body must have relevant items for each of the 1 queries of its search, got 2 lists"
+    )
+    assert (wrong.status_code, "k must be at most" in wrong.json()["error"]) == (422, True)
+    assert (index["feedback"]["num_queries"], index["feedback"]["promised"]) == (1, 0.8)
+    assert found["rails_ray_feedback_coverage", "mean"] == index["feedback"]["coverage"]
+    assert found["rails_ray_feedback_coverage", "promised"] == 0.8
+    assert found["rails_ray_feedback_queries",] == 1
+    assert index["drift"]["num_queries"] == EVERY
+    assert found["rails_ray_cutoff_drift",] == index["drift"]["distance"] >= 0.5, "one query, a hundred times"
+
+
 def test_a_fault_of_ours_is_counted_and_logged(
     version: Version, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,7 +99,7 @@ def test_a_fault_of_ours_is_counted_and_logged(
     async def fails(request: SearchRequest) -> Answered:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(lite, "search", fails)
+    monkeypatch.setattr(lite.traffic, "search", fails)
     with listening(lite, port=port):
         url = f"http://127.0.0.1:{port}"
         assert httpx.post(f"{url}/v1/search", json=BODY, headers={"x-request-id": "mine-5"}).status_code == 500

@@ -59,7 +59,7 @@ class ServeArgs(BaseModel):
     deadline_s: float = Field(
         DEADLINE_S, gt=0, lt=ANSWER_S, description="when to stop waiting for the heavy ranker; answers are due later"
     )
-    shadow_share: float = Field(
+    shadow_fraction: float = Field(
         0, ge=0, le=1, description="share of approximate searches that are searched again exactly, to measure recall"
     )
     ranker: RankerArgs | None = Field(None, description="the heavy ranker; by default the version's own, if any")

@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 from ray import serve as ray_serve
 from ray.serve.handle import DeploymentHandle
 
-from rails_ray.answering.batching import Batches
 from rails_ray.answering.engine import Answered, Engine, Limits
-from rails_ray.answering.metrics import Metrics
 from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchRequest
-from rails_ray.answering.shadow import Shadow
+from rails_ray.answering.traffic import Traffic
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.serving.asking import Shards
@@ -81,18 +79,12 @@ class Router:
             device=reserved_device(),
             has_ranker=caller is not None,
         )
-        self.batches = Batches(self._search, args.max_answered_items)
-        self.metrics = Metrics(OfReplica(), manifest.version)
-        self.shadow = Shadow(self._search, args.shadow_share, self.metrics.shadow)
+        self.traffic = Traffic(self._search, self.engine, OfReplica(), args.shadow_fraction)
         self.args = args
         self.keys_file = None if args.keys_file is None else KeysFile(args.keys_file)
         self.keys_problem: str | None = None
         self.access = self._look_at_keys()
         self.asking_health: asyncio.Task[list[Any]] | None = None
-
-    async def search(self, request: SearchRequest) -> Answered:
-        """The contract of `Server`."""
-        return self.shadow.seen(request, await self.batches.search(request))
 
     async def explain(self, request: ExplainRequest) -> ExplainResponse:
         """The contract of `Server`."""
@@ -112,7 +104,7 @@ class Router:
     def index(self) -> dict[str, Any]:
         """The contract of `Server`."""
         ranker = None if self.args.ranker is None else self.args.ranker.path
-        return {**self.engine.facts, "ranker": ranker, "shadow": self.shadow.recall.to_dict()}
+        return {**self.engine.facts, "ranker": ranker, **self.traffic.facts}
 
     @property
     def version_name(self) -> str:

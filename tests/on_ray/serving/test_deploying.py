@@ -97,7 +97,7 @@ def _deploying(profile: str, root: Path) -> Iterator[Deployed]:
     keys = root / f"keys-{profile}"
     keys.write_text(f"{KEY}\n")
     limits = {"max_queries": 8, "max_body_bytes": 5000}
-    args = ServeArgs(storage=str(root), version="v1", keys_file=str(keys), shadow_share=1, **limits)
+    args = ServeArgs(storage=str(root), version="v1", keys_file=str(keys), shadow_fraction=1, **limits)
     (port,) = free_ports(1)
     config = serve_config(args, Placement(replicas=2, num_gpus=0.125), 2, host="127.0.0.1", port=port)
     # Both bind everywhere: two clusters of one machine must not share them.

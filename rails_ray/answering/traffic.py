@@ -1,0 +1,60 @@
+"""Live searches: those that come at the same time are one, and all are counted, compared and judged.
+
+What a server learns of its traffic is all here, so that every server learns the same.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from rails_ray.answering.batching import Batches
+from rails_ray.answering.drift import Drift
+from rails_ray.answering.engine import Answered, Engine
+from rails_ray.answering.feedback import Feedback
+from rails_ray.answering.metrics import Instruments, Metrics
+from rails_ray.answering.schemas import FeedbackRequest, FeedbackResponse, QueryResult, SearchRequest
+from rails_ray.answering.shadow import Shadow
+
+
+class Traffic:
+    """
+    Args:
+        search: carries out a request.
+        engine: the engine that it is carried out by.
+        shadow_fraction: of the searches, which are searched again exactly; see `Shadow`.
+    """
+
+    def __init__(
+        self,
+        search: Callable[[SearchRequest], Awaitable[Answered]],
+        engine: Engine,
+        instruments: Instruments,
+        shadow_fraction: float = 0.0,
+    ) -> None:
+        self.metrics = Metrics(instruments, engine.facts["version"])
+        self.batches = Batches(search, engine.limits.max_answered_items)
+        self.shadow = Shadow(search, shadow_fraction, self.metrics.shadow)
+        self.drift = Drift(engine.cutoffs.calibrated_temperature, self.metrics.drift)
+        self._feedback = Feedback(self.batches.search, self.metrics.feedback)
+
+    async def search(self, request: SearchRequest) -> Answered:
+        """The answer to a search; whoever sends its results passes them through `counted`."""
+        return self.shadow.seen(request, await self.batches.search(request))
+
+    def counted(self, answered: Answered) -> Iterator[QueryResult]:
+        """The results of an answer, each counted as it passes."""
+        for result in self.metrics.answered(answered):
+            self.drift.seen(result.temperature)
+            yield result
+
+    async def feedback(self, request: FeedbackRequest) -> FeedbackResponse:
+        """Which of the items that a client found relevant a search keeps."""
+        return await self._feedback.judge(request)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What `/v1/index` tells of the traffic since the server began."""
+        return {
+            "shadow": self.shadow.recall.to_dict("recall"),
+            "feedback": self._feedback.judged.to_dict(),
+            "drift": self.drift.found.to_dict(),
+        }
