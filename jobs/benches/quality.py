@@ -63,14 +63,14 @@ RANKS = RESULTS / "quality_ranks"  # of each test query, for comparisons with la
 SAVE_EVERY_S = 120.0
 TABLE_WIDTH = 160
 CELLS = [("scifact", "towers"), ("tldr", "towers"), ("amazon-beauty", "sasrec"), ("ml-1m", "sasrec"), ("ml-1m", "hstu")]
-EPOCHS = {"scifact": 60.0, "tldr": 20.0, "amazon-beauty": 60.0, "ml-1m": 100.0, "wordnet": 5.0}
+EPOCHS = {"scifact": 60.0, "tldr": 20.0, "amazon-beauty": 30.0, "ml-1m": 100.0, "wordnet": 5.0}
 BATCHES = {"scifact": 64, "tldr": 256, "wordnet": 256}  # pairs of a step; 32 histories elsewhere
 SIMILARITIES: tuple[SimilarityName, ...] = (
     "mol",
     "dot",
     "wide",
 )  # in the order of their trials: `wide` is as wide as mol
-TRIED = {"ml-1m": 0.05}  # of the epochs, in a trial; .2 elsewhere
+TRIED = {"ml-1m": 0.05, "amazon-beauty": 0.1}  # of the epochs, in a trial; .2 elsewhere
 
 
 @dataclass(frozen=True, kw_only=True)
