@@ -5,10 +5,10 @@ No annotation here may be a string: FastAPI and Ray read them.
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Header, Response
 from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
@@ -25,7 +25,7 @@ from rails_ray.answering.schemas import (
 from rails_ray.answering.stages import as_header
 from rails_ray.answering.traffic import Traffic
 from rails_ray.errors import UnavailableError, UnsupportedError
-from rails_ray.web import console, embedding, refusals
+from rails_ray.web import arrow, console, embedding, refusals
 from rails_ray.web.access import Access, Guard
 from rails_ray.web.deadlines import DeadlineMs, in_time, within
 from rails_ray.web.refusals import refused_with
@@ -34,6 +34,7 @@ from rails_ray.web.streaming import json_response, pieces
 
 ALWAYS = (401, 403, 408, 413, 429)  # refusals of any request
 OF_A_QUESTION = (*ALWAYS, 409, 422, 503, 504)
+Accept = Annotated[str | None, Header(include_in_schema=False)]
 
 
 class Server(Protocol):
@@ -87,15 +88,24 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
 
     api.add_middleware(RequestIds, on_answer=count)
 
-    @api.post("/v1/search", response_model=SearchResponse, responses=refused_with(*OF_A_QUESTION))
-    async def search(request: SearchRequest, deadline_ms: DeadlineMs = None) -> Response:
-        """The best items for each query, cut to those worth returning."""
+    @api.post(
+        "/v1/search",
+        response_model=SearchResponse,
+        responses=refused_with(*OF_A_QUESTION) | arrow.ANSWERS,
+        openapi_extra=arrow.BODIES,
+    )
+    async def search(request: SearchRequest, accept: Accept = None, deadline_ms: DeadlineMs = None) -> Response:
+        """The best items for each query, cut to those worth returning. Bodies may also be in Arrow's stream format."""
         budgeted = request.model_copy(update={"budget": within(request.budget, deadline_ms)})
         with told_over_http():
             async with in_time(deadline_ms):
                 found = await server().traffic.search(budgeted)
+                results = server().traffic.counted(found)
                 # As JSON directly: FastAPI would validate and copy it, which takes longer than the search.
-                answer = await json_response(pieces(found.head, server().traffic.counted(found)))
+                if arrow.is_wanted(accept):
+                    answer = await arrow.response(found.head, results)
+                else:
+                    answer = await json_response(pieces(found.head, results))
         answer.headers["server-timing"] = as_header(found.stages)
         return answer
 

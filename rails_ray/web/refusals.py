@@ -1,9 +1,11 @@
 """Refusals: how a body is read, and the status and message of each refusal.
 
-A body is JSON in UTF-8, whatever its header says. A body that is not, or that does not fit the request, gets 422: one
-status for everything that a client must write differently.
+A body is JSON in UTF-8, whatever its header says, unless it says Arrow's stream format and the route reads that. A body
+that is neither, or that does not fit the request, gets 422: one status for everything that a client must write
+differently.
 """
 
+import asyncio
 import json
 import re
 import sys
@@ -20,8 +22,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rails_ray.answering.schemas import ErrorResponse, sentence
 from rails_ray.data.forms.fields import shortened
+from rails_ray.web import arrow
 
 LONGEST_SENTENCE = 1000  # characters; our own messages quote less, but others may not
+IN_ARROW = ("/v1/search",)  # routes that read such a body
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # an escaped half of a character, or a backslash before such letters
 
 
@@ -93,7 +97,19 @@ class _JsonRequest(Request):
         encoding = ", ".join(self.headers.getlist("content-encoding")) or "identity"
         if encoding.lower() != "identity":
             raise _unreadable(f"the body must be sent without content-encoding, got {shortened(encoding)}")
-        return read_json(await self.body())
+        body = await self.body()
+        if self.scope["path"] not in IN_ARROW or not self._is_arrow:
+            return read_json(body)
+        queries, rest = await asyncio.to_thread(arrow.read_queries, body)
+        fields = read_json(rest)
+        if "queries" in fields:
+            raise _unreadable("the metadata `search` must not have queries, which are the rows of the body, got some")
+        return {**fields, "queries": queries}
+
+    @property
+    def _is_arrow(self) -> bool:
+        given = [value for name, value in self.scope["headers"] if name == b"content-type"]
+        return [value.partition(b";")[0].strip().lower() for value in given] == [arrow.TYPE.encode()]
 
 
 class _JsonRoute(APIRoute):
