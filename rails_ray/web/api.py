@@ -31,6 +31,7 @@ from rails_ray.web.deadlines import DeadlineMs, in_time, within
 from rails_ray.web.refusals import refused_with
 from rails_ray.web.request_ids import RequestIds
 from rails_ray.web.streaming import json_response, pieces
+from rails_ray.web.traces import Traced, show_stages
 
 ALWAYS = (401, 403, 408, 413, 429)  # refusals of any request
 OF_A_QUESTION = (*ALWAYS, 409, 422, 503, 504)
@@ -87,6 +88,7 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
         server().traffic.metrics.request(_known_path(api, scope), status)
 
     api.add_middleware(RequestIds, on_answer=count)
+    api.add_middleware(Traced)
 
     @api.post(
         "/v1/search",
@@ -106,6 +108,7 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
                     answer = await arrow.response(found.head, results)
                 else:
                     answer = await json_response(pieces(found.head, results))
+        show_stages(found.stages)
         answer.headers["server-timing"] = as_header(found.stages)
         return answer
 
