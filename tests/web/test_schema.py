@@ -35,6 +35,8 @@ def tell(case: schemathesis.Case, item: Any) -> None:
         return
     if "items" in body:
         body |= {"items": [item], "query": {"text": "red"}}
+    if "queries" in body:
+        body |= {"queries": [{"text": "red"}], "k": 3, "method": "brute_force", "cutoff": None, "budget": None}
     if isinstance(body.get("search"), dict):
         body |= {"relevant": [[item]], "search": {"queries": [{"text": "red"}]}}
     if isinstance(body.get("inputs"), list):
