@@ -14,6 +14,7 @@ rails_ray_feedback_queries                          how many it is measured on
 rails_ray_cutoff_drift                              see `drift`; the distance
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -81,12 +82,16 @@ class Metrics:
         coverage = answered.head.coverage
         self._coverage(coverage.items_searched / max(coverage.num_items, 1))
         method = answered.head.method
+        certified, num_truncated = Counter[bool](), 0  # to be added at once: Ray takes its time for each
         for result in answered.results:
-            self._queries(1, method=method, certified=str(result.certificate.is_exact).lower())
+            certified[result.certificate.is_exact] += 1
+            num_truncated += result.is_truncated
             self._lengths(result.num_kept, method=method)
-            if result.is_truncated:
-                self._truncated(1, method=method)
             yield result
+        for is_exact, num_queries in certified.items():
+            self._queries(num_queries, method=method, certified=str(is_exact).lower())
+        if num_truncated:
+            self._truncated(num_truncated, method=method)
 
     def shadow(self, recall: Tally) -> None:
         """Set the recall of live traffic."""

@@ -1,0 +1,47 @@
+"""What a proxy refuses itself while a crowd asks."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from rails_ray.web.crowds import VARIABLE, Crowd
+
+
+@pytest.mark.parametrize(("places", "path"), [(3, "/v1/search"), (2, "/prefix/v1/explain"), (64, "/v1/feedback")])
+def test_more_questions_than_there_are_places_are_refused_and_the_others_passed_on(
+    monkeypatch: pytest.MonkeyPatch, places: int, path: str
+) -> None:
+    if places != 64:
+        monkeypatch.setenv(VARIABLE, str(places))
+    asked = list[str]()
+
+    async def scenario() -> tuple[list[httpx.Response], list[httpx.Response]]:
+        may_answer = asyncio.Event()
+
+        async def router(scope: Any, receive: Any, send: Any) -> None:
+            asked.append(scope["path"])
+            assert (await receive())["body"] == b"a question"
+            await may_answer.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"an answer"})
+
+        transport = httpx.ASGITransport(Crowd(router))
+        async with httpx.AsyncClient(transport=transport, base_url="http://proxy") as client:
+            first = [asyncio.create_task(client.post(path, content=b"a question")) for _ in range(places)]
+            await asyncio.sleep(0.05)
+            refused = [await client.post(path, content=b"a question") for _ in range(2)]
+            other = asyncio.create_task(client.post("/another/application", content=b"a question"))
+            await asyncio.sleep(0.05)
+            may_answer.set()
+            answers = [await own for own in [*first, other]]
+            answers.append(await client.post(path, content=b"a question"))  # a place is free again
+        return answers, refused
+
+    answers, refused = asyncio.run(scenario())
+    assert [answer.text for answer in answers] == ["an answer"] * (places + 2)
+    assert [answer.status_code for answer in refused] == [429, 429]
+    assert refused[0].json()["error"].startswith(f"at most {places} requests are answered at once, got one more")
+    assert int(refused[0].headers["retry-after"]) >= 1
+    assert asked == [*[path] * places, "/another/application", path]
