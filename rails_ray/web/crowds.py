@@ -1,5 +1,5 @@
-"""What a crowd of requests costs whoever passes them on: Ray's proxy in Python takes longer to pass one than we to refuse
-it, so that it refuses what routers would have no place for, in the same words.
+"""What a crowd of requests costs whoever passes them on: Ray's proxy in Python takes longer to pass one than we to
+refuse it, so that it refuses what routers would have no place for, in the same words.
 
 A request takes a place here from the arrival of its body to the beginning of its answer. RAILS_RAY_MAX_PASSED says how
 many places there are, where `max_requests` or the number of routers is larger than usual.
