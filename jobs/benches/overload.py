@@ -73,10 +73,8 @@ def measure(arguments: Arguments) -> dict[str, Any]:
             capacity = before["queries_per_s"] / QUERIES
             idle = asyncio.run(loaded(url, 1, QUERIES, WARM_S))
             usual_s = idle["p50_ms"] / 1000
-            replicas = [
-                process for title in ("Router", "Shard") for process in own_processes(f"ServeReplica:{NAME}:{title}")
-            ]
-            replicas += own_processes("ProxyActor")
+            titles = (f"ServeReplica:{NAME}:Router", f"ServeReplica:{NAME}:Shard", "ProxyActor")
+            replicas = [process for title in titles for process in own_processes(title)]
             found = asyncio.run(overloaded(url, capacity * arguments.times, arguments.seconds, usual_s, replicas))
             after = asyncio.run(loaded(url, 32, QUERIES, CAPACITY_S))
     goodput = found.pop("answered") / arguments.seconds

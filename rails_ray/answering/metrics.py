@@ -3,7 +3,7 @@
 rails_ray_requests          path, status            requests that were answered or refused
 rails_ray_stage_seconds     stage                   of a search; see `stages`
 rails_ray_queries           method, certified       answered queries, and whether their lists are proven exact
-rails_ray_list_length       method                  items of a list
+rails_ray_list_length       method                  items of a list, of the first eight of an answer
 rails_ray_truncated         method                  lists that k or max_items ended before the cut-off did
 rails_ray_coverage                                  share of the corpus that a search went through
 rails_ray_version           version                 1 for the version that is served
@@ -14,8 +14,10 @@ rails_ray_feedback_queries                          how many it is measured on
 rails_ray_cutoff_drift                              see `drift`; the distance
 """
 
+import math
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from rails_ray.answering.drift import Distance
@@ -26,6 +28,8 @@ from rails_ray.answering.tallies import Tally
 
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # bounds of buckets
 LENGTHS = (0.5, 1.5, 2.5, 5.5, 10.5, 20.5, 50.5, 100.5, 200.5, 500.5, 1000.5)
+MOST_LENGTHS = 8  # lists of an answer that are put into the histogram: Ray takes its time for each
+TELL_S = 1.0  # between two settings of the version
 SHARES = (0.5, 0.8, 0.9, 0.95, 0.99, 0.9999, 1.0)
 
 
@@ -55,7 +59,7 @@ class Metrics:
         version: name of the version that is served.
     """
 
-    def __init__(self, instruments: Instruments, version: str) -> None:
+    def __init__(self, instruments: Instruments, version: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._requests = instruments.counter("rails_ray_requests", "requests by status", ("path", "status"))
         self._seconds = instruments.histogram("rails_ray_stage_seconds", "time of a stage", SECONDS, ("stage",))
         self._queries = instruments.counter("rails_ray_queries", "answered queries", ("method", "certified"))
@@ -68,12 +72,14 @@ class Metrics:
         self._judged = instruments.gauge("rails_ray_feedback_queries", "queries of the coverage by feedback")
         self._drift = instruments.gauge("rails_ray_cutoff_drift", "distance of live from calibration queries")
         self._served = instruments.gauge("rails_ray_version", "the version that is served", ("version",))
-        self._version = version
+        self._version, self._clock, self._told = version, clock, -math.inf
 
     def request(self, path: str, status: int) -> None:
         """Count a request; `path` must be one of few."""
         self._requests(1, path=path, status=str(status))
-        self._served(1, version=self._version)  # each time: Ray forgets a gauge that is not set any more
+        if self._clock() >= self._told + TELL_S:  # again and again: Ray forgets a gauge that is not set any more
+            self._told = self._clock()
+            self._served(1, version=self._version)
 
     def answered(self, answered: Answered) -> Iterator[QueryResult]:
         """Count an answer; its results, each counted as it passes."""
@@ -82,11 +88,12 @@ class Metrics:
         coverage = answered.head.coverage
         self._coverage(coverage.items_searched / max(coverage.num_items, 1))
         method = answered.head.method
-        certified, num_truncated = Counter[bool](), 0  # to be added at once: Ray takes its time for each
-        for result in answered.results:
+        certified, num_truncated = Counter[bool](), 0
+        for number, result in enumerate(answered.results):
             certified[result.certificate.is_exact] += 1
             num_truncated += result.is_truncated
-            self._lengths(result.num_kept, method=method)
+            if number < MOST_LENGTHS:
+                self._lengths(result.num_kept, method=method)
             yield result
         for is_exact, num_queries in certified.items():
             self._queries(num_queries, method=method, certified=str(is_exact).lower())
