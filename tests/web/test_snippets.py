@@ -26,6 +26,13 @@ def test_python(url: str, version: Version) -> None:
     assert said == "".join(f"{one.items} {one.certificate.is_exact}\n" for one in expected)
 
 
+def test_python_with_arrow(url: str, version: Version) -> None:
+    code = snippet("python", "import pyarrow").replace(URL, url)
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    expected = version.search(["pizza", "flag"], k=10, cutoff={"top_k": 10}).results
+    assert said == f"{[one.items for one in expected]} v1\n"
+
+
 # Node.js is no Python package, and nothing else here needs it.
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
 def test_javascript(url: str, version: Version) -> None:
