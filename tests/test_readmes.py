@@ -16,11 +16,17 @@ from typing import Any
 import pytest
 
 from rails_ray import cli, recipes
-from rails_ray.answering.schemas import ExplainRequest, SearchRequest
+from rails_ray.answering.schemas import ExplainRequest, FeedbackRequest, SearchRequest
 from support.command_line import ROOT, code_blocks, readme_commands, shell_lines
 
 LONGEST_README = 140  # lines: README.md sells and starts, all else stands beside what it is about
-BODIES = {"/v1/search": SearchRequest, "/v1/explain": ExplainRequest, "/v1/index": None, "/v1/health": None}
+BODIES = {
+    "/v1/search": SearchRequest,
+    "/v1/explain": ExplainRequest,
+    "/v1/feedback": FeedbackRequest,
+    "/v1/index": None,
+    "/v1/health": None,
+}
 JOB = ["python", "-m"]
 
 every_readme = pytest.mark.parametrize("file", ["README.md", "jobs/README.md", "serve/README.md"])
