@@ -44,6 +44,7 @@ class Settings:
 
     width: of the dot product's vectors; of a component of the mixture.
     dropout: of the encoder of histories.
+    gate_dropout: of the mixture.
     max_gradient_norm: of a step; no trial chooses it.
     """
 
@@ -52,6 +53,7 @@ class Settings:
     learning_rate: float = 1e-3
     num_negatives: int = 128
     dropout: float = 0.2
+    gate_dropout: float = 0.2
     max_gradient_norm: float = 0.0
 
 
@@ -86,6 +88,11 @@ class Cell:
         """A folder's name."""
         similarity = self.similarity + "-user" * self.user + "-sides" * (self.gates == "sides")
         return "-".join([self.data, self.encoder, similarity, str(self.seed)])
+
+    @property
+    def tries_gate_dropout(self) -> bool:
+        """Whether trials choose it: where gates were seen to learn the pairs of training, and a trial is short."""
+        return self.similarity == "mol" and self.encoder == "vectors"
 
     @property
     def is_of_histories(self) -> bool:
@@ -134,16 +141,17 @@ def stored_numbers(config: RunConfig) -> int:
     return int((own.similarity.num_item_components + 1) * own.components.width + num_pairs)
 
 
-def mixture(cell: Cell, temperature: float) -> MixtureOfLogitsConfig:
+def mixture(cell: Cell, settings: Settings) -> MixtureOfLogitsConfig:
     """8 x 4 for histories (the paper's), 4 x 4 for texts and vectors. w has 32 hidden units where the paper's has 128,
     and keeps all logits, which together saves a third of a step on a CPU."""
     num = (8, 4) if cell.is_of_histories else (4, 4)
     return MixtureOfLogitsConfig(
         num_query_components=num[0],
         num_item_components=num[1],
-        temperature=temperature,
+        temperature=settings.temperature,
         gate_hidden=32,
         logit_dropout=0.0,
+        gate_dropout=settings.gate_dropout,
         gate_inputs=("query", "item", "logits") if cell.gates == "all" else ("query", "item"),
     )
 
@@ -176,7 +184,7 @@ def _parts(cell: Cell, settings: Settings) -> dict[str, Any]:
     similarity: Any = DotProductConfig(temperature=settings.temperature)
     width = settings.width
     if cell.similarity != "dot":
-        similarity = mixture(cell, settings.temperature)
+        similarity = mixture(cell, settings)
     components = ComponentsConfig(width=width, query_hidden=0)
     if cell.encoder == "transformer" and cell.similarity == "mol":
         encoder = replace(encoder, pooling="aggregation")
@@ -196,6 +204,7 @@ def settings_of(trial: Any, cell: Cell) -> Settings:
         temperature=trial.suggest_float("temperature", 0.02, 0.1, log=True),
         learning_rate=trial.suggest_float("learning_rate", 5e-4, 4e-3, log=True),
         num_negatives=trial.suggest_categorical("num_negatives", [64, 128]) if cell.is_of_histories else 128,
+        gate_dropout=trial.suggest_categorical("gate_dropout", [0.2, 0.5]) if cell.tries_gate_dropout else 0.2,
     )
 
 

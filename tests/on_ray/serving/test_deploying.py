@@ -47,6 +47,7 @@ ENVIRONMENTS = {
 class Deployed:
     """A cluster that serves v1 in 2 shards, two replicas of each deployment."""
 
+    profile: str
     head: HeadNode
     serve: ServeSubmissionClient
     config: dict[str, Any]
@@ -107,7 +108,7 @@ def _deploying(profile: str, root: Path) -> Iterator[Deployed]:
     with head_node(num_cpus=4, num_gpus=1, environment=environment) as head:
         serve = ServeSubmissionClient(head.address)
         serve.deploy_applications(config)
-        yield Deployed(head, serve, config, f"http://127.0.0.1:{port}")
+        yield Deployed(profile, head, serve, config, f"http://127.0.0.1:{port}")
 
 
 def _answers(made: Deployed) -> bool:
@@ -132,6 +133,32 @@ def test_nothing_is_told_without_a_key(deployed: Deployed, path: str) -> None:
     response = httpx.get(f"{deployed.url}{path}", headers={"authorization": f"Bearer {KEY}2"})
     expected = {"error": "the bearer key must be one that this server knows, got another"}
     assert (response.status_code, response.json()) == (403, expected)
+
+
+# What listens beyond loopback, by the title of its process; profile production adds the second line.
+RAYS_OWN = {"gcs_server", "raylet", "agent", "dashboard", "worker", "ServeController"}
+OF_PRODUCTION = {"haproxy", "ServeReplica:rails-ray:Router"}
+SHARDS = {"ServeReplica:rails-ray:Shard"}  # their direct calls, which ask for the key of the replica
+
+
+def kind_of(process: psutil.Process) -> str:
+    title = " ".join(process.cmdline())
+    known = sorted(RAYS_OWN | OF_PRODUCTION | SHARDS, key=len, reverse=True)
+    return next((kind for kind in known if kind in title), title[:80])
+
+
+def test_each_door_is_known_and_tells_nothing_without_a_key(deployed: Deployed) -> None:
+    """Lists what listens where, and tries it."""
+    doors = {
+        (kind_of(process), connection.laddr.ip, connection.laddr.port)
+        for process in with_token(deployed.head.mark)
+        for connection in process.net_connections(kind="tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    for door in sorted(doors):
+        print(*door)
+    beyond = {kind for kind, ip, _ in doors if not ip.startswith("127.")}
+    assert beyond <= RAYS_OWN | SHARDS | (OF_PRODUCTION if deployed.profile == "production" else set())
 
 
 def test_probes_need_no_key(deployed: Deployed) -> None:
