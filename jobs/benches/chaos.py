@@ -15,11 +15,13 @@ at least .8 of that under 8, with a p99 below 10 s; and others answered at once 
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import tyro
@@ -32,6 +34,8 @@ from jobs.benches.chaos_faults import (
     K,
     Server,
     asked_by,
+    beside_leavers,
+    beside_liars,
     beside_slow_senders,
     greedy,
     killed,
@@ -39,7 +43,9 @@ from jobs.benches.chaos_faults import (
     own_processes,
     slow_body,
     slow_headers,
+    stopped,
     swapped,
+    without_storage,
 )
 from jobs.benches.record import Record, last_execution
 from rails_ray import on_ray
@@ -88,7 +94,7 @@ class Arguments:
     seconds: float = 20
     """Of each fault."""
     only: str = ""
-    """Faults whose name holds this text."""
+    """Faults whose name holds what this regular expression matches."""
 
 
 def main(arguments: Arguments) -> None:
@@ -150,13 +156,18 @@ async def measure(arguments: Arguments) -> None:
                 ("25 x 3963 items", lambda: greedy(server, 25, 3963)),
                 ("swap", lambda: swapped(server, VERSIONS[1], count, seconds)),
                 ("swap back", lambda: swapped(server, VERSIONS[0], count, seconds)),
+                ("a shard's replica stands still", lambda: stopped(server, "Shard001", 1, count, seconds)),
+                ("a shard stands still", lambda: stopped(server, "Shard001", 2, count, seconds)),
+                ("storage is away", lambda: without_storage(server, Path(folder), count, seconds)),
+                ("clients go away", lambda: beside_leavers(server, count, count, seconds)),
+                ("lengths are wrong", lambda: beside_liars(server, count, count, seconds)),
                 ("kill a shard", lambda: killed(server, "Shard001", count, seconds)),
                 ("kill a router", lambda: killed(server, ":Router", count, seconds)),
                 ("kill the controller", lambda: killed(server, "ServeController", count, seconds)),
             ]
             proxy = "HAProxyManager" if "RAY_SERVE_ENABLE_HA_PROXY" in os.environ else "ProxyActor"
             faults.append(("kill the proxy", lambda: killed(server, proxy, count, seconds)))
-            for fault, run in (one for one in faults if arguments.only in one[0]):
+            for fault, run in (one for one in faults if re.search(arguments.only, one[0])):
                 print(json.dumps({"fault": fault, **await run()}), flush=True)
 
 

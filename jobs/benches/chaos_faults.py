@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NoReturn
 
 import aiohttp
@@ -20,6 +21,7 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.wanted import Wanted
 
 K = 5
+LEAVE_S = 0.02  # before a client goes away
 COLUMNS = ("requests", "failed", "refused", "wrong", "recover_s", "p50_s", "p99_s", "per_s")
 
 Answers = dict[str, list[tuple[list[str | int], list[float]]]]  # of each version, items and scores for each text
@@ -190,6 +192,90 @@ async def killed(server: Server, title: str, num_clients: int, seconds: float) -
         await asyncio.sleep(seconds)
         await clients.answers(10 * num_clients)
         return clients.outcome(began)
+
+
+async def stopped(server: Server, title: str, most: int, num_clients: int, seconds: float) -> dict[str, float]:
+    """Under load so many of the processes of a deployment stand still, and go on after a while."""
+    async with server.clients(num_clients) as clients:
+        await clients.answers(5 * num_clients)
+        victims = server.replicas(title)[:most]
+        began = time.monotonic()
+        for victim in victims:
+            victim.suspend()
+        await asyncio.sleep(seconds / 2)
+        for victim in victims:
+            with suppress(psutil.NoSuchProcess):  # Serve has replaced it
+                victim.resume()
+        await asyncio.sleep(seconds / 2)
+        await clients.answers(10 * num_clients)
+        return clients.outcome(began)
+
+
+async def without_storage(server: Server, folder: Path, num_clients: int, seconds: float) -> dict[str, float]:
+    """Under load the storage is away for a while."""
+    async with server.clients(num_clients) as clients:
+        await clients.answers(5 * num_clients)
+        began = time.monotonic()
+        away = folder.rename(folder.with_name(f"{folder.name}-away"))
+        try:
+            await asyncio.sleep(seconds / 2)
+        finally:
+            away.rename(folder)
+        await asyncio.sleep(seconds / 2)
+        return clients.outcome(began)
+
+
+async def beside_leavers(server: Server, num_leavers: int, num_clients: int, seconds: float) -> dict[str, float]:
+    """Clients beside others that go away before they have their answers."""
+    body = {"queries": [{"text": server.texts[0]}] * 32, "k": K, "cutoff": {"top_k": K}}
+    left = 0
+
+    async def leave(session: aiohttp.ClientSession) -> NoReturn:
+        nonlocal left
+        while True:
+            with suppress(TimeoutError, aiohttp.ClientError):
+                async with asyncio.timeout(LEAVE_S), session.post(f"{server.url}/v1/search", json=body) as response:
+                    await response.read()
+            left += 1
+
+    async with aiohttp.ClientSession(headers=server.headers) as session, server.clients(num_clients) as clients:
+        leavers = [asyncio.create_task(leave(session)) for _ in range(num_leavers)]
+        began = time.monotonic()
+        await asyncio.sleep(seconds)
+        for leaver in leavers:
+            leaver.cancel()
+        await asyncio.gather(*leavers, return_exceptions=True)
+        return {**clients.outcome(began), "left": left}
+
+
+async def beside_liars(server: Server, num_liars: int, num_clients: int, seconds: float) -> dict[str, float]:
+    """Clients beside requests whose content-length is larger or smaller than their body, which is all that they
+    send."""
+    body = json.dumps({"queries": [{"text": server.texts[0]}], "k": K}).encode()
+    lied = 0
+
+    async def lie(difference: int) -> NoReturn:
+        nonlocal lied
+        head = b"POST /v1/search HTTP/1.1\r\nhost: x\r\n" + _lines(server.headers)
+        while True:
+            with suppress(OSError, TimeoutError):
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                writer.write(head + f"content-length: {len(body) + difference}\r\n\r\n".encode() + body)
+                writer.write_eof()
+                async with asyncio.timeout(2):
+                    await reader.read()
+                writer.close()
+            lied += 1
+            await asyncio.sleep(LEAVE_S)  # or they would be a flood
+
+    async with server.clients(num_clients) as clients:
+        liars = [asyncio.create_task(lie(-7 if number % 2 else 7)) for number in range(num_liars)]
+        began = time.monotonic()
+        await asyncio.sleep(seconds)
+        for liar in liars:
+            liar.cancel()
+        await asyncio.gather(*liars, return_exceptions=True)
+        return {**clients.outcome(began), "lied": lied}
 
 
 async def asked_by(server: Server, num_clients: int, seconds: float) -> dict[str, float]:
