@@ -141,6 +141,7 @@ def summary(seconds: list[float]) -> dict[str, float]:
     return {
         "p50_ms": 1e3 * statistics.median(ordered),
         "p95_ms": 1e3 * ordered[int(0.95 * len(ordered))],
+        "p99_ms": 1e3 * ordered[int(0.99 * len(ordered))],
         "requests": len(ordered),
     }
 
