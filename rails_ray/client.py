@@ -42,6 +42,7 @@ class Found(TypedDict):
     is_truncated: bool
     is_short: bool
     is_known: bool | None
+    temperature: float | None
     budget: dict[str, Any] | None
     error: str | None
 
