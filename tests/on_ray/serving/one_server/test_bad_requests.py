@@ -143,7 +143,7 @@ def test_unknown_paths_and_methods(served_version: Served) -> None:
     response = httpx.get(f"{served_version.url}/v2/search")
     assert response.status_code == 404
     told = response.json()["error"]
-    assert told.startswith("the path must be one of /v1/embeddings, /v1/explain, /v1/health, /v1/health/live, ")
+    assert told.startswith("the path must be one of /v1/embeddings, /v1/explain, /v1/feedback, /v1/health, ")
     assert told.endswith("/v2/models/{name}/ready, got '/v2/search'")
     response = httpx.get(f"{served_version.url}/v1/search")
     assert (response.status_code, response.headers["allow"]) == (405, "POST")
