@@ -13,6 +13,11 @@ const EXAMPLES = { text: "a text", history: "item ids, separated by commas", use
 const byId = (id) => document.getElementById(id);
 let index = null;
 
+// A number of a cut-off as people write it; what else a cut-off says stays as it is.
+function shown(value) {
+  return typeof value === "number" ? String(Number(value.toPrecision(4))) : value;
+}
+
 function made(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   const { data, ...own } = properties;
@@ -96,7 +101,7 @@ function facts(cut, own) {
     : made("span", { className: "warn" }, certificate.gap === null ? `not proven: ${certificate.reason}`
       : `missing items score at most ${certificate.gap.toFixed(3)} higher`);
   const coverage = `${answer.coverage.items_searched} of ${answer.coverage.num_items} items searched`;
-  const policy = Object.entries(answer.cutoff).map(([name, value]) => `${name} ${value}`).join(", ");
+  const policy = Object.entries(answer.cutoff).map(([name, value]) => `${name} ${shown(value)}`).join(", ");
   return made("p", { className: "facts" }, `${answer.method}, ${policy}: ${own.num_kept} kept · `, exact,
     ` · ${coverage}, ${own.num_scored} scored · version ${answer.version}`);
 }
