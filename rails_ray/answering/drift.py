@@ -6,6 +6,7 @@ the Kolmogorov-Smirnov distance of tau_q, which is all that a calibrated cut-off
 of such a distance, or a longer one, if live queries were like those that calibrated.
 """
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,16 +47,18 @@ class Drift:
         self, calibrated: NDArray[np.floating] | None, on_distance: Callable[[Distance], None] = lambda _: None
     ) -> None:
         self._calibrated, self._on_distance = calibrated, on_distance
+        self._lock = threading.Lock()
         self._newest, self._num_seen = deque[float](maxlen=WINDOW), 0
         self.found = Distance()
 
     def seen(self, temperature: float | None) -> None:
-        """Take note of the tau_q of a live query."""
+        """Take note of the tau_q of a live query; answers are written in several threads."""
         if self._calibrated is None or temperature is None:
             return
-        self._newest.append(temperature)
-        self._num_seen += 1
-        if self._num_seen % EVERY == 0:
-            compared = stats.ks_2samp(np.array(self._newest), self._calibrated, method="asymp")
-            self.found = Distance(len(self._newest), float(compared.statistic), float(compared.pvalue))
-            self._on_distance(self.found)
+        with self._lock:
+            self._newest.append(temperature)
+            self._num_seen += 1
+            if self._num_seen % EVERY == 0:
+                compared = stats.ks_2samp(np.array(self._newest), self._calibrated, method="asymp")
+                self.found = Distance(len(self._newest), float(compared.statistic), float(compared.pvalue))
+                self._on_distance(self.found)

@@ -1,5 +1,7 @@
 """Drift: live queries beside those that calibrated."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -28,6 +30,20 @@ def test_the_distance_is_that_of_the_newest_queries() -> None:
     assert drift.found == told[-1]
     assert drift.found.distance == pytest.approx(slow_distance(live[EVERY:], CALIBRATED.tolist()))
     assert drift.found.p == pytest.approx(0, abs=1e-6)
+
+
+def test_answers_of_several_threads_are_all_noted() -> None:
+    told = list[Distance]()
+    drift = Drift(CALIBRATED, told.append)
+
+    def note(seed: int) -> None:
+        for temperature in np.random.default_rng(seed).uniform(0.02, 0.3, 20 * EVERY).tolist():
+            drift.seen(temperature)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(note, range(8)))
+    assert len(told) == 8 * 20
+    assert drift.found.num_queries == WINDOW
 
 
 def test_queries_like_those_that_calibrated_are_rarely_far() -> None:
