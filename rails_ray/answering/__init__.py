@@ -13,5 +13,11 @@
 | `engine`    | a request -> what is asked of the shards, round by round -> the response            |
 | `stages`    | how long each part of that takes                                                    |
 | `batching`  | requests that arrive at the same time become one                                    |
+| `metrics`   | what is counted of the answers                                                      |
+| `shadow`    | the recall of live searches                                                         |
+| `feedback`  | the coverage of live searches, by what clients report                               |
+| `drift`     | how far live queries are from those that calibrated                                 |
+| `tallies`   | a mean over live queries, with its interval                                         |
+| `traffic`   | all of these, for any server                                                        |
 | `tuning`    | the cut-off that is best on validation queries                                      |
 """

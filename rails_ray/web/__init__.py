@@ -15,6 +15,10 @@ It knows no Ray, so that a deployment on a cluster and a single process answer a
 | `api`          | the routes                                                                         |
 | `embedding`    | the query encoder by OpenAI's protocol and by KServe's                             |
 | `console`      | the page at `/`                                                                    |
+| `arrow`        | bodies in Arrow's stream format                                                    |
+| `deadlines`    | how long a client waits                                                            |
+| `instruments`  | metrics of one process, for Prometheus                                             |
+| `traces`       | requests and stages as spans of OpenTelemetry                                      |
 | `streaming`    | an answer as JSON, in one piece or in many                                         |
 | `heap`         | gives back the memory of a large answer                                            |
 | `lite`         | all of it in one process, without Ray                                              |
