@@ -17,6 +17,11 @@ def test_more_questions_than_there_are_places_are_refused_and_the_others_passed_
         monkeypatch.setenv(VARIABLE, str(places))
     asked = list[str]()
 
+    async def until_asked(count: int) -> None:
+        async with asyncio.timeout(30):
+            while len(asked) < count:
+                await asyncio.sleep(0.01)
+
     async def scenario() -> tuple[list[httpx.Response], list[httpx.Response]]:
         may_answer = asyncio.Event()
 
@@ -30,10 +35,10 @@ def test_more_questions_than_there_are_places_are_refused_and_the_others_passed_
         transport = httpx.ASGITransport(Crowd(router))
         async with httpx.AsyncClient(transport=transport, base_url="http://proxy") as client:
             first = [asyncio.create_task(client.post(path, content=b"a question")) for _ in range(places)]
-            await asyncio.sleep(0.05)
+            await until_asked(places)
             refused = [await client.post(path, content=b"a question") for _ in range(2)]
             other = asyncio.create_task(client.post("/another/application", content=b"a question"))
-            await asyncio.sleep(0.05)
+            await until_asked(places + 1)
             may_answer.set()
             answers = [await own for own in [*first, other]]
             answers.append(await client.post(path, content=b"a question"))  # a place is free again
