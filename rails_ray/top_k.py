@@ -64,22 +64,38 @@ def select(scores: Float[Tensor, "B X"], k: int, item_rows: Int[Tensor, "B X"] |
         scores = scores.masked_fill(scores.isnan(), -torch.inf)
         best, columns = scores.topk(best.shape[1], dim=1)
     # topk chooses freely among equal items: lines that have some are put in order, and where it could have taken
-    # another one for the k-th, a stable sort decides.
+    # another one for the k-th, the lower rows are taken.
     is_open = best[:, k:] == best[:, k - 1 : k] if k else best > torch.inf
     best, columns = best[:, :k].contiguous(), columns[:, :k].contiguous()
     found = columns if item_rows is None else item_rows.gather(1, columns)
-    is_tied = (best[:, 1:] == best[:, :-1]).any(dim=1)
-    if is_tied.any():
-        found[is_tied] = _by_score(best[is_tied], found[is_tied])
     is_open = is_open.any(dim=1)
     if is_open.any():
-        everywhere = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
-        rows = (everywhere if item_rows is None else item_rows)[is_open]
-        found[is_open] = _by_score(scores[is_open], rows)[:, :k]
+        found[is_open] = _lowest_rows(
+            scores[is_open], best[is_open], None if item_rows is None else item_rows[is_open]
+        )
+    is_tied = (best[:, 1:] == best[:, :-1]).any(dim=1) & ~is_open
+    if is_tied.any():
+        found[is_tied] = _by_score(best[is_tied], found[is_tied])
     return TopK(best, found)
 
 
-def _by_score(scores: Float[Tensor, "L X"], item_rows: Int[Tensor, "L X"]) -> Int[Tensor, "L X"]:
+def _lowest_rows(
+    scores: Float[Tensor, "L X"], best: Float[Tensor, "L k"], item_rows: Int[Tensor, "L X"] | None
+) -> Int[Tensor, "L k"]:
+    """The item rows of the `best` scores; of the items that score as the k-th does, the lowest rows. It sorts no line
+    of X scores where the columns are the rows."""
+    if item_rows is not None:
+        item_rows, order = item_rows.sort(dim=1)
+        scores = scores.gather(1, order)
+    last = best[:, -1:]
+    is_better, is_equal = scores > last, scores == last
+    num_open = best.shape[1] - is_better.sum(dim=1, keepdim=True)
+    is_taken = is_better | (is_equal & (is_equal.cumsum(dim=1, dtype=torch.int32) <= num_open))
+    columns = is_taken.nonzero()[:, 1].view_as(best)
+    return _by_score(scores.gather(1, columns), columns if item_rows is None else item_rows.gather(1, columns))
+
+
+def _by_score(scores: Float[Tensor, "L k"], item_rows: Int[Tensor, "L k"]) -> Int[Tensor, "L k"]:
     """Item rows by descending scores, equal scores by the lower row."""
     item_rows, order = item_rows.sort(dim=1)
     order = scores.gather(1, order).sort(dim=1, descending=True, stable=True).indices

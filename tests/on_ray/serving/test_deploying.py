@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import ssl
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -139,12 +140,13 @@ SERVED = ("/v1/index", "/v1/search", "/openapi.json", "/metrics", "/num_items", 
 
 
 def doors_of(mark: str) -> dict[int, str]:
-    """What listens on this machine: the title of the process, by port."""
+    """What listens on this machine, by port: the address and the title of the process."""
     found = dict[int, str]()
     for process in with_token(mark):
         with suppress(psutil.Error):  # it may end while it is looked at
             listening = [own for own in process.net_connections(kind="tcp") if own.status == psutil.CONN_LISTEN]
-            found |= {own.laddr.port: f"{own.laddr.ip} {' '.join(process.cmdline())[:80]}" for own in listening}
+            title = " ".join(process.cmdline()).replace(f"{sys.prefix}/", "")
+            found |= {own.laddr.port: f"{own.laddr.ip} {title}" for own in listening}
     return found
 
 
@@ -168,9 +170,9 @@ def test_no_door_tells_anything_without_a_key(deployed: Deployed, capsys: pytest
             with suppress(httpx.TransportError):  # gRPC, which is no HTTP of this kind and asks for Ray's token
                 status = httpx.get(f"http://{host}:{port}{path}", timeout=5).status_code
             if status and status not in (401, 403, 404, 405):
-                told[f"{title} {port}{path}"] = status
+                told[f"{title[:80]} {port}{path}"] = status
         with capsys.disabled():
-            print(f"{deployed.profile} {title} {port}")
+            print(f"{deployed.profile} {title[:80]} {port}")
     assert not told
 
 
