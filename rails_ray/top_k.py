@@ -70,9 +70,7 @@ def select(scores: Float[Tensor, "B X"], k: int, item_rows: Int[Tensor, "B X"] |
     found = columns if item_rows is None else item_rows.gather(1, columns)
     is_open = is_open.any(dim=1)
     if is_open.any():
-        found[is_open] = _lowest_rows(
-            scores[is_open], best[is_open], None if item_rows is None else item_rows[is_open]
-        )
+        found[is_open] = _lowest_rows(scores[is_open], best[is_open], None if item_rows is None else item_rows[is_open])
     is_tied = (best[:, 1:] == best[:, :-1]).any(dim=1) & ~is_open
     if is_tied.any():
         found[is_tied] = _by_score(best[is_tied], found[is_tied])
