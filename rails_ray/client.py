@@ -4,7 +4,7 @@
         server.search([{"text": "pizza"}], k=10)["results"][0]["items"]
 
 `AsyncClient` is the same with `async with` and `await`; the functions ask one question each. A request changes nothing,
-so it is safe to repeat.
+so it is safe to repeat; feedback that is repeated may count twice.
 """
 
 import asyncio
@@ -107,6 +107,18 @@ class Client:
         `search`."""
         return self._ask(*_explain(query, items))
 
+    def feedback(
+        self, queries: Sequence[Query], relevant: Sequence[Sequence[str | int]], **options: Any
+    ) -> dict[str, Any]:
+        """The answer of `POST /v1/feedback`: how many of the relevant items a search keeps. By it the server measures
+        what its cut-offs promise; raises as `search`.
+
+        Args:
+            relevant: for each query, the items that turned out to be relevant, found or not.
+            options: other fields of the search, such as method and cutoff.
+        """
+        return self._ask(*_feedback(queries, relevant, options))
+
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """A vector for each text, which a search takes as `embedding`; raises as `search`."""
         return _vectors(self._ask(*_embed(texts)))
@@ -152,6 +164,12 @@ class AsyncClient:
     async def explain(self, query: Query, items: Sequence[str | int]) -> dict[str, Any]:
         """As `Client.explain`."""
         return await self._ask(*_explain(query, items))
+
+    async def feedback(
+        self, queries: Sequence[Query], relevant: Sequence[Sequence[str | int]], **options: Any
+    ) -> dict[str, Any]:
+        """As `Client.feedback`."""
+        return await self._ask(*_feedback(queries, relevant, options))
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """As `Client.embed`."""
@@ -199,6 +217,13 @@ def _search(queries: Sequence[Query], k: int | None, options: dict[str, Any]) ->
 
 def _explain(query: Query, items: Sequence[str | int]) -> tuple[str, str, dict[str, Any]]:
     return "POST", "/v1/explain", {"query": query, "items": list(items)}
+
+
+def _feedback(
+    queries: Sequence[Query], relevant: Sequence[Sequence[str | int]], options: dict[str, Any]
+) -> tuple[str, str, dict[str, Any]]:
+    search = {"queries": list(queries)} | options
+    return "POST", "/v1/feedback", {"search": search, "relevant": [list(items) for items in relevant]}
 
 
 def _embed(texts: Sequence[str]) -> tuple[str, str, dict[str, Any]]:

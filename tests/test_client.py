@@ -1,6 +1,7 @@
 """Asking a server: what is asked again, and what is told of a key. A transport stands for the network's faults."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,7 +10,7 @@ import httpx
 import pytest
 
 from rails_ray import client
-from rails_ray.answering.schemas import QueryResult, SearchResponse
+from rails_ray.answering.schemas import FeedbackRequest, QueryResult, SearchResponse
 from rails_ray.errors import AccessError, UnavailableError
 
 FOUND = {"results": []}
@@ -167,6 +168,20 @@ def test_vectors_come_as_lists(answering: Callable[..., list[httpx.Request]]) ->
     with client.Client("http://server") as server:
         assert server.embed(["pizza"]) == [[1.0, 2.0]]
     assert requests[0].content == b'{"input":["pizza"]}'
+
+
+def test_feedback_names_the_search_and_what_was_relevant(answering: Callable[..., list[httpx.Request]]) -> None:
+    requests = answering(*[httpx.Response(200, json={"num_kept": [1]}) for _ in range(2)])
+
+    async def told() -> Any:
+        async with client.AsyncClient("http://server") as server:
+            return await server.feedback([{"text": "pizza"}], [("🍕",)], method="brute_force")
+
+    with client.Client("http://server") as server:
+        assert server.feedback([{"text": "pizza"}], [("🍕",)], method="brute_force") == asyncio.run(told())
+    expected = {"search": {"queries": [{"text": "pizza"}], "method": "brute_force"}, "relevant": [["🍕"]]}
+    assert [json.loads(request.content) for request in requests] == [expected] * 2
+    FeedbackRequest.model_validate(expected)
 
 
 @pytest.mark.parametrize("kind", [client.Client, client.AsyncClient])

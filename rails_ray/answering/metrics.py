@@ -17,12 +17,12 @@ rails_ray_cutoff_drift                              see `drift`; the distance
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 from rails_ray.answering.drift import Distance
 from rails_ray.answering.engine import Answered
 from rails_ray.answering.feedback import Judged
+from rails_ray.answering.instruments import Instrument, Instruments
 from rails_ray.answering.schemas import QueryResult
 from rails_ray.answering.tallies import Tally
 
@@ -31,26 +31,6 @@ LENGTHS = (0.5, 1.5, 2.5, 5.5, 10.5, 20.5, 50.5, 100.5, 200.5, 500.5, 1000.5)
 MOST_LENGTHS = 8  # lists of an answer that are put into the histogram: Ray takes its time for each
 TELL_S = 1.0  # between two settings of the version
 SHARES = (0.5, 0.8, 0.9, 0.95, 0.99, 0.9999, 1.0)
-
-
-class Instrument(Protocol):
-    """Something that collects numbers."""
-
-    def __call__(self, value: float, **labels: str) -> None:
-        """Add a value to a counter, put it into a histogram, or set a gauge to it; a value for each label."""
-
-
-class Instruments(Protocol):
-    """Makes instruments, each name once."""
-
-    def counter(self, name: str, about: str, labels: Sequence[str] = ()) -> Instrument:
-        """A sum of what is added."""
-
-    def gauge(self, name: str, about: str, labels: Sequence[str] = ()) -> Instrument:
-        """The last value."""
-
-    def histogram(self, name: str, about: str, bounds: Sequence[float], labels: Sequence[str] = ()) -> Instrument:
-        """How many values are at most each bound."""
 
 
 class Metrics:

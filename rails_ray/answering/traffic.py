@@ -10,7 +10,8 @@ from rails_ray.answering.batching import Batches
 from rails_ray.answering.drift import Drift
 from rails_ray.answering.engine import Answered, Engine
 from rails_ray.answering.feedback import Feedback
-from rails_ray.answering.metrics import Instruments, Metrics
+from rails_ray.answering.instruments import Instruments
+from rails_ray.answering.metrics import Metrics
 from rails_ray.answering.schemas import FeedbackRequest, FeedbackResponse, QueryResult, SearchRequest
 from rails_ray.answering.shadow import Shadow
 

@@ -13,7 +13,7 @@ NO_METRICS = {"RAY_enable_metrics_collection": "0", "AUTOSCALER_METRIC_PORT": "-
 
 ENVIRONMENT = {
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # Ray kills a proxy that takes longer (default: 5 s)
-    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "rails_ray.web.slow_headers.bound",
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "rails_ray.on_ray.serving.listening.bound",
 }
 PRODUCTION_ENVIRONMENT = ENVIRONMENT | {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",

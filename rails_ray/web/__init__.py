@@ -7,7 +7,7 @@ It knows no Ray, so that a deployment on a cluster and a single process answer a
 | `limits`       | how much may be asked at once, and how long headers and a body may take            |
 | `ports`        | whether a server may listen at an address                                          |
 | `slow_headers` | a time limit for headers                                                           |
-| `crowds`       | what Ray's proxy passes on at once                                                 |
+| `crowds`       | questions beyond the places that there are                                         |
 | `keys`         | a file of API keys, and who gets in with them                                      |
 | `access`       | keys, size and pace of a body, requests at once                                    |
 | `refusals`     | reading a body; status and message of each refusal                                 |

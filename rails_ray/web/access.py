@@ -102,14 +102,21 @@ class Guard:
 
     Args:
         access: called for each request, because keys can change.
+        on_refusal: called with the scope and the status of each refusal.
 
     waiting: bytes of the bodies on their way, the oldest first.
     num_inside: requests that hold a place.
     last_s: duration of the last answer.
     """
 
-    def __init__(self, app: Any, access: Callable[[], Access], clock: Callable[[], float] = time.monotonic) -> None:
-        self._app = app
+    def __init__(
+        self,
+        app: Any,
+        access: Callable[[], Access],
+        clock: Callable[[], float] = time.monotonic,
+        on_refusal: Callable[[Scope, int], None] = lambda scope, status: None,
+    ) -> None:
+        self._app, self._on_refusal = app, on_refusal
         self._access = access
         self._clock = clock
         self.waiting: dict[asyncio.Timeout, int] = {}
@@ -129,13 +136,19 @@ class Guard:
         if body is None:
             return
         if isinstance(body, Refusal):
-            await _refuse(send, body)
+            await self._refuse(scope, send, body)
         elif scope["method"] != "POST":  # cheap, and includes the health check
             await self._app(scope, _given(body, receive), send)
         elif self.num_inside >= access.max_requests:
-            await _refuse(send, self._busy(access))
+            await self._refuse(scope, send, self._busy(access))
         else:
             await self._inside(scope, _given(body, receive), send)
+
+    async def _refuse(self, scope: Scope, send: Send, refusal: Refusal) -> None:
+        self._on_refusal(scope, refusal.status)
+        headers = [(b"content-type", b"application/json"), *refusal.headers]
+        await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+        await send({"type": "http.response.body", "body": json.dumps({"error": refusal.message}).encode()})
 
     async def _inside(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application's answer, which holds a place until it begins."""
@@ -247,9 +260,3 @@ def _given(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return given
-
-
-async def _refuse(send: Send, refusal: Refusal) -> None:
-    headers = [(b"content-type", b"application/json"), *refusal.headers]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps({"error": refusal.message}).encode()})

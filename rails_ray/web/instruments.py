@@ -5,7 +5,7 @@ from typing import Any
 
 import prometheus_client as prometheus
 
-from rails_ray.answering.metrics import Instrument
+from rails_ray.answering.instruments import Instrument
 
 
 class OfProcess:

@@ -1,5 +1,5 @@
 """Each request has an id, the client's own or a new one; the answer carries it, and so does what is logged about it.
-Each answer is counted."""
+Each answer is counted. Whoever is behind finds the id in the request."""
 
 import logging
 import re
@@ -19,10 +19,10 @@ class RequestIds:
     """An ASGI application in front of another.
 
     Args:
-        on_answer: called with the scope and the status of each answer.
+        on_answer: called with the scope and the status of each answer; None if whoever is behind counts and logs.
     """
 
-    def __init__(self, app: ASGIApp, on_answer: Callable[[Scope, int], None]) -> None:
+    def __init__(self, app: ASGIApp, on_answer: Callable[[Scope, int], None] | None) -> None:
         self._app = app
         self._on_answer = on_answer
 
@@ -32,6 +32,9 @@ class RequestIds:
             return
         given = next((value for name, value in scope["headers"] if name == HEADER), b"")
         own = given if KNOWN.fullmatch(given) else uuid.uuid4().hex.encode()
+        if own is not given:
+            others: list[Any] = [pair for pair in scope["headers"] if pair[0] != HEADER]
+            scope = {**scope, "headers": [*others, (HEADER, own)]}
 
         has_begun = False
 
@@ -41,16 +44,20 @@ class RequestIds:
             if message["type"] == "http.response.start":
                 others: list[Any] = [pair for pair in message["headers"] if pair[0].lower() != HEADER]
                 message = {**message, "headers": [*others, (HEADER, own)]}
-                self._on_answer(scope, message["status"])
-                if message["status"] >= 500:
-                    told = scope["method"], scope["path"][:100], message["status"], own.decode()
-                    log.warning("%s %r got %d (request %s)", *told)
+                self._note(scope, message["status"], own)
             await send(message)
 
         try:
             await self._app(scope, receive, sending)
         except Exception:  # whatever it is, it goes on to starlette, which answers 500 outside of this
             if not has_begun:
-                self._on_answer(scope, 500)
-                log.warning("%s %r got 500 (request %s)", scope["method"], scope["path"][:100], own.decode())
+                self._note(scope, 500, own)
             raise
+
+    def _note(self, scope: Scope, status: int, own: bytes) -> None:
+        if self._on_answer is None:
+            return
+        self._on_answer(scope, status)
+        if status >= 500:
+            told = scope["method"], scope["path"][:100], status, own.decode()
+            log.warning("%s %r got %d (request %s)", *told)

@@ -1,26 +1,17 @@
-"""Bound what clients may take of a process that listens: the time to send the headers of a request, as uvicorn alone
-waits for ever, and the number of requests that Ray's proxy passes on at once.
-
-Ray calls `bound` in each process that listens for HTTP, before it makes its server, because `environment` says so.
-"""
+"""A bound on the time to send the headers of a request, as uvicorn alone waits for ever."""
 
 import asyncio
-import os
 from typing import Any
 
-from starlette.middleware import Middleware
 from uvicorn.config import HTTP_PROTOCOLS
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from rails_ray.web.crowds import Crowd
 from rails_ray.web.limits import HEADERS_S
 
 
-def bound() -> list[Any]:
-    """Make uvicorn's servers in this process use `PromptProtocol`. Returns middleware: none with HAProxy, where routers
-    are asked directly and refuse cheaply."""
+def bound() -> None:
+    """Make uvicorn's servers in this process use `PromptProtocol`."""
     HTTP_PROTOCOLS["auto"] = f"{__name__}:PromptProtocol"
-    return [] if os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1" else [Middleware(Crowd)]
 
 
 class PromptProtocol(HttpToolsProtocol):

@@ -1,4 +1,4 @@
-"""What a proxy refuses itself while a crowd asks."""
+"""What is refused in front of a server while a crowd asks."""
 
 import asyncio
 from typing import Any
@@ -6,16 +6,13 @@ from typing import Any
 import httpx
 import pytest
 
-from rails_ray.web.crowds import VARIABLE, Crowd
+from rails_ray.web.crowds import Crowd
+from rails_ray.web.request_ids import HEADER
 
 
 @pytest.mark.parametrize(("places", "path"), [(3, "/v1/search"), (2, "/prefix/v1/explain"), (64, "/v1/feedback")])
-def test_more_questions_than_there_are_places_are_refused_and_the_others_passed_on(
-    monkeypatch: pytest.MonkeyPatch, places: int, path: str
-) -> None:
-    if places != 64:
-        monkeypatch.setenv(VARIABLE, str(places))
-    asked = list[str]()
+def test_more_questions_than_there_are_places_are_refused_and_the_others_passed_on(places: int, path: str) -> None:
+    asked, ids, told = list[str](), list[str](), list[tuple[str, int]]()
 
     async def until_asked(count: int) -> None:
         async with asyncio.timeout(30):
@@ -27,12 +24,14 @@ def test_more_questions_than_there_are_places_are_refused_and_the_others_passed_
 
         async def router(scope: Any, receive: Any, send: Any) -> None:
             asked.append(scope["path"])
+            ids.append(dict(scope["headers"]).get(HEADER, b"").decode())
             assert (await receive())["body"] == b"a question"
             await may_answer.wait()
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"an answer"})
 
-        transport = httpx.ASGITransport(Crowd(router))
+        crowd = Crowd(router, lambda: places, lambda path, status: told.append((path, status)))
+        transport = httpx.ASGITransport(crowd)
         async with httpx.AsyncClient(transport=transport, base_url="http://proxy") as client:
             first = [asyncio.create_task(client.post(path, content=b"a question")) for _ in range(places)]
             await until_asked(places)
@@ -49,4 +48,8 @@ def test_more_questions_than_there_are_places_are_refused_and_the_others_passed_
     assert [answer.status_code for answer in refused] == [429, 429]
     assert refused[0].json()["error"].startswith(f"at most {places} requests are answered at once, got one more")
     assert int(refused[0].headers["retry-after"]) >= 1
+    assert all(answer.headers["x-request-id"] for answer in refused)
+    assert [answer.headers.get("x-request-id", "") for answer in answers] == ids  # one id, whoever gives it
+    assert [status for _, status in told] == [429, 429]
+    assert all(path.endswith(own) for own, _ in told)
     assert asked == [*[path] * places, "/another/application", path]

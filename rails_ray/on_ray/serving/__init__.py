@@ -7,6 +7,7 @@
 | `ranker`       | the heavy ranker's deployment, and how a router asks it                            |
 | `asking`       | ask all shards of one version at once; retry if a replica is lost                  |
 | `router`       | HTTP in, ask all shards, HTTP out                                                  |
+| `listening`    | what is bounded in each process that listens                                       |
 | `plan`         | arguments, replicas, reservations, and the config of `serve deploy`                |
 | `app`          | the whole application: build it, run it                                            |
 """

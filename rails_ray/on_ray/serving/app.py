@@ -20,6 +20,7 @@ from ray.serve.schema import ApplicationStatusOverview, LoggingConfig
 from rails_ray.answering.cutoffs import NO_CALIBRATION, Cutoffs
 from rails_ray.build.version import version_family
 from rails_ray.errors import UnavailableError
+from rails_ray.on_ray.serving.listening import most_passed
 from rails_ray.on_ray.serving.plan import (
     NAME,
     RANKER,
@@ -105,11 +106,12 @@ def served(
         leave_serve: do not stop Ray Serve at the end, because its cluster ends too.
 
     Raises:
-        ValueError: if the file of keys lets nobody in.
+        ValueError: if the file of keys lets nobody in, or a variable of `listening` has no value of its kind.
         UnavailableError: if the port is taken, Ray Serve already runs on the cluster, or the application does not
             start.
     """
     check_port(host, port)
+    most_passed()  # the proxy reads it, whose error nobody would see
     if args.keys_file is not None:
         keys, problem = KeysFile(args.keys_file).look()
         if not keys.known:

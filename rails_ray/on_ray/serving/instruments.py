@@ -12,7 +12,7 @@ from typing import Any
 
 from ray.serve import metrics
 
-from rails_ray.answering.metrics import Instrument
+from rails_ray.answering.instruments import Instrument
 
 EVERY_S = 1.0  # between two notes of a sum
 Labels = tuple[tuple[str, str], ...]

@@ -207,6 +207,10 @@ def commented(config: dict[str, Any], profile: Profile) -> str:
         "# Every machine of the cluster must have had these variables when Ray started on it:",
         *(f"#   {assignment(name, value)}" for name, value in environment.items()),
     ]
+    lines += [
+        "# Routers call each shard's replicas on ports that these choose, with a key of each: the machines must reach",
+        "# each other on all ports, as Ray's own processes must.",
+    ]
     if profile == "production":
         lines += [
             "# HAProxy then takes requests in place of Ray's own proxy. It also opens, on all interfaces whatever the",

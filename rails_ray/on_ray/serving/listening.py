@@ -1,0 +1,67 @@
+"""What Ray calls in each process that listens for HTTP, before it makes its server, because `environment` says so: its
+proxy in Python, or the routers themselves where HAProxy asks them.
+
+RAILS_RAY_MAX_PASSED says how many questions the proxy passes on at once, where `max_requests` or the number of routers
+is larger than usual. It imports no torch, which a proxy has no use for.
+"""
+
+import os
+from functools import cache
+from typing import Any
+
+from ray import serve as ray_serve
+from ray.serve.exceptions import RayServeException
+from starlette.middleware import Middleware
+
+from rails_ray.answering.instruments import Instrument
+from rails_ray.on_ray.serving.instruments import OfReplica
+from rails_ray.web import slow_headers
+from rails_ray.web.crowds import Crowd
+from rails_ray.web.limits import MAX_REQUESTS
+
+VARIABLE = "RAILS_RAY_MAX_PASSED"
+
+
+def bound() -> list[Any]:
+    """Bound what clients may take of this process; returns middleware for its server."""
+    slow_headers.bound()
+    passed = most_passed()
+    return [Middleware(Crowd, most=lambda: _most(passed), on_refusal=_count)]
+
+
+def most_passed() -> int:
+    """How many questions a proxy passes on at once.
+
+    Raises:
+        ValueError: if the variable is no number of places.
+    """
+    told = os.environ.get(VARIABLE, str(MAX_REQUESTS))
+    if not (told.isascii() and told.isdigit() and int(told[:9])):
+        raise ValueError(f"{VARIABLE} must be a whole number of requests, at least 1, got {told!r}: set it again")
+    return int(told[:9])
+
+
+def _router() -> Any:
+    """This process's router; None if it has none, or not yet."""
+    try:
+        return ray_serve.get_replica_context().servable_object
+    except RayServeException:
+        return None
+
+
+def _most(passed: int) -> int:
+    router = _router()
+    return passed if router is None else router.access.max_requests
+
+
+def _count(path: str, status: int) -> None:
+    router = _router()
+    if router is None:
+        _refused()(1, path=path, status=str(status))
+    else:
+        router.traffic.metrics.request(path, status)
+
+
+@cache
+def _refused() -> Instrument:
+    return OfReplica().counter("rails_ray_refused", "requests that a proxy refused itself", ("path", "status"))

@@ -1,0 +1,55 @@
+"""What is bounded in each process that listens for HTTP."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray import serve as ray_serve
+from starlette.middleware import Middleware
+
+from rails_ray.on_ray.serving import listening
+from rails_ray.web.crowds import Crowd
+from rails_ray.web.limits import MAX_REQUESTS
+
+
+@pytest.fixture
+def crowd(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the middleware of this process is made with."""
+    monkeypatch.setattr(listening.slow_headers, "bound", lambda: None)
+    [found] = listening.bound()
+    assert isinstance(found, Middleware)
+    assert found.cls is Crowd
+    return dict(found.kwargs)
+
+
+def test_a_proxy_passes_on_as_many_as_a_router_has_places_for(crowd: dict[str, Any]) -> None:
+    assert crowd["most"]() == MAX_REQUESTS
+
+
+def test_a_router_has_its_own_limit_and_counts_what_is_refused_in_front_of_it(
+    crowd: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = list[tuple[str, int]]()
+    metrics = SimpleNamespace(request=lambda path, status: counted.append((path, status)))
+    router = SimpleNamespace(access=SimpleNamespace(max_requests=200), traffic=SimpleNamespace(metrics=metrics))
+    context = SimpleNamespace(servable_object=None)
+    monkeypatch.setattr(ray_serve, "get_replica_context", lambda: context)
+    assert crowd["most"]() == MAX_REQUESTS  # it is still being made
+    context.servable_object = router
+    assert crowd["most"]() == 200
+    crowd["on_refusal"]("/v1/search", 429)
+    assert counted == [("/v1/search", 429)]
+
+
+@pytest.mark.parametrize("told", ["", "0", "-1", "1e3", "many", "٣"])
+def test_a_number_of_places_that_is_none(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(listening.VARIABLE, told)
+    with pytest.raises(ValueError, match=f"RAILS_RAY_MAX_PASSED must be a whole number of requests, .*, got '{told}'"):
+        listening.bound()
+
+
+def test_a_proxy_imports_no_torch() -> None:
+    code = "import sys, rails_ray.on_ray.serving.listening; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
