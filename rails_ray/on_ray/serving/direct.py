@@ -14,6 +14,7 @@ import logging
 import random
 import secrets
 import time
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -126,15 +127,18 @@ class Patience:
     took. A budget limits second calls, so that they cannot overload a shard that is slow everywhere."""
 
     def __init__(self) -> None:
-        self._took = deque[float](maxlen=NUM_REMEMBERED)
+        self._took, self._in_order = deque[float](), list[float]()
         self._left, self._second_s = 0.0, inf
 
     def took(self, seconds: float) -> None:
         """Note how long a call took."""
+        if len(self._took) == NUM_REMEMBERED:
+            del self._in_order[bisect_left(self._in_order, self._took.popleft())]
         self._took.append(seconds)
+        insort(self._in_order, seconds)
         self._left = min(self._left + SECOND_CALLS, MOST_SAVED)
         if len(self._took) >= FEWEST_KNOWN:
-            self._second_s = sorted(self._took)[int(QUANTILE * len(self._took))]
+            self._second_s = self._in_order[int(QUANTILE * len(self._took))]
 
     @property
     def second_s(self) -> float | None:

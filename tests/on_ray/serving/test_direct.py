@@ -336,6 +336,16 @@ def test_what_cannot_travel_is_asked_by_handle_and_blames_no_replica() -> None:
     run(scenario)
 
 
+def test_what_is_slow_is_told_by_the_last_calls() -> None:
+    patience, took = Patience(), np.random.default_rng(0).uniform(size=3 * direct.NUM_REMEMBERED).tolist()
+    for number, seconds in enumerate(took, start=1):
+        patience.took(seconds)
+        last = sorted(took[max(number - direct.NUM_REMEMBERED, 0) : number])
+        if patience.second_s is not None:
+            assert patience.second_s == last[int(direct.QUANTILE * len(last))]
+    assert patience.second_s is not None
+
+
 def test_no_more_than_a_twentieth_of_the_calls_is_asked_twice() -> None:
     patience = Patience()
     for _ in range(direct.FEWEST_KNOWN - 1):

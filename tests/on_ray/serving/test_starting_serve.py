@@ -12,6 +12,7 @@ from ray.serve.schema import LoggingConfig
 
 from rails_ray.errors import NotFoundError, UnavailableError
 from rails_ray.on_ray.serving import app
+from rails_ray.on_ray.serving.listening import VARIABLE
 from rails_ray.on_ray.serving.plan import ServeArgs
 from support.ports import free_port
 
@@ -43,6 +44,15 @@ def test_one_that_never_is_ready_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     with pytest.raises(UnavailableError, match=message):
         started(monkeypatch, 3)
+
+
+def test_a_variable_without_a_number_is_refused_before_ray_starts_a_proxy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "many")
+    args = ServeArgs(storage=str(tmp_path), allow_anonymous=True)
+    with pytest.raises(ValueError, match=f"{VARIABLE} must be"), app.served(args, port=free_port()):
+        pass
 
 
 def test_a_server_starts_by_the_keys_that_were_valid_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
