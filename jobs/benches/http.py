@@ -6,6 +6,8 @@ nothing. Both run on the same Ray Serve at the same time, once in each profile.
 
     python -m jobs.benches.http [--requests 400] [--storage STORAGE --text TEXT]
 
+Beside them: where the time of a search goes, by stage (median, as its `Server-Timing` says) and by process (CPU).
+
 With `--storage` the search is that of its current version, whatever that is.
 
 A yes is a median of the search at most 1.5 times that of the fan-out, in both profiles.
@@ -19,16 +21,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import psutil
 import tyro
 from fastapi import FastAPI
 from ray import serve as ray_serve
 from ray.serve.handle import DeploymentHandle
 
+from jobs.benches.chaos_faults import own_processes
 from jobs.benches.record import Record
 from rails_ray import on_ray
 from rails_ray.build.dual_encoder import DualEncoderFamily
@@ -45,6 +50,13 @@ from rails_ray.training import state
 PORT = 8321
 TURN = 25  # requests of one kind before it is the other's turn
 ENVIRONMENTS = {"local": ENVIRONMENT, "production": PRODUCTION_ENVIRONMENT}
+
+ROLES = {  # by the titles of their processes
+    "proxy": "ray::ProxyActor",
+    "HAProxy": "bin/haproxy",
+    "router": "ServeReplica:rails-ray:Router",
+    "shards": "ServeReplica:rails-ray:Shard",
+}
 
 api = FastAPI()
 
@@ -116,23 +128,54 @@ def measure(arguments: Arguments) -> dict[str, Any]:
             parts = [Nothing.options(name=f"Nothing{number}").bind() for number in range(2)]
             ray_serve.run(FanOut.bind(parts), name="fan-out", route_prefix="/fan-out")
             times: dict[str, list[float]] = {"/v1/search": [], "/fan-out/": []}
+            cpu_ms, stages = defaultdict[str, float](float), defaultdict[str, list[float]](list)
             with httpx.Client(base_url=url, trust_env=False, timeout=30) as client:
                 for path in times:
                     ask(client, path, arguments.body, 4 * TURN)  # the first ones compile, connect and load
+                roles = processes()
                 for _ in range(arguments.requests // TURN):
-                    for path, seconds in times.items():
-                        seconds += ask(client, path, arguments.body, TURN)
+                    before = cpu_seconds(roles)
+                    times["/v1/search"] += ask(client, "/v1/search", arguments.body, TURN, stages)
+                    for name, taken in cpu_seconds(roles).items():
+                        cpu_ms[name] += 1e3 * (taken - before[name])
+                    times["/fan-out/"] += ask(client, "/fan-out/", arguments.body, TURN)
     search, fan_out = (summary(seconds) for seconds in times.values())
-    return {"search": search, "fan_out": fan_out, "ratio_p50": search["p50_ms"] / fan_out["p50_ms"]}
+    return {
+        "search": search,
+        "fan_out": fan_out,
+        "ratio_p50": search["p50_ms"] / fan_out["p50_ms"],
+        "stages_ms": {name: statistics.median(took) for name, took in stages.items()},
+        "cpu_ms": {name: total / search["requests"] for name, total in cpu_ms.items()},
+    }
 
 
-def ask(client: httpx.Client, path: str, body: dict[str, Any], count: int) -> list[float]:
-    """Seconds of each of `count` requests, one after the other."""
+def processes() -> dict[str, list[psutil.Process]]:
+    """Of this process's cluster, by what they do."""
+    found = {name: own_processes(title) for name, title in ROLES.items()}
+    return {name: own for name, own in found.items() if own} | {"client": [psutil.Process()]}
+
+
+def cpu_seconds(roles: dict[str, list[psutil.Process]]) -> dict[str, float]:
+    taken = {name: [own.cpu_times() for own in processes] for name, processes in roles.items()}
+    return {name: sum(own.user + own.system for own in times) for name, times in taken.items()}
+
+
+def ask(
+    client: httpx.Client, path: str, body: dict[str, Any], count: int, stages: dict[str, list[float]] | None = None
+) -> list[float]:
+    """Seconds of each of `count` requests, one after the other.
+
+    Args:
+        stages: where the milliseconds of each stage go.
+    """
     seconds = []
     for _ in range(count):
         started = time.perf_counter()
-        client.post(path, json=body).raise_for_status()
+        answer = client.post(path, json=body).raise_for_status()
         seconds.append(time.perf_counter() - started)
+        for told in () if stages is None else answer.headers["server-timing"].split(", "):
+            name, _, took = told.partition(";dur=")
+            stages[name].append(float(took))
     return seconds
 
 

@@ -28,10 +28,11 @@ from rails_ray.wanted import Wanted
 
 RESAMPLES = 10_000
 K, LEAST_RECALL, NUM_SEARCHED, REPEATS = 100, 0.99, 320, 5  # of a search
+CANDIDATES = (100, 150, 200, 250, 300, 400, 700, 1000, 1250, 1500, 2000)
 WIDTHS = {  # what each method may take, cheapest first
-    "average": [Widths(num_candidates=width) for width in (100, 150, 200, 400, 1000)],
-    "gated": [Widths(num_candidates=width) for width in (100, 150, 200, 400, 1000)],
-    "per_embedding": [Widths(num_per_embedding=width) for width in (25, 50, 100, 200)],
+    "average": [Widths(num_candidates=width) for width in CANDIDATES],
+    "gated": [Widths(num_candidates=width) for width in CANDIDATES],
+    "per_embedding": [Widths(num_per_embedding=width) for width in (25, 35, 50, 70, 100, 150, 200)],
     "combined": [Widths(num_per_embedding=width, num_candidates=4 * width) for width in (25, 50, 100)],
     "two_pass": [Widths(num_per_embedding=width) for width in (10, 100)],
 }

@@ -3,7 +3,8 @@
 The 3,963 emoji in 2 shards, a Mixture of Logits with random weights, both on these two cores with the clients. Each
 client asks, waits for the answer and asks again, for --seconds: 1 client and 32, with one query a request and with 32;
 the same of `serve --lite`, one process with FastAPI and torch, and of a search in this process in batches of 32
-(`local.open`). Once in each profile.
+(`local.open`); and of a FastAPI ingress on the same Serve that answers `{}`, which no search behind Serve can pass.
+Once in each profile.
 
     python -m jobs.benches.throughput [--seconds 10]
 
@@ -24,6 +25,8 @@ from typing import Any
 
 import aiohttp
 import tyro
+from fastapi import FastAPI
+from ray import serve as ray_serve
 
 from jobs.benches.http import PORT, in_each_profile, publish, summary
 from jobs.benches.record import Record
@@ -35,6 +38,17 @@ from rails_ray.on_ray.serving.plan import ServeArgs
 TEXTS = ("pizza", "flag", "dog", "heart", "rain", "car", "moon", "tree")
 LOADS = ((1, 1), (32, 1), (1, 32), (8, 32))  # clients, queries of a request
 WARM_S = 3.0
+
+
+api = FastAPI()
+
+
+@ray_serve.deployment
+@ray_serve.ingress(api)
+class Nothing:
+    @api.post("/v1/search")
+    async def answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {}
 
 
 @dataclass(frozen=True)
@@ -66,6 +80,8 @@ def measure(arguments: Arguments) -> list[dict[str, Any]]:
         publish(folder)
         with served(ServeArgs(storage=folder, allow_anonymous=True), port=PORT, leave_serve=True) as url:
             rows = [{"kind": "http", **row} for row in loads(url, arguments.seconds)]
+            ray_serve.run(Nothing.bind(), name="nothing", route_prefix="/nothing")
+            rows += [{"kind": "nothing", **row} for row in loads(f"{url}/nothing", arguments.seconds)]
         if arguments.profile == "local":
             with lite(folder) as url:
                 rows += [{"kind": "lite", **row} for row in loads(url, arguments.seconds)]
