@@ -110,8 +110,8 @@ class Client:
     def feedback(
         self, queries: Sequence[Query], relevant: Sequence[Sequence[str | int]], **options: Any
     ) -> dict[str, Any]:
-        """The answer of `POST /v1/feedback`: how many of the relevant items a search keeps. By it the server measures
-        what its cut-offs promise; raises as `search`.
+        """The answer of `POST /v1/feedback`: which of the relevant items a search keeps. From it the server measures
+        whether its cut-offs keep their promise; raises as `search`.
 
         Args:
             relevant: for each query, the items that turned out to be relevant, found or not.

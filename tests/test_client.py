@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from rails_ray import client
-from rails_ray.answering.schemas import FeedbackRequest, QueryResult, SearchResponse
+from rails_ray.answering.schemas import FeedbackRequest, FeedbackResponse, QueryResult, SearchResponse
 from rails_ray.errors import AccessError, UnavailableError
 
 FOUND = {"results": []}
@@ -171,7 +171,12 @@ def test_vectors_come_as_lists(answering: Callable[..., list[httpx.Request]]) ->
 
 
 def test_feedback_names_the_search_and_what_was_relevant(answering: Callable[..., list[httpx.Request]]) -> None:
-    requests = answering(*[httpx.Response(200, json={"num_kept": [1]}) for _ in range(2)])
+    requests = answering(
+        *[
+            httpx.Response(200, json=FeedbackResponse(version="v1", cutoff={}, kept=[[True]]).model_dump())
+            for _ in range(2)
+        ]
+    )
 
     async def told() -> Any:
         async with client.AsyncClient("http://server") as server:

@@ -47,6 +47,11 @@ class Limits:
     max_answered_items: int = 100_000
     deadline_s: float | None = None
 
+    def check_queries(self, num_queries: int) -> None:
+        """Raises ValueError if there are too many."""
+        if num_queries > self.max_queries:
+            raise ValueError(f"queries must have a length of at most {self.max_queries}, got {num_queries}")
+
 
 @dataclass(frozen=True)
 class Answered:
@@ -196,8 +201,7 @@ class Engine:
     def _checked(self, request: SearchRequest) -> tuple[CutoffInput, int]:
         """The cut-off of the request, and the most items of a list."""
         num_queries, most = len(request.queries), self.limits.max_answered_items
-        if num_queries > self.limits.max_queries:
-            raise ValueError(f"queries must have a length of at most {self.limits.max_queries}, got {num_queries}")
+        self.limits.check_queries(num_queries)
         cutoff = self.cutoffs.resolve(self._cutoff_of(request), request.k)
         k = self.cutoffs.limit(cutoff, request.k, max(most // num_queries, 1))
         for name, number in (("k", k), ("budget.calls", 0 if request.budget is None else request.budget.calls)):

@@ -14,10 +14,8 @@ rails_ray_feedback_queries                          how many it is measured on
 rails_ray_cutoff_drift                              see `drift`; the distance
 """
 
-import math
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from rails_ray.answering.drift import Distance
 from rails_ray.answering.engine import Answered
@@ -29,7 +27,6 @@ from rails_ray.answering.tallies import Tally
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # bounds of buckets
 LENGTHS = (0.5, 1.5, 2.5, 5.5, 10.5, 20.5, 50.5, 100.5, 200.5, 500.5, 1000.5)
 MOST_LENGTHS = 8  # lists of an answer that are put into the histogram: Ray takes its time for each
-TELL_S = 1.0  # between two settings of the version
 SHARES = (0.5, 0.8, 0.9, 0.95, 0.99, 0.9999, 1.0)
 
 
@@ -39,7 +36,7 @@ class Metrics:
         version: name of the version that is served.
     """
 
-    def __init__(self, instruments: Instruments, version: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, instruments: Instruments, version: str) -> None:
         self._requests = instruments.counter("rails_ray_requests", "requests by status", ("path", "status"))
         self._seconds = instruments.histogram("rails_ray_stage_seconds", "time of a stage", SECONDS, ("stage",))
         self._queries = instruments.counter("rails_ray_queries", "answered queries", ("method", "certified"))
@@ -51,15 +48,11 @@ class Metrics:
         self._kept = instruments.gauge("rails_ray_feedback_coverage", "coverage of live queries", ("bound",))
         self._judged = instruments.gauge("rails_ray_feedback_queries", "queries of the coverage by feedback")
         self._drift = instruments.gauge("rails_ray_cutoff_drift", "distance of live from calibration queries")
-        self._served = instruments.gauge("rails_ray_version", "the version that is served", ("version",))
-        self._version, self._clock, self._told = version, clock, -math.inf
+        instruments.gauge("rails_ray_version", "the version that is served", ("version",))(1, version=version)
 
     def request(self, path: str, status: int) -> None:
         """Count a request; `path` must be one of few."""
         self._requests(1, path=path, status=str(status))
-        if self._clock() >= self._told + TELL_S:  # again and again: Ray forgets a gauge that is not set any more
-            self._told = self._clock()
-            self._served(1, version=self._version)
 
     def answered(self, answered: Answered) -> Iterator[QueryResult]:
         """Count an answer; its results, each counted as it passes."""

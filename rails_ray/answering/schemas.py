@@ -330,7 +330,7 @@ class ExplainResponse(BaseModel):
 
 class FeedbackRequest(_Strict):
     """
-    search: a search as it was asked, without a budget.
+    search: a search as it was asked, without a budget and of the whole corpus.
     relevant: for each of its queries, the items that turned out to be relevant, whether they were found or not.
     """
 
@@ -343,6 +343,8 @@ class FeedbackRequest(_Strict):
     def _check(self) -> Self:
         if self.search.budget is not None:
             raise ValueError("must have a search without budget, got one")
+        if self.search.min_coverage != 1:
+            raise ValueError(f"must have a search of all items, got one with min_coverage {self.search.min_coverage:g}")
         if len(self.relevant) != len(self.search.queries):
             raise ValueError(
                 f"must have relevant items for each of the {len(self.search.queries)} queries of its search, got "

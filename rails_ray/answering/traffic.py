@@ -35,7 +35,7 @@ class Traffic:
         self.batches = Batches(search, engine.limits.max_answered_items)
         self.shadow = Shadow(search, shadow_fraction, self.metrics.shadow)
         self.drift = Drift(engine.cutoffs.calibrated_temperature, self.metrics.drift)
-        self._feedback = Feedback(self.batches.search, self.metrics.feedback)
+        self._feedback = Feedback(self.batches.search, engine.limits, self.metrics.feedback)
 
     async def search(self, request: SearchRequest) -> Answered:
         """The answer to a search; whoever sends its results passes them through `counted`."""

@@ -30,7 +30,7 @@ from rails_ray.web.access import Access, Guard
 from rails_ray.web.deadlines import DeadlineMs, in_time, within
 from rails_ray.web.refusals import refused_with
 from rails_ray.web.request_ids import RequestIds
-from rails_ray.web.streaming import json_response, pieces
+from rails_ray.web.streaming import pieces, response_of
 from rails_ray.web.traces import Traced, show_stages
 
 ALWAYS = (401, 403, 408, 413, 429)  # refusals of any request
@@ -87,8 +87,8 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
     def count(scope: Scope, status: int) -> None:
         server().traffic.metrics.request(_known_path(api, scope), status)
 
-    api.add_middleware(RequestIds, on_answer=count)
     api.add_middleware(Traced)
+    api.add_middleware(RequestIds, on_answer=count)
 
     @api.post(
         "/v1/search",
@@ -105,9 +105,9 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
                 results = server().traffic.counted(found)
                 # As JSON directly: FastAPI would validate and copy it, which takes longer than the search.
                 if arrow.is_wanted(accept):
-                    answer = await arrow.response(found.head, results)
+                    answer = await response_of(arrow.pieces(found.head, results), arrow.TYPE)
                 else:
-                    answer = await json_response(pieces(found.head, results))
+                    answer = await response_of(pieces(found.head, results))
         show_stages(found.stages)
         answer.headers["server-timing"] = as_header(found.stages)
         return answer
@@ -123,7 +123,7 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
     async def feedback(request: FeedbackRequest, deadline_ms: DeadlineMs = None) -> FeedbackResponse:
         """Which of the items that turned out to be relevant a search keeps. By these reports the server measures
         whether cut-offs by coverage keep what they promise: /v1/index and the metrics tell."""
-        with told_over_http(("queries", "search.queries")):
+        with told_over_http(("queries[", "search.queries[")):
             async with in_time(deadline_ms):
                 return await server().traffic.feedback(request)
 

@@ -7,21 +7,24 @@ JSON in the metadata, by the name `answer`.
 What would be larger once it is read is refused: compressed buffers, dictionaries, values without bytes of their own.
 """
 
+import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from io import BytesIO
+from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
-from fastapi import Response
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from rails_ray.answering.schemas import BudgetResult, CertificateResult, QueryResult, SearchResponse
+from rails_ray.answering.schemas import BudgetResult, CertificateResult, QueryInput, QueryResult, SearchResponse
 from rails_ray.data.forms.fields import shortened
 
 TYPE = "application/vnd.apache.arrow.stream"
 SEARCH, ANSWER = b"search", b"answer"
 MOST_ROWS = 100_000
+ROWS_OF_A_BATCH = 64  # of an answer
+NO_QUALITY = re.compile(r"q=0(\.0*)?")  # of a header: not this one
 SCHEMA, RECORD_BATCH = 1, 3  # messages, by their numbers in Message.fbs
 HEADER_TYPE, HEADER, COMPRESSION = 1, 2, 3  # fields of Message, and of RecordBatch
 OF_CERTIFICATE = pa.struct([("is_exact", pa.bool_()), ("gap", pa.float64()), ("reason", pa.string())])
@@ -58,12 +61,16 @@ def read_queries(body: bytes) -> tuple[list[dict[str, Any]], bytes]:
     except (pa.ArrowException, ValueError, OSError, struct.error) as error:
         first = str(error).partition("\n")[0] or "no stream"
         raise _unreadable(f"the body must be one stream of Arrow's IPC format, got something else: {first}") from None
+    names = table.schema.names
+    if len(names) > len(QueryInput.model_fields):  # before anything else is done for each of them
+        most = f"at most the {len(QueryInput.model_fields)} columns that a query has fields"
+        raise _unreadable(f"the body must have {most}, got {len(names)}")
     for field in table.schema:
         name = shortened(field.name)
         if not (pa.types.is_boolean(field.type) or _is_plain(field.type)):
             told = f"column {name} must be of strings, numbers or booleans, of lists of numbers or strings, or a map"
             raise _unreadable(f"{told}, got {shortened(str(field.type))}")
-        if table.schema.names.count(field.name) > 1:
+        if names.count(field.name) > 1:
             raise _unreadable(f"the body must have each column once, got {name} twice")
     if table.num_rows > MOST_ROWS or not table.num_columns:
         came = f"{table.num_rows} rows of {table.num_columns} columns"
@@ -130,30 +137,41 @@ def _unreadable(message: str) -> HTTPException:
 
 def is_wanted(accept: str | None) -> bool:
     """Whether a header names this format among those that it accepts."""
-    return TYPE in [given.partition(";")[0].strip().lower() for given in (accept or "").split(",")]
+    for given in (accept or "").split(","):
+        kind, *parameters = [part.strip().lower() for part in given.split(";")]
+        if kind == TYPE and not any(NO_QUALITY.fullmatch(own) for own in parameters):
+            return True
+    return False
 
 
-def to_bytes(head: SearchResponse, results: Iterable[QueryResult]) -> bytes:
-    """An answer as a stream of one batch."""
-    rows = list(results)
-    lists = [row.items for row in rows]
-    is_number = any(isinstance(items[0], int) for items in lists if items)
-    columns = {"items": pa.array(lists, pa.list_(pa.int64() if is_number else pa.string()))}
-    columns |= {name: pa.array((_told(row, name) for row in rows), kind) for name, kind in KINDS.items()}
+def pieces(head: SearchResponse, results: Iterator[QueryResult]) -> Iterator[bytes]:
+    """The stream of an answer, some rows at a time."""
+    held = list[QueryResult]()
+    for row in results:  # until one tells whether ids are numbers
+        held.append(row)
+        if row.items:
+            break
+    is_number = bool(held and held[-1].items) and isinstance(held[-1].items[0], int)
+    kinds = {"items": pa.list_(pa.int64() if is_number else pa.string()), **KINDS}
     told = head.model_dump_json(exclude={"results"}).encode()
-    batch = pa.record_batch(columns).replace_schema_metadata({ANSWER: told})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    found: bytes = sink.getvalue().to_pybytes()
+    sink, rest = BytesIO(), chain(held, results)
+    schema = pa.schema(list(kinds.items()), {ANSWER: told})
+    with pa.ipc.new_stream(sink, schema) as writer:
+        while rows := list(islice(rest, ROWS_OF_A_BATCH)):
+            columns = [pa.array([_told(row, name) for row in rows], kind) for name, kind in kinds.items()]
+            writer.write_batch(pa.record_batch(columns, schema=schema))
+            yield _taken(sink)
+    yield _taken(sink)
+
+
+def _taken(sink: BytesIO) -> bytes:
+    """What was written since the last time."""
+    found = sink.getvalue()
+    sink.seek(0)
+    sink.truncate()
     return found
 
 
 def _told(row: QueryResult, name: str) -> Any:
     value = getattr(row, name)
     return value.model_dump() if isinstance(value, CertificateResult | BudgetResult) else value
-
-
-async def response(head: SearchResponse, results: Iterator[QueryResult]) -> Response:
-    """A response of an answer, made outside the event loop."""
-    return Response(await run_in_threadpool(to_bytes, head, results), media_type=TYPE)

@@ -12,7 +12,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rails_ray.web.access import Access, Guard
 from rails_ray.web.request_ids import RequestIds
 
-ANY_BODY = 2**40  # bytes: routers refuse what is too large for them
 QUESTIONS = ("/v1/search", "/v1/explain", "/v1/feedback")
 
 
@@ -20,15 +19,15 @@ class Crowd:
     """An ASGI application in front of another: it guards our questions, whatever prefix they have, and nothing else.
 
     Args:
-        most: called for each question: how many have a place at once.
+        access: called for each question: who gets in, and how many at once.
         on_refusal: called with one of `QUESTIONS` and the status of a refusal.
     """
 
-    def __init__(self, app: ASGIApp, most: Callable[[], int], on_refusal: Callable[[str, int], None]) -> None:
+    def __init__(self, app: ASGIApp, access: Callable[[], Access], on_refusal: Callable[[str, int], None]) -> None:
         def refused(scope: Any, status: int) -> None:
             on_refusal(next(path for path in QUESTIONS if scope["path"].endswith(path)), status)
 
-        guard: Any = Guard(app, lambda: Access(None, ANY_BODY, most()), on_refusal=refused)
+        guard: Any = Guard(app, access, on_refusal=refused)
         self._app, self._guarded = app, RequestIds(guard, on_answer=None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, StrictStr
 from starlette.exceptions import HTTPException
 
+from rails_ray.data.forms.fields import shortened
 from rails_ray.web.deadlines import DeadlineMs, in_time
 from rails_ray.web.refusals import refused_with
 
@@ -165,10 +166,9 @@ def add_routes(
         """The vectors that a search takes as `embedding`, by KServe's protocol."""
         _check_model(name, encoder().version_name)
         [given] = request.inputs
-        if int(np.prod(given.shape)) != len(given.data):
-            raise HTTPException(
-                422, f"inputs[0].shape must be of the {len(given.data)} texts of data, got {given.shape}"
-            )
+        if given.shape != [len(given.data)]:
+            told = f"inputs[0].shape must be [{len(given.data)}], the number of texts in data"
+            raise HTTPException(422, f"{told}, got {shortened(given.shape)}")
         vectors = await embedded(given.data, deadline_ms)
         output = InferOutput(shape=list(vectors.shape), data=vectors.ravel().tolist())
         return InferResponse(model_name=name, model_version=encoder().version_name, id=request.id, outputs=[output])

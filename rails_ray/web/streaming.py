@@ -1,4 +1,4 @@
-"""An answer as JSON: in one piece if small, as a stream if large, so that memory never holds it twice."""
+"""An answer in one piece if small, as a stream if large, so that memory never holds it twice; and its JSON."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -39,12 +39,12 @@ def in_large_pieces(small: Iterator[bytes]) -> Iterator[bytes]:
     yield b"".join(held)
 
 
-async def json_response(small: Iterator[bytes]) -> Response:
+async def response_of(small: Iterator[bytes], media_type: str = JSON) -> Response:
     """A response of these bytes, which are produced outside the event loop."""
     large = in_large_pieces(small)
     first = await asyncio.to_thread(next, large)
     if len(first) < PIECE_BYTES:
-        return Response(first, media_type=JSON)
+        return Response(first, media_type=media_type)
 
     async def stream() -> AsyncIterator[bytes]:
         try:
@@ -54,4 +54,4 @@ async def json_response(small: Iterator[bytes]) -> Response:
         finally:
             give_back_soon()
 
-    return StreamingResponse(stream(), media_type=JSON)
+    return StreamingResponse(stream(), media_type=media_type)

@@ -1,8 +1,8 @@
 """Traces of requests in OpenTelemetry, if the usual variables name a collector.
 
 A request is a span, a child of its client's (`traceparent`), and the stages of a search are its children. Where
-OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is not set, or OTEL_SDK_DISABLED is true, there are
-none. No span names a query.
+OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is not set, OTEL_SDK_DISABLED is true or
+OTEL_TRACES_EXPORTER is none, there are none. Spans go over HTTP. No span names a query.
 """
 
 import logging
@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rails_ray.answering.stages import NAMES, Stages
 from rails_ray.web.request_ids import HEADER
 
-SERVICE = "rails-ray"
+SERVICE, UNNAMED = "rails-ray", "unknown_service"
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 MISSING = (
     "traces need the packages of `pip install 'rails-ray[traces]'`, got none: requests are answered and not traced"
@@ -31,7 +31,7 @@ class Traced:
     """An ASGI application in front of another."""
 
     def __init__(self, app: ASGIApp) -> None:
-        self._app, self._tracer = app, None  # starlette makes this where it answers, as no provider can be sent there
+        self._app, self._tracer = app, None  # starlette makes this in the process that answers: no provider is pickled
         if is_asked_for(os.environ):
             self._app, self._tracer = _traced(app)
 
@@ -43,6 +43,7 @@ class Traced:
 def is_asked_for(environment: Mapping[str, str]) -> bool:
     """Whether the variables name a collector."""
     is_disabled = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    is_disabled |= environment.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none"
     return not is_disabled and any(environment.get(name) for name in ENDPOINTS)
 
 
@@ -57,8 +58,10 @@ def _traced(app: ASGIApp) -> tuple[ASGIApp, Any]:
     except ImportError:
         log.error(MISSING)
         return app, None
-    own = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": SERVICE}
-    provider = TracerProvider(resource=Resource.create(own))
+    resource = Resource.create()  # of the variables
+    if str(resource.attributes["service.name"]).startswith(UNNAMED):
+        resource = resource.merge(Resource({"service.name": SERVICE}))
+    provider = TracerProvider(resource=resource)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
 
     def name_request(span: Any, scope: Scope) -> None:

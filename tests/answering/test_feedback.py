@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rails_ray.answering.engine import Answered
+from rails_ray.answering.cutoffs import MOST_ITEMS
+from rails_ray.answering.engine import Answered, Limits
 from rails_ray.answering.feedback import Feedback, Judged
 from rails_ray.answering.schemas import (
     CertificateResult,
@@ -48,8 +49,8 @@ async def search(request: SearchRequest) -> Answered:
 
 def test_coverage_is_the_mean_over_queries_of_the_share_that_was_kept() -> None:
     told = list[Judged]()
-    feedback = Feedback(search, told.append)
-    first = request_of({"a": ["1", "9"], "b": ["4"]}, cutoff={"coverage": 0.8}, min_coverage=0.1)
+    feedback = Feedback(search, Limits(), told.append)
+    first = request_of({"a": ["1", "9"], "b": ["4"]}, cutoff={"coverage": 0.8})
     second = request_of({"none": ["1"], "failed": ["1"]}, cutoff={"coverage": 0.5})
     answers = [asyncio.run(feedback.judge(request)) for request in (first, second)]
     assert [answer.kept for answer in answers] == [[[True, False], [True]], [[False], None]]
@@ -59,9 +60,33 @@ def test_coverage_is_the_mean_over_queries_of_the_share_that_was_kept() -> None:
     assert facts["low"] < 0.5 < facts["high"]
 
 
+def test_what_is_reported_twice_counts_once() -> None:
+    feedback = Feedback(search, Limits())
+    answer = asyncio.run(feedback.judge(request_of({"a": ["1", "1", "1", "9"]}, cutoff={"coverage": 0.8})))
+    assert answer.kept == [[True, True, True, False]]
+    assert feedback.judged.to_dict()["coverage"] == 0.5
+
+
+def test_a_report_of_many_queries_has_the_lists_of_single_ones() -> None:
+    asked = list[int]()
+
+    async def counted(request: SearchRequest) -> Answered:
+        asked.append(len(request.queries))
+        return await search(request)
+
+    relevant = {"a": ["1"], "none": ["1"], "b": ["4"], "failed": ["1"], "fails": ["2"]}
+    request = request_of(relevant, cutoff={"coverage": 0.8})
+    whole = asyncio.run(Feedback(search, Limits()).judge(request))
+    parts = asyncio.run(Feedback(counted, Limits(max_answered_items=2 * MOST_ITEMS)).judge(request))
+    assert asked == [2, 2, 1]
+    assert parts == whole
+    with pytest.raises(ValueError, match="queries must have a length of at most 4, got 5"):
+        asyncio.run(Feedback(search, Limits(max_queries=4)).judge(request))
+
+
 def test_a_cutoff_that_promises_no_coverage_is_answered_and_not_counted() -> None:
     told = list[Judged]()
-    feedback = Feedback(search, told.append)
+    feedback = Feedback(search, Limits(), told.append)
     answer = asyncio.run(feedback.judge(request_of({"a": ["2"]}, cutoff={"top_k": 3})))
     assert (answer.kept, answer.cutoff, told) == ([[True]], {"top_k": 3}, [])
     assert feedback.judged.to_dict() == dict.fromkeys(("coverage", "low", "high", "promised")) | {"num_queries": 0}
@@ -73,6 +98,7 @@ def test_a_cutoff_that_promises_no_coverage_is_answered_and_not_counted() -> Non
         ({}, [], "must have relevant items for each of the 1 queries of its search, got 0 lists"),
         ({}, [["1"], ["2"]], "must have relevant items for each of the 1 queries of its search, got 2 lists"),
         ({"budget": {"calls": 3}}, [["1"]], "must have a search without budget, got one"),
+        ({"min_coverage": 0.5}, [["1"]], "must have a search of all items, got one with min_coverage 0.5"),
         ({}, [[]], "at least 1"),
     ],
 )

@@ -97,7 +97,7 @@ def test_inference_by_kserves_protocol(lite: Lite, name: str) -> None:
             "/v2/models/v1/infer",
             {"inputs": [{"name": "text", "shape": [3], "datatype": "BYTES", "data": ["red"]}]},
             422,
-            "inputs[0].shape must be of the 1 texts of data, got [3]",
+            "inputs[0].shape must be [1], the number of texts in data, got [3]",
         ),
         (
             "/v2/models/other/infer",

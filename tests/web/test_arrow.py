@@ -9,9 +9,9 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from rails_ray.answering.schemas import QueryResult
+from rails_ray.answering.schemas import QueryInput, QueryResult
 from rails_ray.local import Version
-from rails_ray.web import arrow
+from rails_ray.web import arrow, streaming
 from rails_ray.web.api import api_of
 from rails_ray.web.lite import Lite
 
@@ -91,8 +91,31 @@ def test_ids_that_are_numbers_and_empty_lists() -> None:
     ]
     head: Any = {"version": "v", "method": "gated", "is_exact": True, "cutoff": {}, "results": []}
     head |= {"coverage": {"shards_answered": 1, "num_shards": 1, "items_searched": 1, "num_items": 1}}
-    content = arrow.to_bytes(arrow.SearchResponse.model_validate(head), rows)
+    content = b"".join(arrow.pieces(arrow.SearchResponse.model_validate(head), iter(rows)))
     assert pa.ipc.open_stream(content).read_all()["items"].to_pylist() == [[], [5, 2**53 + 1]]
+
+
+@pytest.mark.parametrize(
+    ("accept", "is_wanted"),
+    [
+        (None, False),
+        ("application/json", False),
+        (f"application/json, {arrow.TYPE.upper()} ; q=0.5", True),
+        (f"{arrow.TYPE};q=0.001", True),
+        (f"{arrow.TYPE};q=0.0, application/json", False),
+        (f"{arrow.TYPE}; q=0", False),
+    ],
+)
+def test_which_format_a_header_wants(accept: str | None, is_wanted: bool) -> None:
+    assert arrow.is_wanted(accept) == is_wanted
+
+
+def test_a_long_answer_comes_in_pieces(lite: Lite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "PIECE_BYTES", 1000)
+    body = as_stream(pa.table({"text": TEXTS * 100}))
+    found = pa.ipc.open_stream(ask(lite, body, accept=arrow.TYPE).content).read_all()
+    assert found.column("items").num_chunks == 5
+    assert found["items"].to_pylist() == [own["items"] for own in ask(lite, body).json()["results"]]
 
 
 LONG = pa.table({"text": ["a" * 1000] * 10})
@@ -118,6 +141,10 @@ NO_BYTES = pa.table({"history": pa.array([[[]]], pa.list_(pa.list_(pa.string(), 
         (
             as_stream(pa.table([["a"], ["b"]], ["text", "text"])),
             "the body must have each column once, got 'text' twice",
+        ),
+        (
+            as_stream(pa.table({f"c{number}": [True] for number in range(5000)})),
+            f"the body must have at most the {len(QueryInput.model_fields)} columns that a query has fields, got 5000",
         ),
         (as_stream(pa.table({"text": ["a"] * 100_001})), "must have a column and at most 100000 rows, got 100001 rows"),
         (as_stream(pa.table({"text": pa.array([], pa.string())})), "queries must have a length of at least 1"),

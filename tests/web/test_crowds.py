@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
+from rails_ray.web.access import Access
 from rails_ray.web.crowds import Crowd
 from rails_ray.web.request_ids import HEADER
 
@@ -30,7 +31,7 @@ def test_more_questions_than_there_are_places_are_refused_and_the_others_passed_
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"an answer"})
 
-        crowd = Crowd(router, lambda: places, lambda path, status: told.append((path, status)))
+        crowd = Crowd(router, lambda: Access(None, 100, places), lambda path, status: told.append((path, status)))
         transport = httpx.ASGITransport(crowd)
         async with httpx.AsyncClient(transport=transport, base_url="http://proxy") as client:
             first = [asyncio.create_task(client.post(path, content=b"a question")) for _ in range(places)]
@@ -53,3 +54,25 @@ def test_more_questions_than_there_are_places_are_refused_and_the_others_passed_
     assert [status for _, status in told] == [429, 429]
     assert all(path.endswith(own) for own, _ in told)
     assert asked == [*[path] * places, "/another/application", path]
+
+
+def test_a_body_without_end_is_not_kept() -> None:
+    """Told to be short, or of no length at all."""
+    sent, told = list[int](), list[tuple[str, int]]()
+
+    async def never(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("it was passed on")
+
+    async def endless() -> Any:
+        sent.append(50)
+        return {"type": "http.request", "body": b" " * 50, "more_body": True}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            assert message["status"] == 413
+
+    crowd = Crowd(never, lambda: Access(None, 100, 2), lambda path, status: told.append((path, status)))
+    scope = {"type": "http", "method": "POST", "path": "/v1/search", "headers": []}
+    asyncio.run(crowd(scope, endless, send))
+    assert sum(sent) <= 200
+    assert told == [("/v1/search", 413)]

@@ -8,7 +8,7 @@ from fastapi.responses import StreamingResponse
 
 from rails_ray.answering.schemas import CertificateResult, Coverage, QueryResult, SearchResponse
 from rails_ray.web import streaming
-from rails_ray.web.streaming import in_large_pieces, json_response, pieces
+from rails_ray.web.streaming import in_large_pieces, pieces, response_of
 
 
 def result(number: int) -> QueryResult:
@@ -59,7 +59,7 @@ def test_pieces_are_large_and_made_when_they_are_sent(monkeypatch: pytest.Monkey
 
 def test_a_small_answer_is_one_piece_and_a_large_one_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body_of(count: int) -> tuple[bool, bytes]:
-        response = await json_response(pieces(HEAD, iter([result(number) for number in range(count)])))
+        response = await response_of(pieces(HEAD, iter([result(number) for number in range(count)])))
         if not isinstance(response, StreamingResponse):
             return False, bytes(response.body)
         return True, b"".join([bytes(piece) async for piece in response.body_iterator])

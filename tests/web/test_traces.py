@@ -82,6 +82,19 @@ def test_a_search_is_a_span_of_its_clients_trace_and_its_stages_are_spans(
     assert b"secret" not in b"".join(own.SerializeToString() for own in collector.received)
 
 
+def test_a_request_without_an_id_is_traced_by_the_one_that_it_gets(
+    version: Version, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=mine")
+    port = free_port()
+    with listening(Lite(version), port=port):
+        answer = httpx.post(f"http://127.0.0.1:{port}/v1/search", json=BODY, headers={"x-request-id": "not one"})
+        wait_for(lambda: "POST /v1/search" in collector.spans)
+    told = {own.key: own.value.string_value for own in collector.spans["POST /v1/search"].attributes}
+    assert told["rails_ray.request_id"] == answer.headers["x-request-id"] != "not one"
+    assert {own.value.string_value for one in collector.received for own in one.resource.attributes} >= {"mine"}
+
+
 def test_a_collector_that_is_gone_costs_no_answer(version: Version, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
@@ -97,6 +110,8 @@ def test_a_collector_that_is_gone_costs_no_answer(version: Version, monkeypatch:
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, False),
         ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://there"}, True),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://there", "OTEL_SDK_DISABLED": "True"}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://there", "OTEL_TRACES_EXPORTER": "none"}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://there", "OTEL_TRACES_EXPORTER": "otlp"}, True),
     ],
 )
 def test_when_there_are_traces(environment: dict[str, str], is_asked_for: bool) -> None:

@@ -1,7 +1,8 @@
 """Metrics of a replica, which Ray collects on each machine with its own; Serve adds application, deployment and
 replica to the labels.
 
-Ray takes some 50 microseconds to note a value. What many requests add is therefore noted once a second.
+Ray takes some 50 microseconds to note a value. What many requests add is therefore noted once a second. It forgets a
+gauge that is not set any more, so the last values are set again as often.
 """
 
 import threading
@@ -14,7 +15,7 @@ from ray.serve import metrics
 
 from rails_ray.answering.instruments import Instrument
 
-EVERY_S = 1.0  # between two notes of a sum
+EVERY_S = 1.0  # between two notes
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -22,31 +23,28 @@ class OfReplica:
     """The contract of `Instruments`."""
 
     def __init__(self) -> None:
-        self._sums = list[_Sum]()
+        self._noted = list[_Sum | _Last]()
         threading.Thread(target=self._note, name="metrics", daemon=True).start()
 
     def counter(self, name: str, about: str, labels: Sequence[str] = ()) -> Instrument:
         """The contract of `Instruments`."""
-        return self._summed(metrics.Counter(name, about, _keys(labels)).inc)
+        self._noted.append(_Sum(metrics.Counter(name, about, _keys(labels)).inc))
+        return self._noted[-1].add
 
     def gauge(self, name: str, about: str, labels: Sequence[str] = ()) -> Instrument:
         """The contract of `Instruments`."""
-        made = metrics.Gauge(name, about, _keys(labels))
-        return lambda value, **given: made.set(value, given)
+        self._noted.append(_Last(metrics.Gauge(name, about, _keys(labels)).set))
+        return self._noted[-1].add
 
     def histogram(self, name: str, about: str, bounds: Sequence[float], labels: Sequence[str] = ()) -> Instrument:
         """The contract of `Instruments`."""
         made = metrics.Histogram(name, about, list(bounds), _keys(labels))
         return lambda value, **given: made.observe(value, given)
 
-    def _summed(self, note: Callable[[float, dict[str, str]], None]) -> Instrument:
-        self._sums.append(_Sum(note))
-        return self._sums[-1].add
-
     def _note(self) -> None:
         while True:
             time.sleep(EVERY_S)
-            for own in list(self._sums):
+            for own in list(self._noted):
                 own.note()
 
 
@@ -65,6 +63,21 @@ class _Sum:
         with self._lock:
             sums, self._sums = self._sums, defaultdict(float)
         for labels, value in sums.items():
+            self._note(value, dict(labels))
+
+
+class _Last:
+    """The last value of a gauge."""
+
+    def __init__(self, note: Callable[[float, dict[str, str]], None]) -> None:
+        self._note, self._values = note, dict[Labels, float]()
+
+    def add(self, value: float, **labels: str) -> None:
+        """The contract of `Instrument`."""
+        self._values[tuple(sorted(labels.items()))] = value
+
+    def note(self) -> None:
+        for labels, value in list(self._values.items()):
             self._note(value, dict(labels))
 
 

@@ -16,17 +16,19 @@ from starlette.middleware import Middleware
 from rails_ray.answering.instruments import Instrument
 from rails_ray.on_ray.serving.instruments import OfReplica
 from rails_ray.web import slow_headers
+from rails_ray.web.access import MAX_WAITING_BYTES, Access
 from rails_ray.web.crowds import Crowd
 from rails_ray.web.limits import MAX_REQUESTS
 
 VARIABLE = "RAILS_RAY_MAX_PASSED"
+ANY_BODY = MAX_WAITING_BYTES  # of all bodies on their way; routers, who know keys and limits, refuse smaller ones
 
 
 def bound() -> list[Any]:
     """Bound what clients may take of this process; returns middleware for its server."""
     slow_headers.bound()
-    passed = most_passed()
-    return [Middleware(Crowd, most=lambda: _most(passed), on_refusal=_count)]
+    of_proxy = Access(None, ANY_BODY, most_passed())
+    return [Middleware(Crowd, access=lambda: _access(of_proxy), on_refusal=_count)]
 
 
 def most_passed() -> int:
@@ -49,9 +51,10 @@ def _router() -> Any:
         return None
 
 
-def _most(passed: int) -> int:
+def _access(of_proxy: Access) -> Access:
     router = _router()
-    return passed if router is None else router.access.max_requests
+    found: Access = of_proxy if router is None else router.access
+    return found
 
 
 def _count(path: str, status: int) -> None:

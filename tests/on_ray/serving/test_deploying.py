@@ -166,11 +166,12 @@ def test_no_door_tells_anything_without_a_key(deployed: Deployed, capsys: pytest
     for port, title in sorted(doors.items(), key=lambda door: door[1]):
         host = title.partition(" ")[0].removeprefix("::ffff:").replace("::", "127.0.0.1")
         for path in SERVED:
-            status = 0
-            with suppress(httpx.TransportError):  # gRPC, which is no HTTP of this kind and asks for Ray's token
-                status = httpx.get(f"http://{host}:{port}{path}", timeout=5).status_code
-            if status and status not in (401, 403, 404, 405):
-                told[f"{title[:80]} {port}{path}"] = status
+            for verb in ("GET", "POST"):
+                status = 0
+                with suppress(httpx.TransportError):  # gRPC, which is no HTTP of this kind and asks for Ray's token
+                    status = httpx.request(verb, f"http://{host}:{port}{path}", timeout=5).status_code
+                if status and status not in (401, 403, 404, 405):
+                    told[f"{title[:80]} {verb} {port}{path}"] = status
         with capsys.disabled():
             print(f"{deployed.profile} {title[:80]} {port}")
     assert not told
@@ -191,24 +192,47 @@ def test_clients_have_a_key(deployed: Deployed, monkeypatch: pytest.MonkeyPatch)
     assert client.index(deployed.url)["version"] == "v1"
 
 
+def samples(deployed: Deployed, name: str) -> list[Any]:
+    """Of one of our metrics, as Ray shows it."""
+    families = text_string_to_metric_families(httpx.get(deployed.head.metrics).text)
+    return [own for family in families for own in family.samples if own.name == f"ray_rails_ray_{name}"]
+
+
 def test_ray_shows_what_the_routers_count(deployed: Deployed) -> None:
     body = {"queries": [{"text": "red"}], "method": "per_embedding", "num_per_embedding": 5, "cutoff": {"top_k": 5}}
     for _ in range(10):  # both routers
         client.search(deployed.url, body["queries"], key=KEY, **{k: v for k, v in body.items() if k != "queries"})
 
-    def samples(name: str) -> list[Any]:
-        text = httpx.get(deployed.head.metrics).text
-        families = text_string_to_metric_families(text)
-        return [own for family in families for own in family.samples if own.name == f"ray_rails_ray_{name}"]
-
-    wait_for(lambda: bool(samples("shadow_recall")))
+    wait_for(lambda: bool(samples(deployed, "shadow_recall")))
     for name in ("requests_total", "queries_total", "list_length_sum", "coverage_count", "version", "shadow_queries"):
-        assert samples(name), name
-    stages = {own.labels["stage"] for own in samples("stage_seconds_bucket")}
+        assert samples(deployed, name), name
+    stages = {own.labels["stage"] for own in samples(deployed, "stage_seconds_bucket")}
     assert stages >= {"queue", "encode", "shards", "merge"}
-    mean = next(own for own in samples("shadow_recall") if own.labels["bound"] == "mean")
+    mean = next(own for own in samples(deployed, "shadow_recall") if own.labels["bound"] == "mean")
     assert (mean.labels["deployment"], mean.labels["application"]) == ("Router", NAME)
     assert 0 <= mean.value <= 1
+
+
+def test_a_crowd_is_refused_and_counted(deployed: Deployed) -> None:
+    """By the proxy in profile local, by the routers in production."""
+    body = {"queries": [{"text": "red"}] * 8, "k": 5}
+
+    async def crowd() -> list[httpx.Response]:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(limits=limits, headers={"authorization": f"Bearer {KEY}"}, timeout=30) as asking:
+            return await asyncio.gather(*(asking.post(f"{deployed.url}/v1/search", json=body) for _ in range(500)))
+
+    answers = asyncio.run(crowd())
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert refused
+    assert {answer.status_code for answer in answers} == {200, 429}
+    assert all(answer.headers["x-request-id"] and answer.headers["retry-after"] for answer in refused)
+
+    def num_counted() -> float:
+        name = "refused_total" if deployed.profile == "local" else "requests_total"
+        return sum(own.value for own in samples(deployed, name) if own.labels["status"] == "429")
+
+    wait_for(lambda: num_counted() == len(refused), timeout_s=60)
 
 
 def test_what_is_too_much_is_refused(deployed: Deployed) -> None:

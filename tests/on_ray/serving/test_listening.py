@@ -10,7 +10,9 @@ from ray import serve as ray_serve
 from starlette.middleware import Middleware
 
 from rails_ray.on_ray.serving import listening
+from rails_ray.web.access import Access
 from rails_ray.web.crowds import Crowd
+from rails_ray.web.keys import Keys
 from rails_ray.web.limits import MAX_REQUESTS
 
 
@@ -25,20 +27,22 @@ def crowd(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_a_proxy_passes_on_as_many_as_a_router_has_places_for(crowd: dict[str, Any]) -> None:
-    assert crowd["most"]() == MAX_REQUESTS
+    access = crowd["access"]()
+    assert (access.keys, access.max_requests) == (None, MAX_REQUESTS)
 
 
-def test_a_router_has_its_own_limit_and_counts_what_is_refused_in_front_of_it(
+def test_a_router_has_its_own_rules_and_counts_what_is_refused_in_front_of_it(
     crowd: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted = list[tuple[str, int]]()
     metrics = SimpleNamespace(request=lambda path, status: counted.append((path, status)))
-    router = SimpleNamespace(access=SimpleNamespace(max_requests=200), traffic=SimpleNamespace(metrics=metrics))
+    own = Access(Keys(()), 5000, 200)
+    router = SimpleNamespace(access=own, traffic=SimpleNamespace(metrics=metrics))
     context = SimpleNamespace(servable_object=None)
     monkeypatch.setattr(ray_serve, "get_replica_context", lambda: context)
-    assert crowd["most"]() == MAX_REQUESTS  # it is still being made
+    assert crowd["access"]().max_requests == MAX_REQUESTS  # it is still being made
     context.servable_object = router
-    assert crowd["most"]() == 200
+    assert crowd["access"]() is own, "with its keys"
     crowd["on_refusal"]("/v1/search", 429)
     assert counted == [("/v1/search", 429)]
 

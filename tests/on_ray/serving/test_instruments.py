@@ -1,0 +1,52 @@
+"""Metrics as Ray gets them: sums now and then, and gauges again and again, as it forgets them."""
+
+from typing import Any
+
+import pytest
+from ray.serve import metrics
+
+from rails_ray.on_ray.serving import instruments
+from support.processes import wait_for
+
+
+class Noted:
+    """A metric of Ray's that notes what it is told."""
+
+    def __init__(self, name: str, about: str, tag_keys: Any = ()) -> None:
+        self.told = list[tuple[float, dict[str, str]]]()
+        made[name] = self
+
+    def inc(self, value: float, tags: dict[str, str]) -> None:
+        self.told.append((value, tags))
+
+    set = inc
+
+
+made = dict[str, Noted]()
+
+
+@pytest.fixture
+def replica(monkeypatch: pytest.MonkeyPatch) -> instruments.OfReplica:
+    made.clear()
+    for name in ("Counter", "Gauge"):
+        monkeypatch.setattr(metrics, name, Noted)
+    monkeypatch.setattr(instruments, "EVERY_S", 0.01)
+    return instruments.OfReplica()
+
+
+def test_a_gauge_is_set_again_and_again(replica: instruments.OfReplica) -> None:
+    gauge = replica.gauge("gauge", "about", ("bound",))
+    gauge(0.25, bound="low")
+    gauge(0.5, bound="low")
+    gauge(0.75, bound="high")
+    wait_for(lambda: made["gauge"].told.count((0.75, {"bound": "high"})) >= 3)
+    assert made["gauge"].told.count((0.5, {"bound": "low"})) >= 2
+
+
+def test_a_counter_is_noted_in_sums(replica: instruments.OfReplica) -> None:
+    count = replica.counter("count", "about", ("status",))
+    for number in range(1000):
+        count(1, status=str(number % 2))
+    wait_for(lambda: sum(value for value, _ in made["count"].told) == 1000)
+    assert len(made["count"].told) < 500
+    assert {tags["status"] for _, tags in made["count"].told} == {"0", "1"}
