@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rails_ray.answering.metrics import Metrics
+from rails_ray.on_ray.serving import listening
 
 DASHBOARD = json.loads((Path(__file__).parents[2] / "k8s" / "grafana.json").read_text())
 OF_KIND = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_count", "_sum")}
@@ -38,6 +39,7 @@ class Noting:
 def test_each_expression_reads_what_there_is_and_every_metric_is_shown() -> None:
     noting = Noting()
     Metrics(noting, "v1")
+    noting.counter(*listening.REFUSED)
     shown = set[str]()
     for panel in DASHBOARD["panels"]:
         for target in panel["targets"]:

@@ -21,6 +21,7 @@ from rails_ray.web.crowds import Crowd
 from rails_ray.web.limits import MAX_REQUESTS
 
 VARIABLE = "RAILS_RAY_MAX_PASSED"
+REFUSED = ("rails_ray_refused", "requests that a proxy refused itself", ("path", "status"))
 ANY_BODY = MAX_WAITING_BYTES  # of all bodies on their way; routers, who know keys and limits, refuse smaller ones
 
 
@@ -67,4 +68,4 @@ def _count(path: str, status: int) -> None:
 
 @cache
 def _refused() -> Instrument:
-    return OfReplica().counter("rails_ray_refused", "requests that a proxy refused itself", ("path", "status"))
+    return OfReplica().counter(*REFUSED)
