@@ -33,7 +33,7 @@ from jobs.benches.record import Record
 from rails_ray import local
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.serving.app import served
-from rails_ray.on_ray.serving.plan import ServeArgs
+from rails_ray.on_ray.serving.plan import ONGOING_OF_ROUTER, ServeArgs
 
 TEXTS = ("pizza", "flag", "dog", "heart", "rain", "car", "moon", "tree")
 LOADS = ((1, 1), (32, 1), (1, 32), (8, 32))  # clients, queries of a request
@@ -43,7 +43,7 @@ WARM_S = 3.0
 api = FastAPI()
 
 
-@ray_serve.deployment
+@ray_serve.deployment(max_ongoing_requests=ONGOING_OF_ROUTER)
 @ray_serve.ingress(api)
 class Nothing:
     @api.post("/v1/search")

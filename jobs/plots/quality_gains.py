@@ -38,7 +38,9 @@ NAMES = {
 def main() -> None:
     rows = recorded("quality")
     gains = {(Cell.of_row(row), row["other"]): row for row in rows if "relative_ndcg_low" in row}
-    mixtures = sorted({mixture for mixture, _ in gains}, key=lambda mixture: mixture.name, reverse=True)
+    mixtures = sorted(
+        {mixture for mixture, _ in gains if mixture.gates == "all"}, key=lambda mixture: mixture.name, reverse=True
+    )
     height = max(3.4, 1.4 + 0.6 * len(mixtures))
     figure, (gained, grouped, paid) = plt.subplots(1, 3, figsize=(12.5, height), layout="constrained")
     for other, (colour, marker, label) in OTHERS.items():
@@ -66,7 +68,7 @@ def main() -> None:
     gained.set_yticks(range(len(mixtures)), [_named(mixture) for mixture in mixtures])
     for axis in (gained, grouped, paid):
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=7)
+        axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2)  # below, where no marker is
     figure.savefig(RESULTS / "quality_gains.png", dpi=110)
 
 

@@ -45,11 +45,13 @@ def most_passed() -> int:
 
 
 def _router() -> Any:
-    """This process's router; None if it has none, or not yet."""
+    """This process's router; None if it has none, or not yet. A replica of another application has none, and is bounded
+    as a proxy is."""
     try:
-        return ray_serve.get_replica_context().servable_object
+        found = ray_serve.get_replica_context().servable_object
     except RayServeException:
         return None
+    return found if isinstance(getattr(found, "access", None), Access) else None
 
 
 def _access(of_proxy: Access) -> Access:

@@ -47,6 +47,13 @@ def test_a_router_has_its_own_rules_and_counts_what_is_refused_in_front_of_it(
     assert counted == [("/v1/search", 429)]
 
 
+def test_another_application_is_left_alone(crowd: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its paths may end as ours do."""
+    context = SimpleNamespace(servable_object=SimpleNamespace(access="of its own"))
+    monkeypatch.setattr(ray_serve, "get_replica_context", lambda: context)
+    assert crowd["access"]().max_requests == MAX_REQUESTS
+
+
 @pytest.mark.parametrize("told", ["", "0", "-1", "1e3", "many", "٣"])
 def test_a_number_of_places_that_is_none(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(listening.VARIABLE, told)
