@@ -19,8 +19,8 @@ from rails_ray.answering.schemas import (
     ExplainResponse,
     SearchRequest,
     SearchResponse,
-    sentence,
 )
+from rails_ray.answering.sentences import sentence
 from rails_ray.answering.shards import ShardSearch
 from rails_ray.build.version import version_family
 from rails_ray.relevance.rankers import HeavyRanker

@@ -225,7 +225,7 @@ class Serve(Stored):
         """The heavy ranker to deploy: the one that is named, or else the version's own; None for none."""
         from pydantic import ValidationError
 
-        from rails_ray.answering.schemas import sentence
+        from rails_ray.answering.sentences import sentence
         from rails_ray.on_ray.serving.plan import RankerArgs
 
         named = RankerConfig(path=self.ranker.path, folder=self.ranker.folder).at_absolute_folder()
@@ -282,7 +282,8 @@ def cutoff_of(given: tuple[str, float] | None) -> Any:
     """
     from pydantic import ValidationError
 
-    from rails_ray.answering.schemas import CutoffInput, sentence
+    from rails_ray.answering.schemas import CutoffInput
+    from rails_ray.answering.sentences import sentence
 
     if given is None:
         return None

@@ -20,7 +20,8 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rails_ray.answering.schemas import ErrorResponse, sentence
+from rails_ray.answering.schemas import ErrorResponse
+from rails_ray.answering.sentences import sentence
 from rails_ray.data.forms.fields import shortened
 from rails_ray.web import arrow
 

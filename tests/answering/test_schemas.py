@@ -6,7 +6,8 @@ import jsonschema
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from rails_ray.answering.schemas import CutoffInput, ExplainRequest, SearchRequest, sentence
+from rails_ray.answering.schemas import CutoffInput, ExplainRequest, SearchRequest
+from rails_ray.answering.sentences import sentence
 from rails_ray.data.forms.fields import shortened
 
 
