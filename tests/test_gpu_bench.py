@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from jobs.benches import gpu, gpu_checks, gpu_measuring, gpu_scan, gpu_step
+from jobs.benches import gpu, gpu_checks, gpu_measuring, gpu_scan, gpu_step, record
 from jobs.benches.gpu_measuring import Bench, Case
 
 ROOT = Path(__file__).parents[1]
@@ -119,21 +119,17 @@ def test_a_failure_is_a_row_and_an_exit_code_and_all_else_still_runs(
     assert gpu.main([*words, "--only", "step"]) == 0
 
 
-def test_the_commit_is_told_where_no_git_can_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_git() -> dict[str, Any]:
-        raise FileNotFoundError("git")
-
-    def no_history() -> dict[str, Any]:
-        return {"commit": "", "is_clean": True}
-
-    def history() -> dict[str, Any]:
-        return {"commit": "123", "is_clean": True}
-
-    arguments = gpu.parsed(["--device", "cpu", "--commit", "abc"])
-    for environment, expected in ((no_git, ("abc", None)), (no_history, ("abc", None)), (history, ("123", True))):
-        monkeypatch.setattr(gpu, "environment", environment)
-        told = gpu.described(torch.device("cpu"), arguments)
-        assert (told["commit"], told["is_clean"]) == expected
+def test_the_commit_is_told_where_no_git_can_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COMMIT", "abc")
+    assert record.environment()["commit"] not in ("", "abc")
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    (tmp_path / "copy").mkdir()
+    monkeypatch.chdir(tmp_path / "copy")
+    told = record.environment()
+    assert (told["commit"], told["is_clean"]) == ("abc", None)  # git, and no history
+    monkeypatch.setenv("PATH", str(tmp_path))
+    told = record.environment()
+    assert (told["commit"], told["is_clean"]) == ("abc", None)  # no git
 
 
 def test_a_gpu_is_asked_for_where_there_is_none(

@@ -12,7 +12,7 @@ One command for a machine that has a GPU, torch (with numpy, scipy and jaxtyping
     python -m jobs.benches.gpu [--only scan step] [--shapes books] [--batches 32 1] [--out FOLDER_OR_FILE]
     python -m jobs.benches.gpu --device cpu --small      # the same code in seconds; its times say nothing
 
-On a lent machine: `python3 -m jobs.benches.gpu --out $OUT --commit $COMMIT` (there is no history of commits there).
+On a lent machine: `COMMIT=... python3 -m jobs.benches.gpu --out $OUT` (there is no history of commits there).
 
 Held fixed: seeds, synthetic data made on the spot, k = 100, one process, one GPU. Each number is a median of 5 to 30
 runs after one that is not timed, and shares are of limits measured in the same execution (`gpu_measuring`). Workers of
@@ -33,7 +33,6 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -72,7 +71,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if arguments.small:
         torch.set_num_threads(1)  # threads that wait for each other on a busy machine take longer than one
     rows = Rows(arguments.out / "gpu.jsonl" if arguments.out.is_dir() else arguments.out)
-    rows.row(kind="environment", **described(device, arguments))
+    rows.row(kind="environment", **described(device, arguments.small))
     limits = measured_limits(device, arguments.small)
     rows.row(kind="limits", bytes_per_s=limits.bytes_per_s, **limits.flops_per_s, **clocks())
     bench = Bench(device, arguments.small, limits, tuple(arguments.shapes), tuple(arguments.batches))
@@ -104,19 +103,14 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:2000]
 
 
-def described(device: torch.device, arguments: argparse.Namespace) -> dict[str, Any]:
-    try:
-        told = environment()
-    except FileNotFoundError:  # there is no git
-        told = {"command": " ".join(sys.argv), "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "commit": ""}
-    if not told["commit"]:  # no history either
-        told |= {"commit": arguments.commit, "is_clean": None}
+def described(device: torch.device, is_small: bool) -> dict[str, Any]:
+    told = environment()
     for name in ("torch", "triton", "numpy"):
         try:
             told[name] = version(name)
         except PackageNotFoundError:
             told[name] = None
-    return told | {"is_small": arguments.small} | device_facts(device)
+    return told | {"is_small": is_small} | device_facts(device)
 
 
 def parsed(words: Sequence[str] | None) -> argparse.Namespace:
@@ -130,7 +124,6 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     add("--batches", nargs="+", type=int, default=[32, 1], help="queries searched at once")
     add("--small", action="store_true", help="sizes for a test, each thing timed once")
     add("--out", type=Path, default=RESULTS / "gpu.jsonl", help="a file, or a folder for gpu.jsonl")
-    add("--commit", default="", help="what is measured, where git cannot say")
     arguments = parser.parse_args(words)
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device must be cpu where torch sees no GPU, got cuda")

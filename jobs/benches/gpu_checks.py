@@ -78,8 +78,8 @@ def transformer(contrast: Contrast, encode_size: int) -> Training:
     return Training(step, sampler.batch)
 
 
-def towers() -> Training:
-    training = built("text, uniform", made_small(CASES["text, uniform"]), SMALL, torch.float32)
+def without_dropout(name: str) -> Training:
+    training = built(name, made_small(CASES[name]), SMALL, torch.float32)
     training.step.eval()  # no dropout, which a GPU draws otherwise
     return training
 
@@ -160,7 +160,8 @@ def _close(name: str, found: Tensor, expected: Tensor, *, rtol: float, atol: flo
 
 
 CHECKS: dict[str, Callable[[Bench], None]] = {
-    "gradient, text towers": partial(equal_gradients, make=towers),
+    "gradient, text towers": partial(equal_gradients, make=partial(without_dropout, "text, uniform")),
+    "gradient, histories": partial(equal_gradients, make=partial(without_dropout, "histories of 200, own negatives")),
     "gradient, gathered": partial(equal_gradients, make=partial(transformer, Gathered(), 0)),
     "gradient, cached": partial(equal_gradients, make=partial(transformer, Gathered(), 5)),
     "gradient, streamed": partial(equal_gradients, make=partial(transformer, Streamed(3), 0)),

@@ -71,6 +71,7 @@ CASES = {
     "text, uniform": Sizes(512),
     "text, uniform, wide": Sizes(2048, negatives=2048),
     "histories of 200": Sizes(128, components=(8, 4)),
+    "histories of 200, own negatives": Sizes(32, negatives=128, components=(8, 4)),
     "text, gathered": Sizes(2048),
     "text, streamed": Sizes(2048),
     "solar text, sampled": Sizes(512, num_sampled=500),
@@ -195,6 +196,7 @@ def built(name: str, sizes: Sizes, corpus: Corpus, precision: torch.dtype) -> Tr
             batch_size=sizes.batch,
             num_items=sizes.negatives,
             seed=0,
+            shared_by="history" if name.endswith("own negatives") else "batch",
         )
         return Training(step, windows.batch)
     relevant = ItemLists.of(list(draw.integers(corpus.num_items, size=(corpus.num_queries, 1))))

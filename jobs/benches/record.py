@@ -1,8 +1,12 @@
-"""Raw rows of a bench, with the environment that they were measured in."""
+"""Raw rows of a bench, with the environment that they were measured in.
+
+Where there is no history of commits, as on a lent machine, the environment variable COMMIT says what is measured.
+"""
 
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import uuid
@@ -68,14 +72,20 @@ def environment() -> dict[str, Any]:
     return {
         "command": " ".join(["python", "-m", f"jobs.benches.{module.stem}", *map(_shown, sys.argv[1:])]),
         "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-        "commit": _output("git", "rev-parse", "--short", "HEAD"),
-        "is_clean": not _output("git", "status", "--porcelain", "--", "rails_ray"),
+        **_measured_code(),
         "python": platform.python_version(),
         "cores": os.cpu_count(),
         "processor": _processor(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         **packages,
     }
+
+
+def _measured_code() -> dict[str, Any]:
+    commit = _output("git", "rev-parse", "--short", "HEAD")
+    if not commit:
+        return {"commit": os.environ.get("COMMIT", ""), "is_clean": None}
+    return {"commit": commit, "is_clean": not _output("git", "status", "--porcelain", "--", "rails_ray")}
 
 
 def _shown(argument: str) -> str:
@@ -91,5 +101,7 @@ def _processor() -> str:
 
 
 def _output(*command: str) -> str:
+    if shutil.which(command[0]) is None:
+        return ""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.data.batch import FeatureRows
-from rails_ray.data.queries import Queries
+from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.losses import ScoreLogit
 from rails_ray.models import Model
 from rails_ray.similarities.states import AnyItems, AnyQuery, concatenate
@@ -108,14 +108,12 @@ def rank_all(
     size = min(QUERY_BATCH, max(MOST_SCORES // len(items), 1))
     for first, query in query_batches(model, queries.inputs, size):
         scores: Tensor = model.similarity.scores(query, items)
-        is_relevant = torch.zeros_like(scores, dtype=torch.bool)
-        for line in range(len(query)):
-            if model.is_blank(queries.inputs[first + line]):  # a server refuses it: nothing is found
-                scores[line] = -torch.inf
-            if queries.seen is not None:
-                scores[line, torch.from_numpy(queries.seen[first + line])] = -torch.inf
-            relevant = queries.relevant[first + line]
-            is_relevant[line, torch.from_numpy(relevant[relevant < len(items)])] = True
+        some = slice(first, first + len(query))
+        is_relevant = _are_listed(queries.relevant.take(some), scores)
+        blank = [line for line in range(len(query)) if model.is_blank(queries.inputs[first + line])]
+        scores[blank] = -torch.inf  # a server refuses such a query: nothing is found
+        if queries.seen is not None:
+            scores.masked_fill_(_are_listed(queries.seen.take(some), scores), -torch.inf)
         top = select(scores, k)
         number, row = (is_relevant & (scores > -torch.inf)).nonzero(as_tuple=True)
         sampled = torch.randint(
@@ -139,6 +137,16 @@ def rank_all(
             found[name].append(tensor)
     joined = {name: torch.cat(parts).cpu().numpy() for name, parts in found.items() if parts}
     return Ranking(num_relevant=queries.relevant.lengths, **joined)
+
+
+def _are_listed(lists: ItemLists, scores: Float[Tensor, "B X"]) -> Bool[Tensor, "B X"]:
+    """Whether an item is on a query's list; lists may name items that the corpus lacks."""
+    num_items = scores.shape[1]
+    is_held = lists.rows < num_items
+    places = np.repeat(np.arange(len(lists)) * num_items, lists.lengths)[is_held] + lists.rows[is_held]
+    found = torch.zeros_like(scores, dtype=torch.bool)
+    found.view(-1)[torch.from_numpy(places).to(scores.device)] = True
+    return found
 
 
 def rank_of_best(scores: Float[Tensor, "B X"], is_relevant: Bool[Tensor, "B X"]) -> Int[Tensor, " B"]:

@@ -80,9 +80,10 @@ def loss_over(
     """
     of_query = tensors_of(query)
     numbers, num_candidates, device = model.similarity.numbers_per_pair, len(items), query.temperature.device
+    has_copies = groups is not None and (groups.is_one_each or prefers_copies(device))
     if groups is None:
         parts = equal_parts(len(query), numbers * num_candidates, device)
-    elif groups.is_one_each:
+    elif has_copies:
         numbers += items.components[0].numel()
         parts = equal_parts(len(query), numbers * groups.negatives.shape[1], device)
     else:
@@ -91,7 +92,7 @@ def loss_over(
     def candidates_of(part: slice, items: ItemState) -> ItemState:
         if groups is None:
             return items
-        return take(items, groups.negatives[part if groups.is_one_each else groups.of_query[part.start]])
+        return take(items, groups.negatives[groups.of_query[part if has_copies else part.start]])
 
     def loss_of(part: slice, lines: list[Tensor], shared: list[Tensor]) -> Tensor:
         own = with_tensors(query, lines[: len(of_query)])
@@ -207,6 +208,12 @@ class Shared:
         """What each item, of any worker, is to each query."""
         is_copy = are_copies(self.item_rows)
         return roles_among_copies(self.item_rows, is_copy, self.positive(batch), batch.positive_rows, batch.relevance)
+
+
+def prefers_copies(device: torch.device) -> bool:
+    """Whether queries take their group's candidates as copies of their own, many groups at once: a GPU copies faster
+    than it starts as many kernels as a group takes, and a CPU does not."""
+    return device.type != "cpu"
 
 
 def own_gates(model: PairModel, query: QueryState, items: ItemState, batch: TrainingBatch) -> Gates:

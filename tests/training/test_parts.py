@@ -61,3 +61,22 @@ def test_a_step_in_parts_is_the_step_at_once(form: str, similarity: str, monkeyp
     for one, other in zip(gradients(), at_once, strict=True):
         assert torch.allclose(one, other, atol=1e-5)
     assert cut[0] > 1
+
+
+@pytest.mark.parametrize("similarity", ["mixture", "dot product"])
+def test_copies_of_a_groups_candidates_change_no_gradient(similarity: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    family = DualEncoderFamily.of(small_history_config(similarity))
+
+    def gradients() -> list[Tensor]:
+        model = family.model()
+        step = family.training_step(model, in_one_process)
+        loss = step(batches_of(model, shared_by="history").batch(1))
+        learnt = [parameter for parameter in step.parameters() if parameter.requires_grad]
+        return [loss.detach(), *torch.autograd.grad(loss, learnt)]
+
+    one_by_one, cut = gradients(), []
+    monkeypatch.setattr(contrast, "prefers_copies", lambda device: True)
+    monkeypatch.setattr(contrast, "sum_in_parts", lambda *given: cut.append(len(given[-1])) or sum_in_parts(*given))
+    for one, other in zip(gradients(), one_by_one, strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+    assert cut == [1]
