@@ -24,6 +24,7 @@ from rails_ray.data.forms.fields import shortened
 from rails_ray.errors import UnavailableError
 from rails_ray.item_ids import ItemId
 from rails_ray.retrieval.sharded import merge
+from rails_ray.stopwatch import part
 from rails_ray.wanted import Found, gap_to, needed
 
 Value = TypeVar("Value")
@@ -79,8 +80,9 @@ def results_of(
     is_cut_short = merged.is_truncated.numpy()
     if wanted.threshold is None:  # a list can be full although no shard found too many
         is_cut_short = (num_searched > asked.k) & ~is_short
-    done = cut(scores, temperature, cutoff, is_cut_short)
-    gaps = _gaps(merged, done)
+    with part("cut"):
+        done = cut(scores, temperature, cutoff, is_cut_short)
+        gaps = _gaps(merged, done)
     lists = []
     for number, num_kept in enumerate(done.num_kept.tolist()):
         threshold = float(done.threshold[number])

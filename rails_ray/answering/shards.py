@@ -4,8 +4,9 @@ Axes: B queries, P_Q / P_X components.
 """
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from rails_ray.masks import Exclusions, Mask
 from rails_ray.retrieval.searchable import Widths
 from rails_ray.retrieval.sharded import of_corpus
 from rails_ray.similarities.states import AnyQuery, map_tensors
+from rails_ray.stopwatch import noted
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded
 from rails_ray.storage.shards import read_indexes, read_shards
@@ -62,6 +64,7 @@ class ShardAnswer:
     titles: titles likewise; None if the index has none.
     num_searched: items of the shard that each query could find, without the excluded ones [B].
     texts, vectors: likewise, if they were asked for; a vector for each item, in one array for each query [n, D].
+    seconds: how long the search took to find candidates and to score them; nothing if nobody says.
     """
 
     found: Found
@@ -70,6 +73,7 @@ class ShardAnswer:
     num_searched: NDArray[np.int64]
     texts: list[list[str]] | None = None
     vectors: list[NDArray[np.float32]] | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,10 @@ class ShardSearch:
     def search(self, query: AnyQuery, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
         """The wanted items of the shard for each query; fewer if exclusion leaves fewer."""
         wanted = asked.wanted(self._mask_of(exclude), self.device)
-        found = self.searchable.search(self._here(query), wanted, asked.method, asked.widths)
+        began = time.perf_counter()
+        with noted() as parts:
+            found = self.searchable.search(self._here(query), wanted, asked.method, asked.widths)
+        seconds, scoring = time.perf_counter() - began, parts.get("score", 0.0)
         is_there = found.scores > -torch.inf
         rows, lengths = found.item_rows[is_there].numpy(force=True), found.num_found().tolist()
         return ShardAnswer(
@@ -123,6 +130,7 @@ class ShardSearch:
             num_searched=wanted.num_left(len(query), len(self)).numpy(),
             texts=_strings(self.items.texts, rows, lengths) if asked.for_ranker else None,
             vectors=self._vectors(rows, lengths) if asked.with_vectors else None,
+            seconds={"candidates": seconds - scoring, "score": scoring},
         )
 
     def _vectors(self, rows: NDArray[np.int64], lengths: Sequence[int]) -> list[NDArray[np.float32]]:

@@ -1,6 +1,5 @@
 """Config -> objects of a dual encoder: models, and what their scores offer; a part of `build`."""
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -134,7 +133,7 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
             )
 
     def remarks(self, read: DataSet) -> list[str]:
-        """What whoever trains should know about these data, a sentence each."""
+        """The contract of `Family`: more negatives than items, and histories longer than the window."""
         negatives, encoder, num_items = self.own.negatives, self.own.encoder, len(read.item_ids)
         found = []
         if isinstance(negatives, DrawnNegatives) and negatives.num_items > num_items:
@@ -336,8 +335,6 @@ class DualEncoderPiece:
         family, read = self.family, given.read
         model = family.model()
         if given.checkpoint is None:
-            for remark in family.remarks(read) if given.is_first else ():
-                logging.getLogger(__name__).warning(remark)
             family.learn_tokens(model, read, is_first=given.is_first, from_first=from_first)
         else:
             state.load_model(model, given.checkpoint)

@@ -139,6 +139,10 @@ class Family(ABC):
         """Whether any piece takes steps; if none does, a run can do without queries."""
         return any(piece.training is not None for piece in self.pieces())
 
+    def remarks(self, read: DataSet) -> list[str]:
+        """What whoever trains should know about these data, a sentence each."""
+        return []
+
     def begin(self, read: DataSet) -> Callable[[Storage, str], None]:
         """Decide what a run fixes before it trains. The result is a function that stores it in the run's folder, once.
 

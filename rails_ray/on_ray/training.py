@@ -10,6 +10,7 @@ is repeated.
 """
 
 import json
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -183,6 +184,8 @@ def begin(run_config: RunConfig, storage: Storage, run: str | None = None) -> Be
     run_config = for_data(run_config, read)
     own = family(run_config)
     pieces, leave = own.pieces(), own.begin(read)
+    for remark in own.remarks(read):
+        logging.getLogger(__name__).warning(remark)
     run = run or timed_name(run_config.name)
     config_json, digest = config.to_json(run_config), read.digest()
     runs.begin(storage, run, config_json, digest, [piece.name for piece in pieces if piece.name])

@@ -24,6 +24,7 @@ from rails_ray.retrieval.checks import check_items, check_query
 from rails_ray.scan import Scan
 from rails_ray.similarities import Scorer
 from rails_ray.similarities.states import ItemState, QueryState, Searched
+from rails_ray.stopwatch import part
 from rails_ray.wanted import Found, Wanted
 
 BLOCK_SCORES = 2**19  # scores of a block between two looks at the k-th best: 2 MB
@@ -45,6 +46,7 @@ class BruteForce:
         """The scores of all items; for evaluation, where a batch of queries is small."""
         return self.similarity.scores(query, self.items.taken(slice(None)))
 
+    @part("score")
     def search(self, query: QueryState, wanted: Wanted, floor: Float[Tensor, " B"] | None = None) -> Found:
         """The contract of `Retriever`.
 

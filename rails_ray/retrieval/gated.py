@@ -38,6 +38,7 @@ from rails_ray.retrieval.rescore import candidate_blocks
 from rails_ray.scan import Scan
 from rails_ray.similarities import Scorer
 from rails_ray.similarities.states import ItemState, QueryState, Searched, take
+from rails_ray.stopwatch import part
 from rails_ray.top_k import NO_ROW
 from rails_ray.wanted import Found, Wanted
 
@@ -147,6 +148,7 @@ class Gated:
         is_there[line, place[line, column]] = True
         return item_rows, is_there
 
+    @part("score")
     def _score(self, query: QueryState, item_rows: Int[Tensor, "B C"], is_there: Bool[Tensor, "B C"]) -> Scored:
         scores, cosines = [], []
         for block, items in candidate_blocks(self.similarity, self.items, item_rows):

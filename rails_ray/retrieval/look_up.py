@@ -34,6 +34,7 @@ from rails_ray.retrieval.brute_force import log_sum_exp
 from rails_ray.retrieval.checks import check_width
 from rails_ray.scan import Scan
 from rails_ray.similarities.states import Codes, Tables, take
+from rails_ray.stopwatch import part
 from rails_ray.top_k import TopK
 from rails_ray.wanted import Found, Wanted
 
@@ -58,6 +59,7 @@ class FullLookUp:
         """The scores of all items; for evaluation, where a batch of queries is small."""
         return self.index.scores(query.tables)
 
+    @part("score")
     def search(self, query: Tables, wanted: Wanted) -> Found:
         """The contract of `Retriever`."""
         check_tables(query, self.items.codes.shape[1])
@@ -151,6 +153,7 @@ class Inverted:
         num = torch.maximum((is_reaching & (sums > -torch.inf)).sum(dim=1), touched.num_touched.clamp(max=least))
         return num, int(num.max()) if len(num) else 0
 
+    @part("score")
     def _scores(self, query: Tables, candidates: TopK) -> Float[Tensor, "B C"]:
         """The score of each candidate; -inf at places that hold none."""
         size = max(BLOCK_CODES // max(candidates.k * self.index.num_chunks, 1), 1)

@@ -15,10 +15,12 @@ from torch import Tensor
 from rails_ray.retrieval.candidates import Candidates
 from rails_ray.similarities import Scorer
 from rails_ray.similarities.states import ItemState, QueryState, Searched, take
+from rails_ray.stopwatch import part
 
 BLOCK_PAIRS = 2**20  # queries * candidates * P of a block: what is gathered for it stays within some 50 MB
 
 
+@part("score")
 def candidate_scores(
     similarity: Scorer,
     items: Searched,

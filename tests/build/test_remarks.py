@@ -11,6 +11,7 @@ from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.config.dual_encoder import HardNegatives, UniformNegatives
 from rails_ray.data.dataset import DataSet
+from rails_ray.on_ray.training import begin
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.loop import TrainingConfig
 from rails_ray.training.piece import Given, fit
@@ -39,8 +40,9 @@ def test_histories_longer_than_the_window_are_told_once(tmp_path: Path, caplog: 
     config = config.with_family(negatives=UniformNegatives(num_items=4))
     num_longer = sum(len(history) > 4 for history in read.queries["train"].inputs)
     assert num_longer
-    [piece] = DualEncoderFamily.of(config).pieces()
     with caplog.at_level(logging.WARNING):
+        begun = begin(config, Storage(str(tmp_path)), "one")
+        [piece] = begun.pieces
         fit(piece, Given(read=read, storage=Storage(str(tmp_path)), run="one"))
     of_rails = [record.getMessage() for record in caplog.records if record.name.startswith("rails_ray")]
     assert of_rails == [

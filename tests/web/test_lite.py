@@ -35,8 +35,13 @@ def test_what_it_says_of_itself(url: str) -> None:
 
 
 def test_an_answer_says_how_long_each_stage_took(url: str) -> None:
-    told = search(url, "red").headers["server-timing"]
-    assert re.fullmatch(r"queue;dur=[0-9.]+, encode;dur=[0-9.]+, shards;dur=[0-9.]+, merge;dur=[0-9.]+", told)
+    for method in ("brute_force", "per_embedding"):
+        answer = search(url, "red", k=5, method=method)
+        assert answer.status_code == 200, answer.text
+        told = answer.headers["server-timing"]
+        took = {name: float(ms) for name, ms in re.findall(r"(\w+);dur=([0-9.]+)", told)}
+        assert list(took) == ["queue", "encode", "shards", "candidates", "score", "merge", "cut"]
+        assert all(took[name] > 0 for name in ("encode", "shards", "candidates", "score", "merge", "cut"))
 
 
 def test_refusals_are_those_of_any_server(url: str) -> None:

@@ -46,7 +46,7 @@ def test_answers_are_counted_by_status_stage_and_method(version: Version) -> Non
     assert found["rails_ray_requests_total", "/v1/health", "200"] == 1
     assert found["rails_ray_requests_total", "other", "404"] == 2
     assert found["rails_ray_requests_total", "/v2/models/{name}", "200"] == 2
-    for stage in ("queue", "encode", "shards", "merge"):
+    for stage in ("queue", "encode", "shards", "candidates", "score", "merge", "cut"):
         assert found["rails_ray_stage_seconds_count", stage] == 2
     assert found["rails_ray_queries_total", "true", "brute_force"] == 2
     assert found["rails_ray_list_length_sum", "brute_force"] == 10

@@ -6,7 +6,7 @@ const METHODS = ["brute_force", "two_pass", "per_embedding", "average", "combine
   "lookup", "ivf_lookup", "inverted"];
 const CUTOFFS = { "the version's": null, top_k: 10, coverage: 0.9, mass: 0.9, nucleus: 0.5, probability: 0.01, score: 0.5 };
 const CURVE = 100; // items of the curve, cut or not
-const STAGES = ["queue", "encode", "shards", "ranker", "merge"];
+const STAGES = ["queue", "encode", "shards", "candidates", "score", "ranker", "merge", "cut"];
 const EXAMPLES = { text: "a text", history: "item ids, separated by commas", user_id: "a user's id",
   features: '{"17": 1.0}', embedding: "numbers, separated by commas" };
 
