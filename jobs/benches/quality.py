@@ -62,7 +62,8 @@ from rails_ray.training.step import in_one_process
 RANKS = RESULTS / "quality_ranks"  # of each test query, for comparisons with later runs
 SAVE_EVERY_S = 120.0
 TABLE_WIDTH = 160
-CELLS = [("scifact", "towers"), ("tldr", "towers"), ("amazon-beauty", "sasrec"), ("ml-1m", "sasrec"), ("ml-1m", "hstu")]
+CELLS = [(data, encoder) for data in ("scifact", "tldr") for encoder in ("towers", "transformer", "vectors")]
+CELLS += [("amazon-beauty", "sasrec"), ("ml-1m", "sasrec"), ("ml-1m", "hstu")]
 EPOCHS = {"scifact": 60.0, "tldr": 20.0, "amazon-beauty": 30.0, "ml-1m": 100.0, "wordnet": 5.0}
 BATCHES = {"scifact": 64, "tldr": 256, "wordnet": 256}  # pairs of a step; 32 histories elsewhere
 SIMILARITIES: tuple[SimilarityName, ...] = (
@@ -127,7 +128,7 @@ def tune(arguments: Arguments) -> None:
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=cell.seed))
 
     def objective(trial: Any) -> float:
-        settings = _fitting(cell, settings_of(trial, cell))
+        settings = fitting(cell, settings_of(trial, cell))
         known = [row for row in trials_of(cell) if Settings(**row["settings"]) == settings and row["epochs"] == epochs]
         if known:
             return float(known[0]["mrr"])
@@ -148,7 +149,7 @@ def train_cell(arguments: Arguments) -> None:
     record, cell, epochs = Record(NAME), arguments.cell, arguments.epochs_of(arguments.cell)
     trials = trials_of(cell)
     settings = Settings(**max(trials, key=lambda row: row["mrr"])["settings"]) if trials else arguments.settings
-    settings = _fitting(cell, settings)
+    settings = fitting(cell, settings)
     read = data_of(cell, arguments.data, arguments.state, is_final=True)
     config = config_of(cell, settings, read, epochs, BATCHES.get(cell.data, 32))
     every = max(config.training.num_steps // arguments.curve, 1)
@@ -175,7 +176,7 @@ def train_cell(arguments: Arguments) -> None:
     Console().print(cell.name, found.row)
 
 
-def _fitting(cell: Cell, settings: Settings) -> Settings:
+def fitting(cell: Cell, settings: Settings) -> Settings:
     """`wide` stores as many numbers as the mixture of the best trial."""
     trials = trials_of(replace(cell, similarity="mol")) if cell.similarity == "wide" else []
     if not trials:
@@ -268,7 +269,7 @@ def _compared(seeds: int) -> Iterator[tuple[Cell, SimilarityName, list[list[Path
 
 
 def search(arguments: Arguments) -> None:
-    """Milliseconds of a query, in batches of 32 and on one thread, of the first seed's models."""
+    """Milliseconds of a query, in batches of 32 and on one thread or a GPU, of the first seed's models."""
     torch.set_num_threads(1)
     record, console = Record(NAME), Console()
     for cell, row in ends().items():
@@ -278,8 +279,8 @@ def search(arguments: Arguments) -> None:
         read = data_of(cell, arguments.data, arguments.state, is_final=True)
         config = config_of(cell, Settings(**row["settings"]), read, row["epochs"], BATCHES.get(cell.data, 32))
         model = DualEncoderFamily.of(config).trained_model([("", weights.read_bytes())])
-        found = times_of(model, read)
-        record.row(kind="search", **asdict(cell), run=row["run"], **found)
+        found = times_of(model.to(arguments.device), read)
+        record.row(kind="search", **asdict(cell), run=row["run"], device=arguments.device, **found)
         console.print(cell.name, found)
 
 

@@ -8,7 +8,14 @@ from collections.abc import Callable
 from rails_ray.config import RunConfig
 from rails_ray.recipes.baselines import baseline_bm25
 from rails_ray.recipes.emoji import emoji_dot, emoji_mol
-from rails_ray.recipes.ml1m import ml1m_hstu, ml1m_hstu_mol, ml1m_sasrec, ml1m_sasrec_mol
+from rails_ray.recipes.ml1m import (
+    ml1m_hstu,
+    ml1m_hstu_mol,
+    ml1m_sasrec,
+    ml1m_sasrec_long,
+    ml1m_sasrec_mol,
+    ml1m_sasrec_mol_long,
+)
 from rails_ray.recipes.rbe import text_rbe
 from rails_ray.recipes.solar import features_solar, text_solar, vector_solar
 from rails_ray.recipes.text import (
@@ -32,6 +39,8 @@ RECIPES: tuple[Callable[[], RunConfig], ...] = (
     text_mopq,
     ml1m_sasrec,
     ml1m_sasrec_mol,
+    ml1m_sasrec_long,
+    ml1m_sasrec_mol_long,
     ml1m_hstu,
     ml1m_hstu_mol,
     text_solar,

@@ -1,6 +1,7 @@
 """What a run of a dual encoder is told about its data, and refused."""
 
 import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,14 @@ from rails_ray.on_ray.training import begin
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.loop import TrainingConfig
 from rails_ray.training.piece import Given, fit
-from support.examples import small_config, small_history_config, write_sequence_data, write_text_data
+from support.examples import (
+    small_config,
+    small_history_config,
+    small_vector_config,
+    write_sequence_data,
+    write_text_data,
+    write_vector_data,
+)
 
 
 def of_data(config: RunConfig, folder: Path) -> tuple[RunConfig, DataSet]:
@@ -55,3 +63,20 @@ def test_as_many_hard_negatives_as_items(tmp_path: Path) -> None:
     config = small_config().with_family(negatives=HardNegatives(num_items=4, num_hard=60))
     with pytest.raises(ValueError, match=r"negatives\.num_hard must be below the 60 items of .*, got 60"):
         of_data(config, write_text_data(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("components", "message"),
+    [
+        ("given", "similarity.num_item_components must be the number of an item's vectors, 3, got 2"),
+        ("projected", "components.items must be given for items of 3 vectors, got projected: an item's vectors are "),
+    ],
+)
+def test_components_that_do_not_fit_the_vectors(components: str, message: str, tmp_path: Path) -> None:
+    config = small_vector_config("mixture of given")
+    config = config.with_family(
+        components=replace(config.family.components, items=components),
+        similarity=replace(config.family.similarity, num_item_components=2),
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
+        of_data(config, write_vector_data(tmp_path, num_vectors=3))
