@@ -3,8 +3,8 @@ paper's hundred with `-long`: some half an hour on two cores under a dot product
 
 Source: RAILS, Table 3 and Appendix A.4.1.
 Differs from the source: in twenty epochs temperature .03 instead of .05, which is better for both; a batch shares its
-negatives, so more of them cost little; histories of 50 items, not 200. Trials chose what the long dot product differs in,
-and the gate's w of the long mixture has 32 hidden units instead of 128, and keeps all logits.
+negatives, so more of them cost little; histories of 50 items, not 200. In a hundred, trials chose the dot product's
+width, temperature and rate; the mixture's w has 32 hidden units instead of 128, and keeps all logits.
 Measurements of these and other choices are in jobs/benches/LOG.md.
 """
 

@@ -2,7 +2,9 @@
 
 Serve stays in charge: handles say where each replica listens and give the key to it (`address`, over Ray's own
 channel), Serve watches their health, and what cannot be asked directly is asked by handle. So nothing here tries again.
-If a call takes longer than 95% of recent calls, the router also asks a second replica and uses the first answer.
+If a call takes longer than 95% of recent calls, the router also asks a second replica and uses the first answer; a
+budget of one call in twenty limits this, but not for a call that takes many times as long, as of a replica that stands
+still.
 
     router  --handle.broadcast("address")-->  each replica: URL, key, version
     router  --POST URL/search, key, frame-->  one replica: frame
@@ -18,6 +20,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -37,6 +40,8 @@ CONNECT_TIMEOUT_S = 1.0
 # Another replica is asked after this quantile of the last NUM_REMEMBERED call times, once FEWEST_KNOWN are known.
 QUANTILE, NUM_REMEMBERED, FEWEST_KNOWN = 0.95, 200, 50
 SECOND_CALLS, MOST_SAVED = 0.05, 10.0  # second calls for each call; most that are in reserve
+STUCK, LEAST_STUCK_S, UNKNOWN_STUCK_S = 5.0, 0.5, 2.0  # times the quantile; if it is short; if it is not known yet
+LOOK_FOR_BUDGET_S = 0.05
 IDLE_S = 60.0  # a connection is kept so long by the router, and much longer by the replica
 KEY = "x-rails-ray-key"
 MOST_LATE = 3  # calls in a row that another replica answered first; then a replica is asked last, until the next look
@@ -145,6 +150,11 @@ class Patience:
         """Seconds after which to ask another one; None for never."""
         return self._second_s if self._left >= 1 and self._second_s < inf else None
 
+    @property
+    def stuck_s(self) -> float:
+        """Seconds after which another one is asked, whatever is left."""
+        return UNKNOWN_STUCK_S if self._second_s == inf else max(LEAST_STUCK_S, STUCK * self._second_s)
+
     def spend(self) -> None:
         """Count a call that is asked twice."""
         self._left -= 1
@@ -208,14 +218,10 @@ class Replicas:
         first, *others = sorted(
             self._known, key=lambda own: (own.num_late >= MOST_LATE, own.num_under_way, random.random())
         )
-        if not others or self.patience.second_s is None:
-            return await self._call(first, method, body)
-        calls = [asyncio.create_task(self._call(first, method, body))]
+        calls = [self._calling(first, method, body)]
         try:
-            await asyncio.wait(calls, timeout=self.patience.second_s)
-            if not calls[0].done() and self.patience.second_s is not None:  # others may have spent what was left
-                self.patience.spend()
-                calls.append(asyncio.create_task(self._call(others[0], method, body)))
+            if others and await self._is_late(calls[0]):
+                calls.append(self._calling(others[0], method, body))
             answer = await _first_answer(calls)
             first.num_late += not calls[0].done()
             return answer
@@ -223,9 +229,30 @@ class Replicas:
             for call in calls:
                 call.cancel()
 
+    async def _is_late(self, call: asyncio.Task[Any]) -> bool:
+        """Wait until a call ends, or so long that another replica may be asked: what is left may be spent by others
+        meanwhile, and there may be more later."""
+        began = time.monotonic()
+        while not call.done():
+            waited, second_s, stuck_s = time.monotonic() - began, self.patience.second_s, self.patience.stuck_s
+            if waited >= stuck_s:
+                return True
+            if second_s is not None and waited >= second_s:
+                self.patience.spend()
+                return True
+            next_s = waited + LOOK_FOR_BUDGET_S if second_s is None else second_s
+            await asyncio.wait([call], timeout=min(next_s, stuck_s) - waited)
+        return False
+
+    def _calling(self, replica: _Replica, method: str, body: bytes) -> asyncio.Task[Answer[Any] | None]:
+        """A call that counts as under way from now on."""
+        replica.num_under_way += 1
+        call = asyncio.create_task(self._call(replica, method, body))
+        call.add_done_callback(partial(_no_longer_under_way, replica))
+        return call
+
     async def _call(self, replica: _Replica, method: str, body: bytes) -> Answer[Any] | None:
         """The answer of one replica; None if it cannot be asked."""
-        replica.num_under_way += 1
         began = time.monotonic()
         try:
             answer = await self._post(replica.address, method, body)
@@ -237,8 +264,6 @@ class Replicas:
             self._known = [known for known in self._known if known is not replica]
             self.look_soon()
             return None
-        finally:
-            replica.num_under_way -= 1
 
     async def _post(self, address: Address, method: str, body: bytes) -> Answer[Any] | None:
         """Raises one of FAILED, also if whoever listens there is not the replica."""
@@ -253,6 +278,10 @@ class Replicas:
             if response.status == 500:
                 return None
             return Answer(*unpacked(await response.read()))
+
+
+def _no_longer_under_way(replica: _Replica, _: asyncio.Task[Any]) -> None:
+    replica.num_under_way -= 1
 
 
 async def _first_answer(calls: Sequence[asyncio.Task[Answer[Any] | None]]) -> Answer[Any] | None:

@@ -1,7 +1,9 @@
 """Shards asked directly: real HTTP between a listener and a router's side in one process, with Serve's part faked."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -281,6 +283,10 @@ class Hasty(Patience):
     def second_s(self) -> float | None:
         return 0.05 if self.num_left > 0 else None
 
+    @property
+    def stuck_s(self) -> float:
+        return inf
+
     def took(self, seconds: float) -> None:
         pass
 
@@ -322,6 +328,54 @@ def test_calls_under_way_together_share_what_may_be_asked_twice() -> None:
         for own in (one, other):
             own.may_go_on.set()
         assert all(await asyncio.gather(*calls))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("num_known", [0, 500])
+def test_a_replica_that_stands_still_costs_no_answer_though_nothing_is_left(
+    num_known: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "LEAST_STUCK_S", 0.1)
+    monkeypatch.setattr(direct, "UNKNOWN_STUCK_S", 0.2)
+
+    async def scenario() -> None:
+        still, other = Replica(), Replica()
+        replicas = direct_to(Handle(still, other))
+        for _ in range(num_known):
+            replicas.patience.took(0.001)
+        while replicas.patience.second_s is not None:
+            replicas.patience.spend()
+        await replicas.look()
+        still.may_go_on.clear()
+        began, took = time.monotonic(), []
+        for _ in range(20):
+            answer = await replicas.ask("search", [VALUES])
+            assert answer is not None
+            took.append(time.monotonic() - began)
+            began = time.monotonic()
+        assert sum(seconds > 0.09 for seconds in took) <= direct.MOST_LATE, "then it is asked last"
+        assert max(took) < 2
+
+    run(scenario)
+
+
+def test_what_comes_in_meanwhile_is_spent() -> None:
+    async def scenario() -> None:
+        slow, quick = Replica(), Replica()
+        replicas = direct_to(Handle(slow, quick))
+        replicas.patience = hasty = Hasty(0)
+        await replicas.look()
+        slow.may_go_on.clear()
+        quick.may_go_on.clear()
+        call = asyncio.create_task(replicas.ask("search", [VALUES]))
+        await asyncio.sleep(0.2)
+        assert slow.ongoing + quick.ongoing == 1
+        hasty.num_left = 1
+        await until(lambda: slow.ongoing + quick.ongoing == 2)
+        quick.may_go_on.set()
+        assert (await call) is not None
+        assert hasty.num_left == 0
 
     run(scenario)
 
