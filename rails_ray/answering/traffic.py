@@ -22,6 +22,7 @@ class Traffic:
         search: carries out a request.
         engine: the engine that it is carried out by.
         shadow_fraction: of the searches, which are searched again exactly; see `Shadow`.
+        on_search: called with each request for a search before it is carried out; None for nothing.
     """
 
     def __init__(
@@ -30,7 +31,9 @@ class Traffic:
         engine: Engine,
         instruments: Instruments,
         shadow_fraction: float = 0.0,
+        on_search: Callable[[SearchRequest], None] | None = None,
     ) -> None:
+        self._on_search = on_search
         self.metrics = Metrics(instruments, engine.facts["version"])
         self.batches = Batches(search, engine.limits.max_answered_items)
         self.shadow = Shadow(search, shadow_fraction, self.metrics.shadow)
@@ -39,6 +42,8 @@ class Traffic:
 
     async def search(self, request: SearchRequest) -> Answered:
         """The answer to a search; whoever sends its results passes them through `counted`."""
+        if self._on_search is not None:
+            self._on_search(request)
         return self.shadow.seen(request, await self.batches.search(request))
 
     def counted(self, answered: Answered) -> Iterator[QueryResult]:

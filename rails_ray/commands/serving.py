@@ -62,6 +62,7 @@ class Serve(Stored):
         cutoff: Cut-off for requests that name none: its name and value. If left out: the version's.
         shadow_fraction: Fraction of the searches by an approximate method that are searched again exactly in the
             background; /v1/index and the metrics tell their recall.
+        log_queries: Log each search with its queries and the id of its request. By default no query is logged.
         ranker: The heavy ranker, which a request's budget pays for. If left out: the one that a version of RBE was made
             with.
         lite: One process without Ray, for a laptop or a test: same API, same answers, one search at a time.
@@ -80,6 +81,7 @@ class Serve(Stored):
     gpus: float = 0
     cutoff: tuple[CutoffName, float] | None = None
     shadow_fraction: float = 0
+    log_queries: bool = False
     ranker: Ranker = field(default_factory=lambda: Ranker())
     lite: bool = False
     print_config: bool = False
@@ -140,6 +142,7 @@ class Serve(Stored):
             allow_anonymous=self.allow_anonymous,
             cutoff=cutoff,
             shadow_fraction=self.shadow_fraction,
+            log_queries=self.log_queries,
             ranker=ranker,
         )
         check_port_number(self.port)
@@ -165,6 +168,7 @@ class Serve(Stored):
             from rails_ray import local
             from rails_ray.answering.engine import Limits
             from rails_ray.relevance.rankers.calling import ranker_of
+            from rails_ray.web import query_log
             from rails_ray.web.limits import DEADLINE_S
             from rails_ray.web.lite import Lite, listening
 
@@ -180,7 +184,10 @@ class Serve(Stored):
         )
         keys_file = None if self.keys_file is None else str(Path(self.keys_file).expanduser().absolute())
         path, host = own.path or version.ranker_path, self.host or "127.0.0.1"
-        lite = Lite(version, keys_file, ranker_path=path, shadow_fraction=self.shadow_fraction)
+        if self.log_queries:
+            query_log.begin()
+        noted = query_log.note if self.log_queries else None
+        lite = Lite(version, keys_file, ranker_path=path, shadow_fraction=self.shadow_fraction, on_search=noted)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with listening(lite, host=host, port=self.port) as server:
             self._tell(f"http://{host}:{self.port}")

@@ -42,7 +42,7 @@ class Lite:
     Args:
         keys_file: file of API keys; None lets everyone in.
         ranker_path: import path of the version's heavy ranker, to be told by `index`.
-        shadow_fraction: as in `Traffic`.
+        shadow_fraction, on_search: as in `Traffic`.
 
     Raises:
         ValueError: if the file of keys lets nobody in.
@@ -55,6 +55,7 @@ class Lite:
         *,
         ranker_path: str | None = None,
         shadow_fraction: float = 0.0,
+        on_search: Callable[[SearchRequest], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.version = version
@@ -64,7 +65,7 @@ class Lite:
         self._looked_at, self._access = -math.inf, Access(None, MAX_BODY_BYTES, MAX_REQUESTS)
         self._thread = ThreadPoolExecutor(1, "search")
         self.instruments = OfProcess()
-        self.traffic = Traffic(self._search, version.engine, self.instruments, shadow_fraction)
+        self.traffic = Traffic(self._search, version.engine, self.instruments, shadow_fraction, on_search)
         self.keys_problem: str | None = None
         if (keys := self.access.keys) is not None and not keys.known:
             raise ValueError(self.keys_problem)

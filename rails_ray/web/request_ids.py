@@ -5,6 +5,7 @@ import logging
 import re
 import uuid
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -13,6 +14,7 @@ HEADER = b"x-request-id"
 KNOWN = re.compile(rb"[!-~]{1,128}")  # what may stand in a header and in a log
 
 log = logging.getLogger("rails_ray.web")
+current_id = ContextVar("current_id", default="")  # of the request that is answered
 
 
 class RequestIds:
@@ -36,6 +38,7 @@ class RequestIds:
             others: list[Any] = [pair for pair in scope["headers"] if pair[0] != HEADER]
             scope = {**scope, "headers": [*others, (HEADER, own)]}
 
+        current_id.set(own.decode())
         has_begun = False
 
         async def sending(message: Message) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rails_ray.answering.schemas import BudgetInput, SearchRequest
 from rails_ray.answering.traffic import Traffic
 from rails_ray.errors import UnavailableError
 from rails_ray.local import Version
+from rails_ray.web import query_log
 from rails_ray.web.access import WITHOUT_KEY, Access
 from rails_ray.web.api import api_of
 from rails_ray.web.deadlines import within
@@ -161,6 +163,27 @@ def test_a_failure_is_logged_with_the_id_and_without_the_query(
     with caplog.at_level(logging.WARNING, "rails_ray.web"):
         ask(broken, "POST", "/v1/search", {"queries": [{"text": "a secret"}]}, x_request_id="mine-3")
     assert caplog.messages == ["POST '/v1/search' got 503 (request mine-3)"]
+
+
+def test_queries_are_logged_if_that_is_asked_for(version: Version, caplog: pytest.LogCaptureFixture) -> None:
+    asked = {"queries": [{"text": "a secret"}], "k": 3}
+    with caplog.at_level(logging.INFO, "rails_ray"):
+        ask(Lite(version), "POST", "/v1/search", asked, x_request_id="mine-4")
+        assert not caplog.messages
+        ask(Lite(version, on_search=query_log.note), "POST", "/v1/search", asked, x_request_id="mine-5")
+    [told] = caplog.messages
+    assert told == 'request mine-5: {"queries":[{"text":"a secret"}],"k":3}'
+
+
+def test_a_line_of_the_log_has_the_time_and_comes_once(capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        query_log.begin()
+    try:
+        query_log.note(SearchRequest.model_validate({"queries": [{"text": "a secret"}]}))
+        assert re.fullmatch(r'[0-9: ,-]+ request : \{"queries":\[\{"text":"a secret"\}\]\}\n', capsys.readouterr().err)
+    finally:
+        query_log.log.handlers.clear()
+        query_log.log.propagate = True
 
 
 class Patient:

@@ -62,6 +62,7 @@ class ServeArgs(BaseModel):
     shadow_fraction: float = Field(
         0, ge=0, le=1, description="share of approximate searches that are searched again exactly, to measure recall"
     )
+    log_queries: bool = Field(False, description="log each search with its queries; by default no query is logged")
     ranker: RankerArgs | None = Field(None, description="the heavy ranker; by default the version's own, if any")
 
     @model_validator(mode="after")

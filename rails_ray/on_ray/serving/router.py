@@ -27,6 +27,7 @@ from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.ranker import RankerCaller
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.versions import read_manifest
+from rails_ray.web import query_log
 from rails_ray.web.access import Access
 from rails_ray.web.api import Server, api_of
 from rails_ray.web.keys import KeysFile
@@ -79,7 +80,10 @@ class Router:
             device=reserved_device(),
             has_ranker=caller is not None,
         )
-        self.traffic = Traffic(self._search, self.engine, OfReplica(), args.shadow_fraction)
+        if args.log_queries:
+            query_log.begin()
+        noted = query_log.note if args.log_queries else None
+        self.traffic = Traffic(self._search, self.engine, OfReplica(), args.shadow_fraction, noted)
         self.args = args
         self.keys_file = None if args.keys_file is None else KeysFile(args.keys_file)
         self.keys_problem: str | None = None
