@@ -58,6 +58,31 @@ class Answer(TypedDict):
     results: list[Found]
 
 
+class ExplainedItem(TypedDict):
+    """cosines, gates: [P_Q][P_X]."""
+
+    item: str | int
+    title: str | None
+    score: float
+    cosines: list[list[float]]
+    gates: list[list[float]]
+
+
+class Explanation(TypedDict):
+    """The answer of `POST /v1/explain`."""
+
+    version: str
+    items: list[ExplainedItem]
+
+
+class Judged(TypedDict):
+    """The answer of `POST /v1/feedback`."""
+
+    version: str
+    cutoff: dict[str, Any]
+    kept: list[list[bool] | None]
+
+
 class Client:
     """A connection to a server.
 
@@ -102,14 +127,14 @@ class Client:
         answer: Answer = found
         return answer
 
-    def explain(self, query: Query, items: Sequence[str | int]) -> dict[str, Any]:
+    def explain(self, query: Query, items: Sequence[str | int]) -> Explanation:
         """The answer of `POST /v1/explain`: component cosines and gates of a query with each item; raises as
         `search`."""
-        return self._ask(*_explain(query, items))
+        found: Any = self._ask(*_explain(query, items))
+        explained: Explanation = found
+        return explained
 
-    def feedback(
-        self, queries: Sequence[Query], relevant: Sequence[Sequence[str | int]], **options: Any
-    ) -> dict[str, Any]:
+    def feedback(self, queries: Sequence[Query], relevant: Sequence[Sequence[str | int]], **options: Any) -> Judged:
         """The answer of `POST /v1/feedback`: which of the relevant items a search keeps. From it the server measures
         whether its cut-offs keep their promise; raises as `search`.
 
@@ -117,7 +142,9 @@ class Client:
             relevant: for each query, the items that turned out to be relevant, found or not.
             options: other fields of the search, such as method and cutoff.
         """
-        return self._ask(*_feedback(queries, relevant, options))
+        found: Any = self._ask(*_feedback(queries, relevant, options))
+        judged: Judged = found
+        return judged
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """A vector for each text, which a search takes as `embedding`; raises as `search`."""
@@ -161,15 +188,19 @@ class AsyncClient:
         answer: Answer = found
         return answer
 
-    async def explain(self, query: Query, items: Sequence[str | int]) -> dict[str, Any]:
+    async def explain(self, query: Query, items: Sequence[str | int]) -> Explanation:
         """As `Client.explain`."""
-        return await self._ask(*_explain(query, items))
+        found: Any = await self._ask(*_explain(query, items))
+        explained: Explanation = found
+        return explained
 
     async def feedback(
         self, queries: Sequence[Query], relevant: Sequence[Sequence[str | int]], **options: Any
-    ) -> dict[str, Any]:
+    ) -> Judged:
         """As `Client.feedback`."""
-        return await self._ask(*_feedback(queries, relevant, options))
+        found: Any = await self._ask(*_feedback(queries, relevant, options))
+        judged: Judged = found
+        return judged
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """As `Client.embed`."""

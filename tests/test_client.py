@@ -10,7 +10,14 @@ import httpx
 import pytest
 
 from rails_ray import client
-from rails_ray.answering.schemas import FeedbackRequest, FeedbackResponse, QueryResult, SearchResponse
+from rails_ray.answering.schemas import (
+    ExplainedItem,
+    ExplainResponse,
+    FeedbackRequest,
+    FeedbackResponse,
+    QueryResult,
+    SearchResponse,
+)
 from rails_ray.errors import AccessError, UnavailableError
 
 FOUND = {"results": []}
@@ -199,3 +206,6 @@ def test_its_types_are_the_servers() -> None:
     """The client states them again because the server's import torch."""
     assert client.Found.__annotations__.keys() == QueryResult.model_fields.keys()
     assert client.Answer.__annotations__.keys() == SearchResponse.model_fields.keys()
+    assert client.ExplainedItem.__annotations__.keys() == ExplainedItem.model_fields.keys()
+    assert client.Explanation.__annotations__.keys() == ExplainResponse.model_fields.keys()
+    assert client.Judged.__annotations__.keys() == FeedbackResponse.model_fields.keys()

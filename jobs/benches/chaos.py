@@ -157,6 +157,7 @@ async def measure(arguments: Arguments) -> None:
                 ("swap", lambda: swapped(server, VERSIONS[1], count, seconds)),
                 ("swap back", lambda: swapped(server, VERSIONS[0], count, seconds)),
                 ("a shard's replica stands still", lambda: stopped(server, "Shard001", 1, count, seconds)),
+                ("a shard's replica is slow", lambda: stopped(server, "Shard001", 1, count, seconds, turns=40)),
                 ("a shard stands still", lambda: stopped(server, "Shard001", 2, count, seconds)),
                 ("storage is away", lambda: without_storage(server, Path(folder), count, seconds)),
                 ("clients go away", lambda: beside_leavers(server, count, count, seconds)),

@@ -22,6 +22,7 @@ from rails_ray.wanted import Wanted
 
 K = 5
 LEAVE_S = 0.02  # before a client goes away
+BETWEEN_TURNS_S = 0.05
 COLUMNS = ("requests", "failed", "refused", "wrong", "recover_s", "p50_s", "p99_s", "per_s")
 
 Answers = dict[str, list[tuple[list[str | int], list[float]]]]  # of each version, items and scores for each text
@@ -194,18 +195,22 @@ async def killed(server: Server, title: str, num_clients: int, seconds: float) -
         return clients.outcome(began)
 
 
-async def stopped(server: Server, title: str, most: int, num_clients: int, seconds: float) -> dict[str, float]:
-    """Under load so many of the processes of a deployment stand still, and go on after a while."""
+async def stopped(
+    server: Server, title: str, most: int, num_clients: int, seconds: float, turns: int = 1
+) -> dict[str, float]:
+    """Under load so many of the processes of a deployment stand still for a while, in turns, and go on."""
     async with server.clients(num_clients) as clients:
         await clients.answers(5 * num_clients)
         victims = server.replicas(title)[:most]
         began = time.monotonic()
-        for victim in victims:
-            victim.suspend()
-        await asyncio.sleep(seconds / 2)
-        for victim in victims:
-            with suppress(psutil.NoSuchProcess):  # Serve has replaced it
-                victim.resume()
+        for _ in range(turns):
+            for victim in victims:
+                victim.suspend()
+            await asyncio.sleep(seconds / 2 / turns)
+            for victim in victims:
+                with suppress(psutil.NoSuchProcess):  # Serve has replaced it
+                    victim.resume()
+            await asyncio.sleep(BETWEEN_TURNS_S)
         await asyncio.sleep(seconds / 2)
         await clients.answers(10 * num_clients)
         return clients.outcome(began)

@@ -1,6 +1,7 @@
 """Metrics of one process, as Prometheus reads them at `/metrics`."""
 
 from collections.abc import Sequence
+from functools import cache, partial
 from typing import Any
 
 import prometheus_client as prometheus
@@ -20,9 +21,9 @@ class OfProcess:
         return lambda value, **given: _of(made, given).inc(value)
 
     def gauge(self, name: str, about: str, labels: Sequence[str] = ()) -> Instrument:
-        """The contract of `Instruments`."""
-        made = prometheus.Gauge(name, about, labels, registry=self._registry)
-        return lambda value, **given: _of(made, given).set(value)
+        """The contract of `Instruments`; nothing is shown before it has a value."""
+        made = cache(partial(prometheus.Gauge, name, about, labels, registry=self._registry))
+        return lambda value, **given: _of(made(), given).set(value)
 
     def histogram(self, name: str, about: str, bounds: Sequence[float], labels: Sequence[str] = ()) -> Instrument:
         """The contract of `Instruments`."""

@@ -70,6 +70,7 @@ def test_feedback_and_drift_are_measured_against_the_calibration(tmp_path: Path)
     body = {"queries": [{"text": "red"}], "cutoff": {"coverage": 0.8}}
     with listening(Lite(version), port=port):
         url = f"http://127.0.0.1:{port}"
+        assert ("rails_ray_cutoff_drift",) not in metrics_of(url), "nothing was compared yet"
         answers = [httpx.post(f"{url}/v1/search", json=body).json() for _ in range(EVERY)]
         (result,) = answers[0]["results"]
         report = {"search": body, "relevant": [[*result["items"][:1], "no-item"]]}
