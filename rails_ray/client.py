@@ -230,7 +230,7 @@ def search(
         return client.search(queries, k, **options)
 
 
-def explain(url: str, query: Query, items: Sequence[str | int], *, key: str | None = None) -> dict[str, Any]:
+def explain(url: str, query: Query, items: Sequence[str | int], *, key: str | None = None) -> Explanation:
     """`Client.explain`, likewise."""
     with Client(url, key=key, retries=0) as client:
         return client.explain(query, items)
