@@ -140,7 +140,8 @@ def test_many_clients_at_once_get_their_own_answers(served_version: Served) -> N
 def test_a_request_goes_through_the_batches_of_its_router(served_version: Served) -> None:
     """Only they tell how long it waited for others."""
     told = served_version.search(queries=[{"text": "red"}]).headers["server-timing"]
-    assert [part.split(";")[0] for part in told.split(", ")] == ["queue", "encode", "shards", "merge"]
+    stages = ["queue", "encode", "shards", "candidates", "score", "merge", "cut"]
+    assert [part.split(";")[0] for part in told.split(", ")] == stages
 
 
 def test_health_index_and_description(served_version: Served) -> None:
