@@ -94,6 +94,13 @@ def _named(mixture: Cell) -> str:
     return f"{NAMES.get(mixture.data, mixture.data)},\n{NAMES.get(mixture.encoder, mixture.encoder)}{kind}"
 
 
+def _is_of_one_machine(rows: Sequence[dict[str, Any]], run: str) -> bool:
+    """Whether a training was not carried on elsewhere, where a second is worth something else."""
+    executions = {row["execution"] for row in rows if row.get("run") == run and row.get("kind") in ("curve", "cell")}
+    own = [row for row in rows if row.get("kind") == "environment" and row["execution"] in executions]
+    return len({(row["processor"], row["gpu"]) for row in own}) == 1
+
+
 def _prices(rows: Sequence[dict[str, Any]], mixture: Cell, name: str) -> list[float]:
     """The price in times of the dot product's, if both are known."""
     costs, last = [], ends()
@@ -101,7 +108,7 @@ def _prices(rows: Sequence[dict[str, Any]], mixture: Cell, name: str) -> list[fl
         found = [last[cell]] if cell in last else []
         searches = [row for row in rows if row.get("kind") == "search" and found and row["run"] == found[0]["run"]]
         if name == "training":
-            costs.append([row["seconds"] for row in found])
+            costs.append([row["seconds"] for row in found if _is_of_one_machine(rows, row["run"])])
         elif name == "bytes of an item":
             costs.append([row["numbers"] for row in found])
         elif name == "exact search":
