@@ -48,6 +48,27 @@ def test_it_serves_until_it_is_stopped(root: Path, tmp_path: Path, end: signal.S
         process.communicate()
 
 
+@pytest.mark.parametrize("options", [[], ["--log-queries"]])
+def test_queries_are_on_standard_error_if_that_is_asked_for(root: Path, options: list[str]) -> None:
+    port = free_port()
+    process = processes.command(
+        "serve", "--lite", "--storage", str(root), "--allow-anonymous", "--port", str(port), *options
+    )
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        body, headers = {"queries": [{"text": "red"}], "cutoff": {"top_k": 3}}, {"x-request-id": "mine"}
+        httpx.post(f"http://127.0.0.1:{port}/v1/search", json=body, headers=headers).raise_for_status()
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=30)
+        noted = [line for line in said.splitlines() if "red" in line]
+        assert len(noted) == len(options)
+        assert all('request mine: {"queries":[{"text":"red"}]' in line for line in noted)
+    finally:
+        process.kill()
+        process.communicate()
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

@@ -21,8 +21,7 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.wanted import Wanted
 
 K = 5
-LEAVE_S = 0.02  # before a client goes away
-BETWEEN_TURNS_S = 0.05
+LEAVE_S = 0.02  # before a client goes away, and between two turns
 COLUMNS = ("requests", "failed", "refused", "wrong", "recover_s", "p50_s", "p99_s", "per_s")
 
 Answers = dict[str, list[tuple[list[str | int], list[float]]]]  # of each version, items and scores for each text
@@ -210,7 +209,7 @@ async def stopped(
             for victim in victims:
                 with suppress(psutil.NoSuchProcess):  # Serve has replaced it
                     victim.resume()
-            await asyncio.sleep(BETWEEN_TURNS_S)
+            await asyncio.sleep(LEAVE_S)
         await asyncio.sleep(seconds / 2)
         await clients.answers(10 * num_clients)
         return clients.outcome(began)

@@ -184,10 +184,8 @@ class Serve(Stored):
         )
         keys_file = None if self.keys_file is None else str(Path(self.keys_file).expanduser().absolute())
         path, host = own.path or version.ranker_path, self.host or "127.0.0.1"
-        if self.log_queries:
-            query_log.begin()
-        noted = query_log.note if self.log_queries else None
-        lite = Lite(version, keys_file, ranker_path=path, shadow_fraction=self.shadow_fraction, on_search=noted)
+        noting = query_log.noting(self.log_queries)
+        lite = Lite(version, keys_file, ranker_path=path, shadow_fraction=self.shadow_fraction, on_search=noting)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with listening(lite, host=host, port=self.port) as server:
             self._tell(f"http://{host}:{self.port}")

@@ -57,12 +57,12 @@ def ml1m_sasrec_long() -> RunConfig:
         family=DualEncoderConfig(
             encoder=SasrecConfig(width=50, max_length=200),
             components=ComponentsConfig(width=128, query_hidden=0),
-            similarity=DotProductConfig(temperature=0.04),
+            similarity=DotProductConfig(temperature=0.0404),
             loss=ContrastiveConfig(kind="sampled_softmax", pointwise_weight=0.0),
             negatives=UniformNegatives(num_items=128, shared_by="history"),
         ),
         training=TrainingConfig(
-            num_steps=18_875, batch_size=32, learning_rate=2e-3, weight_decay=0.0, validate_every=1887
+            num_steps=18_875, batch_size=32, learning_rate=2.13e-3, weight_decay=0.0, validate_every=1887
         ),
     )
 

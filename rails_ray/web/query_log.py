@@ -1,6 +1,7 @@
 """What was asked, if the operator wants it in the log: queries may be private, so by default none is."""
 
 import logging
+from collections.abc import Callable
 
 from rails_ray.answering.schemas import SearchRequest
 from rails_ray.web.request_ids import current_id
@@ -8,14 +9,17 @@ from rails_ray.web.request_ids import current_id
 log = logging.getLogger(__name__)
 
 
-def begin() -> None:
-    """Log on standard error, where a cluster keeps what its workers say."""
+def noting(is_wanted: bool) -> Callable[[SearchRequest], None] | None:
+    """`note`, on standard error, where a cluster keeps what its workers say; None if it is not wanted."""
+    if not is_wanted:
+        return None
     if not log.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False
+    return note
 
 
 def note(request: SearchRequest) -> None:

@@ -80,10 +80,8 @@ class Router:
             device=reserved_device(),
             has_ranker=caller is not None,
         )
-        if args.log_queries:
-            query_log.begin()
-        noted = query_log.note if args.log_queries else None
-        self.traffic = Traffic(self._search, self.engine, OfReplica(), args.shadow_fraction, noted)
+        noting = query_log.noting(args.log_queries)
+        self.traffic = Traffic(self._search, self.engine, OfReplica(), args.shadow_fraction, noting)
         self.args = args
         self.keys_file = None if args.keys_file is None else KeysFile(args.keys_file)
         self.keys_problem: str | None = None
