@@ -13,9 +13,12 @@ create() {
   fi
 }
 
-for secret in rails-ray-auth:auth_token rails-ray-redis:password rails-ray-api-keys:keys; do
+for secret in rails-ray-auth:auth_token rails-ray-redis:password rails-ray-client:key; do
   echo "${secret#*:}=$(openssl rand -hex 32)" | create "${secret%%:*}"
 done
+# Routers have the hash of the client's key, not the key.
+key=$(kubectl -n "$namespace" get secret rails-ray-client -o 'jsonpath={.data.key}' | base64 -d)
+echo "keys=sha256:$(printf %s "$key" | openssl dgst -sha256 -r | cut -d ' ' -f 1)" | create rails-ray-api-keys
 if [ -n "${AWS_ACCESS_KEY_ID:-}" ]; then
   env | grep -E '^AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN|REGION|ENDPOINT_URL)=' | create rails-ray-storage
 else

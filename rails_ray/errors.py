@@ -11,7 +11,8 @@
     |-- UnsupportedError    a version lacks what a request needs: calibrate it, or ask for something else
     |-- GateError           a version is not good enough to publish: train a better one, or lower the gate
     `-- UnavailableError    a server, a shard or a cluster does not answer or did not finish its work: try again
-        `-- LateError       an answer did not come in time: allow more, or ask for less
+        |-- LateError       an answer did not come in time: allow more, or ask for less
+        `-- BusyError       all places of a server or a shard are taken: ask again a little later
 
 Each message is one sentence: what must hold, what came, and what to do if that is not obvious.
 """
@@ -63,3 +64,7 @@ class UnavailableError(RailsRayError):
 
 class LateError(UnavailableError):
     """An answer did not come in the time that was allowed for it."""
+
+
+class BusyError(UnavailableError):
+    """A server or a shard has no place for one more request."""

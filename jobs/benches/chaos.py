@@ -29,18 +29,14 @@ from ray import serve as ray_serve
 from rich.console import Console
 from rich.table import Table
 
+from jobs.benches.chaos_clients import COLUMNS, K, Server, offline, own_processes
 from jobs.benches.chaos_faults import (
-    COLUMNS,
-    K,
-    Server,
     asked_by,
     beside_leavers,
     beside_liars,
     beside_slow_senders,
     greedy,
     killed,
-    offline,
-    own_processes,
     slow_body,
     slow_headers,
     stopped,

@@ -33,7 +33,7 @@ from fastapi import FastAPI
 from ray import serve as ray_serve
 from ray.serve.handle import DeploymentHandle
 
-from jobs.benches.chaos_faults import own_processes
+from jobs.benches.chaos_clients import own_processes
 from jobs.benches.record import Record
 from rails_ray import on_ray
 from rails_ray.build.dual_encoder import DualEncoderFamily

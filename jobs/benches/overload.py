@@ -25,7 +25,7 @@ import aiohttp
 import psutil
 import tyro
 
-from jobs.benches.chaos_faults import own_processes
+from jobs.benches.chaos_clients import own_processes
 from jobs.benches.http import PORT, in_each_profile, publish
 from jobs.benches.record import Record
 from jobs.benches.throughput import WARM_S, body_of, loaded

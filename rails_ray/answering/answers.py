@@ -21,7 +21,7 @@ from rails_ray.answering.shards import Asked, ShardAnswer, ShardExplanation
 from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.policies import Cut, cut
 from rails_ray.data.forms.fields import shortened
-from rails_ray.errors import UnavailableError
+from rails_ray.errors import BusyError, UnavailableError
 from rails_ray.item_ids import ItemId
 from rails_ray.retrieval.sharded import merge
 from rails_ray.stopwatch import part
@@ -37,14 +37,15 @@ def coverage_of(
     """What was searched.
 
     Raises:
-        UnavailableError: if the share that was searched is below `min_coverage`.
+        UnavailableError: if the share that was searched is below `min_coverage`; a `BusyError` if a shard had no place.
     """
     sizes = [size for size, answer in zip(shard_items, answers, strict=True) if isinstance(answer, ShardAnswer)]
     coverage = Coverage(
         shards_answered=len(sizes), num_shards=len(answers), items_searched=sum(sizes), num_items=sum(shard_items)
     )
     if not sizes or coverage.items_searched < min_coverage * coverage.num_items:
-        raise UnavailableError(
+        is_busy = any(isinstance(answer, BusyError) for answer in answers)
+        raise (BusyError if is_busy else UnavailableError)(
             f"min_coverage must be reached, {min_coverage:g} of {coverage.num_items} items, got "
             f"{coverage.items_searched} from {len(sizes)} of {len(answers)} shards: try again or ask for less"
         )

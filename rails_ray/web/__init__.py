@@ -12,6 +12,7 @@ It knows no Ray, so that a deployment on a cluster and a single process answer a
 | `access`       | keys, size and pace of a body, requests at once                                    |
 | `refusals`     | reading a body; status and message of each refusal                                 |
 | `request_ids`  | an id for each request, in its answer and in what is logged                        |
+| `logs`         | where what is logged goes                                                          |
 | `query_log`    | what was asked, if the operator wants it in the log                                |
 | `api`          | the routes                                                                         |
 | `embedding`    | the query encoder by OpenAI's protocol and by KServe's                             |

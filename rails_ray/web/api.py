@@ -24,7 +24,7 @@ from rails_ray.answering.schemas import (
 )
 from rails_ray.answering.stages import as_header
 from rails_ray.answering.traffic import Traffic
-from rails_ray.errors import UnavailableError, UnsupportedError
+from rails_ray.errors import BusyError, UnavailableError, UnsupportedError
 from rails_ray.web import arrow, console, embedding, refusals
 from rails_ray.web.access import Access, Guard
 from rails_ray.web.deadlines import DeadlineMs, in_time, within
@@ -181,4 +181,5 @@ def told_over_http(renamed: tuple[str, str] = ("", "")) -> Iterator[None]:
     except UnsupportedError as error:
         raise HTTPException(409, str(error)) from None
     except UnavailableError as error:
-        raise HTTPException(503, str(error).replace(*renamed, 1)) from None
+        status = 429 if isinstance(error, BusyError) else 503
+        raise HTTPException(status, str(error).replace(*renamed, 1)) from None

@@ -4,21 +4,18 @@ import logging
 from collections.abc import Callable
 
 from rails_ray.answering.schemas import SearchRequest
+from rails_ray.web import logs
 from rails_ray.web.request_ids import current_id
 
 log = logging.getLogger(__name__)
 
 
 def noting(is_wanted: bool) -> Callable[[SearchRequest], None] | None:
-    """`note`, on standard error, where a cluster keeps what its workers say; None if it is not wanted."""
+    """`note`, into the server's log; None if it is not wanted."""
     if not is_wanted:
         return None
-    if not log.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-        log.addHandler(handler)
+    logs.to_stderr()
     log.setLevel(logging.INFO)
-    log.propagate = False
     return note
 
 

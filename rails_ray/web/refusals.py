@@ -163,5 +163,5 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
 def _refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     if len(message) > LONGEST_SENTENCE:
         message = f"{message[: LONGEST_SENTENCE - 3]}..."
-    retry = {"Retry-After": "1"} if status == 503 else {}
+    retry = {"Retry-After": "1"} if status in (429, 503) else {}
     return JSONResponse(ErrorResponse(error=message).model_dump(), status, {**retry, **(headers or {})})

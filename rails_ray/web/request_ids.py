@@ -1,5 +1,6 @@
 """Each request has an id, the client's own or a new one; the answer carries it, and so does what is logged about it.
-Each answer is counted. Whoever is behind finds the id in the request."""
+Each answer is counted, and logged with its id: a failure of the server as a warning, any other for those who ask for
+the level INFO. Whoever is behind finds the id in the request."""
 
 import logging
 import re
@@ -61,6 +62,5 @@ class RequestIds:
         if self._on_answer is None:
             return
         self._on_answer(scope, status)
-        if status >= 500:
-            told = scope["method"], scope["path"][:100], status, own.decode()
-            log.warning("%s %r got %d (request %s)", *told)
+        told = scope["method"], scope["path"][:100], status, own.decode()
+        log.log(logging.WARNING if status >= 500 else logging.INFO, "%s %r got %d (request %s)", *told)

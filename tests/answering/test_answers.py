@@ -11,7 +11,7 @@ from rails_ray.answering.schemas import CertificateResult, Coverage
 from rails_ray.answering.shards import Asked, ShardAnswer, ShardExplanation
 from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.policies import ScoreCutoff, TopKCutoff
-from rails_ray.errors import DamagedError, UnavailableError
+from rails_ray.errors import BusyError, DamagedError, UnavailableError
 from rails_ray.on_ray.failures import own_cause, told_plainly
 from rails_ray.retrieval.searchable import Widths
 from rails_ray.wanted import Found
@@ -140,6 +140,16 @@ def test_coverage_counts_the_shards_that_answered() -> None:
 def test_too_little_coverage(answers: list, min_coverage: float, got: str) -> None:
     with pytest.raises(UnavailableError, match=f"min_coverage must be reached, {got}: try again or ask for less"):
         coverage_of(answers, [10, 30], min_coverage)
+
+
+def test_a_shard_without_a_place_is_one_to_ask_again_later() -> None:
+    busy = BusyError("shard 1 must have a place for one more call, got a full queue: try again")
+    with pytest.raises(BusyError, match="got 10 from 1 of 2 shards: try again or ask for less"):
+        coverage_of([LEFT, busy], [10, 30], 0.26)
+    with pytest.raises(UnavailableError) as raised:
+        coverage_of([LEFT, TimeoutError()], [10, 30], 0.26)
+    assert not isinstance(raised.value, BusyError)
+    assert coverage_of([LEFT, busy], [10, 30], 0.25).shards_answered == 1
 
 
 def test_a_batch_of_which_each_query_has_a_list_of_its_own_length() -> None:

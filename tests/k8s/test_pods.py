@@ -2,12 +2,15 @@
 
 import base64
 import binascii
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
+from rails_ray.web.keys import Key
 from support.kuberay import CRDS, REPOSITORY, Object, Pod, cluster_of, groups
 from support.manifests import (
     K8S,
@@ -114,6 +117,46 @@ def test_the_script_makes_the_secrets_of_the_example() -> None:
     for name, keys in secret_keys().items():
         assert name in script
         assert all(key.removeprefix("AWS_") in script for key in keys)
+
+
+KUBECTL = """#!/bin/sh
+# A kubectl whose Secrets are files: -n NAMESPACE get|create secret ...
+shift 2
+case "$1 $4" in
+"get -o") sed -n "s/^key=//p" "$SECRETS/$3" | tr -d "\\n" | base64 ;;
+get*) test -e "$SECRETS/$3" ;;
+*) cat >"$SECRETS/$4" ;;
+esac
+"""
+
+
+def test_the_server_has_the_hash_of_the_key_that_clients_have(tmp_path: Path) -> None:
+    """Made once: what is there stays."""
+    secrets_made = tmp_path / "secrets"
+    secrets_made.mkdir()
+    (tmp_path / "kubectl").write_text(KUBECTL)
+    (tmp_path / "kubectl").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SECRETS": str(secrets_made)}
+    made = list[dict[str, str]]()
+    for _ in range(2):
+        said = subprocess.run(
+            ["sh", K8S / "create-secrets.sh"], env=environment, capture_output=True, text=True, check=True
+        )
+        made.append({file.name: file.read_text() for file in secrets_made.iterdir()})
+    assert made[0] == made[1]
+    assert "secret/rails-ray-api-keys is there already" in said.stdout
+    key = made[0]["rails-ray-client"].removeprefix("key=").strip()
+    assert re.fullmatch("[0-9a-f]{64}", key)
+    line = made[0]["rails-ray-api-keys"].removeprefix("keys=").strip()
+    assert Key.read(line, "line 1") == Key.of(key)
+    assert all(key not in text for name, text in made[0].items() if name != "rails-ray-client")
+    assert key not in said.stdout + said.stderr
+
+
+@every_overlay
+def test_no_pod_has_the_clients_key(overlay: str) -> None:
+    for manifest in rendered(overlay):
+        assert "rails-ray-client" not in yaml.safe_dump(manifest), named(manifest)
 
 
 @every_folder

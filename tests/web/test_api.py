@@ -2,8 +2,10 @@
 
 import asyncio
 import base64
+import io
 import logging
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,9 @@ import pytest
 
 from rails_ray.answering.schemas import BudgetInput, SearchRequest
 from rails_ray.answering.traffic import Traffic
-from rails_ray.errors import UnavailableError
+from rails_ray.errors import BusyError, UnavailableError
 from rails_ray.local import Version
-from rails_ray.web import query_log
+from rails_ray.web import logs, query_log
 from rails_ray.web.access import WITHOUT_KEY, Access
 from rails_ray.web.api import api_of
 from rails_ray.web.deadlines import within
@@ -162,12 +164,34 @@ def test_a_failure_is_logged_with_the_id_and_without_the_query(
     broken.traffic = Traffic(fails, version.engine, OfProcess())
     with caplog.at_level(logging.WARNING, "rails_ray.web"):
         ask(broken, "POST", "/v1/search", {"queries": [{"text": "a secret"}]}, x_request_id="mine-3")
+        ask(broken, "GET", "/v1/index", x_request_id="mine-6")
     assert caplog.messages == ["POST '/v1/search' got 503 (request mine-3)"]
+
+
+def test_each_answer_is_logged_with_the_id_at_the_level_info(lite: Lite, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "rails_ray.web"):
+        ask(lite, "POST", "/v1/search", {"queries": [{"text": "a secret"}]}, x_request_id="mine-7")
+        ask(lite, "GET", "/v1/nothing", x_request_id="mine-8")
+    told = ["POST '/v1/search' got 200 (request mine-7)", "GET '/v1/nothing' got 404 (request mine-8)"]
+    assert caplog.messages == told
+
+
+def test_a_search_that_no_shard_has_a_place_for_is_one_to_ask_again_later(version: Version) -> None:
+    async def is_full(request: SearchRequest) -> Any:
+        raise BusyError(
+            "min_coverage must be reached, 1 of 9 items, got 0 from 0 of 2 shards: try again or ask for less"
+        )
+
+    full = Lite(version)
+    full.traffic = Traffic(is_full, version.engine, OfProcess())
+    answer = ask(full, "POST", "/v1/search", {"queries": [{"text": "red"}]})
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+    assert answer.json()["error"].endswith("try again or ask for less")
 
 
 def test_queries_are_logged_if_that_is_asked_for(version: Version, caplog: pytest.LogCaptureFixture) -> None:
     asked = {"queries": [{"text": "a secret"}], "k": 3}
-    with caplog.at_level(logging.INFO, "rails_ray"):
+    with caplog.at_level(logging.INFO, query_log.log.name):
         ask(Lite(version), "POST", "/v1/search", asked, x_request_id="mine-4")
         assert not caplog.messages
         ask(Lite(version, on_search=query_log.note), "POST", "/v1/search", asked, x_request_id="mine-5")
@@ -175,16 +199,20 @@ def test_queries_are_logged_if_that_is_asked_for(version: Version, caplog: pytes
     assert told == 'request mine-5: {"queries":[{"text":"a secret"}],"k":3}'
 
 
-def test_a_line_of_the_log_has_the_time_and_comes_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_of_the_log_has_the_time_and_comes_once(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though Serve puts a stream of its own in the place of standard error."""
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    monkeypatch.setattr(logs.log, "handlers", [])
     assert query_log.noting(is_wanted=False) is None
     [note] = {query_log.noting(is_wanted=True) for _ in range(2)}
     assert note is not None
     try:
         note(SearchRequest.model_validate({"queries": [{"text": "a secret"}]}))
-        assert re.fullmatch(r'[0-9: ,-]+ request : \{"queries":\[\{"text":"a secret"\}\]\}\n', capsys.readouterr().err)
+        assert re.fullmatch(r'[0-9: ,-]+ request : \{"queries":\[\{"text":"a secret"\}\]\}\n', capfd.readouterr().err)
     finally:
-        query_log.log.handlers.clear()
-        query_log.log.propagate = True
+        query_log.log.setLevel(logging.NOTSET)
 
 
 class Patient:

@@ -5,14 +5,26 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi.routing import APIRoute
 
 from rails_ray.web.access import Access
-from rails_ray.web.crowds import Crowd
+from rails_ray.web.api import api_of
+from rails_ray.web.crowds import QUESTIONS, Crowd
 from rails_ray.web.request_ids import HEADER
 
+PATHS = [
+    (3, "/v1/search", "/v1/search"),
+    (2, "/prefix/v1/explain", "/v1/explain"),
+    (64, "/v1/feedback", "/v1/feedback"),
+    (1, "/v1/embeddings", "/v1/embeddings"),
+    (1, "/v2/models/emoji/infer", "/v2/models/{name}/infer"),
+]
 
-@pytest.mark.parametrize(("places", "path"), [(3, "/v1/search"), (2, "/prefix/v1/explain"), (64, "/v1/feedback")])
-def test_more_questions_than_there_are_places_are_refused_and_the_others_passed_on(places: int, path: str) -> None:
+
+@pytest.mark.parametrize(("places", "path", "route"), PATHS)
+def test_more_questions_than_there_are_places_are_refused_and_the_others_passed_on(
+    places: int, path: str, route: str
+) -> None:
     asked, ids, told = list[str](), list[str](), list[tuple[str, int]]()
 
     async def until_asked(count: int) -> None:
@@ -51,8 +63,7 @@ def test_more_questions_than_there_are_places_are_refused_and_the_others_passed_
     assert int(refused[0].headers["retry-after"]) >= 1
     assert all(answer.headers["x-request-id"] for answer in refused)
     assert [answer.headers.get("x-request-id", "") for answer in answers] == ids  # one id, whoever gives it
-    assert [status for _, status in told] == [429, 429]
-    assert all(path.endswith(own) for own, _ in told)
+    assert told == [(route, 429)] * 2
     assert asked == [*[path] * places, "/another/application", path]
 
 
@@ -76,3 +87,10 @@ def test_a_body_without_end_is_not_kept() -> None:
     asyncio.run(crowd(scope, endless, send))
     assert sum(sent) <= 200
     assert told == [("/v1/search", 413)]
+
+
+def test_every_question_that_the_api_answers_is_guarded() -> None:
+    """A POST route that nobody guards would pass a crowd on."""
+    api = api_of(lambda: None)  # type: ignore[arg-type, return-value]
+    asked = {route.path for route in api.routes if isinstance(route, APIRoute) and "POST" in route.methods}
+    assert asked == set(QUESTIONS)

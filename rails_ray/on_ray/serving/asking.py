@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ray.exceptions import ActorDiedError, ActorUnavailableError
-from ray.serve.exceptions import ReplicaUnavailableError
+from ray.serve.exceptions import BackPressureError, ReplicaUnavailableError
 
-from rails_ray.errors import UnavailableError
+from rails_ray.errors import BusyError, UnavailableError
 from rails_ray.on_ray.failures import own_cause
 from rails_ray.on_ray.serving.direct import Replicas
 from rails_ray.on_ray.serving.identity import Answer
@@ -86,6 +86,7 @@ class Shards:
         Raises:
             TimeoutError: if all tries together take too long.
             UnavailableError: if every replica that answers serves another version.
+            BusyError: if no replica has a place, nor its queue.
         """
         lost: Exception = UnavailableError(
             f"shard {number} must be of version {self.version}, got replicas of another one: try again"
@@ -101,6 +102,10 @@ class Shards:
                 except REPLICA_LOST as error:
                     lost = error
                     continue
+                except BackPressureError:
+                    raise BusyError(
+                        f"shard {number} must have a place for one more call, got a full queue: try again"
+                    ) from None
                 if answer.identity == self.identity:
                     return answer.value
         raise lost

@@ -67,14 +67,17 @@ class Listener:
     """Answers calls of some methods of a replica, each an `async` method that takes an identity and arguments.
 
     Args:
-        most_at_once: calls that are carried out at once; others wait.
+        most_at_once: calls that are carried out at once.
+        most_waiting: others that wait for that; yet others are refused.
     """
 
-    def __init__(self, replica: Any, identity: str, methods: Sequence[str], most_at_once: int) -> None:
+    def __init__(
+        self, replica: Any, identity: str, methods: Sequence[str], most_at_once: int, most_waiting: int
+    ) -> None:
         self._replica, self._identity = replica, identity
         self._methods = frozenset(methods)
         self._key = secrets.token_hex(32)
-        self._places = asyncio.Semaphore(most_at_once)
+        self._places, self._most = asyncio.Semaphore(most_at_once), most_at_once + most_waiting
         self._runner: web.ServerRunner | None = None
         self._starting: asyncio.Task[str] | None = None
         self.num_ongoing = 0
@@ -104,6 +107,8 @@ class Listener:
             return web.Response(status=401)
         if method not in self._methods:
             return web.Response(status=404)
+        if self.num_ongoing >= self._most:
+            return web.Response(status=429)
         self.num_ongoing += 1
         try:
             identity, arguments = unpacked(await request.content.read())
@@ -273,10 +278,10 @@ class Replicas:
             self._session = aiohttp.ClientSession(timeout=timeout, connector=connector, auto_decompress=False)
         url, headers = f"{address.url}/{method}", {KEY: address.key}
         async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
-            if response.status not in (200, 500):
-                raise ConnectionError
-            if response.status == 500:
+            if response.status in (429, 500):  # the handle finds a place elsewhere, or tells what is wrong
                 return None
+            if response.status != 200:
+                raise ConnectionError
             return Answer(*unpacked(await response.read()))
 
 

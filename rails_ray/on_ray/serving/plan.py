@@ -17,6 +17,9 @@ REQUEST_TIMEOUT_S = 30  # for a whole request: a body as slow as `access` allows
 # Requests at once in a replica. A router accepts every request, and `access` refuses quickly what has no place: Ray
 # would queue it, and a slow body would hold a place.
 ONGOING_OF_ROUTER, ONGOING_OF_SHARD = 2000, 32
+# Searches that wait for a place at a shard's replica, and in a router for one at any replica; others get 429. It is
+# enough for two routers full of requests that differ in more than their queries, and so travel alone.
+QUEUED_OF_SHARD = 128
 POLICY_OF_SHARD = "rails_ray.on_ray.serving.scaling:by_all_calls"  # Serve's controller imports it
 TARGET_ONGOING = 8  # average per replica above which autoscaling adds one: a quarter of a shard's limit
 
@@ -131,7 +134,7 @@ def shard_name(shard: int) -> str:
 def deployments(placement: Placement, num_shards: int, ranker: RankerArgs | None = None) -> dict[str, dict[str, Any]]:
     """Ray Serve's options for each deployment, by name."""
 
-    def options(max_ongoing_requests: int, policy: str | None = None) -> dict[str, Any]:
+    def options(max_ongoing_requests: int, policy: str | None = None, queued: int | None = None) -> dict[str, Any]:
         replicas: dict[str, Any] = {"num_replicas": placement.replicas}
         if placement.max_replicas is not None:
             replicas = {
@@ -143,9 +146,13 @@ def deployments(placement: Placement, num_shards: int, ranker: RankerArgs | None
                 }
             }
         reserved = {"num_cpus": placement.num_cpus} | ({"num_gpus": placement.num_gpus} if placement.num_gpus else {})
-        return {**replicas, "max_ongoing_requests": max_ongoing_requests, "ray_actor_options": reserved}
+        limits = {"max_ongoing_requests": max_ongoing_requests}
+        limits |= {} if queued is None else {"max_queued_requests": queued}
+        return {**replicas, **limits, "ray_actor_options": reserved}
 
-    shards = {shard_name(shard): options(ONGOING_OF_SHARD, POLICY_OF_SHARD) for shard in range(num_shards)}
+    shards = {
+        shard_name(shard): options(ONGOING_OF_SHARD, POLICY_OF_SHARD, QUEUED_OF_SHARD) for shard in range(num_shards)
+    }
     found = {"Router": options(ONGOING_OF_ROUTER)} | shards
     return found if ranker is None else found | {RANKER: _of_ranker(placement.ranker, ranker)}
 

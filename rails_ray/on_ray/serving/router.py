@@ -18,7 +18,7 @@ from ray.serve.handle import DeploymentHandle
 from rails_ray.answering.engine import Answered, Engine, Limits
 from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchRequest
 from rails_ray.answering.traffic import Traffic
-from rails_ray.errors import UnavailableError
+from rails_ray.errors import BusyError, UnavailableError
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.serving.asking import Shards
 from rails_ray.on_ray.serving.direct import Replicas
@@ -27,7 +27,7 @@ from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.ranker import RankerCaller
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.versions import read_manifest
-from rails_ray.web import query_log
+from rails_ray.web import logs, query_log
 from rails_ray.web.access import Access
 from rails_ray.web.api import Server, api_of
 from rails_ray.web.keys import KeysFile
@@ -59,6 +59,7 @@ class Router:
         args: ServeArgs,
         ranker: DeploymentHandle[Any] | None = None,
     ) -> None:
+        logs.to_stderr()
         store = Storage(args.storage)
         manifest = read_manifest(store, args.version)
         caller = None
@@ -97,7 +98,8 @@ class Router:
         if self.asking_health is None or self.asking_health.done():
             self.asking_health = asyncio.create_task(self.shards.ask("num_items"))
         shards = await asyncio.shield(self.asking_health)  # one check for all concurrent callers
-        missing = [f"shard {number}" for number, answer in enumerate(shards) if not isinstance(answer, int)]
+        # A shard that has no place for the question is there, and a router that asked it is not to be restarted.
+        missing = [f"shard {number}" for number, answer in enumerate(shards) if not isinstance(answer, int | BusyError)]
         if missing:
             raise UnavailableError(f"{len(shards)} shards must answer, got none from {', '.join(missing)}")
         warning = {} if self.keys_problem is None else {"warning": self.keys_problem}

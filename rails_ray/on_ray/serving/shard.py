@@ -12,7 +12,7 @@ from rails_ray.item_ids import ItemId
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.serving.direct import Address, Listener
 from rails_ray.on_ray.serving.identity import of_identity
-from rails_ray.on_ray.serving.plan import ONGOING_OF_SHARD
+from rails_ray.on_ray.serving.plan import ONGOING_OF_SHARD, QUEUED_OF_SHARD
 from rails_ray.on_ray.serving.scaling import ONGOING
 from rails_ray.similarities.states import AnyQuery
 from rails_ray.storage.filesystem import Storage
@@ -32,7 +32,7 @@ class Shard:
         manifest = read_manifest(store, version)
         self.identity = manifest.contents_sha256
         self.shard = ShardSearch(store, manifest, shard, reserved_device())
-        self.listener = Listener(self, self.identity, METHODS, ONGOING_OF_SHARD)
+        self.listener = Listener(self, self.identity, METHODS, ONGOING_OF_SHARD, QUEUED_OF_SHARD)
         trim()
 
     async def address(self) -> Address:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
-from rails_ray.errors import UnavailableError
+from rails_ray.errors import BusyError, UnavailableError
 from rails_ray.on_ray.serving.asking import PAUSES_S, Shards
 from rails_ray.on_ray.serving.identity import Answer, of_identity
 from rails_ray.on_ray.serving.router import Router
@@ -168,3 +168,18 @@ def test_those_who_ask_for_health_at_once_ask_the_shards_once() -> None:
 
     assert asyncio.run(run()) == [{"status": "ok", "version": "v1", "num_shards": 2}] * 6
     assert num_asked == 2
+
+
+@pytest.mark.parametrize("answer", [BusyError("full"), TimeoutError()])
+def test_a_shard_whose_places_are_taken_is_healthy(answer: Exception) -> None:
+    async def ask(method: str) -> list[Any]:
+        return [3, answer]
+
+    facts = SimpleNamespace(facts={"version": "v1"})
+    router = SimpleNamespace(shards=SimpleNamespace(ask=ask), asking_health=None, keys_problem=None, engine=facts)
+    health = Router.func_or_class.health(router)
+    if isinstance(answer, BusyError):
+        assert asyncio.run(health)["status"] == "ok"
+    else:
+        with pytest.raises(UnavailableError, match="2 shards must answer, got none from shard 1"):
+            asyncio.run(health)

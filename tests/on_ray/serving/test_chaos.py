@@ -12,6 +12,7 @@ import psutil
 import pytest
 from ray import serve as ray_serve
 
+from jobs.benches import chaos_clients
 from jobs.benches import chaos_faults as chaos
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.frames import packed
@@ -26,16 +27,16 @@ TEXTS = ["red", "blue hat", "gold ring"]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Iterator[chaos.Server]:
+def server(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Iterator[chaos_clients.Server]:
     root: Path = tmp_path_factory.mktemp("chaos")
     publish_untrained(root, write_text_data(root / "my-data"))
     args = ServeArgs(storage=str(root), allow_anonymous=True, max_requests=MOST_REQUESTS, max_answered_items=MOST_ITEMS)
-    expected = chaos.offline(str(root), ["v1"], TEXTS, chaos.K)
+    expected = chaos_clients.offline(str(root), ["v1"], TEXTS, chaos_clients.K)
     with served(args, Placement(), port=free_port()) as url:
-        yield chaos.Server(url, TEXTS, expected, lambda version: None, chaos.own_processes)
+        yield chaos_clients.Server(url, TEXTS, expected, lambda version: None, chaos_clients.own_processes)
 
 
-def test_beyond_its_places_a_server_refuses_at_once_and_answers_as_many_as_before(server: chaos.Server) -> None:
+def test_beyond_its_places_a_server_refuses_at_once_and_answers_as_many_as_before(server: chaos_clients.Server) -> None:
     few = asyncio.run(chaos.asked_by(server, MOST_REQUESTS, 5))
     assert (few["refused"], few["failed"], few["wrong"]) == (0, 0, 0)
     many = asyncio.run(chaos.asked_by(server, 8 * MOST_REQUESTS, 8))
@@ -45,7 +46,7 @@ def test_beyond_its_places_a_server_refuses_at_once_and_answers_as_many_as_befor
     assert many["per_s"] > 0.5 * few["per_s"]  # of a noisy machine; the bench has the figure
 
 
-def test_the_router_asks_shards_directly_and_nobody_else_can(server: chaos.Server) -> None:
+def test_the_router_asks_shards_directly_and_nobody_else_can(server: chaos_clients.Server) -> None:
     asyncio.run(chaos.asked_by(server, 1, 2))
     (router,) = server.replicas("ServeReplica:rails-ray:Router")
     for shard in ("Shard000", "Shard001"):
@@ -58,7 +59,7 @@ def test_the_router_asks_shards_directly_and_nobody_else_can(server: chaos.Serve
         assert httpx.post(f"{address.url}/num_items", content=packed([address.identity, []])).status_code == 401
 
 
-def test_slow_bodies_keep_nobody_out(server: chaos.Server) -> None:
+def test_slow_bodies_keep_nobody_out(server: chaos_clients.Server) -> None:
     """More than 100 of them, which is what a router without a bound of its own would answer at once."""
     found = asyncio.run(chaos.beside_slow_senders(server, chaos.slow_body({}), 150, 2, 5))
     assert found["requests"] > 0
@@ -66,13 +67,13 @@ def test_slow_bodies_keep_nobody_out(server: chaos.Server) -> None:
     assert found["p99_s"] < 5
 
 
-def test_slow_headers_are_not_waited_for(server: chaos.Server) -> None:
+def test_slow_headers_are_not_waited_for(server: chaos_clients.Server) -> None:
     found = asyncio.run(chaos.beside_slow_senders(server, chaos.slow_headers({}), 20, 1, 16))
     assert found["closed_s"] < 15
     assert (found["failed"], found["refused"], found["wrong"]) == (0, 0, 0)
 
 
-def test_a_greedy_request_is_refused_in_a_sentence(server: chaos.Server) -> None:
+def test_a_greedy_request_is_refused_in_a_sentence(server: chaos_clients.Server) -> None:
     def ask(num_queries: int, **body: object) -> httpx.Response:
         return httpx.post(f"{server.url}/v1/search", json={"queries": [{"text": "red"}] * num_queries, **body})
 
@@ -85,7 +86,7 @@ def test_a_greedy_request_is_refused_in_a_sentence(server: chaos.Server) -> None
     assert all(one["is_truncated"] for one in by_score.json()["results"])
 
 
-def test_a_request_that_no_router_answers_does_not_hang(server: chaos.Server) -> None:
+def test_a_request_that_no_router_answers_does_not_hang(server: chaos_clients.Server) -> None:
     """Last of the module: a router stands still, and Serve replaces it some time later."""
     (router,) = server.replicas("ServeReplica:rails-ray:Router")
     router.suspend()

@@ -5,6 +5,7 @@ In both profiles: the proxies, and the way that a request goes to a replica, are
 
 import asyncio
 import os
+import re
 import signal
 import ssl
 import sys
@@ -22,6 +23,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 
+from jobs.benches import chaos_clients
 from jobs.benches import chaos_faults as chaos
 from rails_ray import client
 from rails_ray.errors import AccessError, RailsRayError
@@ -37,6 +39,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long]
 ROOT = Path(__file__).parents[3]
 KEY = "a-key-of-the-test"
 NUM_CLIENTS = 3
+LOGS_QUERIES = "production"  # the profile whose server is asked to
 TEXTS = ["red", "blue hat", "gold ring"]
 ENVIRONMENTS = {
     "local": ENVIRONMENT,
@@ -69,6 +72,10 @@ class Deployed:
                 found += [process] if title in " ".join(process.cmdline()) else []
         return found
 
+    def logged(self) -> str:
+        files = [file for file in self.head.logs.rglob("*") if file.is_file()]
+        return "".join(file.read_text(errors="replace") for file in files)
+
     def search(self, k: int = 5) -> list[list[str]]:
         answer = client.search(self.url, [{"text": "red"}, {"text": "blue hat"}], k, key=KEY, cutoff={"top_k": k})
         return [result["items"] for result in answer["results"]]
@@ -100,6 +107,7 @@ def _deploying(profile: str, root: Path) -> Iterator[Deployed]:
     keys.write_text(f"{KEY}\n")
     limits = {"max_queries": 8, "max_body_bytes": 5000}
     args = ServeArgs(storage=str(root), version="v1", keys_file=str(keys), shadow_fraction=1, **limits)
+    args.log_queries = profile == LOGS_QUERIES
     (port,) = free_ports(1)
     config = serve_config(args, Placement(replicas=2, num_gpus=0.125), 2, host="127.0.0.1", port=port)
     # Both bind everywhere: two clusters of one machine must not share them.
@@ -137,6 +145,9 @@ def test_nothing_is_told_without_a_key(deployed: Deployed, path: str) -> None:
 
 
 SERVED = ("/v1/index", "/v1/search", "/openapi.json", "/metrics", "/num_items", "/search", "/api/jobs/", "/api/actors")
+METRICS = re.compile(
+    r"# (HELP|TYPE) |<!DOCTYPE html[^>]*>\s*<html[^>]*>\s*<head>\s*<title>Statistics Report for HAProxy"
+)
 
 
 def doors_of(mark: str) -> dict[int, str]:
@@ -151,14 +162,14 @@ def doors_of(mark: str) -> dict[int, str]:
 
 
 def test_no_door_tells_anything_without_a_key(deployed: Deployed, capsys: pytest.CaptureFixture[str]) -> None:
-    """Tries each port of the cluster, and lists them. Not tried: Ray's metrics, which this cluster shows because the
-    tests want them, and HAProxy's own two ports, which serve/README.md names."""
+    """Tries each port of the cluster, and lists them. Ray's metrics, which this cluster shows because the tests want
+    them, and HAProxy's statistics and metrics, of which serve/README.md tells, show these whatever they are asked."""
     doors = doors_of(deployed.head.mark)
-    own_ports = {httpx.URL(deployed.head.metrics).port}
-    own_ports |= {
+    show_metrics = {httpx.URL(deployed.head.metrics).port}
+    show_metrics |= {
         port for port, title in doors.items() if "haproxy -" in title and not deployed.url.endswith(f":{port}")
     }
-    doors = {port: title for port, title in doors.items() if port not in own_ports}
+    assert len(show_metrics) == (3 if deployed.profile == "production" else 1)
     titles = " ".join(doors.values())
     for expected in ("gcs_server", "dashboard", "ServeReplica:rails-ray:Router", "ServeReplica:rails-ray:Shard"):
         assert expected in titles
@@ -167,10 +178,12 @@ def test_no_door_tells_anything_without_a_key(deployed: Deployed, capsys: pytest
         host = title.partition(" ")[0].removeprefix("::ffff:").replace("::", "127.0.0.1")
         for path in SERVED:
             for verb in ("GET", "POST"):
-                status = 0
+                status, is_metrics = 0, False
                 with suppress(httpx.TransportError):  # gRPC, which is no HTTP of this kind and asks for Ray's token
-                    status = httpx.request(verb, f"http://{host}:{port}{path}", timeout=5).status_code
-                if status and status not in (401, 403, 404, 405):
+                    response = httpx.request(verb, f"http://{host}:{port}{path}", timeout=5)
+                    status, is_metrics = response.status_code, bool(METRICS.match(response.text))
+                tells_nothing = status in (0, 401, 403, 404, 405)
+                if not (tells_nothing or (port in show_metrics and (status >= 500 or is_metrics))):
                     told[f"{title[:80]} {verb} {port}{path}"] = status
         with capsys.disabled():
             print(f"{deployed.profile} {title[:80]} {port}")
@@ -211,6 +224,26 @@ def test_ray_shows_what_the_routers_count(deployed: Deployed) -> None:
     mean = next(own for own in samples(deployed, "shadow_recall") if own.labels["bound"] == "mean")
     assert (mean.labels["deployment"], mean.labels["application"]) == ("Router", NAME)
     assert 0 <= mean.value <= 1
+
+
+def test_queries_are_logged_where_that_is_asked_for_and_keys_nowhere(deployed: Deployed) -> None:
+    headers = {"authorization": f"Bearer {KEY}", "x-request-id": "mine-of-the-test"}
+    body = {"queries": [{"text": "a secret"}], "k": 3}
+    assert httpx.post(f"{deployed.url}/v1/search", json=body, headers=headers, timeout=30).status_code == 200
+
+    if deployed.profile == LOGS_QUERIES:
+        told = 'request mine-of-the-test: {"queries":[{"text":"a secret"}],"k":3}\n'
+        wait_for(lambda: told in deployed.logged())
+    assert ("a secret" in deployed.logged()) == (deployed.profile == LOGS_QUERIES)
+    assert KEY not in deployed.logged()
+
+
+def test_a_failure_of_a_router_is_logged_with_its_id(deployed: Deployed) -> None:
+    headers = {"authorization": f"Bearer {KEY}", "x-request-id": f"late-{deployed.profile}", "x-deadline-ms": "0.01"}
+    body = {"queries": [{"text": "red"}] * 8, "k": 5}
+    late = httpx.post(f"{deployed.url}/v1/search", json=body, headers=headers, timeout=30)
+    assert late.status_code == 504
+    wait_for(lambda: f"POST '/v1/search' got 504 (request late-{deployed.profile})" in deployed.logged())
 
 
 def test_a_crowd_is_refused_and_counted(deployed: Deployed) -> None:
@@ -310,7 +343,7 @@ def test_while_versions_are_swapped_each_answer_is_that_of_the_version_it_names(
 ) -> None:
     """Routers and shards of both are up for some seconds, and are exchanged each for itself."""
     storage = deployed.config["applications"][0]["args"]["storage"]
-    expected = chaos.offline(storage, ["v1", "v2"], TEXTS, chaos.K)
+    expected = chaos_clients.offline(storage, ["v1", "v2"], TEXTS, chaos_clients.K)
     assert all(one != other for one, other in zip(*expected.values(), strict=True))
 
     def swap(version: str) -> None:
@@ -318,7 +351,9 @@ def test_while_versions_are_swapped_each_answer_is_that_of_the_version_it_names(
         application["args"]["version"] = version
         deployed.serve.deploy_applications({**deployed.config, "applications": [application]})
 
-    server = chaos.Server(deployed.url, TEXTS, expected, swap, lambda title: [], {"authorization": f"Bearer {KEY}"})
+    server = chaos_clients.Server(
+        deployed.url, TEXTS, expected, swap, lambda title: [], {"authorization": f"Bearer {KEY}"}
+    )
     for version in ("v2", "v1"):
         outcome = asyncio.run(chaos.swapped(server, version, NUM_CLIENTS, 4))
         assert (outcome["wrong"], outcome["failed"]) == (0, 0)
@@ -328,9 +363,11 @@ def test_while_versions_are_swapped_each_answer_is_that_of_the_version_it_names(
 
 @pytest.mark.faults
 def test_slow_headers_are_not_waited_for(deployed: Deployed) -> None:
-    expected = chaos.offline(deployed.config["applications"][0]["args"]["storage"], ["v1"], TEXTS, chaos.K)
+    expected = chaos_clients.offline(
+        deployed.config["applications"][0]["args"]["storage"], ["v1"], TEXTS, chaos_clients.K
+    )
     headers = {"authorization": f"Bearer {KEY}"}
-    server = chaos.Server(deployed.url, TEXTS, expected, lambda version: None, lambda title: [], headers)
+    server = chaos_clients.Server(deployed.url, TEXTS, expected, lambda version: None, lambda title: [], headers)
     found = asyncio.run(chaos.beside_slow_senders(server, chaos.slow_headers(headers), 20, 1, 16))
     assert found["closed_s"] < 15
     assert (found["failed"], found["refused"], found["wrong"]) == (0, 0, 0)

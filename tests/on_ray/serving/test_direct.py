@@ -10,7 +10,9 @@ from typing import Any
 import aiohttp
 import numpy as np
 import pytest
+from ray.serve.exceptions import BackPressureError
 
+from rails_ray.errors import BusyError
 from rails_ray.on_ray.serving import direct
 from rails_ray.on_ray.serving.asking import Shards
 from rails_ray.on_ray.serving.direct import KEY, Address, Listener, Patience, Replicas
@@ -23,12 +25,12 @@ OPEN: list[Any] = []  # what `run` closes
 class Replica:
     """Of a version; doubles what it is asked."""
 
-    def __init__(self, identity: str = "ours", most_at_once: int = 8) -> None:
+    def __init__(self, identity: str = "ours", most_at_once: int = 8, most_waiting: int = 100) -> None:
         self.identity = identity
         self.num_asked = self.most_ongoing = self.num_cancelled = 0
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
-        self.listener = Listener(self, identity, ["search"], most_at_once)
+        self.listener = Listener(self, identity, ["search"], most_at_once, most_waiting)
         OPEN.append(self.listener)
         self.ongoing = 0
 
@@ -54,10 +56,13 @@ class Handle:
 
     def __init__(self, *replicas: Any) -> None:
         self.replicas, self.num_by_handle, self.num_looks = list(replicas), 0, 0
+        self.failure: Exception | None = None
         self.search = SimpleNamespace(remote=self._search)
 
     async def _search(self, identity: str, values: np.ndarray) -> Answer[Any]:
         self.num_by_handle += 1
+        if self.failure is not None:
+            raise self.failure
         return await self.replicas[0].search(identity, values)
 
     def broadcast(self, method: str) -> Any:
@@ -151,6 +156,29 @@ def test_calls_go_to_the_replica_with_the_fewest_and_no_more_than_its_places_are
         ] * 10
         assert (one.most_ongoing, other.most_ongoing) == (3, 3)
         assert one.listener.num_ongoing == other.listener.num_ongoing == 0
+
+    run(scenario)
+
+
+def test_calls_beyond_those_that_may_wait_go_by_handle_whose_queue_is_bounded_too() -> None:
+    async def scenario() -> None:
+        replica = Replica(most_at_once=1, most_waiting=2)
+        handle = Handle(replica)
+        replicas = direct_to(handle)
+        await replicas.look()
+        replica.may_go_on.clear()
+        calls = [asyncio.create_task(asked(replicas, handle)) for _ in range(3)]
+        await until(lambda: replica.listener.num_ongoing == 3)
+        calls.append(asyncio.create_task(asked(replicas, handle)))
+        await until(lambda: handle.num_by_handle == 1)
+        assert replica.listener.num_ongoing == 3
+        handle.failure = BackPressureError(num_queued_requests=9, max_queued_requests=8)
+        busy = await asked(replicas, handle)
+        assert isinstance(busy, BusyError)
+        assert str(busy) == "shard 0 must have a place for one more call, got a full queue: try again"
+        replica.may_go_on.set()
+        assert [(await call).tolist() for call in calls] == [[0, 2, 4]] * 4
+        assert (await asked(replicas, handle)).tolist() == [0, 2, 4]  # it is not lost for having been full
 
     run(scenario)
 

@@ -15,6 +15,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT, set_profile
 from rails_ray.on_ray.serving.plan import (
+    QUEUED_OF_SHARD,
     Placement,
     Profile,
     RankerArgs,
@@ -79,6 +80,17 @@ def test_parts_of_a_gpu_are_reserved_by_each_replica() -> None:
     for options in deployments(Placement(num_gpus=0.25, num_cpus=0.5), 2).values():
         assert options["ray_actor_options"] == {"num_cpus": 0.5, "num_gpus": 0.25}
     assert deployments(Placement(), 1)["Router"]["ray_actor_options"] == {"num_cpus": 0.1}
+
+
+def test_every_queue_is_bounded() -> None:
+    """A router's is its places, which `access` counts."""
+    placed = deployments(Placement(replicas=2, max_replicas=5), 2, RankerArgs(path="my_rankers:Careful"))
+    assert {name: options.get("max_queued_requests") for name, options in placed.items()} == {
+        "Router": None,
+        "Shard000": QUEUED_OF_SHARD,
+        "Shard001": QUEUED_OF_SHARD,
+        "Ranker": 32,
+    }
 
 
 def test_a_ranker_has_replicas_reservations_and_limits_of_its_own() -> None:
