@@ -1,15 +1,16 @@
 """Throughput: how many queries a second does a server answer, beside the same search called in process?
 
 The 3,963 emoji in 2 shards, a Mixture of Logits with random weights, both on these two cores with the clients. Each
-client asks, waits for the answer and asks again, for --seconds: 1 client and 32, with one query a request and with 32;
-the same of `serve --lite`, one process with FastAPI and torch, and of a search in this process in batches of 32
-(`local.open`); and of a FastAPI ingress on the same Serve that answers `{}`, which no search behind Serve can pass.
-Once in each profile.
+client asks, waits for the answer and asks again, for --seconds: 1 client and 32, with one query a request and with 32.
+Beside it the same of a server as one writes it by hand (`by_hand`: one process with FastAPI, torch and batches), of
+`serve --lite`, of a FastAPI ingress on the same Serve that answers `{}`, which no search behind Serve can pass, and of
+a search in this process in batches of 32 (`local.open`). Once in each profile.
 
     python -m jobs.benches.throughput [--seconds 10]
 
 Wanted: 32 clients with one query a request ten times the commit before batching (production; five times in profile
-local), run in turns on the same machine; with 32 queries a request .7 of the search in process.
+local), run in turns on the same machine; with 32 queries a request .7 of the search in process;
+no load more than 1.5 times slower than by hand.
 """
 
 import asyncio
@@ -19,11 +20,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import httpx
 import tyro
 from fastapi import FastAPI
 from ray import serve as ray_serve
@@ -36,7 +38,7 @@ from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ONGOING_OF_ROUTER, ServeArgs
 
 TEXTS = ("pizza", "flag", "dog", "heart", "rain", "car", "moon", "tree")
-LOADS = ((1, 1), (32, 1), (1, 32), (8, 32))  # clients, queries of a request
+LOADS = ((1, 1), (32, 1), (1, 32), (8, 32), (32, 32))  # clients, queries of a request
 WARM_S = 3.0
 
 
@@ -82,25 +84,36 @@ def measure(arguments: Arguments) -> list[dict[str, Any]]:
             rows = [{"kind": "http", **row} for row in loads(url, arguments.seconds)]
             ray_serve.run(Nothing.bind(), name="nothing", route_prefix="/nothing")
             rows += [{"kind": "nothing", **row} for row in loads(f"{url}/nothing", arguments.seconds)]
-        if arguments.profile == "local":
-            with lite(folder) as url:
-                rows += [{"kind": "lite", **row} for row in loads(url, arguments.seconds)]
+        servers = {"by hand": ["-m", "jobs.benches.by_hand", folder, str(PORT + 1)], "lite": of_lite(folder)}
+        for kind, command in servers.items():
+            with process(command, folder) as url:
+                rows += [{"kind": kind, **row} for row in loads(url, arguments.seconds)]
         return [*rows, in_process(folder, arguments.seconds)]
 
 
+def of_lite(folder: str) -> list[str]:
+    command = ["-m", "rails_ray.cli", "serve", "--lite", "--allow-anonymous"]
+    return [*command, "--storage", folder, "--port", str(PORT + 1)]
+
+
 @contextmanager
-def lite(folder: str) -> Iterator[str]:
-    """A server in one process; its URL."""
-    command = [sys.executable, "-m", "rails_ray.cli", "serve", "--lite", "--allow-anonymous"]
-    process = subprocess.Popen([*command, "--storage", folder, "--port", str(PORT + 1)], stdout=subprocess.PIPE)
+def process(command: list[str], folder: str) -> Iterator[str]:
+    """A server in one process, which finds what a search without a server finds; its URL."""
+    own, url = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL), f"http://127.0.0.1:{PORT + 1}"
+    body = body_of(0, 3)
     try:
-        assert process.stdout is not None
-        while b"serving at" not in process.stdout.readline():
-            assert process.poll() is None
-        yield f"http://127.0.0.1:{PORT + 1}"
+        found: list[dict[str, Any]] = []
+        while not found:
+            assert own.poll() is None
+            time.sleep(0.1)
+            with suppress(httpx.ConnectError):
+                found = httpx.post(f"{url}/v1/search", json=body, timeout=30).json()["results"]
+        expected = local.open(folder).search(body["queries"], k=body["k"], cutoff=body["cutoff"]).results
+        assert [result["items"] for result in found] == [result.items for result in expected]
+        yield url
     finally:
-        process.terminate()
-        process.wait()
+        own.terminate()
+        own.wait()
 
 
 def loads(url: str, seconds: float) -> Iterator[dict[str, Any]]:
