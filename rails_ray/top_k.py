@@ -71,10 +71,23 @@ def select(scores: Float[Tensor, "B X"], k: int, item_rows: Int[Tensor, "B X"] |
     is_open = is_open.any(dim=1)
     if is_open.any():
         found[is_open] = _lowest_rows(scores[is_open], best[is_open], None if item_rows is None else item_rows[is_open])
-    is_tied = (best[:, 1:] == best[:, :-1]).any(dim=1) & ~is_open
-    if is_tied.any():
-        found[is_tied] = _by_score(best[is_tied], found[is_tied])
+    is_equal = (best[:, 1:] == best[:, :-1]) & ~is_open[:, None]
+    if is_equal.any():
+        _put_in_order(best, found, is_equal)
     return TopK(best, found)
+
+
+def _put_in_order(best: Float[Tensor, "B k"], found: Int[Tensor, "B k"], is_equal: Bool[Tensor, "B _"]) -> None:
+    """Order equal scores of `found` by their rows.
+
+    Args:
+        is_equal: whether a place of a line has the score of the next one; nowhere in lines that are in order.
+    """
+    is_long = (is_equal[:, 1:] & is_equal[:, :-1]).any(dim=1)  # three scores in a row are equal
+    if is_long.any():
+        found[is_long] = _by_score(best[is_long], found[is_long])
+    line, place = (is_equal & ~is_long[:, None] & (found[:, 1:] < found[:, :-1])).nonzero(as_tuple=True)
+    found[line, place], found[line, place + 1] = found[line, place + 1], found[line, place]
 
 
 def _lowest_rows(

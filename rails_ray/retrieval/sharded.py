@@ -29,11 +29,11 @@ def of_corpus(found: Found, first_row: int) -> Found:
 def merge(parts: Sequence[Found], wanted: Wanted) -> Found:
     """The corpus's answer, from all shards' answers to the same question, with rows of the corpus. It has as many
     places as its longest list needs."""
-    best = top_k.merge(parts, wanted.k)
+    best = top_k.merge(parts, wanted.k + 1)  # the last tells whether more were left
     reach = torch.full_like(parts[0].bound, torch.finfo(torch.float32).min)
     if wanted.threshold is not None:
         reach = torch.maximum(wanted.threshold.float(), reach)
-    num_above = torch.stack([(part.scores >= reach[:, None]).sum(dim=1) for part in parts]).sum(dim=0)
+    num_above = (best.scores >= reach[:, None]).sum(dim=1)
     num_kept = num_above.clamp(min=wanted.least, max=wanted.k)
     place = torch.arange(best.k, device=best.scores.device)
     best = trimmed(top_k.TopK(best.scores.masked_fill(place >= num_kept[:, None], -torch.inf), best.item_rows))
