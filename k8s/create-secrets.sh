@@ -18,7 +18,16 @@ for secret in rails-ray-auth:auth_token rails-ray-redis:password rails-ray-clien
 done
 # Routers have the hash of the client's key, not the key.
 key=$(kubectl -n "$namespace" get secret rails-ray-client -o 'jsonpath={.data.key}' | base64 -d)
-echo "keys=sha256:$(printf %s "$key" | openssl dgst -sha256 -r | cut -d ' ' -f 1)" | create rails-ray-api-keys
+if [ ${#key} -lt 16 ]; then
+  echo "secret/rails-ray-client must have a key of at least 16 characters, got ${#key}: delete it, and run this again" >&2
+  exit 1
+fi
+line=sha256:$(printf %s "$key" | openssl dgst -sha256 -r | cut -d ' ' -f 1)
+echo "keys=$line" | create rails-ray-api-keys
+if ! kubectl -n "$namespace" get secret rails-ray-api-keys -o 'jsonpath={.data.keys}' | base64 -d | grep -q "$line"; then
+  echo "secret/rails-ray-api-keys must have the key of secret/rails-ray-client, got others: add the line $line" >&2
+  exit 1
+fi
 if [ -n "${AWS_ACCESS_KEY_ID:-}" ]; then
   env | grep -E '^AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN|REGION|ENDPOINT_URL)=' | create rails-ray-storage
 else

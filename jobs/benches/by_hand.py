@@ -68,10 +68,13 @@ def api_of(searcher: Searcher) -> FastAPI:
             while not queue.empty() and sum(len(asked.queries) for asked, _ in batch) < MOST_TOGETHER:
                 batch.append(queue.get_nowait())
             texts = [query.text for asked, _ in batch for query in asked.queries]
-            found = await asyncio.to_thread(searcher.search, texts, max(asked.k for asked, _ in batch))
-            rest = iter(found)
-            for asked, answer in batch:
-                answer.set_result([next(rest) for _ in asked.queries])
+            try:
+                rest = iter(await asyncio.to_thread(searcher.search, texts, max(asked.k for asked, _ in batch)))
+                for asked, answer in batch:
+                    answer.set_result([next(rest) for _ in asked.queries])
+            except Exception as error:
+                for _, answer in batch:
+                    answer.set_exception(error)
 
     @asynccontextmanager
     async def working(_: FastAPI) -> AsyncIterator[None]:

@@ -51,10 +51,11 @@ async def stopped(
         began = time.monotonic()
         for _ in range(turns):
             for victim in victims:
-                victim.suspend()
+                with suppress(psutil.NoSuchProcess):  # Serve has replaced it
+                    victim.suspend()
             await asyncio.sleep(seconds / 2 / turns)
             for victim in victims:
-                with suppress(psutil.NoSuchProcess):  # Serve has replaced it
+                with suppress(psutil.NoSuchProcess):
                     victim.resume()
             await asyncio.sleep(LEAVE_S)
         await asyncio.sleep(seconds / 2)

@@ -78,12 +78,13 @@ def main(arguments: Arguments) -> None:
 
 
 def measure(arguments: Arguments) -> list[dict[str, Any]]:
-    with tempfile.TemporaryDirectory() as folder, cluster(8):
-        publish(folder)
-        with served(ServeArgs(storage=folder, allow_anonymous=True), port=PORT, leave_serve=True) as url:
-            rows = [{"kind": "http", **row} for row in loads(url, arguments.seconds)]
-            ray_serve.run(Nothing.bind(), name="nothing", route_prefix="/nothing")
-            rows += [{"kind": "nothing", **row} for row in loads(f"{url}/nothing", arguments.seconds)]
+    with tempfile.TemporaryDirectory() as folder:
+        with cluster(8):
+            publish(folder)
+            with served(ServeArgs(storage=folder, allow_anonymous=True), port=PORT, leave_serve=True) as url:
+                rows = [{"kind": "http", **row} for row in loads(url, arguments.seconds)]
+                ray_serve.run(Nothing.bind(), name="nothing", route_prefix="/nothing")
+                rows += [{"kind": "nothing", **row} for row in loads(f"{url}/nothing", arguments.seconds)]
         servers = {"by hand": ["-m", "jobs.benches.by_hand", folder, str(PORT + 1)], "lite": of_lite(folder)}
         for kind, command in servers.items():
             with process(command, folder) as url:

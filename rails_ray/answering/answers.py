@@ -21,8 +21,8 @@ from rails_ray.answering.shards import Asked, ShardAnswer, ShardExplanation
 from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.policies import Cut, cut
 from rails_ray.data.forms.fields import shortened
-from rails_ray.errors import BusyError, UnavailableError
 from rails_ray.item_ids import ItemId
+from rails_ray.retrieval.rounds import missing
 from rails_ray.retrieval.sharded import merge
 from rails_ray.stopwatch import part
 from rails_ray.wanted import Found, gap_to, needed
@@ -44,11 +44,11 @@ def coverage_of(
         shards_answered=len(sizes), num_shards=len(answers), items_searched=sum(sizes), num_items=sum(shard_items)
     )
     if not sizes or coverage.items_searched < min_coverage * coverage.num_items:
-        is_busy = any(isinstance(answer, BusyError) for answer in answers)
-        raise (BusyError if is_busy else UnavailableError)(
+        told = (
             f"min_coverage must be reached, {min_coverage:g} of {coverage.num_items} items, got "
             f"{coverage.items_searched} from {len(sizes)} of {len(answers)} shards: try again or ask for less"
         )
+        raise missing(answers, told)
     return coverage
 
 
@@ -209,6 +209,6 @@ def explained(
     for place, item_id in enumerate(items):
         if item_id not in by_id:
             if any(isinstance(answer, BaseException) for answer in answers):
-                raise UnavailableError(f"all shards must answer to find items[{place}], got fewer: try again")
+                raise missing(answers, f"all shards must answer to find items[{place}], got fewer: try again")
             raise ValueError(f"items[{place}] must be an item of the index, got {shortened(item_id)}")
     return ExplainResponse(version=version, items=[by_id[item_id] for item_id in items])

@@ -168,7 +168,7 @@ class Serve(Stored):
             from rails_ray import local
             from rails_ray.answering.engine import Limits
             from rails_ray.relevance.rankers.calling import ranker_of
-            from rails_ray.web import query_log
+            from rails_ray.web import logs, query_log
             from rails_ray.web.limits import DEADLINE_S
             from rails_ray.web.lite import Lite, listening
 
@@ -184,6 +184,7 @@ class Serve(Stored):
         )
         keys_file = None if self.keys_file is None else str(Path(self.keys_file).expanduser().absolute())
         path, host = own.path or version.ranker_path, self.host or "127.0.0.1"
+        logs.to_stderr()
         noting = query_log.noting(self.log_queries)
         lite = Lite(version, keys_file, ranker_path=path, shadow_fraction=self.shadow_fraction, on_search=noting)
         signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from rails_ray.errors import UnavailableError
+from rails_ray.errors import BusyError, UnavailableError
 from rails_ray.item_ids import ItemId
 from rails_ray.similarities.states import AnyQuery
 
@@ -106,9 +106,14 @@ def log_normaliser(answers: Sequence[NDArray[np.float64] | BaseException]) -> ND
     check_refusals(answers)
     known = [answer for answer in answers if not isinstance(answer, BaseException)]
     if not known:
-        raise UnavailableError(f"a shard must answer, got none of {len(answers)}: try again")
+        raise missing(answers, f"a shard must answer, got none of {len(answers)}: try again")
     total: NDArray[np.float64] = logsumexp(np.stack(known), axis=0)
     return total
+
+
+def missing(answers: Sequence[Any], told: str) -> UnavailableError:
+    """What to raise where answers are missing; whoever is told that a shard is busy asks again a little later."""
+    return (BusyError if any(isinstance(answer, BusyError) for answer in answers) else UnavailableError)(told)
 
 
 def check_refusals(answers: Sequence[Any]) -> None:

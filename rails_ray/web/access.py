@@ -69,7 +69,7 @@ class Access:
         scheme, _, word = given_keys[0].partition(b" ") if len(given_keys) == 1 else (b"", b"", b"")
         given = word.strip() if scheme.lower() == b"bearer" else b""
         key = self.keys.find(given)
-        if key is None:
+        if key is None or not given:
             ask = ((b"www-authenticate", b"Bearer"),)
             if not self.keys.known:
                 return None, Refusal(401, NOBODY_GETS_IN, ask)

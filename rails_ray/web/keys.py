@@ -71,6 +71,8 @@ class Key:
         digest = DIGEST.fullmatch(word)
         if word.startswith("sha256:") and digest is None:
             raise ValueError(f"{where} must have 64 hexadecimal digits after sha256:, got {len(word) - 7} characters")
+        if digest is not None and bytes.fromhex(digest[1]) == hashlib.sha256(b"").digest():
+            raise ValueError(f"{where} must be the hash of a key, got that of nothing: run `rails-ray new-key`")
         if digest is None and len(word) < SHORTEST_KEY:
             raise ValueError(f"{where} must be a key of at least {SHORTEST_KEY} characters, got {len(word)}")
         key = Key.of(word) if digest is None else Key(bytes.fromhex(digest[1]))

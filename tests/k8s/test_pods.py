@@ -121,38 +121,65 @@ def test_the_script_makes_the_secrets_of_the_example() -> None:
 
 
 KUBECTL = """#!/bin/sh
-# A kubectl whose Secrets are files: -n NAMESPACE get|create secret ...
+# A kubectl whose Secrets are files: -n NAMESPACE get secret NAME [-o PATH], -n NAMESPACE create secret generic NAME ...
 shift 2
+field=$(echo "$5" | sed "s/.*data[.]//; s/}//")
 case "$1 $4" in
-"get -o") sed -n "s/^key=//p" "$SECRETS/$3" | tr -d "\\n" | base64 ;;
+"get -o") sed -n "s/^$field=//p" "$SECRETS/$3" | tr -d "\\n" | base64 ;;
 get*) test -e "$SECRETS/$3" ;;
 *) cat >"$SECRETS/$4" ;;
 esac
 """
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl, as the script does")
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl, as the script does")
+def made_secrets(folder: Path, **before: str) -> tuple[subprocess.CompletedProcess[str], dict[str, str]]:
+    """What the script says, and the Secrets that there are then.
+
+    Args:
+        before: Secrets that there are before.
+    """
+    places = folder / "secrets"
+    places.mkdir(exist_ok=True)
+    for name, text in before.items():
+        (places / name.replace("_", "-")).write_text(text)
+    (folder / "kubectl").write_text(KUBECTL)
+    (folder / "kubectl").chmod(0o755)
+    environment = {"PATH": f"{folder}:{os.environ['PATH']}", "SECRETS": str(places)}
+    said = subprocess.run(["sh", K8S / "create-secrets.sh"], env=environment, capture_output=True, text=True)
+    return said, {file.name: file.read_text() for file in places.iterdir()}
+
+
+@needs_openssl
 def test_the_server_has_the_hash_of_the_key_that_clients_have(tmp_path: Path) -> None:
     """Made once: what is there stays."""
-    secrets_made = tmp_path / "secrets"
-    secrets_made.mkdir()
-    (tmp_path / "kubectl").write_text(KUBECTL)
-    (tmp_path / "kubectl").chmod(0o755)
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SECRETS": str(secrets_made)}
-    made = list[dict[str, str]]()
-    for _ in range(2):
-        said = subprocess.run(
-            ["sh", K8S / "create-secrets.sh"], env=environment, capture_output=True, text=True, check=True
-        )
-        made.append({file.name: file.read_text() for file in secrets_made.iterdir()})
-    assert made[0] == made[1]
+    (_, first), (said, made) = made_secrets(tmp_path), made_secrets(tmp_path)
+    assert first == made
+    assert said.returncode == 0
     assert "secret/rails-ray-api-keys is there already" in said.stdout
-    key = made[0]["rails-ray-client"].removeprefix("key=").strip()
+    key = made["rails-ray-client"].removeprefix("key=").strip()
     assert re.fullmatch("[0-9a-f]{64}", key)
-    line = made[0]["rails-ray-api-keys"].removeprefix("keys=").strip()
-    assert Key.read(line, "line 1") == Key.of(key)
-    assert all(key not in text for name, text in made[0].items() if name != "rails-ray-client")
+    assert Key.read(made["rails-ray-api-keys"].removeprefix("keys=").strip(), "line 1") == Key.of(key)
+    assert all(key not in text for name, text in made.items() if name != "rails-ray-client")
     assert key not in said.stdout + said.stderr
+
+
+@needs_openssl
+@pytest.mark.parametrize("client", ["", "other=a-key-of-the-test\n", "key=short\n"])
+def test_no_server_is_given_the_hash_of_nothing(client: str, tmp_path: Path) -> None:
+    said, made = made_secrets(tmp_path, rails_ray_client=client)
+    assert said.returncode == 1
+    assert "secret/rails-ray-client must have a key of at least 16 characters, got" in said.stderr
+    assert "rails-ray-api-keys" not in made
+
+
+@needs_openssl
+def test_keys_of_a_server_that_are_not_the_clients_are_told_and_left(tmp_path: Path) -> None:
+    said, made = made_secrets(tmp_path, rails_ray_api_keys="keys=an-older-key-of-the-test\n")
+    assert said.returncode == 1
+    key = made["rails-ray-client"].removeprefix("key=").strip()
+    assert said.stderr.endswith(f"add the line {Key.of(key).line()}\n")
+    assert made["rails-ray-api-keys"] == "keys=an-older-key-of-the-test\n"
 
 
 @every_overlay

@@ -88,6 +88,14 @@ def test_no_keys_let_everyone_in() -> None:
     assert ask(Access(None, LIMIT, MOST), b"x")[0].status_code == 200
 
 
+def test_the_hash_of_nothing_opens_nothing() -> None:
+    access = Access(Keys((Key.of(""), Key.of(KEY))), 100, 2)
+    for headers in ([], [(b"authorization", b"Bearer ")]):
+        refusal = access.refusal({"method": "POST", "path": "/v1/search", "headers": headers})
+        assert refusal is not None
+        assert refusal.status == 401
+
+
 def test_none_a_wrong_and_a_right_key_cost_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[tuple[int, int]] = []
     compare = hmac.compare_digest

@@ -215,6 +215,19 @@ def test_a_line_of_the_log_has_the_time_and_comes_once(
         query_log.log.setLevel(logging.NOTSET)
 
 
+def test_a_variable_says_how_much_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs.log, "handlers", [])
+    monkeypatch.setattr(logs.log, "level", logging.NOTSET)
+    for level in ("INFO", "WARNING"):
+        monkeypatch.setenv(logs.VARIABLE, level)
+        logs.to_stderr()
+        assert logging.getLogger("rails_ray.web").isEnabledFor(logging.INFO) == (level == "INFO")
+    monkeypatch.setenv(logs.VARIABLE, "loud")
+    told = "RAILS_RAY_LOG_LEVEL must be one of DEBUG, INFO, WARNING, ERROR, got 'loud': set it again"
+    with pytest.raises(ValueError, match=told):
+        logs.to_stderr()
+
+
 class Patient:
     """A server that answers when it may, and notes what it was asked."""
 

@@ -1,5 +1,6 @@
 """Files of API keys: who gets in by them, and what a router that starts anew still knows."""
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -165,6 +166,10 @@ def test_a_key_by_its_hash_with_a_scope_and_a_rate(file: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("line", "message"),
     [
+        (
+            f"sha256:{hashlib.sha256(b'').hexdigest()}",
+            r"line 1 of .* must be the hash of a key, got that of nothing: run",
+        ),
         ("sha256:abc", r"line 1 of .* must have 64 hexadecimal digits after sha256:, got 3 characters"),
         (
             f"{KEY} scope=all",

@@ -3,8 +3,8 @@
 Serve stays in charge: handles say where each replica listens and give the key to it (`address`, over Ray's own
 channel), Serve watches their health, and what cannot be asked directly is asked by handle. So nothing here tries again.
 If a call takes longer than 95% of recent calls, the router also asks a second replica and uses the first answer; a
-budget of one call in twenty limits this, but not for a call that takes many times as long, as of a replica that stands
-still.
+budget of one call in twenty limits this, but not where a call takes many times as long and its replica has answered no
+other one meanwhile, as one that stands still.
 
     router  --handle.broadcast("address")-->  each replica: URL, key, version
     router  --POST URL/search, key, frame-->  one replica: frame
@@ -125,11 +125,13 @@ class Listener:
 class _Replica:
     """
     num_late: calls since its last answer that another replica answered first.
+    answered: when its last answer came, by `time.monotonic`.
     """
 
     address: Address
     num_under_way: int = 0
     num_late: int = 0
+    answered: float = 0.0
 
 
 class Patience:
@@ -157,7 +159,7 @@ class Patience:
 
     @property
     def stuck_s(self) -> float:
-        """Seconds after which another one is asked, whatever is left."""
+        """Seconds without an answer after which a replica stands still, and another one is asked, whatever is left."""
         return UNKNOWN_STUCK_S if self._second_s == inf else max(LEAST_STUCK_S, STUCK * self._second_s)
 
     def spend(self) -> None:
@@ -225,7 +227,7 @@ class Replicas:
         )
         calls = [self._calling(first, method, body)]
         try:
-            if others and await self._is_late(calls[0]):
+            if others and await self._is_late(calls[0], first):
                 calls.append(self._calling(others[0], method, body))
             answer = await _first_answer(calls)
             first.num_late += not calls[0].done()
@@ -234,19 +236,20 @@ class Replicas:
             for call in calls:
                 call.cancel()
 
-    async def _is_late(self, call: asyncio.Task[Any]) -> bool:
-        """Wait until a call ends, or so long that another replica may be asked: what is left may be spent by others
-        meanwhile, and there may be more later."""
+    async def _is_late(self, call: asyncio.Task[Any], replica: _Replica) -> bool:
+        """Wait until a call of a replica ends, or so long that another one may be asked: what is left may be spent by
+        others meanwhile, and there may be more later."""
         began = time.monotonic()
         while not call.done():
-            waited, second_s, stuck_s = time.monotonic() - began, self.patience.second_s, self.patience.stuck_s
-            if waited >= stuck_s:
-                return True
-            if second_s is not None and waited >= second_s:
+            now, second_s = time.monotonic(), self.patience.second_s
+            if second_s is not None and now - began >= second_s:
                 self.patience.spend()
                 return True
-            next_s = waited + LOOK_FOR_BUDGET_S if second_s is None else second_s
-            await asyncio.wait([call], timeout=min(next_s, stuck_s) - waited)
+            stuck = max(began, replica.answered) + self.patience.stuck_s
+            if now >= stuck:
+                return True
+            next_look = now + LOOK_FOR_BUDGET_S if second_s is None else began + second_s
+            await asyncio.wait([call], timeout=min(next_look, stuck) - now)
         return False
 
     def _calling(self, replica: _Replica, method: str, body: bytes) -> asyncio.Task[Answer[Any] | None]:
@@ -262,8 +265,8 @@ class Replicas:
         try:
             answer = await self._post(replica.address, method, body)
             if answer is not None:
-                self.patience.took(time.monotonic() - began)
-                replica.num_late = 0
+                replica.answered, replica.num_late = time.monotonic(), 0
+                self.patience.took(replica.answered - began)
             return answer
         except FAILED:
             self._known = [known for known in self._known if known is not replica]

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from math import inf
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 import numpy as np
@@ -386,6 +386,35 @@ def test_a_replica_that_stands_still_costs_no_answer_though_nothing_is_left(
         assert max(took) < 2
 
     run(scenario)
+
+
+def test_a_shard_that_is_slow_everywhere_is_not_asked_twice_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call takes longer than `stuck_s`, but its replica answers others meanwhile."""
+    monkeypatch.setattr(direct, "UNKNOWN_STUCK_S", 0.2)
+
+    async def scenario() -> None:
+        one, other = Replica(most_at_once=2), Replica(most_at_once=2)
+        replicas = direct_to(Handle(one, other))
+        await replicas.look()
+        for own in (one, other):
+            own.may_go_on = Slow(0.1)
+        answers = await asyncio.gather(*(replicas.ask("search", [VALUES]) for _ in range(16)))  # .4 s for the last
+        assert all(answers)
+        assert one.num_asked + other.num_asked == 16
+
+    run(scenario)
+
+
+class Slow(asyncio.Event):
+    """Waits so long each time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    async def wait(self) -> Literal[True]:
+        await asyncio.sleep(self.seconds)
+        return True
 
 
 def test_what_comes_in_meanwhile_is_spent() -> None:
