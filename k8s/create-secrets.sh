@@ -1,6 +1,6 @@
 #!/bin/sh
 # Make the Secrets of secrets.example.yaml: random ones, and the object store's credentials from this shell's AWS_*
-# variables, if they are set. One that exists is left alone. Nothing is printed or written to a file.
+# variables, if they are set. One that exists is left alone. No secret is printed or written to a file.
 set -eu
 namespace=rails-ray
 

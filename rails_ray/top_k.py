@@ -78,10 +78,10 @@ def select(scores: Float[Tensor, "B X"], k: int, item_rows: Int[Tensor, "B X"] |
 
 
 def _put_in_order(best: Float[Tensor, "B k"], found: Int[Tensor, "B k"], is_equal: Bool[Tensor, "B _"]) -> None:
-    """Order equal scores of `found` by their rows.
+    """Put the rows of equal scores in order, in place.
 
     Args:
-        is_equal: whether a place of a line has the score of the next one; nowhere in lines that are in order.
+        is_equal: whether a place has the score of the next one; nowhere in lines that are in order.
     """
     is_long = (is_equal[:, 1:] & is_equal[:, :-1]).any(dim=1)  # three scores in a row are equal
     if is_long.any():

@@ -1,10 +1,10 @@
 """Throughput: how many queries a second does a server answer, beside the same search called in process?
 
 The 3,963 emoji in 2 shards, a Mixture of Logits with random weights, both on these two cores with the clients. Each
-client asks, waits for the answer and asks again, for --seconds: 1 client and 32, with one query a request and with 32.
-Beside it the same of a server as one writes it by hand (`by_hand`: one process with FastAPI, torch and batches), of
-`serve --lite`, of a FastAPI ingress on the same Serve that answers `{}`, which no search behind Serve can pass, and of
-a search in this process in batches of 32 (`local.open`). Once in each profile.
+client asks, waits for the answer and asks again, for --seconds; LOADS says how many clients ask how many queries. The
+same loads run against a server as one writes it by hand (`by_hand`: one process with FastAPI, torch and batches),
+against `serve --lite`, and against a FastAPI ingress on the same Serve that answers `{}`, which no search behind Serve
+can pass. Beside them a search in this process in batches of 32 (`local.open`). Once in each profile.
 
     python -m jobs.benches.throughput [--seconds 10]
 

@@ -22,7 +22,7 @@ from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.policies import Cut, cut
 from rails_ray.data.forms.fields import shortened
 from rails_ray.item_ids import ItemId
-from rails_ray.retrieval.rounds import missing
+from rails_ray.retrieval.rounds import unanswered_error
 from rails_ray.retrieval.sharded import merge
 from rails_ray.stopwatch import part
 from rails_ray.wanted import Found, gap_to, needed
@@ -46,9 +46,9 @@ def coverage_of(
     if not sizes or coverage.items_searched < min_coverage * coverage.num_items:
         told = (
             f"min_coverage must be reached, {min_coverage:g} of {coverage.num_items} items, got "
-            f"{coverage.items_searched} from {len(sizes)} of {len(answers)} shards: try again or ask for less"
+            f"{coverage.items_searched} from {len(sizes)} of {len(answers)} shards"
         )
-        raise missing(answers, told)
+        raise unanswered_error(answers, told, "try again or ask for less")
     return coverage
 
 
@@ -209,6 +209,6 @@ def explained(
     for place, item_id in enumerate(items):
         if item_id not in by_id:
             if any(isinstance(answer, BaseException) for answer in answers):
-                raise missing(answers, f"all shards must answer to find items[{place}], got fewer: try again")
+                raise unanswered_error(answers, f"all shards must answer to find items[{place}], got fewer")
             raise ValueError(f"items[{place}] must be an item of the index, got {shortened(item_id)}")
     return ExplainResponse(version=version, items=[by_id[item_id] for item_id in items])

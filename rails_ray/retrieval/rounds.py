@@ -106,14 +106,16 @@ def log_normaliser(answers: Sequence[NDArray[np.float64] | BaseException]) -> ND
     check_refusals(answers)
     known = [answer for answer in answers if not isinstance(answer, BaseException)]
     if not known:
-        raise missing(answers, f"a shard must answer, got none of {len(answers)}: try again")
+        raise unanswered_error(answers, f"a shard must answer, got none of {len(answers)}")
     total: NDArray[np.float64] = logsumexp(np.stack(known), axis=0)
     return total
 
 
-def missing(answers: Sequence[Any], told: str) -> UnavailableError:
-    """What to raise where answers are missing; whoever is told that a shard is busy asks again a little later."""
-    return (BusyError if any(isinstance(answer, BusyError) for answer in answers) else UnavailableError)(told)
+def unanswered_error(answers: Sequence[Any], told: str, advice: str = "try again") -> UnavailableError:
+    """What to raise where too few shards answered: a `BusyError` if the queue of one was full."""
+    if any(isinstance(answer, BusyError) for answer in answers):
+        return BusyError(f"{told}, as the queue of another is full: {advice}")
+    return UnavailableError(f"{told}: {advice}")
 
 
 def check_refusals(answers: Sequence[Any]) -> None:

@@ -129,7 +129,7 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
 
     @api.get("/v1/health", responses=refused_with(*ALWAYS, 503))
     async def health() -> dict[str, Any]:
-        """Whether every shard answers, with a warning if the file of API keys is unusable."""
+        """Whether every shard is there, with a warning if the file of API keys is unusable."""
         with told_over_http():
             return await server().health()
 
@@ -140,7 +140,7 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
 
     @api.get("/v1/health/ready", responses=refused_with(408, 413, 503))
     async def ready() -> dict[str, str]:
-        """Whether every shard answers, and nothing else about it. Needs no key."""
+        """Whether every shard is there, and nothing else about it. Needs no key."""
         with told_over_http():
             await server().health()
         return {"status": "ok"}

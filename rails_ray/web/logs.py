@@ -1,9 +1,9 @@
 """Where a server's own log goes: standard error, as it was before Serve replaced it.
 
-In profile production Serve makes what a replica writes to `sys.stderr` a message of level INFO of its own log, which
-our config turns off. So what goes there, by Python's default the warnings of all other loggers, is lost.
+In profile production Serve turns what a replica writes to `sys.stderr` into INFO messages of its own log, which our
+config turns off. So what goes there, by Python's default the warnings of all other loggers, is lost.
 
-RAILS_RAY_LOG_LEVEL says from which level on: WARNING by default, INFO to have each answer with the id of its request.
+RAILS_RAY_LOG_LEVEL is the lowest level that is logged: WARNING by default; INFO logs each answer with its request's id.
 """
 
 import logging
@@ -22,7 +22,7 @@ def to_stderr() -> None:
     """
     level = os.environ.get(VARIABLE, "WARNING")
     if level not in LEVELS:
-        raise ValueError(f"{VARIABLE} must be one of {', '.join(LEVELS)}, got {level!r}: set it again")
+        raise ValueError(f"{VARIABLE} must be one of {', '.join(LEVELS)}, got {level!r}: unset it or choose one")
     log.setLevel(level)
     if log.handlers:
         return

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable
 
 from rails_ray.answering.schemas import SearchRequest
-from rails_ray.web import logs
 from rails_ray.web.request_ids import current_id
 
 log = logging.getLogger(__name__)
@@ -14,7 +13,6 @@ def noting(is_wanted: bool) -> Callable[[SearchRequest], None] | None:
     """`note`, into the server's log; None if it is not wanted."""
     if not is_wanted:
         return None
-    logs.to_stderr()
     log.setLevel(logging.INFO)
     return note
 

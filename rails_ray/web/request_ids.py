@@ -1,6 +1,6 @@
 """Each request has an id, the client's own or a new one; the answer carries it, and so does what is logged about it.
-Each answer is counted, and logged with its id: a failure of the server as a warning, any other for those who ask for
-the level INFO. Whoever is behind finds the id in the request."""
+Each answer is counted and logged with its id: 5xx as WARNING, others as INFO. Whoever is behind finds the id in the
+request."""
 
 import logging
 import re

@@ -144,7 +144,7 @@ def test_too_little_coverage(answers: list, min_coverage: float, got: str) -> No
 
 def test_a_shard_without_a_place_is_one_to_ask_again_later() -> None:
     busy = BusyError("shard 1 must have a place for one more call, got a full queue: try again")
-    with pytest.raises(BusyError, match="got 10 from 1 of 2 shards: try again or ask for less"):
+    with pytest.raises(BusyError, match="got 10 from 1 of 2 shards, as the queue of another is full: try again"):
         coverage_of([LEFT, busy], [10, 30], 0.26)
     with pytest.raises(UnavailableError) as raised:
         coverage_of([LEFT, TimeoutError()], [10, 30], 0.26)

@@ -205,6 +205,7 @@ def test_a_line_of_the_log_has_the_time_and_comes_once(
     """Though Serve puts a stream of its own in the place of standard error."""
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     monkeypatch.setattr(logs.log, "handlers", [])
+    logs.to_stderr()
     assert query_log.noting(is_wanted=False) is None
     [note] = {query_log.noting(is_wanted=True) for _ in range(2)}
     assert note is not None
@@ -213,6 +214,7 @@ def test_a_line_of_the_log_has_the_time_and_comes_once(
         assert re.fullmatch(r'[0-9: ,-]+ request : \{"queries":\[\{"text":"a secret"\}\]\}\n', capfd.readouterr().err)
     finally:
         query_log.log.setLevel(logging.NOTSET)
+        logs.log.setLevel(logging.NOTSET)
 
 
 def test_a_variable_says_how_much_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +225,7 @@ def test_a_variable_says_how_much_is_logged(monkeypatch: pytest.MonkeyPatch) -> 
         logs.to_stderr()
         assert logging.getLogger("rails_ray.web").isEnabledFor(logging.INFO) == (level == "INFO")
     monkeypatch.setenv(logs.VARIABLE, "loud")
-    told = "RAILS_RAY_LOG_LEVEL must be one of DEBUG, INFO, WARNING, ERROR, got 'loud': set it again"
+    told = "RAILS_RAY_LOG_LEVEL must be one of DEBUG, INFO, WARNING, ERROR, got 'loud': unset it or choose one"
     with pytest.raises(ValueError, match=told):
         logs.to_stderr()
 

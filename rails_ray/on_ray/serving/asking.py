@@ -86,7 +86,7 @@ class Shards:
         Raises:
             TimeoutError: if all tries together take too long.
             UnavailableError: if every replica that answers serves another version.
-            BusyError: if no replica has a place, nor its queue.
+            BusyError: if the queues of the replicas and of this router are full.
         """
         lost: Exception = UnavailableError(
             f"shard {number} must be of version {self.version}, got replicas of another one: try again"

@@ -3,8 +3,8 @@
 Serve stays in charge: handles say where each replica listens and give the key to it (`address`, over Ray's own
 channel), Serve watches their health, and what cannot be asked directly is asked by handle. So nothing here tries again.
 If a call takes longer than 95% of recent calls, the router also asks a second replica and uses the first answer; a
-budget of one call in twenty limits this, but not where a call takes many times as long and its replica has answered no
-other one meanwhile, as one that stands still.
+budget of one call in twenty limits this. It does not limit second calls beside a replica that has answered nothing for
+many times as long, as it stands still.
 
     router  --handle.broadcast("address")-->  each replica: URL, key, version
     router  --POST URL/search, key, frame-->  one replica: frame
@@ -68,7 +68,7 @@ class Listener:
 
     Args:
         most_at_once: calls that are carried out at once.
-        most_waiting: others that wait for that; yet others are refused.
+        most_waiting: calls that may wait for a place; more get 429.
     """
 
     def __init__(
@@ -77,7 +77,8 @@ class Listener:
         self._replica, self._identity = replica, identity
         self._methods = frozenset(methods)
         self._key = secrets.token_hex(32)
-        self._places, self._most = asyncio.Semaphore(most_at_once), most_at_once + most_waiting
+        self._places = asyncio.Semaphore(most_at_once)
+        self._most_ongoing = most_at_once + most_waiting
         self._runner: web.ServerRunner | None = None
         self._starting: asyncio.Task[str] | None = None
         self.num_ongoing = 0
@@ -107,7 +108,7 @@ class Listener:
             return web.Response(status=401)
         if method not in self._methods:
             return web.Response(status=404)
-        if self.num_ongoing >= self._most:
+        if self.num_ongoing >= self._most_ongoing:
             return web.Response(status=429)
         self.num_ongoing += 1
         try:
@@ -237,8 +238,8 @@ class Replicas:
                 call.cancel()
 
     async def _is_late(self, call: asyncio.Task[Any], replica: _Replica) -> bool:
-        """Wait until a call of a replica ends, or so long that another one may be asked: what is left may be spent by
-        others meanwhile, and there may be more later."""
+        """Whether to ask another replica: True once the call has taken long enough, False once it has ended. Other
+        calls spend and refill the budget meanwhile, so it is looked at again and again."""
         began = time.monotonic()
         while not call.done():
             now, second_s = time.monotonic(), self.patience.second_s

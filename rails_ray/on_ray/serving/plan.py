@@ -17,8 +17,8 @@ REQUEST_TIMEOUT_S = 30  # for a whole request: a body as slow as `access` allows
 # Requests at once in a replica. A router accepts every request, and `access` refuses quickly what has no place: Ray
 # would queue it, and a slow body would hold a place.
 ONGOING_OF_ROUTER, ONGOING_OF_SHARD = 2000, 32
-# Searches that wait for a place at a shard's replica, and in a router for one at any replica; others get 429. It is
-# enough for two routers full of requests that differ in more than their queries, and so travel alone.
+# Calls that may wait at each replica of a shard, and in each router by Serve's handle. It is enough for two full
+# routers whose requests cannot be batched.
 QUEUED_OF_SHARD = 128
 POLICY_OF_SHARD = "rails_ray.on_ray.serving.scaling:by_all_calls"  # Serve's controller imports it
 TARGET_ONGOING = 8  # average per replica above which autoscaling adds one: a quarter of a shard's limit

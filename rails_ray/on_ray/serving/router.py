@@ -98,7 +98,7 @@ class Router:
         if self.asking_health is None or self.asking_health.done():
             self.asking_health = asyncio.create_task(self.shards.ask("num_items"))
         shards = await asyncio.shield(self.asking_health)  # one check for all concurrent callers
-        # A shard that has no place for the question is there, and a router that asked it is not to be restarted.
+        # A shard whose queue is full is there: nothing is to be restarted.
         missing = [f"shard {number}" for number, answer in enumerate(shards) if not isinstance(answer, int | BusyError)]
         if missing:
             raise UnavailableError(f"{len(shards)} shards must answer, got none from {', '.join(missing)}")

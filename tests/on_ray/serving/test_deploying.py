@@ -226,7 +226,7 @@ def test_ray_shows_what_the_routers_count(deployed: Deployed) -> None:
     assert 0 <= mean.value <= 1
 
 
-def test_queries_are_logged_where_that_is_asked_for_and_keys_nowhere(deployed: Deployed) -> None:
+def test_failures_are_logged_with_the_id_queries_where_that_is_asked_for_and_keys_nowhere(deployed: Deployed) -> None:
     headers = {"authorization": f"Bearer {KEY}", "x-request-id": "mine-of-the-test"}
     body = {"queries": [{"text": "a secret"}], "k": 3}
     assert httpx.post(f"{deployed.url}/v1/search", json=body, headers=headers, timeout=30).status_code == 200
@@ -234,16 +234,11 @@ def test_queries_are_logged_where_that_is_asked_for_and_keys_nowhere(deployed: D
     if deployed.profile == LOGS_QUERIES:
         told = 'request mine-of-the-test: {"queries":[{"text":"a secret"}],"k":3}\n'
         wait_for(lambda: told in deployed.logged())
+    late = {**headers, "x-request-id": f"later-{deployed.profile}", "x-deadline-ms": "0.01"}
+    assert httpx.post(f"{deployed.url}/v1/search", json=body, headers=late, timeout=30).status_code == 504
+    wait_for(lambda: f"got 504 (request later-{deployed.profile})" in deployed.logged())
     assert ("a secret" in deployed.logged()) == (deployed.profile == LOGS_QUERIES)
     assert KEY not in deployed.logged()
-
-
-def test_a_failure_of_a_router_is_logged_with_its_id(deployed: Deployed) -> None:
-    headers = {"authorization": f"Bearer {KEY}", "x-request-id": f"late-{deployed.profile}", "x-deadline-ms": "0.01"}
-    body = {"queries": [{"text": "red"}] * 8, "k": 5}
-    late = httpx.post(f"{deployed.url}/v1/search", json=body, headers=headers, timeout=30)
-    assert late.status_code == 504
-    wait_for(lambda: f"POST '/v1/search' got 504 (request late-{deployed.profile})" in deployed.logged())
 
 
 def test_a_crowd_is_refused_and_counted(deployed: Deployed) -> None:

@@ -82,8 +82,7 @@ def test_parts_of_a_gpu_are_reserved_by_each_replica() -> None:
     assert deployments(Placement(), 1)["Router"]["ray_actor_options"] == {"num_cpus": 0.1}
 
 
-def test_every_queue_is_bounded() -> None:
-    """A router's is its places, which `access` counts."""
+def test_every_queue_behind_a_router_is_bounded() -> None:
     placed = deployments(Placement(replicas=2, max_replicas=5), 2, RankerArgs(path="my_rankers:Careful"))
     assert {name: options.get("max_queued_requests") for name, options in placed.items()} == {
         "Router": None,
