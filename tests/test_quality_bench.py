@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from jobs.benches import quality_rows
+from jobs.benches import quality, quality_rows
 from jobs.benches.quality import fitting
 from jobs.benches.quality_measures import RESAMPLES, difference
 from jobs.benches.quality_models import Cell, Settings, config_of, stored_numbers, to_row
@@ -55,7 +56,13 @@ def test_what_the_trials_of_a_cell_are(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_long_recipes_are_what_was_measured(tmp_path: Path) -> None:
     read = read_data(long_mixture(tmp_path), Storage("."))
     tuned = Settings(width=128, temperature=0.0404, learning_rate=2.13e-3)
-    for cell, settings, name in ((MOL, Settings(), "ml1m-sasrec-mol-long"), (DOT, tuned, "ml1m-sasrec-long")):
+    of_hstu = Settings(temperature=0.0764, learning_rate=2.52e-3)
+    for cell, settings, name in (
+        (MOL, Settings(), "ml1m-sasrec-mol-long"),
+        (DOT, tuned, "ml1m-sasrec-long"),
+        (replace(MOL, encoder="hstu"), of_hstu, "ml1m-hstu-mol-long"),
+        (replace(DOT, encoder="hstu"), tuned, "ml1m-hstu-long"),
+    ):
         measured = config_of(cell, settings, read, 100.0, 32)
         ours, theirs = by_name(name).family, measured.family
         assert isinstance(ours, DualEncoderConfig)
@@ -76,3 +83,12 @@ def test_as_many_numbers(tmp_path: Path) -> None:
     read = read_data(long_mixture(tmp_path), Storage("."))
     numbers = {cell: stored_numbers(config_of(cell, Settings(), read, 1.0, 32)) for cell in (MOL, DOT, WIDE)}
     assert numbers == {MOL: 5 * 64 + 32, DOT: 64, WIDE: 5 * 64 + 32}
+
+
+def test_groups_of_queries_are_not_looked_for_among_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = list[dict[str, Any]]()
+    of_vectors = (Cell("tldr", "vectors", "mol"), "dot", [])
+    monkeypatch.setattr(quality, "_compared", lambda seeds: iter([of_vectors]))
+    monkeypatch.setattr(quality, "Record", lambda name: SimpleNamespace(row=lambda **row: rows.append(row)))
+    quality.compare_groups(quality.Arguments("groups", data=Path("nowhere")))
+    assert not rows

@@ -245,9 +245,11 @@ def compare(arguments: Arguments) -> None:
 
 
 def compare_groups(arguments: Arguments) -> None:
-    """The same for groups of queries."""
+    """The same for groups of queries, except of vectors, whose groups are those of their texts."""
     record = Record(NAME)
     for own, other, places in _compared(arguments.seeds):
+        if own.encoder == "vectors":
+            continue
         properties = properties_of(data_of(own, arguments.data, arguments.state, is_final=True))
         (ndcg, _), (other_ndcg, _) = map(over_seeds, places)
         for group in groups(properties, ndcg, other_ndcg):

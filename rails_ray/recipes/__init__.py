@@ -10,7 +10,9 @@ from rails_ray.recipes.baselines import baseline_bm25
 from rails_ray.recipes.emoji import emoji_dot, emoji_mol
 from rails_ray.recipes.ml1m import (
     ml1m_hstu,
+    ml1m_hstu_long,
     ml1m_hstu_mol,
+    ml1m_hstu_mol_long,
     ml1m_sasrec,
     ml1m_sasrec_long,
     ml1m_sasrec_mol,
@@ -43,6 +45,8 @@ RECIPES: tuple[Callable[[], RunConfig], ...] = (
     ml1m_sasrec_mol_long,
     ml1m_hstu,
     ml1m_hstu_mol,
+    ml1m_hstu_long,
+    ml1m_hstu_mol_long,
     text_solar,
     features_solar,
     vector_solar,
