@@ -1,10 +1,10 @@
 """MovieLens-1M: what a user watches next, from the order of what they watched. Twenty epochs for two CPU cores, or with
-`-long` the paper's hundred (fifty for HSTU): on a core an hour at most under a dot product, two or three under a mixture.
+`-long` the paper's hundred (fifty for HSTU): an hour of a core at most under a dot product, two to three under a mixture.
 
 Source: RAILS, Table 3 and Appendix A.4.1.
 Differs from the source: in twenty epochs temperature .03 instead of .05, which is better for both; a batch shares its
 negatives, so more of them cost little; histories of 50 items, not 200. In long runs trials chose width, temperature and
-rate of the dot products and of HSTU's mixture; the mixture's w has 32 hidden units instead of 128, and keeps all logits.
+rate of the dot products and of HSTU's mixture; a mixture's w has 32 hidden units instead of 128, and keeps all logits.
 Measurements of these and other choices are in jobs/benches/LOG.md.
 """
 
