@@ -1,5 +1,5 @@
 """MovieLens-1M: what a user watches next, from the order of what they watched. Twenty epochs for two CPU cores, or with
-`-long` the paper's hundred (fifty for HSTU): an hour of a core at most under a dot product, two to three under a mixture.
+`-long` the paper's hundred (fifty for HSTU): an hour of a core under a dot product, two to three under a mixture.
 
 Source: RAILS, Table 3 and Appendix A.4.1.
 Differs from the source: in twenty epochs temperature .03 instead of .05, which is better for both; a batch shares its
