@@ -90,5 +90,5 @@ def test_groups_of_queries_are_not_looked_for_among_vectors(monkeypatch: pytest.
     of_vectors = (Cell("tldr", "vectors", "mol"), "dot", [])
     monkeypatch.setattr(quality, "_compared", lambda seeds: iter([of_vectors]))
     monkeypatch.setattr(quality, "Record", lambda name: SimpleNamespace(row=lambda **row: rows.append(row)))
-    quality.compare_groups(quality.Arguments("groups", data=Path("nowhere")))
+    quality.compare_groups(quality.Arguments(task="groups", data=Path("nowhere")))
     assert not rows
