@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,7 @@ from rails_ray.on_ray.serving.plan import ONGOING_OF_ROUTER, ServeArgs
 TEXTS = ("pizza", "flag", "dog", "heart", "rain", "car", "moon", "tree")
 LOADS = ((1, 1), (32, 1), (1, 32), (8, 32), (32, 32))  # clients, queries of a request
 WARM_S = 3.0
+STARTS = 7  # tries to connect to a server that starts, each after twice as long a pause: 32 s in all
 
 
 api = FastAPI()
@@ -103,12 +104,8 @@ def process(command: list[str], folder: str) -> Iterator[str]:
     own, url = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL), f"http://127.0.0.1:{PORT + 1}"
     body = body_of(0, 3)
     try:
-        found: list[dict[str, Any]] = []
-        while not found:
-            assert own.poll() is None
-            time.sleep(0.1)
-            with suppress(httpx.ConnectError):
-                found = httpx.post(f"{url}/v1/search", json=body, timeout=30).json()["results"]
+        with httpx.Client(transport=httpx.HTTPTransport(retries=STARTS), timeout=30) as client:
+            found = client.post(f"{url}/v1/search", json=body).raise_for_status().json()["results"]
         expected = local.open(folder).search(body["queries"], k=body["k"], cutoff=body["cutoff"]).results
         assert [result["items"] for result in found] == [result.items for result in expected]
         yield url

@@ -1,0 +1,148 @@
+"""When a second replica of a shard is asked beside a slow one, and how often."""
+
+import asyncio
+import time
+from math import inf
+from typing import Literal
+
+import pytest
+
+from rails_ray.on_ray.serving import direct
+from rails_ray.on_ray.serving.direct import Patience
+from support.direct_calls import VALUES, Handle, Replica, direct_to, run, until
+
+
+class Hasty(Patience):
+    """Asks a second replica after 50 ms, as often as it may."""
+
+    def __init__(self, num_left: int) -> None:
+        self.num_left = num_left
+
+    @property
+    def second_s(self) -> float | None:
+        return 0.05 if self.num_left > 0 else None
+
+    @property
+    def stuck_s(self) -> float:
+        return inf
+
+    def took(self, seconds: float) -> None:
+        pass
+
+    def spend(self) -> None:
+        self.num_left -= 1
+
+
+def test_a_call_that_takes_longer_than_others_is_asked_of_another_replica_too() -> None:
+    async def scenario() -> None:
+        slow, quick = Replica(), Replica()
+        replicas = direct_to(Handle(slow, quick))
+        replicas.patience = Hasty(1000)
+        await replicas.look()
+        slow.may_go_on.clear()
+        for _ in range(40):
+            answer = await replicas.ask("search", [VALUES])
+            assert answer is not None
+            assert answer.value.tolist() == [0, 2, 4]
+        late = {own.num_late for own in replicas._known}
+        assert max(late) >= direct.MOST_LATE, "it is asked last now"
+        await replicas.look()
+        assert {own.num_late for own in replicas._known} == {0}
+
+    run(scenario)
+
+
+def test_calls_under_way_together_share_what_may_be_asked_twice() -> None:
+    async def scenario() -> None:
+        one, other = Replica(most_at_once=100), Replica(most_at_once=100)
+        replicas = direct_to(Handle(one, other))
+        replicas.patience = hasty = Hasty(3)
+        await replicas.look()
+        for own in (one, other):
+            own.may_go_on.clear()
+        calls = [asyncio.create_task(replicas.ask("search", [VALUES])) for _ in range(30)]
+        await until(lambda: one.ongoing + other.ongoing == 33)
+        await asyncio.sleep(0.2)
+        assert (one.ongoing + other.ongoing, hasty.num_left) == (33, 0)
+        for own in (one, other):
+            own.may_go_on.set()
+        assert all(await asyncio.gather(*calls))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("num_known", [0, 500])
+def test_a_replica_that_stands_still_costs_no_answer_though_nothing_is_left(
+    num_known: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "LEAST_STUCK_S", 0.1)
+    monkeypatch.setattr(direct, "UNKNOWN_STUCK_S", 0.2)
+
+    async def scenario() -> None:
+        still, other = Replica(), Replica()
+        replicas = direct_to(Handle(still, other))
+        for _ in range(num_known):
+            replicas.patience.took(0.001)
+        while replicas.patience.second_s is not None:
+            replicas.patience.spend()
+        await replicas.look()
+        still.may_go_on.clear()
+        began, took = time.monotonic(), []
+        for _ in range(20):
+            answer = await replicas.ask("search", [VALUES])
+            assert answer is not None
+            took.append(time.monotonic() - began)
+            began = time.monotonic()
+        assert sum(seconds > 0.09 for seconds in took) <= direct.MOST_LATE, "then it is asked last"
+        assert max(took) < 2
+
+    run(scenario)
+
+
+def test_a_shard_that_is_slow_everywhere_is_not_asked_twice_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call takes longer than `stuck_s`, but its replica answers others meanwhile."""
+    monkeypatch.setattr(direct, "UNKNOWN_STUCK_S", 0.2)
+
+    async def scenario() -> None:
+        one, other = Replica(most_at_once=2), Replica(most_at_once=2)
+        replicas = direct_to(Handle(one, other))
+        await replicas.look()
+        for own in (one, other):
+            own.may_go_on = Slow(0.1)
+        answers = await asyncio.gather(*(replicas.ask("search", [VALUES]) for _ in range(16)))  # .4 s for the last
+        assert all(answers)
+        assert one.num_asked + other.num_asked == 16
+
+    run(scenario)
+
+
+class Slow(asyncio.Event):
+    """Waits so long each time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    async def wait(self) -> Literal[True]:
+        await asyncio.sleep(self.seconds)
+        return True
+
+
+def test_what_comes_in_meanwhile_is_spent() -> None:
+    async def scenario() -> None:
+        slow, quick = Replica(), Replica()
+        replicas = direct_to(Handle(slow, quick))
+        replicas.patience = hasty = Hasty(0)
+        await replicas.look()
+        slow.may_go_on.clear()
+        quick.may_go_on.clear()
+        call = asyncio.create_task(replicas.ask("search", [VALUES]))
+        await asyncio.sleep(0.2)
+        assert slow.ongoing + quick.ongoing == 1
+        hasty.num_left = 1
+        await until(lambda: slow.ongoing + quick.ongoing == 2)
+        quick.may_go_on.set()
+        assert (await call) is not None
+        assert hasty.num_left == 0
+
+    run(scenario)

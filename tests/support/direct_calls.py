@@ -1,0 +1,101 @@
+"""A listener and a router's side of it in one process, over real HTTP, with Serve's part faked."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from rails_ray.on_ray.serving.asking import Shards
+from rails_ray.on_ray.serving.direct import Address, Listener, Replicas
+from rails_ray.on_ray.serving.identity import Answer, of_identity
+
+OPEN: list[Any] = []  # what `run` closes
+
+
+class Replica:
+    """Of a version; doubles what it is asked."""
+
+    def __init__(self, identity: str = "ours", most_at_once: int = 8, most_waiting: int = 100) -> None:
+        self.identity = identity
+        self.num_asked = self.most_ongoing = self.num_cancelled = 0
+        self.may_go_on = asyncio.Event()
+        self.may_go_on.set()
+        self.listener = Listener(self, identity, ["search"], most_at_once, most_waiting)
+        OPEN.append(self.listener)
+        self.ongoing = 0
+
+    @of_identity
+    async def search(self, values: np.ndarray) -> np.ndarray:
+        self.num_asked += 1
+        self.ongoing += 1
+        self.most_ongoing = max(self.most_ongoing, self.ongoing)
+        try:
+            await self.may_go_on.wait()
+        except asyncio.CancelledError:
+            self.num_cancelled += 1
+            raise
+        finally:
+            self.ongoing -= 1
+        if not len(values):
+            raise ValueError("no values")
+        return values * 2
+
+
+class Handle:
+    """Serve's handle of a shard with these replicas."""
+
+    def __init__(self, *replicas: Any) -> None:
+        self.replicas, self.num_by_handle, self.num_looks = list(replicas), 0, 0
+        self.failure: Exception | None = None
+        self.search = SimpleNamespace(remote=self._search)
+
+    async def _search(self, identity: str, values: np.ndarray) -> Answer[Any]:
+        self.num_by_handle += 1
+        if self.failure is not None:
+            raise self.failure
+        return await self.replicas[0].search(identity, values)
+
+    def broadcast(self, method: str) -> Any:
+        assert method == "address"
+
+        async def results_async(timeout_s: float, return_exceptions: bool) -> list[Any]:
+            assert return_exceptions
+            self.num_looks += 1
+            return [
+                own if isinstance(own, Exception | Address) else await own.listener.address() for own in self.replicas
+            ]
+
+        return SimpleNamespace(results_async=results_async)
+
+
+VALUES = np.arange(3)
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        try:
+            await scenario()
+        finally:
+            while OPEN:
+                await OPEN.pop().close()
+
+    asyncio.run(whole())
+
+
+def direct_to(handle: Handle) -> Replicas:
+    OPEN.append(Replicas(handle, "ours"))
+    replicas: Replicas = OPEN[-1]
+    return replicas
+
+
+async def asked(replicas: Replicas, handle: Handle, *, within_s: float = 5) -> Any:
+    (answer,) = await Shards([handle], "v2", "ours", within_s, direct=[replicas]).ask("search", VALUES)
+    return answer
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not is_so():
+            await asyncio.sleep(0.01)
