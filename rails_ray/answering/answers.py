@@ -28,6 +28,7 @@ from rails_ray.stopwatch import part
 from rails_ray.wanted import Found, gap_to, needed
 
 Value = TypeVar("Value")
+EXACT = CertificateResult(is_exact=True, gap=0.0, reason=None)
 SHORT = CertificateResult(is_exact=False, gap=None, reason="the search found fewer items than were asked for")
 
 
@@ -76,25 +77,25 @@ def results_of(
         raise ValueError(f"k must be at most the {fewest} items searched and not excluded, got {asked.k}")
     wanted = asked.wanted()
     merged = merge([answer.found for answer in answered], wanted)
-    scores, num_found = merged.scores.numpy(), merged.num_found().numpy()
+    scores, item_rows, num_found = merged.scores.numpy(), merged.item_rows.numpy(), merged.num_found().numpy()
     is_short = num_found < np.minimum(wanted.least, num_searched)
     is_cut_short = merged.is_truncated.numpy()
     if wanted.threshold is None:  # a list can be full although no shard found too many
         is_cut_short = (num_searched > asked.k) & ~is_short
     with part("cut"):
         done = cut(scores, temperature, cutoff, is_cut_short)
-        gaps = _gaps(merged, done)
-    lists = []
+        gaps = _gaps(merged, done).tolist()
+    num_scored, lists = merged.num_scored.tolist(), []
     for number, num_kept in enumerate(done.num_kept.tolist()):
         threshold = float(done.threshold[number])
         lists.append(
             _List(
-                item_rows=merged.item_rows[number, :num_kept],
+                item_rows=item_rows[number, :num_kept],
                 scores=scores[number, :num_kept],
                 threshold=threshold if np.isfinite(threshold) else None,
                 num_searched=int(num_searched[number]),
-                num_scored=int(merged.num_scored[number]),
-                certificate=_certificate(float(gaps[number]), merged.reason, bool(is_short[number]), coverage),
+                num_scored=num_scored[number],
+                certificate=_certificate(gaps[number], merged.reason, bool(is_short[number]), coverage),
                 is_truncated=bool(done.is_truncated[number]),
                 is_short=bool(is_short[number]),
                 is_known=is_known[number],
@@ -108,7 +109,7 @@ def results_of(
 class _List:
     """The kept items of a query by their rows [n], and the other fields of its `QueryResult`."""
 
-    item_rows: Tensor
+    item_rows: NDArray[np.int64]
     scores: NDArray[np.float32]
     threshold: float | None
     num_searched: int
@@ -130,6 +131,10 @@ class Results:
     @property
     def is_exact(self) -> bool:
         return all(own.certificate.is_exact for own in self.lists)
+
+    @property
+    def num_items(self) -> int:
+        return sum(len(own.item_rows) for own in self.lists)
 
     def __iter__(self) -> Iterator[QueryResult]:
         for number, own in enumerate(self.lists):
@@ -171,7 +176,7 @@ def _certificate(gap: float, reason: str | None, is_short: bool, coverage: Cover
         return SHORT
     if reason is not None:
         return CertificateResult(is_exact=False, gap=None, reason=reason)
-    return CertificateResult(is_exact=gap == 0, gap=gap, reason=None)
+    return EXACT if gap == 0 else CertificateResult(is_exact=False, gap=gap, reason=None)
 
 
 def _by_row(

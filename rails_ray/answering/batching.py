@@ -1,8 +1,9 @@
 """Searches that arrive at the same time are one search: its queries are encoded, travel and are scored together.
 
 A request starts at once if no other like it is under way. The requests that arrive meanwhile wait for it to end, and go
-on as one. So nobody waits while the server is idle, and batches grow with the load. Requests are alike if they
-differ in their queries alone. A search that nobody waits for any more is cancelled.
+on as one; a batch that is full already begins beside the one before it, as the router encodes while the shards search.
+So nobody waits while the server is idle, and batches grow with the load. Requests are alike if they differ in their
+queries alone. A batch is of use as long as any of its requests; one that nobody waits for any more is cancelled.
 """
 
 import asyncio
@@ -10,15 +11,18 @@ import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
+from rails_ray.answering.deadlines import until
 from rails_ray.answering.engine import Answered
 from rails_ray.answering.schemas import QueryResult, SearchRequest
 from rails_ray.errors import UnsupportedError
 
 MOST_QUERIES = 64  # of a batch of requests; more are searched no faster, and wait for each other
+MOST_UNDER_WAY = 2  # batches of requests alike
 ASSUMED_K = 1000  # of a request that names no k: the longest default
 OF_ONE_REQUEST = (ValueError, UnsupportedError)  # errors that say nothing about the others of a batch
 
@@ -28,6 +32,7 @@ class _Waiting:
     request: SearchRequest
     answer: asyncio.Future[Answered]
     since: float
+    until: float
 
 
 class Batches:
@@ -35,19 +40,16 @@ class Batches:
     Args:
         search: carries out one request.
         most_items: most queries times k of a batch; see `Limits.max_answered_items`.
-        most_under_way: batches of requests alike that are carried out at once.
     """
 
     def __init__(
         self,
         search: Callable[[SearchRequest], Awaitable[Answered]],
         most_items: int,
-        most_under_way: int = 1,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._search = search
         self._most_items = most_items
-        self._most_under_way = most_under_way
         self._clock = clock
         self._waiting = dict[str, deque[_Waiting]]()
         self._under_way = Counter[str]()
@@ -58,7 +60,7 @@ class Batches:
         if request.budget is not None or len(request.queries) >= self._most_queries(request):
             return await self._search(request)
         kind = request.model_dump_json(exclude={"queries"})
-        own = _Waiting(request, asyncio.get_running_loop().create_future(), self._clock())
+        own = _Waiting(request, asyncio.get_running_loop().create_future(), self._clock(), until.get())
         self._waiting.setdefault(kind, deque()).append(own)
         self._begin(kind)
         return await own.answer
@@ -69,15 +71,24 @@ class Batches:
 
     def _begin(self, kind: str) -> None:
         """Start a batch of those who wait, if there are any and it is their turn."""
-        while self._under_way[kind] < self._most_under_way and (batch := self._next(kind)):
+        while self._may_begin(kind) and (batch := self._next(kind)):
             self._under_way[kind] += 1
-            task = asyncio.create_task(self._answer(kind, batch))
+            context = copy_context()
+            context.run(until.set, max(own.until for own in batch))
+            task = asyncio.create_task(self._answer(kind, batch), context=context)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             for own in batch:
                 own.answer.add_done_callback(partial(_cancel_if_all_went, task, batch))
         if not self._under_way[kind]:
             del self._under_way[kind], self._waiting[kind]
+
+    def _may_begin(self, kind: str) -> bool:
+        """Whether a batch is the first under way, or a full one for which there is a place."""
+        if not self._under_way[kind] or self._under_way[kind] >= MOST_UNDER_WAY:
+            return not self._under_way[kind]
+        waiting = [own.request for own in islice(self._waiting[kind], MOST_QUERIES) if not own.answer.done()]
+        return bool(waiting) and sum(len(own.queries) for own in waiting) >= self._most_queries(waiting[0])
 
     def _next(self, kind: str) -> list[_Waiting]:
         """The first who wait and have not gone, as many as may be answered together."""
@@ -116,7 +127,8 @@ class Batches:
             for own in batch:
                 listed = list(islice(results, len(own.request.queries)))
                 head = found.head.model_copy(update={"is_exact": all(map(_is_exact, listed))})
-                _tell(own, Answered(head, iter(listed), found.stages), began)
+                num_items = sum(result.num_kept for result in listed)
+                _tell(own, Answered(head, iter(listed), num_items, found.stages), began)
 
     async def _alone(self, own: _Waiting) -> None:
         began = self._clock()

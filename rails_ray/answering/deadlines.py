@@ -1,11 +1,21 @@
-"""When an answer that waits for a heavy ranker is of no more use."""
+"""When an answer is of no more use: to whoever waits for it, and to one that waits for a heavy ranker."""
 
+import time
 from collections.abc import Callable
+from contextvars import ContextVar
+from math import inf
 
 from rails_ray.answering.schemas import BudgetInput
 from rails_ray.errors import LateError
 
 EARLY_S = 0.002  # by which an event loop may end a wait too soon: uvloop's timers count whole milliseconds
+
+until = ContextVar("until", default=inf)  # whoever waits for what is answered here waits, by `time.monotonic`
+
+
+def left_s() -> float:
+    """Seconds that whoever waits for this answer still waits; 0 or less if nobody does."""
+    return until.get() - time.monotonic()
 
 
 class Deadline:

@@ -58,11 +58,13 @@ class Answered:
     """
     head: the answer without its results.
     results: of each query; can be iterated once.
+    num_items: how many items they hold.
     stages: how long each stage took.
     """
 
     head: SearchResponse
     results: Iterator[QueryResult]
+    num_items: int
     stages: Stages = field(default_factory=dict)
 
 
@@ -161,7 +163,7 @@ class Engine:
             encoded.is_known,
             has_temperature=self.cutoffs.offers.has_trained_temperature,
         )
-        found, is_exact = iter(results), results.is_exact
+        found, num_items, is_exact = iter(results), results.num_items, results.is_exact
         if request.budget is not None:
             spent = yield from self.ranking.reranked(
                 [given[number] for number in answered],
@@ -175,6 +177,7 @@ class Engine:
             )
             ranked = list(spent.results(found, k))
             found, is_exact = iter(ranked), all(own.certificate.is_exact for own in ranked)
+            num_items = sum(own.num_kept for own in ranked)
         elif self.ranking.supports:
             found = unranked(found, [supported[number].calls_used for number in answered])
         head = SearchResponse(
@@ -185,7 +188,7 @@ class Engine:
             coverage=coverage,
             results=[],
         )
-        return Answered(head, in_order(found, supported))
+        return Answered(head, in_order(found, supported), num_items)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """The vector of each text that a search takes as `embedding` [B, D].

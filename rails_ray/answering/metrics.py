@@ -3,7 +3,7 @@
 rails_ray_requests          path, status            requests that were answered or refused
 rails_ray_stage_seconds     stage                   of a search; see `stages`
 rails_ray_queries           method, certified       answered queries, and whether their lists are proven exact
-rails_ray_list_length       method                  items of a list, of the first eight of an answer
+rails_ray_list_length       method                  items of a list
 rails_ray_truncated         method                  lists that k or max_items ended before the cut-off did
 rails_ray_coverage                                  share of the corpus that a search went through
 rails_ray_version           version                 1 for the version that is served
@@ -26,7 +26,6 @@ from rails_ray.answering.tallies import Tally
 
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # bounds of buckets
 LENGTHS = (0.5, 1.5, 2.5, 5.5, 10.5, 20.5, 50.5, 100.5, 200.5, 500.5, 1000.5)
-MOST_LENGTHS = 8  # lists of an answer that are put into the histogram: Ray takes its time for each
 SHARES = (0.5, 0.8, 0.9, 0.95, 0.99, 0.9999, 1.0)
 
 
@@ -62,11 +61,10 @@ class Metrics:
         self._coverage(coverage.items_searched / max(coverage.num_items, 1))
         method = answered.head.method
         certified, num_truncated = Counter[bool](), 0
-        for number, result in enumerate(answered.results):
+        for result in answered.results:
             certified[result.certificate.is_exact] += 1
             num_truncated += result.is_truncated
-            if number < MOST_LENGTHS:
-                self._lengths(result.num_kept, method=method)
+            self._lengths(result.num_kept, method=method)
             yield result
         for is_exact, num_queries in certified.items():
             self._queries(num_queries, method=method, certified=str(is_exact).lower())

@@ -166,8 +166,10 @@ class ShardSearch:
 
     def _mask_of(self, exclude: Sequence[Sequence[ItemId]]) -> Mask | None:
         """The mask of the excluded items that the shard holds, by its own rows; None if it holds none."""
-        found = [self.item_ids.rows(ids) for ids in exclude]
-        rows = [own[own >= 0].tolist() for own in found]
+        if not any(exclude):
+            return None
+        found = self.item_ids.rows(itertools.chain.from_iterable(exclude)).tolist()
+        rows = [[row for row in own if row >= 0] for own in _lines(found, list(map(len, exclude)))]
         return Exclusions.of(rows) if any(rows) else None
 
 

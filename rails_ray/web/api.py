@@ -5,10 +5,10 @@ No annotation here may be a string: FastAPI and Ray read them.
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from fastapi import FastAPI, Header, Response
+from fastapi import FastAPI, Request, Response
 from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
@@ -25,9 +25,9 @@ from rails_ray.answering.schemas import (
 from rails_ray.answering.stages import as_header
 from rails_ray.answering.traffic import Traffic
 from rails_ray.errors import BusyError, UnavailableError, UnsupportedError
-from rails_ray.web import arrow, console, embedding, refusals
+from rails_ray.web import arrow, console, deadlines, embedding, refusals
 from rails_ray.web.access import Access, Guard
-from rails_ray.web.deadlines import DeadlineMs, in_time, within
+from rails_ray.web.deadlines import deadline_of, in_time, within
 from rails_ray.web.refusals import refused_with
 from rails_ray.web.request_ids import RequestIds
 from rails_ray.web.streaming import pieces, response_of
@@ -35,7 +35,6 @@ from rails_ray.web.traces import Traced, show_stages
 
 ALWAYS = (401, 403, 408, 413, 429)  # refusals of any request
 OF_A_QUESTION = (*ALWAYS, 409, 422, 503, 504)
-Accept = Annotated[str | None, Header(include_in_schema=False)]
 
 
 class Server(Protocol):
@@ -94,37 +93,48 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
         "/v1/search",
         response_model=SearchResponse,
         responses=refused_with(*OF_A_QUESTION) | arrow.ANSWERS,
-        openapi_extra=arrow.BODIES,
+        openapi_extra=arrow.BODIES | deadlines.TAKEN,
     )
-    async def search(request: SearchRequest, accept: Accept = None, deadline_ms: DeadlineMs = None) -> Response:
+    async def search(request: SearchRequest, http: Request) -> Response:
         """The best items for each query, cut to those worth returning. Bodies may also be in Arrow's stream format."""
+        deadline_ms = deadline_of(http)
         budgeted = request.model_copy(update={"budget": within(request.budget, deadline_ms)})
         with told_over_http():
             async with in_time(deadline_ms):
                 found = await server().traffic.search(budgeted)
                 results = server().traffic.counted(found)
                 # As JSON directly: FastAPI would validate and copy it, which takes longer than the search.
-                if arrow.is_wanted(accept):
-                    answer = await response_of(arrow.pieces(found.head, results), arrow.TYPE)
+                if arrow.is_wanted(http.headers.get("accept")):
+                    answer = await response_of(arrow.pieces(found.head, results), found.num_items, arrow.TYPE)
                 else:
-                    answer = await response_of(pieces(found.head, results))
+                    answer = await response_of(pieces(found.head, results), found.num_items)
         show_stages(found.stages)
         answer.headers["server-timing"] = as_header(found.stages)
         return answer
 
-    @api.post("/v1/explain", response_model=ExplainResponse, responses=refused_with(*OF_A_QUESTION))
-    async def explain(request: ExplainRequest, deadline_ms: DeadlineMs = None) -> ExplainResponse:
+    @api.post(
+        "/v1/explain",
+        response_model=ExplainResponse,
+        responses=refused_with(*OF_A_QUESTION),
+        openapi_extra=deadlines.TAKEN,
+    )
+    async def explain(request: ExplainRequest, http: Request) -> ExplainResponse:
         """The component cosines and the gates of a query and some items."""
         with told_over_http(("queries[0]", "query")):
-            async with in_time(deadline_ms):
+            async with in_time(deadline_of(http)):
                 return await server().explain(request)
 
-    @api.post("/v1/feedback", response_model=FeedbackResponse, responses=refused_with(*OF_A_QUESTION))
-    async def feedback(request: FeedbackRequest, deadline_ms: DeadlineMs = None) -> FeedbackResponse:
+    @api.post(
+        "/v1/feedback",
+        response_model=FeedbackResponse,
+        responses=refused_with(*OF_A_QUESTION),
+        openapi_extra=deadlines.TAKEN,
+    )
+    async def feedback(request: FeedbackRequest, http: Request) -> FeedbackResponse:
         """Which of the items that turned out to be relevant a search keeps. By these reports the server measures
         whether cut-offs by coverage keep what they promise: /v1/index and the metrics tell."""
         with told_over_http(("queries[", "search.queries[")):
-            async with in_time(deadline_ms):
+            async with in_time(deadline_of(http)):
                 return await server().traffic.feedback(request)
 
     @api.get("/v1/health", responses=refused_with(*ALWAYS, 503))

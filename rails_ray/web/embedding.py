@@ -12,13 +12,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, StrictStr
 from starlette.exceptions import HTTPException
 
 from rails_ray.data.forms.fields import shortened
-from rails_ray.web.deadlines import DeadlineMs, in_time
+from rails_ray.web import deadlines
+from rails_ray.web.deadlines import deadline_of, in_time
 from rails_ray.web.refusals import refused_with
 
 MODEL = "rails-ray"  # a name for whatever version is served
@@ -114,12 +115,12 @@ def add_routes(
             found: NDArray[np.float32] = await carried_out(encoder().embed(texts))
         return found
 
-    @api.post("/v1/embeddings", responses=refused_with(*REFUSALS))
-    async def embeddings(request: EmbeddingRequest, deadline_ms: DeadlineMs = None) -> EmbeddingResponse:
+    @api.post("/v1/embeddings", responses=refused_with(*REFUSALS), openapi_extra=deadlines.TAKEN)
+    async def embeddings(request: EmbeddingRequest, http: Request) -> EmbeddingResponse:
         """The vectors that a search takes as `embedding`, as OpenAI's API has them."""
         _check_model(request.model, encoder().version_name)
         texts = [request.input] if isinstance(request.input, str) else request.input
-        vectors = await embedded(texts, deadline_ms)
+        vectors = await embedded(texts, deadline_of(http))
         if request.dimensions not in (None, vectors.shape[1]):
             raise HTTPException(
                 422, f"dimensions must be the model's {vectors.shape[1]}, or left out, got {request.dimensions}"
@@ -161,15 +162,15 @@ def add_routes(
         _check_model(name, encoder().version_name)
         return {"name": name, "ready": True}
 
-    @api.post("/v2/models/{name}/infer", responses=refused_with(*REFUSALS))
-    async def infer(name: str, request: InferRequest, deadline_ms: DeadlineMs = None) -> InferResponse:
+    @api.post("/v2/models/{name}/infer", responses=refused_with(*REFUSALS), openapi_extra=deadlines.TAKEN)
+    async def infer(name: str, request: InferRequest, http: Request) -> InferResponse:
         """The vectors that a search takes as `embedding`, by KServe's protocol."""
         _check_model(name, encoder().version_name)
         [given] = request.inputs
         if given.shape != [len(given.data)]:
             told = f"inputs[0].shape must be [{len(given.data)}], the number of texts in data"
             raise HTTPException(422, f"{told}, got {shortened(given.shape)}")
-        vectors = await embedded(given.data, deadline_ms)
+        vectors = await embedded(given.data, deadline_of(http))
         output = InferOutput(shape=list(vectors.shape), data=vectors.ravel().tolist())
         return InferResponse(model_name=name, model_version=encoder().version_name, id=request.id, outputs=[output])
 

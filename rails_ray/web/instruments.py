@@ -1,7 +1,7 @@
 """Metrics of one process, as Prometheus reads them at `/metrics`."""
 
-from collections.abc import Sequence
-from functools import cache, partial
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import prometheus_client as prometheus
@@ -17,23 +17,24 @@ class OfProcess:
 
     def counter(self, name: str, about: str, labels: Sequence[str] = ()) -> Instrument:
         """The contract of `Instruments`; its name ends with `_total`."""
-        made = prometheus.Counter(name, about, labels, registry=self._registry)
-        return lambda value, **given: _of(made, given).inc(value)
+        of = _by_labels(prometheus.Counter(name, about, labels, registry=self._registry))
+        return lambda value, **given: of(*given.items()).inc(value)
 
     def gauge(self, name: str, about: str, labels: Sequence[str] = ()) -> Instrument:
         """The contract of `Instruments`; nothing is shown before it has a value."""
-        made = cache(partial(prometheus.Gauge, name, about, labels, registry=self._registry))
-        return lambda value, **given: _of(made(), given).set(value)
+        made = cache(lambda: _by_labels(prometheus.Gauge(name, about, labels, registry=self._registry)))
+        return lambda value, **given: made()(*given.items()).set(value)
 
     def histogram(self, name: str, about: str, bounds: Sequence[float], labels: Sequence[str] = ()) -> Instrument:
         """The contract of `Instruments`."""
-        made = prometheus.Histogram(name, about, labels, buckets=bounds, registry=self._registry)
-        return lambda value, **given: _of(made, given).observe(value)
+        of = _by_labels(prometheus.Histogram(name, about, labels, buckets=bounds, registry=self._registry))
+        return lambda value, **given: of(*given.items()).observe(value)
 
     def text(self) -> bytes:
         """All of them, in Prometheus' text format."""
         return prometheus.generate_latest(self._registry)
 
 
-def _of(made: Any, labels: dict[str, str]) -> Any:
-    return made.labels(**labels) if labels else made
+def _by_labels(made: Any) -> Callable[..., Any]:
+    """The metric of some labels, kept, as to find it takes longer than to count."""
+    return cache(lambda *labels: made.labels(**dict(labels)) if labels else made)

@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Coroutine, Mapping
+from functools import cached_property
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -89,7 +90,7 @@ def _unreadable(message: str) -> HTTPException:
 class _JsonRequest(Request):
     """A request whose body is JSON, whatever its header says: by default curl's header says form data."""
 
-    @property
+    @cached_property
     def headers(self) -> Headers:
         named = [(name, value) for name, value in self.scope["headers"] if name != b"content-type"]
         return Headers(raw=[*named, (b"content-type", b"application/json")])

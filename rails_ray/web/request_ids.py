@@ -3,8 +3,8 @@ Each answer is counted and logged with its id: 5xx as WARNING, others as INFO. W
 request."""
 
 import logging
+import random
 import re
-import uuid
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -34,7 +34,7 @@ class RequestIds:
             await self._app(scope, receive, send)
             return
         given = next((value for name, value in scope["headers"] if name == HEADER), b"")
-        own = given if KNOWN.fullmatch(given) else uuid.uuid4().hex.encode()
+        own = given if KNOWN.fullmatch(given) else b"%032x" % random.getrandbits(128)
         if own is not given:
             others: list[Any] = [pair for pair in scope["headers"] if pair[0] != HEADER]
             scope = {**scope, "headers": [*others, (HEADER, own)]}

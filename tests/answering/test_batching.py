@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from rails_ray.answering.batching import MOST_QUERIES, Batches
+from rails_ray.answering.deadlines import until
 from rails_ray.answering.engine import Answered
 from rails_ray.answering.schemas import CertificateResult, Coverage, QueryResult, SearchRequest, SearchResponse
 from rails_ray.errors import UnavailableError, UnsupportedError
@@ -48,7 +49,7 @@ class Server:
             coverage=coverage,
             results=[],
         )
-        return Answered(head, iter(results), {"shards": 0.5})
+        return Answered(head, iter(results), len(results), {"shards": 0.5})
 
 
 def texts_of(answer: Any) -> list[Any]:
@@ -96,11 +97,22 @@ def test_requests_that_differ_are_apart(fields: dict[str, Any]) -> None:
     assert [texts_of(answer) for answer in answers] == [["a"], ["b"], ["c"], ["d"]]
 
 
-def test_a_batch_has_a_bound() -> None:
-    server, answers = served(asked("first"), *(asked(*"abcdefghij") for _ in range(10)))
-    assert server.sizes == [1, 60, 40]
+def test_a_batch_has_a_bound_and_begins_beside_another_once_it_is_full() -> None:
+    async def run() -> None:
+        server = Server()
+        batches = Batches(server.search, 100_000)
+        tasks = [asyncio.create_task(batches.search(asked("first")))]
+        for num_more, sizes in ((6, [1]), (1, [1, 60]), (10, [1, 60])):  # two under way at most
+            tasks += [asyncio.create_task(batches.search(asked(*"abcdefghij"))) for _ in range(num_more)]
+            await asyncio.sleep(0.001)
+            assert server.sizes == sizes
+        server.may_answer.set()
+        answers = await asyncio.gather(*tasks)
+        assert server.sizes == [1, 60, 60, 50]
+        assert all(texts_of(answer) == list("abcdefghij") for answer in answers[1:])
+
     assert MOST_QUERIES == 64
-    assert all(texts_of(answer) == list("abcdefghij") for answer in answers[1:])
+    asyncio.run(run())
 
 
 def test_lists_do_not_become_shorter_in_company() -> None:
@@ -131,6 +143,29 @@ def test_shards_that_do_not_answer_are_told_to_all() -> None:
     assert server.sizes == [1, 2]
     assert texts_of(answers[0]) == ["a"]
     assert answers[1:] == [error, error]
+
+
+def test_a_batch_is_of_use_as_long_as_any_of_its_requests() -> None:
+    async def run() -> None:
+        server, ends = Server(), list[float]()
+
+        async def search(request: SearchRequest) -> Answered:
+            ends.append(until.get())
+            return await server.search(request)
+
+        batches = Batches(search, 100_000)
+
+        async def ask(text: str, end: float) -> None:
+            until.set(end)
+            await batches.search(asked(text))
+
+        tasks = [asyncio.create_task(ask(text, end)) for text, end in (("a", 7.0), ("b", 5.0), ("c", 9.0), ("d", 8.0))]
+        await asyncio.sleep(0.01)
+        server.may_answer.set()
+        await asyncio.gather(*tasks)
+        assert ends == [7.0, 9.0]
+
+    asyncio.run(run())
 
 
 def test_whoever_has_gone_is_not_searched_for_and_nothing_is_left() -> None:

@@ -25,7 +25,7 @@ def answered(lists: dict[str, list[str]], request: SearchRequest, num_searched: 
     ]
     coverage = Coverage(shards_answered=1, num_shards=1, items_searched=num_searched, num_items=9)
     head = SearchResponse(version="v", method="gated", is_exact=False, cutoff={}, coverage=coverage, results=[])
-    return Answered(head, iter(results))
+    return Answered(head, iter(results), len(results))
 
 
 def request_of(*texts: str, **fields: Any) -> SearchRequest:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.serve.exceptions import BackPressureError, ReplicaUnavailableError
 
+from rails_ray.answering.deadlines import left_s
 from rails_ray.errors import BusyError, UnavailableError
 from rails_ray.on_ray.failures import own_cause
 from rails_ray.on_ray.serving.direct import Replicas
@@ -92,9 +93,13 @@ class Shards:
             f"shard {number} must be of version {self.version}, got replicas of another one: try again"
         )
         async with asyncio.timeout(limit_s):
-            answered = await self.direct[number].ask(method, arguments) if self.direct else None
+            # Whoever waits for the answer gives up by itself: the replica alone is told when.
+            of_use_s = min(limit_s, left_s())
+            answered = await self.direct[number].ask(method, arguments, of_use_s) if self.direct else None
             if answered is not None and answered.identity == self.identity:
                 return answered.value
+            if left_s() <= 0:
+                raise TimeoutError
             for pause_s in PAUSES_S:
                 await asyncio.sleep(pause_s)
                 try:

@@ -7,7 +7,7 @@ budget of one call in twenty limits this. It does not limit second calls beside 
 many times as long, as it stands still.
 
     router  --handle.broadcast("address")-->  each replica: URL, key, version
-    router  --POST URL/search, key, frame-->  one replica: frame
+    router  --POST URL/search, key, ms that it waits, frame-->  one replica: frame
 """
 
 import asyncio
@@ -43,7 +43,7 @@ SECOND_CALLS, MOST_SAVED = 0.05, 10.0  # second calls for each call; most that a
 STUCK, LEAST_STUCK_S, UNKNOWN_STUCK_S = 5.0, 0.5, 2.0  # times the quantile; if it is short; if it is not known yet
 LOOK_FOR_BUDGET_S = 0.05
 IDLE_S = 60.0  # a connection is kept so long by the router, and much longer by the replica
-KEY = "x-rails-ray-key"
+KEY, WITHIN_MS = "x-rails-ray-key", "x-rails-ray-within-ms"
 MOST_LATE = 3  # calls in a row that another replica answered first; then a replica is asked last, until the next look
 REFUSED = (RailsRayError, ValueError, KeyError, TypeError)  # what a search, or a body that is no frame, raises
 FAILED = (aiohttp.ClientError, ConnectionError, ValueError, KeyError, TypeError)  # what a call, or its answer, raises
@@ -68,7 +68,7 @@ class Listener:
 
     Args:
         most_at_once: calls that are carried out at once.
-        most_waiting: calls that may wait for a place; more get 429.
+        most_waiting: calls that may wait for a place; more get 429, and 504 who gets none in time.
     """
 
     def __init__(
@@ -113,9 +113,16 @@ class Listener:
         self.num_ongoing += 1
         try:
             identity, arguments = unpacked(await request.content.read())
-            async with self._places:
+            within_ms = request.headers.get(WITHIN_MS)
+            async with asyncio.timeout(None if within_ms is None else float(within_ms) / 1000):
+                await self._places.acquire()
+            try:
                 answer = await getattr(self._replica, method)(identity, *arguments)
+            finally:
+                self._places.release()
             return web.Response(body=packed([answer.identity, answer.value]))
+        except TimeoutError:
+            return web.Response(status=504)
         except REFUSED:  # the router asks by handle, which tells why; aiohttp logs any other failure, with status 500
             return web.Response(status=500)
         finally:
@@ -133,6 +140,18 @@ class _Replica:
     num_under_way: int = 0
     num_late: int = 0
     answered: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Question:
+    """
+    body: the frame of its arguments.
+    until: how long the caller waits, by `time.monotonic`.
+    """
+
+    method: str
+    body: bytes
+    until: float
 
 
 class Patience:
@@ -213,23 +232,27 @@ class Replicas:
         if self._session is not None:
             await self._session.close()
 
-    async def ask(self, method: str, arguments: Sequence[Any]) -> Answer[Any] | None:
+    async def ask(self, method: str, arguments: Sequence[Any], within_s: float) -> Answer[Any] | None:
         """Ask the replica with the fewest calls under way; if it is slow, ask the next one too, and take the first
-        answer. None if the shard must be asked by handle."""
+        answer. None if the shard must be asked by handle.
+
+        Args:
+            within_s: how long the caller waits.
+        """
         if not self._known:
             self.look_soon()
             return None
         try:
-            body = packed([self._identity, arguments])
+            question = _Question(method, packed([self._identity, arguments]), time.monotonic() + within_s)
         except (TypeError, OverflowError):  # such as an integer beyond 64 bits, which no replica can help
             return None
         first, *others = sorted(
             self._known, key=lambda own: (own.num_late >= MOST_LATE, own.num_under_way, random.random())
         )
-        calls = [self._calling(first, method, body)]
+        calls = [self._calling(first, question)]
         try:
             if others and await self._is_late(calls[0], first):
-                calls.append(self._calling(others[0], method, body))
+                calls.append(self._calling(others[0], question))
             answer = await _first_answer(calls)
             first.num_late += not calls[0].done()
             return answer
@@ -253,18 +276,18 @@ class Replicas:
             await asyncio.wait([call], timeout=min(next_look, stuck) - now)
         return False
 
-    def _calling(self, replica: _Replica, method: str, body: bytes) -> asyncio.Task[Answer[Any] | None]:
+    def _calling(self, replica: _Replica, question: _Question) -> asyncio.Task[Answer[Any] | None]:
         """A call that counts as under way from now on."""
         replica.num_under_way += 1
-        call = asyncio.create_task(self._call(replica, method, body))
+        call = asyncio.create_task(self._call(replica, question))
         call.add_done_callback(partial(_no_longer_under_way, replica))
         return call
 
-    async def _call(self, replica: _Replica, method: str, body: bytes) -> Answer[Any] | None:
+    async def _call(self, replica: _Replica, question: _Question) -> Answer[Any] | None:
         """The answer of one replica; None if it cannot be asked."""
         began = time.monotonic()
         try:
-            answer = await self._post(replica.address, method, body)
+            answer = await self._post(replica.address, question)
             if answer is not None:
                 replica.answered, replica.num_late = time.monotonic(), 0
                 self.patience.took(replica.answered - began)
@@ -274,15 +297,16 @@ class Replicas:
             self.look_soon()
             return None
 
-    async def _post(self, address: Address, method: str, body: bytes) -> Answer[Any] | None:
+    async def _post(self, address: Address, question: _Question) -> Answer[Any] | None:
         """Raises one of FAILED, also if whoever listens there is not the replica."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S)
             self._session = aiohttp.ClientSession(timeout=timeout, connector=connector, auto_decompress=False)
-        url, headers = f"{address.url}/{method}", {KEY: address.key}
-        async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
-            if response.status in (429, 500):  # the handle finds a place elsewhere, or tells what is wrong
+        left_ms = 1000 * (question.until - time.monotonic())
+        url, headers = f"{address.url}/{question.method}", {KEY: address.key, WITHIN_MS: f"{left_ms:.0f}"}
+        async with self._session.post(url, data=question.body, headers=headers, allow_redirects=False) as response:
+            if response.status in (429, 500, 504):  # the handle finds a place elsewhere, or tells what is wrong
                 return None
             if response.status != 200:
                 raise ConnectionError

@@ -1,13 +1,15 @@
 """Metrics of a replica, which Ray collects on each machine with its own; Serve adds application, deployment and
 replica to the labels.
 
-Ray takes some 50 microseconds to note a value. What many requests add is therefore noted once a second. It forgets a
+Ray takes some 50 microseconds to note a value. What many requests add is therefore noted once a second, and of a
+histogram's values a sample, so that its quantiles are right and its count is not that of the requests. Ray forgets a
 gauge that is not set any more, so the last values are set again as often.
 """
 
+import random
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +18,7 @@ from ray.serve import metrics
 from rails_ray.answering.instruments import Instrument
 
 EVERY_S = 1.0  # between two notes
+MOST_NOTED = 20  # values of a histogram with the same labels between two notes
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -23,7 +26,7 @@ class OfReplica:
     """The contract of `Instruments`."""
 
     def __init__(self) -> None:
-        self._noted = list[_Sum | _Last]()
+        self._noted = list[_Sum | _Last | _Sample]()
         threading.Thread(target=self._note, name="metrics", daemon=True).start()
 
     def counter(self, name: str, about: str, labels: Sequence[str] = ()) -> Instrument:
@@ -39,7 +42,8 @@ class OfReplica:
     def histogram(self, name: str, about: str, bounds: Sequence[float], labels: Sequence[str] = ()) -> Instrument:
         """The contract of `Instruments`."""
         made = metrics.Histogram(name, about, list(bounds), _keys(labels))
-        return lambda value, **given: made.observe(value, given)
+        self._noted.append(_Sample(made.observe))
+        return self._noted[-1].add
 
     def _note(self) -> None:
         while True:
@@ -64,6 +68,31 @@ class _Sum:
             sums, self._sums = self._sums, defaultdict(float)
         for labels, value in sums.items():
             self._note(value, dict(labels))
+
+
+class _Sample:
+    """Values until they are noted, each as likely kept as any other of these labels."""
+
+    def __init__(self, note: Callable[[float, dict[str, str]], None]) -> None:
+        self._note, self._lock = note, threading.Lock()
+        self._kept, self._num_seen = defaultdict[Labels, list[float]](list), Counter[Labels]()
+
+    def add(self, value: float, **labels: str) -> None:
+        """The contract of `Instrument`."""
+        own = tuple(sorted(labels.items()))
+        with self._lock:
+            self._num_seen[own] += 1
+            if self._num_seen[own] <= MOST_NOTED:
+                self._kept[own].append(value)
+            elif (place := random.randrange(self._num_seen[own])) < MOST_NOTED:
+                self._kept[own][place] = value
+
+    def note(self) -> None:
+        with self._lock:
+            kept, self._kept, self._num_seen = self._kept, defaultdict(list), Counter()
+        for labels, values in kept.items():
+            for value in values:
+                self._note(value, dict(labels))
 
 
 class _Last:

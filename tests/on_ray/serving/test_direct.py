@@ -6,12 +6,14 @@ import aiohttp
 import numpy as np
 import pytest
 from ray.serve.exceptions import BackPressureError
+from starlette.exceptions import HTTPException
 
 from rails_ray.errors import BusyError
 from rails_ray.on_ray.serving import direct
 from rails_ray.on_ray.serving.asking import Shards
 from rails_ray.on_ray.serving.direct import KEY, Address
 from rails_ray.on_ray.serving.frames import packed
+from rails_ray.web.deadlines import in_time
 from support.direct_calls import VALUES, Handle, Replica, asked, direct_to, run, until
 
 
@@ -36,7 +38,7 @@ def test_a_replica_of_another_version_is_not_asked() -> None:
         replicas = direct_to(Handle(others, RuntimeError("died"), ours))
         await replicas.look()
         for _ in range(4):
-            answer = await replicas.ask("search", [VALUES])
+            answer = await replicas.ask("search", [VALUES], 5)
             assert answer is not None
         assert (others.num_asked, ours.num_asked) == (0, 4)
 
@@ -50,7 +52,7 @@ def test_calls_go_to_the_replica_with_the_fewest_and_no_more_than_its_places_are
         await replicas.look()
         for own in (one, other):
             own.may_go_on.clear()
-        calls = [asyncio.create_task(replicas.ask("search", [VALUES])) for _ in range(10)]
+        calls = [asyncio.create_task(replicas.ask("search", [VALUES], 5)) for _ in range(10)]
         await until(
             lambda: one.listener.num_ongoing == other.listener.num_ongoing == 5 and one.ongoing == other.ongoing == 3
         )
@@ -155,12 +157,57 @@ def test_a_call_that_nobody_waits_for_any_more_is_given_up() -> None:
         replicas = direct_to(Handle(replica))
         await replicas.look()
         replica.may_go_on.clear()
-        calls = [asyncio.create_task(replicas.ask("search", [VALUES])) for _ in range(2)]
+        calls = [asyncio.create_task(replicas.ask("search", [VALUES], 5)) for _ in range(2)]
         await until(lambda: replica.listener.num_ongoing == 2 and replica.ongoing == 1)
         for call in calls:
             call.cancel()
         await until(lambda: not replica.listener.num_ongoing)
         assert replica.num_cancelled == replica.num_asked >= 1
+
+    run(scenario)
+
+
+def test_a_call_that_gets_no_place_in_its_time_is_dropped_though_the_caller_still_waits() -> None:
+    async def scenario() -> None:
+        replica = Replica(most_at_once=1)
+        replicas = direct_to(Handle(replica))
+        await replicas.look()
+        replica.may_go_on.clear()
+        first = asyncio.create_task(replicas.ask("search", [VALUES], 5))
+        await until(lambda: replica.ongoing == 1)
+        assert await replicas.ask("search", [VALUES], 0.05) is None
+        assert (replica.listener.num_ongoing, replica.num_asked) == (1, 1)
+        replica.may_go_on.set()
+        answer = await first
+        assert answer is not None
+        assert answer.value.tolist() == [0, 2, 4]
+        assert len(replicas._known) == 1  # it is not to blame
+
+    run(scenario)
+
+
+def test_a_replica_is_told_how_long_the_client_waits() -> None:
+    async def scenario() -> None:
+        replica = Replica(most_at_once=1)
+        handle = Handle(replica)
+        replicas = direct_to(handle)
+        await replicas.look()
+        replica.may_go_on.clear()
+        first = asyncio.create_task(replicas.ask("search", [VALUES], 5))
+        await until(lambda: replica.ongoing == 1)
+        calls = [first]
+
+        async def wait() -> None:
+            async with in_time(50):
+                calls.append(asyncio.create_task(asked(replicas, handle)))  # goes on when the client has gone
+                await asyncio.shield(calls[1])
+
+        with pytest.raises(HTTPException, match="an answer must be there within 50 ms"):
+            await wait()
+        await until(calls[1].done)
+        assert isinstance(calls[1].result(), TimeoutError)
+        assert (replica.listener.num_ongoing, replica.num_asked, handle.num_by_handle) == (1, 1, 0)
+        first.cancel()
 
     run(scenario)
 
@@ -211,7 +258,7 @@ def test_what_cannot_travel_is_asked_by_handle_and_blames_no_replica() -> None:
     async def scenario() -> None:
         replicas = direct_to(Handle(Replica()))
         await replicas.look()
-        assert await replicas.ask("search", [[2**64]]) is None
+        assert await replicas.ask("search", [[2**64]], 5) is None
         assert replicas._known
 
     run(scenario)

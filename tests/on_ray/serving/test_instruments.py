@@ -12,14 +12,14 @@ from support.processes import wait_for
 class Noted:
     """A metric of Ray's that notes what it is told."""
 
-    def __init__(self, name: str, about: str, tag_keys: Any = ()) -> None:
+    def __init__(self, name: str, about: str, *of_its_kind: Any) -> None:
         self.told = list[tuple[float, dict[str, str]]]()
         made[name] = self
 
     def inc(self, value: float, tags: dict[str, str]) -> None:
         self.told.append((value, tags))
 
-    set = inc
+    set = observe = inc
 
 
 made = dict[str, Noted]()
@@ -28,7 +28,7 @@ made = dict[str, Noted]()
 @pytest.fixture
 def replica(monkeypatch: pytest.MonkeyPatch) -> instruments.OfReplica:
     made.clear()
-    for name in ("Counter", "Gauge"):
+    for name in ("Counter", "Gauge", "Histogram"):
         monkeypatch.setattr(metrics, name, Noted)
     monkeypatch.setattr(instruments, "EVERY_S", 0.01)
     return instruments.OfReplica()
@@ -50,3 +50,21 @@ def test_a_counter_is_noted_in_sums(replica: instruments.OfReplica) -> None:
     wait_for(lambda: sum(value for value, _ in made["count"].told) == 1000)
     assert len(made["count"].told) < 500
     assert {tags["status"] for _, tags in made["count"].told} == {"0", "1"}
+
+
+def test_a_histogram_notes_a_sample_of_each_label(replica: instruments.OfReplica, monkeypatch: Any) -> None:
+    monkeypatch.setattr(instruments, "EVERY_S", 3600)  # none but the ones below
+    seconds = replica.histogram("seconds", "about", (0.5, 1.5), ("stage",))
+    wait_for(lambda: "seconds" in made)
+    [sample] = replica._noted
+    for number in range(10_000):
+        seconds(number, stage="cut")
+    seconds(7, stage="merge")
+    sample.note()
+    told = made["seconds"].told
+    cut = [value for value, tags in told if tags == {"stage": "cut"}]
+    assert len(cut) == len(set(cut)) == instruments.MOST_NOTED
+    assert min(cut) < 5000 < max(cut)  # not the first or the last alone: wrong once in half a million runs
+    assert [value for value, tags in told if tags == {"stage": "merge"}] == [7]
+    sample.note()
+    assert made["seconds"].told == told
