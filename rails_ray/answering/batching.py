@@ -117,7 +117,7 @@ class Batches:
         queries = [query for own in batch for query in own.request.queries]
         try:
             found = await self._search(first.request.model_copy(update={"queries": queries}))
-            results = iter(await asyncio.to_thread(list, found.results))
+            results = found.results if found.is_small else iter(await asyncio.to_thread(list, found.results))
         except OF_ONE_REQUEST:  # whose it is, and how it is told, only each request alone can say
             await asyncio.gather(*map(self._alone, batch))
         except Exception as error:

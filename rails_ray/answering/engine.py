@@ -53,6 +53,9 @@ class Limits:
             raise ValueError(f"queries must have a length of at most {self.max_queries}, got {num_queries}")
 
 
+FEW_ITEMS = 500  # are written sooner than a thread begins to
+
+
 @dataclass(frozen=True)
 class Answered:
     """
@@ -66,6 +69,11 @@ class Answered:
     results: Iterator[QueryResult]
     num_items: int
     stages: Stages = field(default_factory=dict)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether its results take less time than it takes to have a thread make them."""
+        return self.num_items <= FEW_ITEMS
 
 
 class Engine:

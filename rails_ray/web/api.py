@@ -105,9 +105,9 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
                 results = server().traffic.counted(found)
                 # As JSON directly: FastAPI would validate and copy it, which takes longer than the search.
                 if arrow.is_wanted(http.headers.get("accept")):
-                    answer = await response_of(arrow.pieces(found.head, results), found.num_items, arrow.TYPE)
+                    answer = await response_of(arrow.pieces(found.head, results), found.is_small, arrow.TYPE)
                 else:
-                    answer = await response_of(pieces(found.head, results), found.num_items)
+                    answer = await response_of(pieces(found.head, results), found.is_small)
         show_stages(found.stages)
         answer.headers["server-timing"] = as_header(found.stages)
         return answer

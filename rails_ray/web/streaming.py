@@ -9,7 +9,6 @@ from fastapi.responses import StreamingResponse
 from rails_ray.answering.schemas import QueryResult, SearchResponse
 from rails_ray.web.heap import give_back_soon
 
-FEW_ITEMS = 500  # are written sooner than a thread begins to
 PIECE_BYTES = 256 * 2**10  # each piece costs a message from router to proxy
 JSON = "application/json"
 
@@ -40,10 +39,10 @@ def in_large_pieces(small: Iterator[bytes]) -> Iterator[bytes]:
     yield b"".join(held)
 
 
-async def response_of(small: Iterator[bytes], num_items: int, media_type: str = JSON) -> Response:
-    """A response of these bytes, which are produced outside the event loop unless they are of few items."""
+async def response_of(small: Iterator[bytes], is_small: bool, media_type: str = JSON) -> Response:
+    """A response of these bytes, which are produced outside the event loop unless `is_small`."""
     large = in_large_pieces(small)
-    first = next(large) if num_items <= FEW_ITEMS else await asyncio.to_thread(next, large)
+    first = next(large) if is_small else await asyncio.to_thread(next, large)
     if len(first) < PIECE_BYTES:
         return Response(first, media_type=media_type)
 

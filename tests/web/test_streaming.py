@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 
 from rails_ray.answering.schemas import CertificateResult, Coverage, QueryResult, SearchResponse
 from rails_ray.web import streaming
-from rails_ray.web.streaming import FEW_ITEMS, in_large_pieces, pieces, response_of
+from rails_ray.web.streaming import in_large_pieces, pieces, response_of
 
 
 def result(number: int) -> QueryResult:
@@ -60,7 +60,9 @@ def test_pieces_are_large_and_made_when_they_are_sent(monkeypatch: pytest.Monkey
 
 def test_a_small_answer_is_one_piece_and_a_large_one_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body_of(count: int) -> tuple[bool, bytes]:
-        response = await response_of(pieces(HEAD, iter([result(number) for number in range(count)])), count)
+        response = await response_of(
+            pieces(HEAD, iter([result(number) for number in range(count)])), is_small=count < 5
+        )
         if not isinstance(response, StreamingResponse):
             return False, bytes(response.body)
         return True, b"".join([bytes(piece) async for piece in response.body_iterator])
@@ -74,8 +76,8 @@ def test_a_small_answer_is_one_piece_and_a_large_one_a_stream(monkeypatch: pytes
         assert [one["items"][0] for one in json.loads(body)["results"]] == [f"item-{n}" for n in range(count)]
 
 
-@pytest.mark.parametrize(("num_items", "is_here"), [(FEW_ITEMS, True), (FEW_ITEMS + 1, False)])
-def test_many_items_are_written_beside_the_event_loop(num_items: int, is_here: bool) -> None:
+@pytest.mark.parametrize("is_small", [False, True])
+def test_a_small_answer_is_written_at_once_and_others_beside_the_event_loop(is_small: bool) -> None:
     async def written_in() -> set[int]:
         threads = set[int]()
 
@@ -83,7 +85,7 @@ def test_many_items_are_written_beside_the_event_loop(num_items: int, is_here: b
             threads.add(threading.get_ident())
             yield b"{}"
 
-        await response_of(small(), num_items)
+        await response_of(small(), is_small)
         return threads
 
-    assert (asyncio.run(written_in()) == {threading.get_ident()}) == is_here
+    assert (asyncio.run(written_in()) == {threading.get_ident()}) == is_small

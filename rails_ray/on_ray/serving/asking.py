@@ -5,7 +5,8 @@ A shard is asked directly where that is possible, and else by handle.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from ray.exceptions import ActorDiedError, ActorUnavailableError
@@ -17,6 +18,7 @@ from rails_ray.on_ray.failures import own_cause
 from rails_ray.on_ray.serving.direct import Replicas
 from rails_ray.on_ray.serving.identity import Answer
 from rails_ray.on_ray.serving.ranker import RankerCaller
+from rails_ray.on_ray.serving.short_work import ShortWork
 from rails_ray.retrieval.rounds import AskRanker, AskShards, Rounds
 
 Value = TypeVar("Value")
@@ -34,6 +36,7 @@ class Shards:
     timeout_s: limit for a shard to answer, all tries together.
     ranker: the heavy ranker; None for none.
     direct: replicas of each shard that can be asked directly; empty to ask all by handle.
+    first, next: the work before the first question of some rounds, and after each.
     """
 
     handles: list[Any]
@@ -42,6 +45,8 @@ class Shards:
     timeout_s: float
     ranker: RankerCaller | None = None
     direct: Sequence[Replicas] = ()
+    first: ShortWork = field(default_factory=ShortWork)
+    next: ShortWork = field(default_factory=ShortWork)
 
     async def ask(self, method: str, *arguments: Any, within_s: float | None = None) -> list[Any]:
         """Each shard's answer to a call of its `method`, or the exception instead.
@@ -56,11 +61,17 @@ class Shards:
         ]
         return await asyncio.gather(*asked, return_exceptions=True)
 
-    async def carry_out(self, rounds: Rounds[Value]) -> Value:
-        """The result of the rounds. Each step runs in a thread; a failure of Ray becomes the error beneath it."""
+    async def carry_out(self, rounds: Rounds[Value], size: int | None = None) -> Value:
+        """The result of the rounds; a failure of Ray becomes the error beneath it.
+
+        Args:
+            size: of the work between two questions, as rounds of twice the size take twice as long; None for work that
+                may take any time.
+        """
         answers: list[Any] | None = None
         while True:
-            step = await asyncio.to_thread(_step, rounds, answers)
+            work, of_kind = partial(_step, rounds, answers), self.first if answers is None else self.next
+            step = await (asyncio.to_thread(work) if size is None else of_kind.done(work, size))
             if isinstance(step, _Done):
                 value: Value = step.value
                 return value

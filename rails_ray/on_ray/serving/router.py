@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ray import serve as ray_serve
 from ray.serve.handle import DeploymentHandle
 
+from rails_ray.answering.batching import ASSUMED_K
 from rails_ray.answering.engine import Answered, Engine, Limits
 from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchRequest
 from rails_ray.answering.traffic import Traffic
@@ -128,7 +129,8 @@ class Router:
         self.access = await asyncio.to_thread(self._look_at_keys)
 
     async def _search(self, request: SearchRequest) -> Answered:
-        return await self.shards.carry_out(self.engine.search(request))
+        size = len(request.queries) * (request.k or ASSUMED_K)
+        return await self.shards.carry_out(self.engine.search(request), None if request.budget else size)
 
     def _look_at_keys(self) -> Access:
         """The access rules from now on. A new problem with the file of keys is logged once."""
