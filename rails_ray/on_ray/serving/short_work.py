@@ -1,7 +1,7 @@
 """Short work is done in the event loop, long work in a thread.
 
-Work in a thread takes turns with the event loop: after each operation of torch it waits for the interpreter's lock, 5 ms
-at most. Short work that is done at once takes less time in all, and delays others by as little.
+Work in a thread takes turns with the event loop: after each operation of torch it waits for the interpreter's lock, 5
+ms at most. Short work that is done at once takes less time in all, and delays others by as little.
 """
 
 import asyncio
