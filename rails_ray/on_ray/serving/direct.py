@@ -249,9 +249,11 @@ class Replicas:
         first, *others = sorted(
             self._known, key=lambda own: (own.num_late >= MOST_LATE, own.num_under_way, random.random())
         )
+        if not others:
+            return await self._call(first, question)
         calls = [self._calling(first, question)]
         try:
-            if others and await self._is_late(calls[0], first):
+            if await self._is_late(calls[0], first):
                 calls.append(self._calling(others[0], question))
             answer = await _first_answer(calls)
             first.num_late += not calls[0].done()
