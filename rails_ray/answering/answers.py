@@ -28,7 +28,7 @@ from rails_ray.stopwatch import part
 from rails_ray.wanted import Found, gap_to, needed
 
 Value = TypeVar("Value")
-EXACT = CertificateResult(is_exact=True, gap=0.0, reason=None)
+PROVEN = CertificateResult(is_exact=True, gap=0.0, reason=None)
 SHORT = CertificateResult(is_exact=False, gap=None, reason="the search found fewer items than were asked for")
 
 
@@ -176,7 +176,7 @@ def _certificate(gap: float, reason: str | None, is_short: bool, coverage: Cover
         return SHORT
     if reason is not None:
         return CertificateResult(is_exact=False, gap=None, reason=reason)
-    return EXACT if gap == 0 else CertificateResult(is_exact=False, gap=gap, reason=None)
+    return PROVEN if gap == 0 else CertificateResult(is_exact=False, gap=gap, reason=None)
 
 
 def _by_row(

@@ -1,9 +1,9 @@
 """Searches that arrive at the same time are one search: its queries are encoded, travel and are scored together.
 
 A request starts at once if no other like it is under way. The requests that arrive meanwhile wait for it to end, and go
-on as one; a batch that is full already begins beside the one before it, as the router encodes while the shards search.
-So nobody waits while the server is idle, and batches grow with the load. Requests are alike if they differ in their
-queries alone. A batch is of use as long as any of its requests; one that nobody waits for any more is cancelled.
+on as one. A full batch does not wait: it begins beside the one under way, so that the router encodes while the shards
+search. So nobody waits while the server is idle, and batches grow with the load. Requests are alike if they differ in
+their queries alone. A batch is of use as long as any of its requests; one that nobody waits for any more is cancelled.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
-from rails_ray.answering.deadlines import until
+from rails_ray.answering.deadlines import ends_at
 from rails_ray.answering.engine import Answered
 from rails_ray.answering.schemas import QueryResult, SearchRequest
 from rails_ray.errors import UnsupportedError
 
 MOST_QUERIES = 64  # of a batch of requests; more are searched no faster, and wait for each other
-MOST_UNDER_WAY = 2  # batches of requests alike
+MOST_UNDER_WAY = 2  # batches of requests alike that are searched at once
 ASSUMED_K = 1000  # of a request that names no k: the longest default
 OF_ONE_REQUEST = (ValueError, UnsupportedError)  # errors that say nothing about the others of a batch
 
@@ -32,7 +32,7 @@ class _Waiting:
     request: SearchRequest
     answer: asyncio.Future[Answered]
     since: float
-    until: float
+    ends_at: float
 
 
 class Batches:
@@ -60,7 +60,7 @@ class Batches:
         if request.budget is not None or len(request.queries) >= self._most_queries(request):
             return await self._search(request)
         kind = request.model_dump_json(exclude={"queries"})
-        own = _Waiting(request, asyncio.get_running_loop().create_future(), self._clock(), until.get())
+        own = _Waiting(request, asyncio.get_running_loop().create_future(), self._clock(), ends_at.get())
         self._waiting.setdefault(kind, deque()).append(own)
         self._begin(kind)
         return await own.answer
@@ -74,7 +74,7 @@ class Batches:
         while self._may_begin(kind) and (batch := self._next(kind)):
             self._under_way[kind] += 1
             context = copy_context()
-            context.run(until.set, max(own.until for own in batch))
+            context.run(ends_at.set, max(own.ends_at for own in batch))
             task = asyncio.create_task(self._answer(kind, batch), context=context)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -117,7 +117,8 @@ class Batches:
         queries = [query for own in batch for query in own.request.queries]
         try:
             found = await self._search(first.request.model_copy(update={"queries": queries}))
-            results = found.results if found.is_small else iter(await asyncio.to_thread(list, found.results))
+            listed = list(found.results) if found.is_small else await asyncio.to_thread(list, found.results)
+            results = iter(listed)
         except OF_ONE_REQUEST:  # whose it is, and how it is told, only each request alone can say
             await asyncio.gather(*map(self._alone, batch))
         except Exception as error:
@@ -125,10 +126,10 @@ class Batches:
                 _fail(own.answer, error)
         else:
             for own in batch:
-                listed = list(islice(results, len(own.request.queries)))
-                head = found.head.model_copy(update={"is_exact": all(map(_is_exact, listed))})
-                num_items = sum(result.num_kept for result in listed)
-                _tell(own, Answered(head, iter(listed), num_items, found.stages), began)
+                its = list(islice(results, len(own.request.queries)))
+                head = found.head.model_copy(update={"is_exact": all(map(_is_exact, its))})
+                num_items = sum(result.num_kept for result in its)
+                _tell(own, Answered(head, iter(its), len(its) + num_items, found.stages), began)
 
     async def _alone(self, own: _Waiting) -> None:
         began = self._clock()

@@ -1,4 +1,4 @@
-"""When an answer is of no more use: to whoever waits for it, and to one that waits for a heavy ranker."""
+"""When an answer is of no more use: to its client, and to a request that waits for a heavy ranker."""
 
 import time
 from collections.abc import Callable
@@ -10,12 +10,17 @@ from rails_ray.errors import LateError
 
 EARLY_S = 0.002  # by which an event loop may end a wait too soon: uvloop's timers count whole milliseconds
 
-until = ContextVar("until", default=inf)  # whoever waits for what is answered here waits, by `time.monotonic`
+ends_at = ContextVar("ends_at", default=inf)  # when the client stops waiting, by `time.monotonic`
 
 
 def left_s() -> float:
-    """Seconds that whoever waits for this answer still waits; 0 or less if nobody does."""
-    return until.get() - time.monotonic()
+    """Seconds that the client still waits; 0 or less if it does not."""
+    return ends_at.get() - time.monotonic()
+
+
+def is_late() -> bool:
+    """Whether the client has stopped waiting, or is about to."""
+    return left_s() <= EARLY_S
 
 
 class Deadline:

@@ -53,7 +53,7 @@ class Limits:
             raise ValueError(f"queries must have a length of at most {self.max_queries}, got {num_queries}")
 
 
-FEW_ITEMS = 500  # are written sooner than a thread begins to
+FEW_PARTS = 500  # so few take less time to write than a thread takes to start
 
 
 @dataclass(frozen=True)
@@ -61,19 +61,19 @@ class Answered:
     """
     head: the answer without its results.
     results: of each query; can be iterated once.
-    num_items: how many items they hold.
+    num_parts: results, and the items that they hold, all counted.
     stages: how long each stage took.
     """
 
     head: SearchResponse
     results: Iterator[QueryResult]
-    num_items: int
+    num_parts: int
     stages: Stages = field(default_factory=dict)
 
     @property
     def is_small(self) -> bool:
-        """Whether its results take less time than it takes to have a thread make them."""
-        return self.num_items <= FEW_ITEMS
+        """Whether its results are made sooner here than in a thread."""
+        return self.num_parts <= FEW_PARTS
 
 
 class Engine:
@@ -196,7 +196,7 @@ class Engine:
             coverage=coverage,
             results=[],
         )
-        return Answered(head, in_order(found, supported), num_items)
+        return Answered(head, in_order(found, supported), len(given) + num_items)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """The vector of each text that a search takes as `embedding` [B, D].

@@ -93,7 +93,7 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
         "/v1/search",
         response_model=SearchResponse,
         responses=refused_with(*OF_A_QUESTION) | arrow.ANSWERS,
-        openapi_extra=arrow.BODIES | deadlines.TAKEN,
+        openapi_extra=arrow.BODIES | deadlines.PARAMETERS,
     )
     async def search(request: SearchRequest, http: Request) -> Response:
         """The best items for each query, cut to those worth returning. Bodies may also be in Arrow's stream format."""
@@ -116,7 +116,7 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
         "/v1/explain",
         response_model=ExplainResponse,
         responses=refused_with(*OF_A_QUESTION),
-        openapi_extra=deadlines.TAKEN,
+        openapi_extra=deadlines.PARAMETERS,
     )
     async def explain(request: ExplainRequest, http: Request) -> ExplainResponse:
         """The component cosines and the gates of a query and some items."""
@@ -128,7 +128,7 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
         "/v1/feedback",
         response_model=FeedbackResponse,
         responses=refused_with(*OF_A_QUESTION),
-        openapi_extra=deadlines.TAKEN,
+        openapi_extra=deadlines.PARAMETERS,
     )
     async def feedback(request: FeedbackRequest, http: Request) -> FeedbackResponse:
         """Which of the items that turned out to be relevant a search keeps. By these reports the server measures

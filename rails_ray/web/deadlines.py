@@ -15,7 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import Field, TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 
-from rails_ray.answering.deadlines import until
+from rails_ray.answering.deadlines import ends_at
 from rails_ray.answering.schemas import BudgetInput
 from rails_ray.web.limits import ANSWER_S
 
@@ -24,7 +24,7 @@ FOR_RANKER = 0.9  # of the time of an answer; the rest is to write and to send i
 
 _deadline = TypeAdapter(Annotated[float, Field(gt=0, allow_inf_nan=False)])
 
-TAKEN: dict[str, Any] = {  # in the OpenAPI of a route that reads the header
+PARAMETERS: dict[str, Any] = {  # in the OpenAPI of a route that reads the header
     "parameters": [
         {
             "name": HEADER,
@@ -61,7 +61,7 @@ async def in_time(deadline_ms: float | None) -> AsyncIterator[None]:
         HTTPException: 504, when the time is over.
     """
     limit_ms = min(deadline_ms or 1000 * ANSWER_S, 1000 * ANSWER_S)
-    token = until.set(time.monotonic() + limit_ms / 1000)
+    token = ends_at.set(time.monotonic() + limit_ms / 1000)
     try:
         async with asyncio.timeout(limit_ms / 1000) as limit:
             yield
@@ -71,7 +71,7 @@ async def in_time(deadline_ms: float | None) -> AsyncIterator[None]:
         told = f"an answer must be there within {limit_ms:g} ms, got none: allow more by x-deadline-ms, or ask for less"
         raise HTTPException(504, told) from None
     finally:
-        until.reset(token)
+        ends_at.reset(token)
 
 
 def within(budget: BudgetInput | None, deadline_ms: float | None) -> BudgetInput | None:

@@ -115,7 +115,7 @@ def add_routes(
             found: NDArray[np.float32] = await carried_out(encoder().embed(texts))
         return found
 
-    @api.post("/v1/embeddings", responses=refused_with(*REFUSALS), openapi_extra=deadlines.TAKEN)
+    @api.post("/v1/embeddings", responses=refused_with(*REFUSALS), openapi_extra=deadlines.PARAMETERS)
     async def embeddings(request: EmbeddingRequest, http: Request) -> EmbeddingResponse:
         """The vectors that a search takes as `embedding`, as OpenAI's API has them."""
         _check_model(request.model, encoder().version_name)
@@ -162,7 +162,7 @@ def add_routes(
         _check_model(name, encoder().version_name)
         return {"name": name, "ready": True}
 
-    @api.post("/v2/models/{name}/infer", responses=refused_with(*REFUSALS), openapi_extra=deadlines.TAKEN)
+    @api.post("/v2/models/{name}/infer", responses=refused_with(*REFUSALS), openapi_extra=deadlines.PARAMETERS)
     async def infer(name: str, request: InferRequest, http: Request) -> InferResponse:
         """The vectors that a search takes as `embedding`, by KServe's protocol."""
         _check_model(name, encoder().version_name)

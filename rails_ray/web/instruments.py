@@ -36,5 +36,5 @@ class OfProcess:
 
 
 def _by_labels(made: Any) -> Callable[..., Any]:
-    """The metric of some labels, kept, as to find it takes longer than to count."""
+    """The metric by its labels; kept, because finding it takes longer than counting."""
     return cache(lambda *labels: made.labels(**dict(labels)) if labels else made)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rails_ray.answering.batching import MOST_QUERIES, Batches
-from rails_ray.answering.deadlines import until
+from rails_ray.answering.deadlines import ends_at
 from rails_ray.answering.engine import Answered
 from rails_ray.answering.schemas import CertificateResult, Coverage, QueryResult, SearchRequest, SearchResponse
 from rails_ray.errors import UnavailableError, UnsupportedError
@@ -49,7 +49,7 @@ class Server:
             coverage=coverage,
             results=[],
         )
-        return Answered(head, iter(results), len(results), {"shards": 0.5})
+        return Answered(head, iter(results), 2 * len(results), {"shards": 0.5})
 
 
 def texts_of(answer: Any) -> list[Any]:
@@ -145,18 +145,35 @@ def test_shards_that_do_not_answer_are_told_to_all() -> None:
     assert answers[1:] == [error, error]
 
 
+def test_results_that_cannot_be_made_are_told_to_all() -> None:
+    class Broken(Server):
+        async def search(self, request: SearchRequest) -> Answered:
+            found = await super().search(request)
+            broken = (result("a") if len(request.queries) == 1 else int("no") for _ in request.queries)
+            return Answered(found.head, broken, found.num_parts)
+
+    async def run() -> list[Any]:
+        server = Broken()
+        server.may_answer.set()
+        batches = Batches(server.search, 100_000)
+        async with asyncio.timeout(5):
+            return await asyncio.gather(*(batches.search(asked("a")) for _ in range(3)))
+
+    assert [texts_of(answer) for answer in asyncio.run(run())] == [["a"]] * 3  # each alone, as a batch is refused
+
+
 def test_a_batch_is_of_use_as_long_as_any_of_its_requests() -> None:
     async def run() -> None:
         server, ends = Server(), list[float]()
 
         async def search(request: SearchRequest) -> Answered:
-            ends.append(until.get())
+            ends.append(ends_at.get())
             return await server.search(request)
 
         batches = Batches(search, 100_000)
 
         async def ask(text: str, end: float) -> None:
-            until.set(end)
+            ends_at.set(end)
             await batches.search(asked(text))
 
         tasks = [asyncio.create_task(ask(text, end)) for text, end in (("a", 7.0), ("b", 5.0), ("c", 9.0), ("d", 8.0))]

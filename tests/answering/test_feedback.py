@@ -44,7 +44,7 @@ async def search(request: SearchRequest) -> Answered:
     head = SearchResponse(
         version="v", method="brute_force", is_exact=True, cutoff=cutoff, coverage=coverage, results=[]
     )
-    return Answered(head, iter(results), len(results))
+    return Answered(head, iter(results), 2 * len(results))
 
 
 def test_coverage_is_the_mean_over_queries_of_the_share_that_was_kept() -> None:

@@ -1,10 +1,12 @@
 """The recall of live searches: what is compared, how often, and what the interval covers."""
 
 import asyncio
+from math import inf
 from typing import Any
 
 import pytest
 
+from rails_ray.answering.deadlines import ends_at
 from rails_ray.answering.engine import Answered
 from rails_ray.answering.schemas import CertificateResult, Coverage, QueryResult, SearchRequest, SearchResponse
 from rails_ray.answering.shadow import Shadow
@@ -25,7 +27,7 @@ def answered(lists: dict[str, list[str]], request: SearchRequest, num_searched: 
     ]
     coverage = Coverage(shards_answered=1, num_shards=1, items_searched=num_searched, num_items=9)
     head = SearchResponse(version="v", method="gated", is_exact=False, cutoff={}, coverage=coverage, results=[])
-    return Answered(head, iter(results), len(results))
+    return Answered(head, iter(results), 2 * len(results))
 
 
 def request_of(*texts: str, **fields: Any) -> SearchRequest:
@@ -124,5 +126,25 @@ def test_searches_of_a_part_of_the_corpus_are_not_compared() -> None:
         shadow.seen(request, answered(FOUND, request))
         await compared(shadow)
         assert shadow.recall.num_queries == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_comparison_goes_on_when_its_client_has_gone() -> None:
+    async def scenario() -> None:
+        ends = list[float]()
+        exactly = Exactly()
+
+        async def search(request: SearchRequest) -> Answered:
+            ends.append(ends_at.get())
+            return await exactly.search(request)
+
+        shadow = Shadow(search, 1.0)
+        ends_at.set(0.0)
+        request = request_of("a")
+        shadow.seen(request, answered(FOUND, request))
+        await compared(shadow)
+        assert ends == [inf]
+        assert shadow.recall.num_queries == 1
 
     asyncio.run(scenario())

@@ -14,6 +14,7 @@ from schemathesis.specs.openapi.checks import (
 
 from rails_ray.local import Version
 from rails_ray.web.api import api_of
+from rails_ray.web.crowds import QUESTIONS
 
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
 
@@ -43,6 +44,19 @@ def tell(case: schemathesis.Case, item: Any) -> None:
     if isinstance(body.get("inputs"), list):
         for given_input in filter(lambda own: isinstance(own, dict), body["inputs"]):
             given_input |= {"shape": [1], "data": ["red"]}
+
+
+def test_the_document_names_the_header_of_each_question() -> None:
+    paths = api_of(no_server).openapi()["paths"]
+    with_header = {
+        path
+        for path, methods in paths.items()
+        for own in methods.values()
+        if {"x-deadline-ms"} & {given["name"] for given in own.get("parameters", ())}
+    }
+    assert with_header == set(QUESTIONS)
+    infer = paths["/v2/models/{name}/infer"]["post"]["parameters"]
+    assert [own["name"] for own in infer] == ["name", "x-deadline-ms"]
 
 
 @pytest.mark.parametrize("label", OPERATIONS)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.serve.exceptions import BackPressureError, ReplicaUnavailableError
 
-from rails_ray.answering.deadlines import left_s
+from rails_ray.answering.deadlines import is_late, left_s
 from rails_ray.errors import BusyError, UnavailableError
 from rails_ray.on_ray.failures import own_cause
 from rails_ray.on_ray.serving.direct import Replicas
@@ -36,7 +36,7 @@ class Shards:
     timeout_s: limit for a shard to answer, all tries together.
     ranker: the heavy ranker; None for none.
     direct: replicas of each shard that can be asked directly; empty to ask all by handle.
-    first, next: the work before the first question of some rounds, and after each.
+    encoding, merging: the work before the first question of some rounds, and after each.
     """
 
     handles: list[Any]
@@ -45,8 +45,8 @@ class Shards:
     timeout_s: float
     ranker: RankerCaller | None = None
     direct: Sequence[Replicas] = ()
-    first: ShortWork = field(default_factory=ShortWork)
-    next: ShortWork = field(default_factory=ShortWork)
+    encoding: ShortWork = field(default_factory=ShortWork)
+    merging: ShortWork = field(default_factory=ShortWork)
 
     async def ask(self, method: str, *arguments: Any, within_s: float | None = None) -> list[Any]:
         """Each shard's answer to a call of its `method`, or the exception instead.
@@ -61,17 +61,21 @@ class Shards:
         ]
         return await asyncio.gather(*asked, return_exceptions=True)
 
-    async def carry_out(self, rounds: Rounds[Value], size: int | None = None) -> Value:
+    async def carry_out(self, rounds: Rounds[Value], sizes: tuple[int, int] | None = None) -> Value:
         """The result of the rounds; a failure of Ray becomes the error beneath it.
 
         Args:
-            size: of the work between two questions, as rounds of twice the size take twice as long; None for work that
-                may take any time.
+            sizes: how much there is to encode and to merge, as it tells how long that takes; None if nobody knows.
         """
         answers: list[Any] | None = None
         while True:
-            work, of_kind = partial(_step, rounds, answers), self.first if answers is None else self.next
-            step = await (asyncio.to_thread(work) if size is None else of_kind.done(work, size))
+            work = partial(_step, rounds, answers)
+            if sizes is None:
+                step = await asyncio.to_thread(work)
+            elif answers is None:
+                step = await self.encoding.done(work, sizes[0])
+            else:
+                step = await self.merging.done(work, sizes[1])
             if isinstance(step, _Done):
                 value: Value = step.value
                 return value
@@ -104,12 +108,12 @@ class Shards:
             f"shard {number} must be of version {self.version}, got replicas of another one: try again"
         )
         async with asyncio.timeout(limit_s):
-            # Whoever waits for the answer gives up by itself: the replica alone is told when.
-            of_use_s = min(limit_s, left_s())
-            answered = await self.direct[number].ask(method, arguments, of_use_s) if self.direct else None
-            if answered is not None and answered.identity == self.identity:
-                return answered.value
-            if left_s() <= 0:
+            if self.direct and not is_late():
+                # The client's deadline ends the wait here by itself; the replica must be told.
+                answered = await self.direct[number].ask(method, arguments, min(limit_s, left_s()))
+                if answered is not None and answered.identity == self.identity:
+                    return answered.value
+            if is_late():
                 raise TimeoutError
             for pause_s in PAUSES_S:
                 await asyncio.sleep(pause_s)

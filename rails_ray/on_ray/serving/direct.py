@@ -7,7 +7,7 @@ budget of one call in twenty limits this. It does not limit second calls beside 
 many times as long, as it stands still.
 
     router  --handle.broadcast("address")-->  each replica: URL, key, version
-    router  --POST URL/search, key, ms that it waits, frame-->  one replica: frame
+    router  --POST URL/search, key, ms left, frame-->  one replica: frame
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf
+from math import ceil, inf
 from typing import Any
 
 import aiohttp
@@ -68,7 +68,8 @@ class Listener:
 
     Args:
         most_at_once: calls that are carried out at once.
-        most_waiting: calls that may wait for a place; more get 429, and 504 who gets none in time.
+        most_waiting: calls that may wait for a place; more get 429. A call that gets no place in its time
+            gets 504.
     """
 
     def __init__(
@@ -113,20 +114,26 @@ class Listener:
         self.num_ongoing += 1
         try:
             identity, arguments = unpacked(await request.content.read())
-            within_ms = request.headers.get(WITHIN_MS)
-            async with asyncio.timeout(None if within_ms is None else float(within_ms) / 1000):
-                await self._places.acquire()
+            if not await self._has_place(request.headers.get(WITHIN_MS)):
+                return web.Response(status=504)
             try:
                 answer = await getattr(self._replica, method)(identity, *arguments)
             finally:
                 self._places.release()
             return web.Response(body=packed([answer.identity, answer.value]))
-        except TimeoutError:
-            return web.Response(status=504)
         except REFUSED:  # the router asks by handle, which tells why; aiohttp logs any other failure, with status 500
             return web.Response(status=500)
         finally:
             self.num_ongoing -= 1
+
+    async def _has_place(self, within_ms: str | None) -> bool:
+        """Take a place; False if there is none in that time."""
+        try:
+            async with asyncio.timeout(None if within_ms is None else float(within_ms) / 1000):
+                await self._places.acquire()
+        except TimeoutError:
+            return False
+        return True
 
 
 @dataclass(eq=False)
@@ -250,7 +257,11 @@ class Replicas:
             self._known, key=lambda own: (own.num_late >= MOST_LATE, own.num_under_way, random.random())
         )
         if not others:
-            return await self._call(first, question)
+            first.num_under_way += 1
+            try:
+                return await self._call(first, question)
+            finally:
+                first.num_under_way -= 1
         calls = [self._calling(first, question)]
         try:
             if await self._is_late(calls[0], first):
@@ -306,7 +317,7 @@ class Replicas:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S)
             self._session = aiohttp.ClientSession(timeout=timeout, connector=connector, auto_decompress=False)
         left_ms = 1000 * (question.until - time.monotonic())
-        url, headers = f"{address.url}/{question.method}", {KEY: address.key, WITHIN_MS: f"{left_ms:.0f}"}
+        url, headers = f"{address.url}/{question.method}", {KEY: address.key, WITHIN_MS: f"{ceil(left_ms)}"}
         async with self._session.post(url, data=question.body, headers=headers, allow_redirects=False) as response:
             if response.status in (429, 500, 504):  # the handle finds a place elsewhere, or tells what is wrong
                 return None

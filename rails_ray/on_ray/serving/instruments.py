@@ -2,8 +2,8 @@
 replica to the labels.
 
 Ray takes some 50 microseconds to note a value. What many requests add is therefore noted once a second, and of a
-histogram's values a sample, so that its quantiles are right and its count is not that of the requests. Ray forgets a
-gauge that is not set any more, so the last values are set again as often.
+histogram's values a sample: each second counts alike, however many requests it had. Ray forgets a gauge that is not set
+any more, so the last values are set again as often.
 """
 
 import random

@@ -129,8 +129,9 @@ class Router:
         self.access = await asyncio.to_thread(self._look_at_keys)
 
     async def _search(self, request: SearchRequest) -> Answered:
-        size = len(request.queries) * (request.k or ASSUMED_K)
-        return await self.shards.carry_out(self.engine.search(request), None if request.budget else size)
+        num_queries = len(request.queries)
+        sizes = None if request.budget else (num_queries, num_queries * (request.k or ASSUMED_K))
+        return await self.shards.carry_out(self.engine.search(request), sizes)
 
     def _look_at_keys(self) -> Access:
         """The access rules from now on. A new problem with the file of keys is logged once."""

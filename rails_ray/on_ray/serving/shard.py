@@ -1,9 +1,7 @@
 """A shard's deployment: one shard of an index version, as a mailbox."""
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +14,6 @@ from rails_ray.on_ray.serving.direct import Address, Listener
 from rails_ray.on_ray.serving.identity import of_identity
 from rails_ray.on_ray.serving.plan import ONGOING_OF_SHARD, QUEUED_OF_SHARD
 from rails_ray.on_ray.serving.scaling import ONGOING
-from rails_ray.on_ray.serving.short_work import ShortWork
 from rails_ray.similarities.states import AnyQuery
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.versions import read_manifest
@@ -35,7 +32,6 @@ class Shard:
         manifest = read_manifest(store, version)
         self.identity = manifest.contents_sha256
         self.shard = ShardSearch(store, manifest, shard, reserved_device())
-        self.searches = defaultdict[str, ShortWork](ShortWork)  # by their methods
         self.listener = Listener(self, self.identity, METHODS, ONGOING_OF_SHARD, QUEUED_OF_SHARD)
         trim()
 
@@ -50,8 +46,7 @@ class Shard:
     @of_identity
     async def search(self, query: AnyQuery, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
         """The wanted items of the shard for each query; fewer if exclusion leaves fewer."""
-        work = partial(self.shard.search, query, asked, exclude)
-        answer = await self.searches[asked.method].done(work, len(query))
+        answer = await asyncio.to_thread(self.shard.search, query, asked, exclude)
         if sum(map(len, answer.item_ids)) >= MANY_ITEMS:
             give_back_soon()
         return answer

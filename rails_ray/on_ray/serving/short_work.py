@@ -1,7 +1,7 @@
 """Short work is done in the event loop, long work in a thread.
 
 Work in a thread takes turns with the event loop: after each operation of torch it waits for the interpreter's lock, 5
-ms at most. Short work that is done at once takes less time in all, and delays others by as little.
+ms at most. Short work that is done at once takes less time in all, and others wait no longer than it takes.
 """
 
 import asyncio
@@ -13,25 +13,33 @@ from typing import TypeVar
 
 Value = TypeVar("Value")
 
-SHORT_S = 0.01  # that others may wait: a small part of what a refusal may take
-KEPT = 0.5  # of the slowest time, at each further work: what was slow by chance is forgotten soon
+SHORT_S = 0.01  # longest that others may wait
+KEPT = 0.9  # of the slowest time, after each further work: one that was slow by chance is forgotten after ten
 
 
 class ShortWork:
-    """Work of one kind. It is short if works of about the same size were; the first goes to a thread."""
+    """Work of one kind. It is short if works of about the same size were; the first goes to a thread.
 
-    def __init__(self) -> None:
-        self._slowest = defaultdict[int, float](lambda: inf)  # seconds of late, by the bits of a size
+    Args:
+        clock: of the thread that asks, without what it waits for others.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
+        self._clock = clock
+        self._slowest = defaultdict[int, float](lambda: inf)  # recent seconds, by the bits of a size
 
     async def done(self, work: Callable[[], Value], size: int) -> Value:
         """The value of `work`, which must raise no StopIteration."""
-        bits = size.bit_length()
-        known = self._slowest[bits]
-        value, seconds = _timed(work) if known <= SHORT_S else await asyncio.to_thread(_timed, work)
-        self._slowest[bits] = seconds if known == inf else max(seconds, KEPT * known)
-        return value
 
+        def timed() -> Value:
+            began = self._clock()
+            try:
+                return work()
+            finally:
+                self._note(size, self._clock() - began)
 
-def _timed(work: Callable[[], Value]) -> tuple[Value, float]:
-    began = time.perf_counter()
-    return work(), time.perf_counter() - began
+        return timed() if self._slowest[size.bit_length()] <= SHORT_S else await asyncio.to_thread(timed)
+
+    def _note(self, size: int, seconds: float) -> None:
+        known = self._slowest[size.bit_length()]
+        self._slowest[size.bit_length()] = seconds if known == inf else max(seconds, KEPT * known)

@@ -2,55 +2,66 @@
 
 import asyncio
 import threading
-import time
-from functools import partial
 
 import pytest
 
 from rails_ray.on_ray.serving.short_work import SHORT_S, ShortWork
 
-
-def lasting(seconds: float) -> int:
-    """The thread that it is done in."""
-    ends = time.perf_counter() + seconds
-    while time.perf_counter() < ends:
-        pass
-    return threading.get_ident()
+LONG_S = 2 * SHORT_S
 
 
-def done(*works: tuple[float, int]) -> list[bool]:
+def done(*works: tuple[float, int], fails: bool = False) -> list[bool]:
     """Whether each work, of so many seconds and such a size, is done at once."""
+    now, threads = 0.0, list[int]()
+    kind = ShortWork(clock=lambda: now)
 
-    async def run() -> list[int]:
-        kind = ShortWork()
-        return [await kind.done(partial(lasting, seconds), size) for seconds, size in works]
+    async def run() -> None:
+        nonlocal now
+        for seconds, size in works:
 
-    return [thread == threading.get_ident() for thread in asyncio.run(run())]
+            def work(seconds: float = seconds) -> None:
+                nonlocal now
+                now += seconds
+                threads.append(threading.get_ident())
+                if fails:
+                    raise ValueError("no")
+
+            if fails:
+                with pytest.raises(ValueError, match="no"):
+                    await kind.done(work, size)
+            else:
+                await kind.done(work, size)
+
+    asyncio.run(run())
+    return [thread == threading.get_ident() for thread in threads]
 
 
 def test_work_is_done_at_once_as_long_as_it_is_short() -> None:
-    assert done((0, 1), (0, 1), (0, 1)) == [False, True, True]
-    assert done((3 * SHORT_S, 1), (0, 1)) == [False, False]
+    assert done((0, 1), (0, 1), (LONG_S, 1), (0, 1)) == [False, True, True, False]
+    assert done((LONG_S, 1), (0, 1)) == [False, False]
 
 
 def test_works_of_about_the_same_size_are_alike() -> None:
     assert done((0, 8), (0, 15), (0, 16), (0, 7), (0, 9)) == [False, True, False, False, True]
-    assert done((3 * SHORT_S, 100), (0, 1), (0, 100), (0, 1)) == [False, False, False, True]
+    assert done((LONG_S, 100), (0, 1), (0, 100), (0, 1)) == [False, False, False, True]
 
 
-def test_one_that_was_slow_by_chance_is_forgotten() -> None:
-    assert done((0, 1), (3 * SHORT_S, 1), (0, 1), (0, 1), (0, 1)) == [False, True, False, False, True]
+def test_one_that_was_slow_by_chance_is_forgotten_and_many_are_not() -> None:
+    assert done((LONG_S, 1), *[(0, 1)] * 10) == [False] * 8 + [True] * 3
+    mixed = done(*[(100 * LONG_S, 1), *[(0, 1)] * 9] * 20)
+    assert not any(mixed)
 
 
-def test_what_fails_raises_and_says_nothing_of_the_time() -> None:
-    async def run() -> int:
+def test_work_that_fails_is_timed_too() -> None:
+    assert done((0, 1), (LONG_S, 1), (0, 1), fails=True) == [False, True, False]
+
+
+def test_a_thread_is_timed_by_what_it_does_itself() -> None:
+    """The default clock: a wait for another thread is not work."""
+
+    async def run() -> bool:
         kind = ShortWork()
-        for _ in range(2):
-            with pytest.raises(ValueError, match="no"):
-                await kind.done(partial(int, "no"), 1)
-        await kind.done(partial(lasting, 0), 1)
-        with pytest.raises(ValueError, match="no"):
-            await kind.done(partial(int, "no"), 1)
-        return await kind.done(partial(lasting, 0), 1)
+        await kind.done(lambda: threading.Event().wait(5 * SHORT_S), 1)
+        return await kind.done(threading.get_ident, 1) == threading.get_ident()
 
-    assert asyncio.run(run()) == threading.get_ident()
+    assert asyncio.run(run())
