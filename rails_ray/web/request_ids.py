@@ -15,6 +15,7 @@ HEADER = b"x-request-id"
 KNOWN = re.compile(rb"[!-~]{1,128}")  # what may stand in a header and in a log
 
 log = logging.getLogger("rails_ray.web")
+_ids = random.Random()  # of its own: whoever seeds the module's would repeat them
 current_id = ContextVar("current_id", default="")  # of the request that is answered
 
 
@@ -34,7 +35,7 @@ class RequestIds:
             await self._app(scope, receive, send)
             return
         given = next((value for name, value in scope["headers"] if name == HEADER), b"")
-        own = given if KNOWN.fullmatch(given) else b"%032x" % random.getrandbits(128)
+        own = given if KNOWN.fullmatch(given) else b"%032x" % _ids.getrandbits(128)
         if own is not given:
             others: list[Any] = [pair for pair in scope["headers"] if pair[0] != HEADER]
             scope = {**scope, "headers": [*others, (HEADER, own)]}

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import io
 import logging
+import random
 import re
 import sys
 from pathlib import Path
@@ -152,6 +153,14 @@ def test_an_answer_has_the_id_of_its_request_or_a_new_one(lite: Lite) -> None:
     assert len(ids) == 3
     assert all(len(one) == 32 for one in ids)
     assert ask(lite, "GET", "/v1/nothing", x_request_id="mine-2").headers["x-request-id"] == "mine-2"
+
+
+def test_new_ids_do_not_repeat_where_random_is_seeded(lite: Lite) -> None:
+    def new_id() -> str:
+        random.seed(7)
+        return ask(lite, "GET", "/v1/index").headers["x-request-id"]
+
+    assert new_id() != new_id()
 
 
 def test_a_failure_is_logged_with_the_id_and_without_the_query(
