@@ -35,6 +35,7 @@ from rails_ray.web.traces import Traced, show_stages
 
 ALWAYS = (401, 403, 408, 413, 429)  # refusals of any request
 OF_A_QUESTION = (*ALWAYS, 409, 422, 503, 504)
+QUESTION: dict[str, Any] = {"responses": refused_with(*OF_A_QUESTION), "openapi_extra": deadlines.PARAMETERS}
 
 
 class Server(Protocol):
@@ -112,24 +113,14 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
         answer.headers["server-timing"] = as_header(found.stages)
         return answer
 
-    @api.post(
-        "/v1/explain",
-        response_model=ExplainResponse,
-        responses=refused_with(*OF_A_QUESTION),
-        openapi_extra=deadlines.PARAMETERS,
-    )
+    @api.post("/v1/explain", response_model=ExplainResponse, **QUESTION)
     async def explain(request: ExplainRequest, http: Request) -> ExplainResponse:
         """The component cosines and the gates of a query and some items."""
         with told_over_http(("queries[0]", "query")):
             async with in_time(deadline_of(http)):
                 return await server().explain(request)
 
-    @api.post(
-        "/v1/feedback",
-        response_model=FeedbackResponse,
-        responses=refused_with(*OF_A_QUESTION),
-        openapi_extra=deadlines.PARAMETERS,
-    )
+    @api.post("/v1/feedback", response_model=FeedbackResponse, **QUESTION)
     async def feedback(request: FeedbackRequest, http: Request) -> FeedbackResponse:
         """Which of the items that turned out to be relevant a search keeps. By these reports the server measures
         whether cut-offs by coverage keep what they promise: /v1/index and the metrics tell."""

@@ -153,12 +153,12 @@ class _Replica:
 class _Question:
     """
     body: the frame of its arguments.
-    until: how long the caller waits, by `time.monotonic`.
+    ends_at: when the caller stops waiting, by `time.monotonic`.
     """
 
     method: str
     body: bytes
-    until: float
+    ends_at: float
 
 
 class Patience:
@@ -316,7 +316,7 @@ class Replicas:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S)
             self._session = aiohttp.ClientSession(timeout=timeout, connector=connector, auto_decompress=False)
-        left_ms = 1000 * (question.until - time.monotonic())
+        left_ms = 1000 * (question.ends_at - time.monotonic())
         url, headers = f"{address.url}/{question.method}", {KEY: address.key, WITHIN_MS: f"{ceil(left_ms)}"}
         async with self._session.post(url, data=question.body, headers=headers, allow_redirects=False) as response:
             if response.status in (429, 500, 504):  # the handle finds a place elsewhere, or tells what is wrong

@@ -14,14 +14,16 @@ from typing import TypeVar
 Value = TypeVar("Value")
 
 SHORT_S = 0.01  # longest that others may wait
-KEPT = 0.9  # of the slowest time, after each further work: one that was slow by chance is forgotten after ten
+KEPT = (
+    0.9  # of the slowest time, after each further work: what was slow by chance is forgotten, what often is slow is not
+)
 
 
 class ShortWork:
     """Work of one kind. It is short if works of about the same size were; the first goes to a thread.
 
     Args:
-        clock: of the thread that asks, without what it waits for others.
+        clock: seconds of the thread that calls it, without its waits for others.
     """
 
     def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
