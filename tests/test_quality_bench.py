@@ -10,7 +10,7 @@ import pytest
 
 from jobs.benches import quality, quality_rows
 from jobs.benches.quality import fitting
-from jobs.benches.quality_measures import RESAMPLES, difference
+from jobs.benches.quality_measures import RESAMPLES, difference, resampled_means
 from jobs.benches.quality_models import Cell, Settings, config_of, stored_numbers, to_row
 from rails_ray.build.data import read_data
 from rails_ray.config import DataConfig, RunConfig
@@ -40,6 +40,14 @@ def test_a_difference_is_that_of_the_means_and_its_p_the_share_of_resamples_that
     assert difference([same], [same])["hr_p"] == 1.0
     of_two_seeds = difference([better, same], [same, same])
     assert of_two_seeds["hr@10"] == pytest.approx(found["hr@10"] / 2)
+
+
+def test_means_are_those_of_queries_drawn_with_replacement() -> None:
+    values = np.random.default_rng(1).random((30, 2))
+    found = resampled_means(values, seed=3)
+    assert found.shape == (RESAMPLES, 2)
+    drawn = np.random.default_rng(3).integers(30, size=(100, 30))
+    np.testing.assert_allclose(found[:100], [values[rows].mean(axis=0) for rows in drawn])
 
 
 def test_what_the_trials_of_a_cell_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,7 +37,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jobs.benches.quality_groups import groups, properties_of
-from jobs.benches.quality_measures import difference, gates_of, over_seeds, quality_of, times_of
+from jobs.benches.quality_measures import Quality, difference, over_seeds, quality_of, times_of
 from jobs.benches.quality_models import (
     Cell,
     Settings,
@@ -54,6 +55,7 @@ from rails_ray import rendering
 from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.config import RunConfig, to_json
 from rails_ray.data.dataset import DataSet
+from rails_ray.evaluation.mixtures import measures
 from rails_ray.models.dual_encoder import DualEncoder
 from rails_ray.training import state
 from rails_ray.training.loop import train
@@ -136,7 +138,7 @@ def tune(arguments: Arguments) -> None:
         started = time.monotonic()
         model = _trained(config, read, arguments.device)
         seconds = time.monotonic() - started
-        found = quality_of(model, read, read.queries["valid"])
+        found = quality_of(model, model.item_features(read.item_inputs), read.queries["valid"])
         facts = {"epochs": epochs, "number": trial.number, "seconds": seconds}
         record.row(kind="trial", **to_row(cell, settings), **facts, **found.row)
         return found.row["mrr"]
@@ -161,18 +163,23 @@ def train_cell(arguments: Arguments) -> None:
     home = arguments.state / run
     home.mkdir(parents=True, exist_ok=True)
 
+    @lru_cache(maxsize=1)  # the last point of a curve is its end
+    def measured(model: DualEncoder, step: int) -> tuple[Quality, dict[str, float]]:
+        features, tests = model.item_features(read.item_inputs), read.queries["test"]
+        return quality_of(model, features, tests), measures(model, features, tests)
+
     def point(model: DualEncoder, step: int, loss: float) -> None:
-        found = quality_of(model, read, read.queries["test"])
+        found, gates = measured(model, step)
         share = step / config.training.num_steps
-        record.row(kind="curve", **facts, epoch=epochs * share, loss=loss, **found.row, **gates_of(model, read))
+        record.row(kind="curve", **facts, epoch=epochs * share, loss=loss, **found.row, **gates)
 
     model, seconds = _resumed(config, read, home, arguments.device, point)
-    found = quality_of(model, read, read.queries["test"])
+    found, gates = measured(model, config.training.num_steps)
     RANKS.mkdir(exist_ok=True)
     np.savez_compressed(RANKS / f"{run}.npz", best_rank=found.best_rank.astype(np.int32), ndcg=found.ndcg.astype("f4"))
     (home / "weights.safetensors").write_bytes(state.to_bytes(model))
     facts["parameters"] = sum(parameter.numel() for parameter in model.parameters())
-    record.row(kind="cell", **facts, family=parts, seconds=seconds, **found.row, **gates_of(model, read))
+    record.row(kind="cell", **facts, family=parts, seconds=seconds, **found.row, **gates)
     Console().print(cell.name, found.row)
 
 
@@ -246,11 +253,13 @@ def compare(arguments: Arguments) -> None:
 
 def compare_groups(arguments: Arguments) -> None:
     """The same for groups of queries, except of vectors, whose groups are those of their texts."""
-    record = Record(NAME)
+    record, known = Record(NAME), dict[str, Any]()
     for own, other, places in _compared(arguments.seeds):
         if own.encoder == "vectors":
             continue
-        properties = properties_of(data_of(own, arguments.data, arguments.state, is_final=True))
+        if own.data not in known:
+            known[own.data] = properties_of(data_of(own, arguments.data, arguments.state, is_final=True))
+        properties = known[own.data]
         (ndcg, _), (other_ndcg, _) = map(over_seeds, places)
         for group in groups(properties, ndcg, other_ndcg):
             record.row(kind="group", **asdict(own), against=other, seeds=len(places[0]), **group)

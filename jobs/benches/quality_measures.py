@@ -7,6 +7,7 @@ one-sided), at least 1 in RESAMPLES + 1.
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.queries import Queries
 from rails_ray.evaluation.metrics import ndcg_of_queries
-from rails_ray.evaluation.mixtures import measures
 from rails_ray.evaluation.ranking import encode_items, query_batches, rank_all
 from rails_ray.evaluation.report import HIT_RATES
 from rails_ray.models.dual_encoder import DualEncoder
@@ -26,12 +26,12 @@ from rails_ray.retrieval.searchable import ByComponents, Widths
 from rails_ray.similarities.mol import MixtureOfLogits
 from rails_ray.wanted import Wanted
 
-RESAMPLES = 10_000
-K, LEAST_RECALL, NUM_SEARCHED, REPEATS = 100, 0.99, 320, 5  # of a search
+RESAMPLES, BLOCK = 10_000, 100  # resamples, and how many are drawn at once
+K, LEAST_RECALL, NUM_SEARCHED, REPEATS = 100, 0.99, 320, 3  # of a search
 CANDIDATES = (100, 150, 200, 250, 300, 400, 700, 1000, 1250, 1500, 2000)
 WIDTHS = {  # what each method may take, cheapest first
+    "gated": [Widths(num_candidates=width) for width in CANDIDATES],  # first: the others have its time
     "average": [Widths(num_candidates=width) for width in CANDIDATES],
-    "gated": [Widths(num_candidates=width) for width in CANDIDATES],
     "per_embedding": [Widths(num_per_embedding=width) for width in (25, 35, 50, 70, 100, 150, 200)],
     "combined": [Widths(num_per_embedding=width, num_candidates=4 * width) for width in (25, 50, 100)],
     "two_pass": [Widths(num_per_embedding=width) for width in (10, 100)],
@@ -54,21 +54,16 @@ class Quality:
         return {**rates, "mrr": float((1 / self.best_rank).mean()), "ndcg@10": float(self.ndcg.mean())}
 
 
-def quality_of(model: DualEncoder, read: DataSet, queries: Queries) -> Quality:
-    items = encode_items(model, model.item_features(read.item_inputs))
-    ranking = rank_all(model, items, queries, 10)
+def quality_of(model: DualEncoder, item_features: Any, queries: Queries) -> Quality:
+    ranking = rank_all(model, encode_items(model, item_features), queries, 10)
     return Quality(ranking.best_rank, ndcg_of_queries(ranking.is_relevant, ranking.num_relevant, 10))
-
-
-def gates_of(model: DualEncoder, read: DataSet) -> dict[str, float]:
-    return measures(model, model.item_features(read.item_inputs), read.queries["test"])
 
 
 @torch.no_grad()
 def times_of(model: DualEncoder, read: DataSet) -> dict[str, Any]:
     """Milliseconds of a query by the exact scan, and by each method at the cheapest of its widths that finds
     LEAST_RECALL of the K best, or at the one that finds most of them. Beside it the most that it finds in the time that
-    `gated` takes for LEAST_RECALL."""
+    `gated` takes for LEAST_RECALL. Widths beyond both are not tried."""
     items: Any = encode_items(model, model.item_features(read.item_inputs))
     searchable = ByComponents(model.similarity, items)
     asked = read.queries["test"].head(NUM_SEARCHED)
@@ -83,18 +78,18 @@ def times_of(model: DualEncoder, read: DataSet) -> dict[str, Any]:
         return 1e3 * float(np.median(seconds)) / len(asked), rows
 
     exact_ms, exact = timed("brute_force", Widths())
-    methods, all_tried = dict[str, dict[str, Any]](), dict[str, list[dict[str, Any]]]()
+    methods = dict[str, dict[str, Any]]()
     is_mixture = isinstance(model.similarity, MixtureOfLogits)  # of one pair, all methods scan the same products
     for method in WIDTHS if is_mixture else ():
-        tried = []
+        tried = list[dict[str, Any]]()
         for widths in WIDTHS[method]:
             ms, rows = timed(method, widths)
             hits = [(one[:, :, None] == other[:, None]).any(2) for one, other in zip(exact, rows, strict=True)]
             tried.append({**asdict(widths), "ms": ms, "recall": float(torch.cat(hits).float().mean())})
-        all_tried[method] = tried
+            if tried[-1]["recall"] >= LEAST_RECALL and ms > methods.get("gated", {"ms": 0.0})["ms"]:
+                break
         enough = [row for row in tried if row["recall"] >= LEAST_RECALL]
         methods[method] = min(enough, key=itemgetter("ms")) if enough else max(tried, key=itemgetter("recall"))
-    for method, tried in all_tried.items():
         in_time = [row["recall"] for row in tried if row["ms"] <= methods["gated"]["ms"]]
         methods[method]["recall_in_time_of_gated"] = max(in_time, default=None)
     known = {"brute_force": {"ms": exact_ms, "recall": 1.0}, **methods}
@@ -112,14 +107,17 @@ def times_of(model: DualEncoder, read: DataSet) -> dict[str, Any]:
 def difference(own: Sequence[Path], other: Sequence[Path]) -> dict[str, float]:
     """The mean differences in NDCG@10 and HR@10 of two models by the ranks of each seed; each with its p, and relative
     to the other model with a 95% interval."""
+    values = np.stack([over_seeds(own), over_seeds(other)], axis=-1)
+    means = resampled_means(np.concatenate(list(values), axis=1))
     found = dict[str, float]()
-    for name, ours, theirs in zip(("ndcg", "hr"), over_seeds(own), over_seeds(other), strict=True):
-        means = resampled_means(np.stack([ours, theirs], axis=1))
-        low, high = np.quantile(means[:, 0] / means[:, 1] - 1, [0.025, 0.975])
+    for name, (ours, theirs), drawn in zip(
+        ("ndcg", "hr"), values.mean(axis=1), (means[:, :2], means[:, 2:]), strict=True
+    ):
+        low, high = np.quantile(drawn[:, 0] / drawn[:, 1] - 1, [0.025, 0.975])
         found |= {
-            f"{name}@10": float((ours - theirs).mean()),
-            f"{name}_p": float(((means[:, 0] <= means[:, 1]).sum() + 1) / (RESAMPLES + 1)),
-            f"relative_{name}": float(ours.mean() / theirs.mean() - 1),
+            f"{name}@10": float(ours - theirs),
+            f"{name}_p": float(((drawn[:, 0] <= drawn[:, 1]).sum() + 1) / (RESAMPLES + 1)),
+            f"relative_{name}": float(ours / theirs - 1),
             f"relative_{name}_low": float(low),
             f"relative_{name}_high": float(high),
         }
@@ -135,6 +133,16 @@ def over_seeds(places: Sequence[Path]) -> NDArray[np.float64]:
 
 def resampled_means(values: NDArray[np.float64], seed: int = 0) -> NDArray[np.float64]:
     """Means of queries drawn with replacement [RESAMPLES, N], of what N models have for each [Q, N]."""
-    generator = np.random.default_rng(seed)
-    draws = (generator.integers(len(values), size=(100, len(values))) for _ in range(RESAMPLES // 100))
-    return np.concatenate([np.mean(values[rows], axis=1) for rows in draws])
+    blocks = np.split(_resamples(len(values), seed), RESAMPLES // BLOCK)
+    return np.concatenate([counts @ values for counts in blocks]) / len(values)
+
+
+@lru_cache(maxsize=1)  # all comparisons on a data set draw the same queries
+def _resamples(num_queries: int, seed: int) -> NDArray[np.uint8]:
+    """How often each resample holds each query [RESAMPLES, Q]."""
+    generator, starts = np.random.default_rng(seed), num_queries * np.arange(BLOCK)[:, None]
+    counts = np.empty((RESAMPLES, num_queries), np.uint8)
+    for block in np.split(counts, RESAMPLES // BLOCK):
+        places = generator.integers(num_queries, size=block.shape) + starts
+        block[:] = np.bincount(places.ravel(), minlength=block.size).reshape(block.shape)
+    return counts

@@ -26,6 +26,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 BLOCK_PAIRS = 2**19  # B * x * P of a block: its cosines take 2 MB, which stay in the cache through the gate
+GPU_BLOCK_PAIRS = 2**23  # 32 MB: a GPU has no such cache, and waits for whoever launches its kernels
 LARGEST_EXPONENT = 60.0  # e^60 is far from the end of float32, and so is a sum of P of them
 KEPT_NUMBERS = 2**24  # 64 MB: what a search of more candidates takes, it gives back
 PRUNED_SHARE = 0.6  # of a block's items must need a gate for gathering them to cost more than it saves
@@ -99,7 +100,8 @@ class MolScan:
         order = self.weights.order
         queries = f.transpose(0, 1).flatten(end_dim=1)  # [P_Q * B, d]
         u = u[:, order].T.unsqueeze(2)  # [P, B, 1]
-        size = min(max(BLOCK_PAIRS // u.numel(), 1), num_items)
+        block_pairs = GPU_BLOCK_PAIRS if f.is_cuda else BLOCK_PAIRS
+        size = min(max(block_pairs // u.numel(), 1), num_items)
         with self._workspace() as space:
             for first in range(0, num_items, size):
                 end = min(first + size, num_items)
@@ -261,7 +263,8 @@ def _mixture(
         hidden = gate.first @ cosines.to(gate.first.dtype)
         z.add_(gate.second @ F.silu(hidden.add_(gate.first_bias.to(hidden.dtype)), inplace=True))
     F.silu(z, inplace=True)
-    if z.numel() and not z.amax() <= LARGEST_EXPONENT:  # NaN, of one item, must not keep the others from it
+    # A GPU subtracts at once: to look would be to wait for it. NaN, of one item, must not keep the others from it.
+    if z.is_cuda or (z.numel() and not z.amax() <= LARGEST_EXPONENT):
         z.sub_(z.amax(dim=0))
     gates = torch.exp(z, out=space.of("gates", *z.shape))
     total = gates.sum(dim=0)
