@@ -113,7 +113,8 @@ def difference(own: Sequence[Path], other: Sequence[Path]) -> dict[str, float]:
     for name, (ours, theirs), drawn in zip(
         ("ndcg", "hr"), values.mean(axis=1), (means[:, :2], means[:, 2:]), strict=True
     ):
-        low, high = np.quantile(drawn[:, 0] / drawn[:, 1] - 1, [0.025, 0.975])
+        with np.errstate(divide="ignore", invalid="ignore"):  # NaN, if the other model may find nothing
+            low, high = np.quantile(drawn[:, 0] / drawn[:, 1] - 1, [0.025, 0.975])
         found |= {
             f"{name}@10": float(ours - theirs),
             f"{name}_p": float(((drawn[:, 0] <= drawn[:, 1]).sum() + 1) / (RESAMPLES + 1)),

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rails_ray.build.version import version_family, version_similarity
 from rails_ray.cutoffs.temperatures import tempered
 from rails_ray.item_ids import ItemId
+from rails_ray.kernels import reaching
 from rails_ray.masks import Exclusions, Mask
 from rails_ray.retrieval.searchable import Widths
 from rails_ray.retrieval.sharded import of_corpus
@@ -93,7 +94,7 @@ class ShardExplanation:
 
 
 class ShardSearch:
-    """Searches one shard of a version.
+    """Searches one shard of a version. Making it compiles the loops that a search runs.
 
     Raises:
         DamagedError: if a file of the version differs from its manifest.
@@ -109,6 +110,7 @@ class ShardSearch:
         self.item_ids = self.items.item_ids.prepare()
         state = map_tensors(lambda tensor: tensor.to(device), self.items.state)
         self.searchable = family.searchable(similarity, state, read_indexes(store, described, shard, device))
+        reaching.compile_loops()
         self.device = device
 
     def __len__(self) -> int:

@@ -40,3 +40,9 @@ def reaching(
     in_threads(lambda first, end: loops.list_reaching(*arrays, columns.numpy(), first, end), len(scores))
     # Not repeat_interleave: torch's threads would wait busily for more, where the next loops are to run.
     return torch.from_numpy(np.repeat(np.arange(len(scores)), num.numpy())), columns
+
+
+def compile_loops() -> None:
+    """Compile what both run, or the first search that has a threshold would wait half a second for it."""
+    scores = torch.zeros(1, 1)
+    reaching(scores, scores[0], num_reaching(scores, scores[0]))

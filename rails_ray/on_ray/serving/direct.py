@@ -43,6 +43,7 @@ SECOND_CALLS, MOST_SAVED = 0.05, 10.0  # second calls for each call; most that a
 STUCK, LEAST_STUCK_S, UNKNOWN_STUCK_S = 5.0, 0.5, 2.0  # times the quantile; if it is short; if it is not known yet
 LOOK_FOR_BUDGET_S = 0.05
 IDLE_S = 60.0  # a connection is kept so long by the router, and much longer by the replica
+END_S = 10.0  # for calls under way when a replica ends, half of what Serve gives it
 KEY, WITHIN_MS = "x-rails-ray-key", "x-rails-ray-within-ms"
 MOST_LATE = 3  # calls in a row that another replica answered first; then a replica is asked last, until the next look
 REFUSED = (RailsRayError, ValueError, KeyError, TypeError)  # what a search, or a body that is no frame, raises
@@ -92,16 +93,22 @@ class Listener:
 
     async def _start(self) -> str:
         server = web.Server(self._answer, handler_cancellation=True, keepalive_timeout=60 * IDLE_S)
-        self._runner = web.ServerRunner(server)
+        self._runner = web.ServerRunner(server, shutdown_timeout=END_S)
         await self._runner.setup()
         host = ray.util.get_node_ip_address()
         await web.TCPSite(self._runner, host, 0).start()
         return f"http://{f'[{host}]' if ':' in host else host}:{self._runner.addresses[0][1]}"
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it listens, or is about to."""
+        return self._runner is not None
+
     async def close(self) -> None:
-        """Listen no more; calls under way are given up."""
-        if self._runner is not None:
-            await self._runner.cleanup()
+        """Listen no more, and answer the calls under way; those that take longer than END_S are given up."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         method = request.path[1:]

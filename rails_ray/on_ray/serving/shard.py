@@ -1,7 +1,8 @@
 """A shard's deployment: one shard of an index version, as a mailbox."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,11 @@ class Shard:
         self.shard = ShardSearch(store, manifest, shard, reserved_device())
         self.listener = Listener(self, self.identity, METHODS, ONGOING_OF_SHARD, QUEUED_OF_SHARD)
         trim()
+
+    def __del__(self) -> Coroutine[Any, Any, None] | None:
+        """What Serve awaits before it ends the replica: it knows of no call that came directly."""
+        listener: Listener | None = getattr(self, "listener", None)  # none if the version could not be read
+        return listener.close() if listener is not None and listener.is_open else None
 
     async def address(self) -> Address:
         """Where routers may ask this replica directly."""

@@ -212,6 +212,29 @@ def test_a_replica_is_told_how_long_the_client_waits() -> None:
     run(scenario)
 
 
+def test_a_replica_that_ends_answers_what_is_under_way_and_takes_no_more() -> None:
+    async def scenario() -> None:
+        replica = Replica()
+        handle = Handle(replica)
+        replicas = direct_to(handle)
+        await replicas.look()
+        replica.may_go_on.clear()
+        under_way = asyncio.create_task(asked(replicas, handle))
+        await until(lambda: replica.ongoing == 1)
+        closing = asyncio.create_task(replica.listener.close())
+        await until(lambda: not replica.listener.is_open)
+        await asyncio.sleep(0.05)
+        later = asyncio.create_task(asked(replicas, handle))
+        await until(lambda: handle.num_by_handle == 1)
+        assert not closing.done()
+        replica.may_go_on.set()
+        assert (await under_way).tolist() == (await later).tolist() == [0, 2, 4]
+        assert (handle.num_by_handle, replica.num_cancelled) == (1, 0)
+        await closing
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(
     ("path", "key", "status"),
     [

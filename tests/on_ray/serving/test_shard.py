@@ -232,3 +232,22 @@ def test_an_answer_travels_as_arrays(tmp_path: Path) -> None:
     assert there.num_searched.tolist() == [29, 30]
     for ids, rows, num in zip(there.item_ids, there.found.item_rows.tolist(), there.found.num_found(), strict=True):
         assert ids == [f"i{row}" for row in rows[:num]]
+
+
+def test_serve_waits_for_what_a_shard_was_asked_directly(tmp_path: Path) -> None:
+    shard = shard_without(tmp_path, "nothing")
+
+    async def scenario() -> None:
+        assert shard.__del__() is None  # nobody has asked
+        url = (await shard.address()).url
+        async with httpx.AsyncClient() as http:
+            assert (await http.post(f"{url}/search")).status_code == 401
+        ended = shard.__del__()
+        assert ended is not None
+        await ended
+        async with httpx.AsyncClient() as http:
+            with pytest.raises(httpx.ConnectError):
+                await http.post(f"{url}/search")
+        assert shard.__del__() is None
+
+    asyncio.run(scenario())
