@@ -4,7 +4,7 @@ Serve stays in charge: handles say where each replica listens and give the key t
 channel), Serve watches their health, and what cannot be asked directly is asked by handle. So nothing here tries again.
 If a call takes longer than 95% of recent calls, the router also asks a second replica and uses the first answer; a
 budget of one call in twenty limits this. It does not limit second calls beside a replica that has answered nothing for
-many times as long, as it stands still.
+many times as long, as it stands still; if the router knows of no second one, it looks again.
 
     router  --handle.broadcast("address")-->  each replica: URL, key, version
     router  --POST URL/search, key, ms left, frame-->  one replica: frame
@@ -35,7 +35,7 @@ from rails_ray.on_ray.serving.frames import packed, unpacked
 from rails_ray.on_ray.serving.identity import Answer
 
 LOOK_AGAIN_S = 1.0  # after a look, if a replica was lost or none is known
-LOOK_TIMEOUT_S = 5.0
+LOOK_TIMEOUT_S = 2.0  # for replicas to say where they listen; one that does not is asked by handle alone
 CONNECT_TIMEOUT_S = 1.0
 # Another replica is asked after this quantile of the last NUM_REMEMBERED call times, once FEWEST_KNOWN are known.
 QUANTILE, NUM_REMEMBERED, FEWEST_KNOWN = 0.95, 200, 50
@@ -263,16 +263,11 @@ class Replicas:
         first, *others = sorted(
             self._known, key=lambda own: (own.num_late >= MOST_LATE, own.num_under_way, random.random())
         )
-        if not others:
-            first.num_under_way += 1
-            try:
-                return await self._call(first, question)
-            finally:
-                first.num_under_way -= 1
         calls = [self._calling(first, question)]
         try:
-            if await self._is_late(calls[0], first):
-                calls.append(self._calling(others[0], question))
+            another = await self._another(calls[0], first, others)
+            if another is not None:
+                calls.append(self._calling(another, question))
             answer = await _first_answer(calls)
             first.num_late += not calls[0].done()
             return answer
@@ -280,21 +275,26 @@ class Replicas:
             for call in calls:
                 call.cancel()
 
-    async def _is_late(self, call: asyncio.Task[Any], replica: _Replica) -> bool:
-        """Whether to ask another replica: True once the call has taken long enough, False once it has ended. Other
-        calls spend and refill the budget meanwhile, so it is looked at again and again."""
+    async def _another(self, call: asyncio.Task[Any], first: _Replica, others: Sequence[_Replica]) -> _Replica | None:
+        """The replica to ask as well, once the call has taken long enough; None once it has ended. Other calls spend
+        and refill the budget meanwhile, so it is looked at again and again. If no other replica is known, one may have
+        come since the last look."""
         began = time.monotonic()
         while not call.done():
-            now, second_s = time.monotonic(), self.patience.second_s
+            now = time.monotonic()
+            is_stuck = now >= (stuck := max(began, first.answered) + self.patience.stuck_s)
+            if is_stuck and not others:
+                self.look_soon()
+                others = [known for known in self._known if known is not first]
+            if is_stuck and others:
+                return others[0]
+            second_s = self.patience.second_s if others else None
             if second_s is not None and now - began >= second_s:
                 self.patience.spend()
-                return True
-            stuck = max(began, replica.answered) + self.patience.stuck_s
-            if now >= stuck:
-                return True
+                return others[0]
             next_look = now + LOOK_FOR_BUDGET_S if second_s is None else began + second_s
-            await asyncio.wait([call], timeout=min(next_look, stuck) - now)
-        return False
+            await asyncio.wait([call], timeout=(next_look if is_stuck else min(next_look, stuck)) - now)
+        return None
 
     def _calling(self, replica: _Replica, question: _Question) -> asyncio.Task[Answer[Any] | None]:
         """A call that counts as under way from now on."""

@@ -9,7 +9,7 @@ import pytest
 
 from rails_ray.on_ray.serving import direct
 from rails_ray.on_ray.serving.direct import Patience
-from support.direct_calls import VALUES, Handle, Replica, direct_to, run, until
+from support.direct_calls import VALUES, Handle, Replica, asked, direct_to, run, until
 
 
 class Hasty(Patience):
@@ -95,6 +95,30 @@ def test_a_replica_that_stands_still_costs_no_answer_though_nothing_is_left(
             began = time.monotonic()
         assert sum(seconds > 0.09 for seconds in took) <= direct.MOST_LATE, "then it is asked last"
         assert max(took) < 2
+
+    run(scenario)
+
+
+def test_a_replica_that_has_come_since_the_last_look_is_found_when_the_known_one_stands_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(direct, "UNKNOWN_STUCK_S", 0.2)
+    monkeypatch.setattr(direct, "LOOK_AGAIN_S", 0.0)
+
+    async def scenario() -> None:
+        stands_still, came_later = Replica(), Replica()
+        handle = Handle(stands_still)
+        replicas = direct_to(handle)
+        await replicas.look()
+        stands_still.may_go_on.clear()
+        call = asyncio.create_task(asked(replicas, handle))
+        await until(lambda: handle.num_looks > 2)
+        assert not call.done()
+        assert stands_still.num_asked == 1, "it is not asked again, as nobody else is there"
+        handle.replicas.append(came_later)
+        assert (await call).tolist() == [0, 2, 4]
+        assert (handle.num_by_handle, came_later.num_asked) == (0, 1)
+        await until(lambda: stands_still.num_cancelled == 1)
 
     run(scenario)
 
