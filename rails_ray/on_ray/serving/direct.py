@@ -4,7 +4,7 @@ Serve stays in charge: handles say where each replica listens and give the key t
 channel), Serve watches their health, and what cannot be asked directly is asked by handle. So nothing here tries again.
 If a call takes longer than 95% of recent calls, the router also asks a second replica and uses the first answer; a
 budget of one call in twenty limits this. It does not limit second calls beside a replica that has answered nothing for
-many times as long, as it stands still; if the router knows of no second one, it looks again.
+many times as long, as it stands still; if the router knows of no second one, it looks again, or asks by handle.
 
     router  --handle.broadcast("address")-->  each replica: URL, key, version
     router  --POST URL/search, key, ms left, frame-->  one replica: frame
@@ -35,7 +35,7 @@ from rails_ray.on_ray.serving.frames import packed, unpacked
 from rails_ray.on_ray.serving.identity import Answer
 
 LOOK_AGAIN_S = 1.0  # after a look, if a replica was lost or none is known
-LOOK_TIMEOUT_S = 2.0  # for replicas to say where they listen; one that does not is asked by handle alone
+LOOK_TIMEOUT_S = 2.0  # for all replicas to say where they listen
 CONNECT_TIMEOUT_S = 1.0
 # Another replica is asked after this quantile of the last NUM_REMEMBERED call times, once FEWEST_KNOWN are known.
 QUANTILE, NUM_REMEMBERED, FEWEST_KNOWN = 0.95, 200, 50
@@ -212,7 +212,7 @@ class Replicas:
     def __init__(self, handle: Any, identity: str) -> None:
         self._handle, self._identity = handle, identity
         self._known: list[_Replica] = []
-        self._looking: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[bool] | None = None
         self._looked_at = -LOOK_AGAIN_S
         self._session: aiohttp.ClientSession | None = None
         self.patience = Patience()
@@ -233,11 +233,14 @@ class Replicas:
         if not is_looking and time.monotonic() - self._looked_at >= LOOK_AGAIN_S:
             self._looking = asyncio.create_task(self._look_quietly())
 
-    async def _look_quietly(self) -> None:
+    async def _look_quietly(self) -> bool:
+        """Whether Serve says which there are. It does not while the shard starts or ends, or one of them is silent."""
         try:
             await self.look()
-        except (RayError, RayServeException, TimeoutError):  # the shard starts or ends: calls go by handle meanwhile
+        except (RayError, RayServeException, TimeoutError):  # calls go by handle meanwhile
             logging.getLogger("ray.serve").debug("the replicas of a shard are not known", exc_info=True)
+            return False
+        return True
 
     async def close(self) -> None:
         """Ask no more."""
@@ -268,6 +271,9 @@ class Replicas:
             another = await self._another(calls[0], first, others)
             if another is not None:
                 calls.append(self._calling(another, question))
+            elif not calls[0].done():
+                self._lose(first)
+                return None
             answer = await _first_answer(calls)
             first.num_late += not calls[0].done()
             return answer
@@ -276,15 +282,19 @@ class Replicas:
                 call.cancel()
 
     async def _another(self, call: asyncio.Task[Any], first: _Replica, others: Sequence[_Replica]) -> _Replica | None:
-        """The replica to ask as well, once the call has taken long enough; None once it has ended. Other calls spend
-        and refill the budget meanwhile, so it is looked at again and again. If no other replica is known, one may have
-        come since the last look."""
+        """The replica to ask as well, once the call has taken long enough; None once it has ended, or if its replica
+        stands still and nobody says who else is there. Other calls spend and refill the budget meanwhile, so it is
+        looked at again and again."""
         began = time.monotonic()
         while not call.done():
             now = time.monotonic()
             is_stuck = now >= (stuck := max(began, first.answered) + self.patience.stuck_s)
-            if is_stuck and not others:
+            if is_stuck and not others:  # one may have come since the last look
                 self.look_soon()
+                if (looking := self._looking) is not None:
+                    await asyncio.wait([call, looking], return_when=asyncio.FIRST_COMPLETED)
+                    if looking.done() and not looking.result():
+                        return None
                 others = [known for known in self._known if known is not first]
             if is_stuck and others:
                 return others[0]
@@ -295,6 +305,11 @@ class Replicas:
             next_look = now + LOOK_FOR_BUDGET_S if second_s is None else began + second_s
             await asyncio.wait([call], timeout=(next_look if is_stuck else min(next_look, stuck)) - now)
         return None
+
+    def _lose(self, replica: _Replica) -> None:
+        """Ask it no more until it is found again."""
+        self._known = [known for known in self._known if known is not replica]
+        self.look_soon()
 
     def _calling(self, replica: _Replica, question: _Question) -> asyncio.Task[Answer[Any] | None]:
         """A call that counts as under way from now on."""
@@ -313,8 +328,7 @@ class Replicas:
                 self.patience.took(replica.answered - began)
             return answer
         except FAILED:
-            self._known = [known for known in self._known if known is not replica]
-            self.look_soon()
+            self._lose(replica)
             return None
 
     async def _post(self, address: Address, question: _Question) -> Answer[Any] | None:

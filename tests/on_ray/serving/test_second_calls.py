@@ -123,6 +123,31 @@ def test_a_replica_that_has_come_since_the_last_look_is_found_when_the_known_one
     run(scenario)
 
 
+def test_serve_is_asked_while_the_only_replica_that_is_known_stands_still_and_nobody_says_who_else_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(direct, "UNKNOWN_STUCK_S", 0.2)
+    monkeypatch.setattr(direct, "LOOK_AGAIN_S", 0.0)
+
+    async def scenario() -> None:
+        stands_still, came_later = Replica(), Replica()
+        handle = Handle(stands_still)
+        replicas = direct_to(handle)
+        await replicas.look()
+        handle.replicas, handle.is_silent = [came_later, stands_still], True
+        stands_still.may_go_on.clear()
+        for number in range(3):
+            began = time.monotonic()
+            assert (await asked(replicas, handle)).tolist() == [0, 2, 4]
+            assert number == 0 or time.monotonic() - began < 0.2, "it is lost"
+        assert (handle.num_by_handle, stands_still.num_asked) == (3, 1)
+        handle.is_silent = False
+        replicas.look_soon()
+        await until(lambda: len(replicas._known) == 2)
+
+    run(scenario)
+
+
 def test_a_shard_that_is_slow_everywhere_is_not_asked_twice_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call takes longer than `stuck_s`, but its replica answers others meanwhile."""
     monkeypatch.setattr(direct, "UNKNOWN_STUCK_S", 0.2)
