@@ -35,6 +35,7 @@ from rails_ray.on_ray.serving.frames import packed, unpacked
 from rails_ray.on_ray.serving.identity import Answer
 
 LOOK_AGAIN_S = 1.0  # after a look, if a replica was lost or none is known
+SETTLED_S = 10.0  # without a change; until then more replicas may be starting, and looks go on
 LOOK_TIMEOUT_S = 2.0  # for all replicas to say where they listen
 CONNECT_TIMEOUT_S = 1.0
 # Another replica is asked after this quantile of the last NUM_REMEMBERED call times, once FEWEST_KNOWN are known.
@@ -213,7 +214,7 @@ class Replicas:
         self._handle, self._identity = handle, identity
         self._known: list[_Replica] = []
         self._looking: asyncio.Task[bool] | None = None
-        self._looked_at = -LOOK_AGAIN_S
+        self._looked_at = self._changed_at = -inf
         self._session: aiohttp.ClientSession | None = None
         self.patience = Patience()
 
@@ -225,6 +226,8 @@ class Replicas:
         for replica in self._known:
             replica.num_late = 0
         addresses = [own for own in told if isinstance(own, Address) and own.identity == self._identity]
+        if known.keys() != set(addresses):
+            self._changed_at = time.monotonic()
         self._known = [known.get(address) or _Replica(address) for address in addresses]
 
     def look_soon(self) -> None:
@@ -256,8 +259,9 @@ class Replicas:
         Args:
             within_s: how long the caller waits.
         """
-        if not self._known:
+        if time.monotonic() - self._changed_at < SETTLED_S or not self._known:
             self.look_soon()
+        if not self._known:
             return None
         try:
             question = _Question(method, packed([self._identity, arguments]), time.monotonic() + within_s)

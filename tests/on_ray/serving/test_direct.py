@@ -1,6 +1,7 @@
 """Shards asked directly: which replica, by whom, and what comes of it if it cannot be."""
 
 import asyncio
+import time
 
 import aiohttp
 import numpy as np
@@ -28,6 +29,29 @@ def test_the_first_call_goes_by_handle_and_later_ones_directly() -> None:
         for _ in range(5):
             assert (await asked(replicas, handle)).tolist() == [0, 2, 4]
         assert (handle.num_by_handle, handle.num_looks, replica.num_asked) == (1, 1, 6)
+
+    run(scenario)
+
+
+def test_replicas_that_start_one_after_the_other_are_found_while_calls_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr(direct, "SETTLED_S", 0.5)
+
+    async def scenario() -> None:
+        handle = Handle(Replica())
+        replicas = direct_to(handle)
+        began = time.monotonic()
+        while time.monotonic() - began < 1.2:
+            await asked(replicas, handle)
+            if handle.num_looks == 5 and len(handle.replicas) == 1:
+                handle.replicas.append(Replica())
+            await asyncio.sleep(0.01)
+        assert len(replicas._known) == 2
+        num_looks = handle.num_looks
+        for _ in range(20):
+            await asked(replicas, handle)
+            await asyncio.sleep(0.01)
+        assert handle.num_looks == num_looks, "nothing has changed for long enough"
 
     run(scenario)
 
