@@ -213,14 +213,15 @@ class Replicas:
     def __init__(self, handle: Any, identity: str) -> None:
         self._handle, self._identity = handle, identity
         self._known: list[_Replica] = []
-        self._looking: asyncio.Task[bool] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._is_told = False  # by the last look
         self._looked_at = self._changed_at = -inf
         self._session: aiohttp.ClientSession | None = None
         self.patience = Patience()
 
     async def look(self) -> None:
         """Learn from Serve which replicas there are. If it does not say, those that are known stay."""
-        self._looked_at = time.monotonic()
+        self._looked_at, self._is_told = time.monotonic(), False
         told = await self._handle.broadcast("address").results_async(timeout_s=LOOK_TIMEOUT_S, return_exceptions=True)
         known = {replica.address: replica for replica in self._known}
         for replica in self._known:
@@ -229,6 +230,7 @@ class Replicas:
         if known.keys() != set(addresses):
             self._changed_at = time.monotonic()
         self._known = [known.get(address) or _Replica(address) for address in addresses]
+        self._is_told = True
 
     def look_soon(self) -> None:
         """`look` in the background, unless that is under way or was a moment ago."""
@@ -236,14 +238,11 @@ class Replicas:
         if not is_looking and time.monotonic() - self._looked_at >= LOOK_AGAIN_S:
             self._looking = asyncio.create_task(self._look_quietly())
 
-    async def _look_quietly(self) -> bool:
-        """Whether Serve says which there are. It does not while the shard starts or ends, or one of them is silent."""
+    async def _look_quietly(self) -> None:
         try:
             await self.look()
-        except (RayError, RayServeException, TimeoutError):  # calls go by handle meanwhile
+        except (RayError, RayServeException, TimeoutError):  # the shard starts or ends, or a replica is silent
             logging.getLogger("ray.serve").debug("the replicas of a shard are not known", exc_info=True)
-            return False
-        return True
 
     async def close(self) -> None:
         """Ask no more."""
@@ -297,7 +296,7 @@ class Replicas:
                 self.look_soon()
                 if (looking := self._looking) is not None:
                     await asyncio.wait([call, looking], return_when=asyncio.FIRST_COMPLETED)
-                    if looking.done() and not looking.result():
+                    if looking.done() and not self._is_told:
                         return None
                 others = [known for known in self._known if known is not first]
             if is_stuck and others:
