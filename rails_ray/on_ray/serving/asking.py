@@ -26,6 +26,7 @@ Value = TypeVar("Value")
 REPLICA_LOST = (ActorDiedError, ActorUnavailableError, ReplicaUnavailableError)
 # Pauses before each try, .8 s in all: with two replicas, seven more chances to reach the right one.
 PAUSES_S = (0.0, 0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
+SILENT_S = 2.0  # of a call by handle, before it is made again beside: its replica may stand still
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class Shards:
             for pause_s in PAUSES_S:
                 await asyncio.sleep(pause_s)
                 try:
-                    answer = await by_handle(self.identity, *arguments)
+                    answer = await _first_answer(partial(by_handle, self.identity, *arguments))
                 except REPLICA_LOST as error:
                     lost = error
                     continue
@@ -129,6 +130,23 @@ class Shards:
                 if answer.identity == self.identity:
                     return answer.value
         raise lost
+
+
+async def _first_answer(call: Callable[[], Awaitable[Value]]) -> Value:
+    """What a call by handle gives or, if it is silent for SILENT_S, what the same call gives again; Serve prefers a
+    replica that has fewer of them. A failure counts only if both fail."""
+    calls = [asyncio.ensure_future(call())]
+    try:
+        done, _ = await asyncio.wait(calls, timeout=SILENT_S)
+        if not done:
+            calls.append(asyncio.ensure_future(call()))
+            done, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+            if waiting and all(one.exception() for one in done):
+                done = waiting
+        return await done.pop()
+    finally:
+        for one in calls:
+            one.cancel()
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError
+from ray.serve.exceptions import BackPressureError
 
 from rails_ray.errors import BusyError, UnavailableError
+from rails_ray.on_ray.serving import asking
 from rails_ray.on_ray.serving.asking import PAUSES_S, Shards
 from rails_ray.on_ray.serving.identity import Answer, of_identity
 from rails_ray.on_ray.serving.router import Router
@@ -72,6 +74,18 @@ def test_what_a_replica_refuses_is_not_asked_again_and_one_that_is_slow_not_wait
     for answers in ([None], [ActorDiedError(), None]):
         (late,) = ask(Handle(*answers), timeout_s=0.05)
         assert isinstance(late, TimeoutError)
+
+
+def test_a_call_by_handle_that_is_silent_is_made_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "SILENT_S", 0.05)
+    silent = Handle(None, OURS)
+    assert ask(silent) == ["found"]
+    assert silent.asked == [("ours", "query", 3)] * 2
+    full = BackPressureError(num_queued_requests=9, max_queued_requests=8)
+    (late,) = ask(Handle(None, full), timeout_s=0.2)
+    assert isinstance(late, TimeoutError), "the first may still answer"
+    (late,) = ask(Handle(None, None), timeout_s=0.2)
+    assert isinstance(late, TimeoutError)
 
 
 def test_a_replica_does_nothing_for_another_version_and_says_which_one_it_has() -> None:
