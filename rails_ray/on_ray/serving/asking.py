@@ -119,7 +119,7 @@ class Shards:
             for pause_s in PAUSES_S:
                 await asyncio.sleep(pause_s)
                 try:
-                    answer = await _first_answer(partial(by_handle, self.identity, *arguments))
+                    answer = await _answer_by_handle(partial(by_handle, self.identity, *arguments))
                 except REPLICA_LOST as error:
                     lost = error
                     continue
@@ -132,7 +132,7 @@ class Shards:
         raise lost
 
 
-async def _first_answer(call: Callable[[], Awaitable[Value]]) -> Value:
+async def _answer_by_handle(call: Callable[[], Awaitable[Value]]) -> Value:
     """What a call by handle gives or, if it is silent for SILENT_S, what the same call gives again; Serve prefers a
     replica that has fewer of them. A failure counts only if both fail."""
     calls = [asyncio.ensure_future(call())]

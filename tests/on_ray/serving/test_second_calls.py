@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from rails_ray.on_ray.serving import direct
-from rails_ray.on_ray.serving.direct import Patience
+from rails_ray.on_ray.serving.direct import Patience, Replicas
 from support.direct_calls import VALUES, Handle, Replica, asked, direct_to, run, until
 
 
@@ -99,6 +99,15 @@ def test_a_replica_that_stands_still_costs_no_answer_though_nothing_is_left(
     run(scenario)
 
 
+async def knowing_one_of_two() -> tuple[Replicas, Handle, Replica, Replica]:
+    """A router that has looked when one of two replicas was up, and both."""
+    known, came_later = Replica(), Replica()
+    handle = Handle(known)
+    replicas = direct_to(handle)
+    await replicas.look()
+    return replicas, handle, known, came_later
+
+
 def test_a_replica_that_has_come_since_the_last_look_is_found_when_the_known_one_stands_still(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -106,10 +115,7 @@ def test_a_replica_that_has_come_since_the_last_look_is_found_when_the_known_one
     monkeypatch.setattr(direct, "LOOK_AGAIN_S", 0.0)
 
     async def scenario() -> None:
-        stands_still, came_later = Replica(), Replica()
-        handle = Handle(stands_still)
-        replicas = direct_to(handle)
-        await replicas.look()
+        replicas, handle, stands_still, came_later = await knowing_one_of_two()
         stands_still.may_go_on.clear()
         call = asyncio.create_task(asked(replicas, handle))
         await until(lambda: handle.num_looks > 2)
@@ -130,10 +136,7 @@ def test_serve_is_asked_while_the_only_replica_that_is_known_stands_still_and_no
     monkeypatch.setattr(direct, "LOOK_AGAIN_S", 0.0)
 
     async def scenario() -> None:
-        stands_still, came_later = Replica(), Replica()
-        handle = Handle(stands_still)
-        replicas = direct_to(handle)
-        await replicas.look()
+        replicas, handle, stands_still, came_later = await knowing_one_of_two()
         handle.replicas, handle.is_silent = [came_later, stands_still], True
         stands_still.may_go_on.clear()
         for number in range(3):
