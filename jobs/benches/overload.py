@@ -10,6 +10,10 @@ wait and ask again. Requests then come evenly at a multiple of it, whether or no
 Wanted, at five times the capacity: goodput of at least .9 of it, the others refused with 429 within 50 ms, a usual
 answer within 3 s after it ends, memory flat. At .8 of the capacity for ten minutes: no error, and memory that grows by
 less than 2% after the first two minutes.
+
+`stalls` tells of the seconds in which a request was not answered or took more than STALLED times the usual time: how
+many, the slowest, how late the clients themselves woke, and the cores that the server's processes, the whole machine
+and its host's other guests (steal) used. So one sees who stood still.
 """
 
 import asyncio
@@ -17,8 +21,8 @@ import json
 import statistics
 import tempfile
 import time
-from collections import Counter
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -39,6 +43,18 @@ SAMPLE_S = 1.0  # between two looks at the memory
 WARM_SHARE = 0.2  # of the time, before memory counts as warm
 RECOVERED = 2.0  # times the answer of an idle server, which is usual again
 PATIENCE_S = 30.0  # for a server to be well again
+STALLED = 20.0  # times the answer of an idle server
+MOST_STALLS = 30  # rows that are kept, of the worst seconds
+
+
+@dataclass
+class Second:
+    """What clients saw of the requests of one second, and `cores`, those that were used meanwhile."""
+
+    num_refused: int = 0
+    slowest_s: float = 0.0
+    woke_late_s: float = 0.0
+    cores: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -94,6 +110,7 @@ async def overloaded(
     """What comes back of requests that come evenly, how soon an answer is usual again, and how memory changes."""
     took: dict[int, list[float]] = {}
     late, memory = list[float](), list[float]()
+    seen: dict[int, Second] = defaultdict(Second)
     bodies = [json.dumps(body_of(number, QUERIES)).encode() for number in range(8)]
     own_process = psutil.Process()
 
@@ -107,14 +124,21 @@ async def overloaded(
             status = 0
         return status, time.perf_counter() - started
 
-    async def note(session: aiohttp.ClientSession, number: int) -> None:
+    async def note(session: aiohttp.ClientSession, number: int, second: Second) -> None:
         status, own = await ask(session, number)
         took.setdefault(status, []).append(own)
+        second.num_refused += status != 200
+        second.slowest_s = max(second.slowest_s, own)
 
     async def look() -> None:
+        used = cpu_seconds(replicas)
         while True:
+            second = seen[len(memory)]
             memory.append(sum(process.memory_info().rss for process in replicas) / 1e6)
+            began = time.perf_counter()
             await asyncio.sleep(SAMPLE_S)
+            took_s, before, used = time.perf_counter() - began, used, cpu_seconds(replicas)
+            second.cores = {name: round((used[name] - before[name]) / took_s, 2) for name in used}
 
     timeout = aiohttp.ClientTimeout(total=60)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
@@ -124,7 +148,9 @@ async def overloaded(
         while (now := time.perf_counter() - started) < seconds:
             if number < now * per_s:
                 late.append(now - number / per_s)
-                task = asyncio.create_task(note(session, number))
+                second = seen[int(now / SAMPLE_S)]
+                second.woke_late_s = max(second.woke_late_s, late[-1])
+                task = asyncio.create_task(note(session, number, second))
                 coming.add(task)
                 task.add_done_callback(coming.discard)
                 number += 1
@@ -149,9 +175,36 @@ async def overloaded(
         "answered_ms": quantiles(took.get(200, [])),
         "refused_ms": quantiles(took.get(429, [])),
         "recovered_s": recovered_s,
+        "stalls": worst(seen, STALLED * usual_s),
         "memory_mb": {"begin": memory[0], "warm": memory[warm], "end": memory[-1], "most": max(memory)},
         "memory_growth": memory[-1] / memory[warm] - 1,
     }
+
+
+def cpu_seconds(replicas: list[psutil.Process]) -> dict[str, float]:
+    """That the server's processes, all processes of the machine, and other guests of its host have used so far."""
+    machine = psutil.cpu_times()
+    return {
+        "server": sum(sum(process.cpu_times()[:2]) for process in replicas),
+        "machine": machine.user + machine.nice + machine.system,
+        "steal": machine.steal,
+    }
+
+
+def worst(seen: dict[int, Second], slow_s: float) -> list[dict[str, Any]]:
+    """The seconds with a refusal or an answer slower than that, in order of time; MOST_STALLS of them."""
+    bad = [at for at, second in seen.items() if second.num_refused or second.slowest_s > slow_s]
+    kept = sorted(bad, key=lambda at: (-seen[at].num_refused, -seen[at].slowest_s))[:MOST_STALLS]
+    return [
+        {
+            "second": at * SAMPLE_S,
+            "refused": seen[at].num_refused,
+            "slowest_ms": round(1000 * seen[at].slowest_s),
+            "woke_late_ms": round(1000 * seen[at].woke_late_s),
+            "cores": seen[at].cores,
+        }
+        for at in sorted(kept)
+    ]
 
 
 def quantiles(seconds: list[float]) -> dict[str, float] | None:
