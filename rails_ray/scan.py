@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from rails_ray.kernels.reaching import num_reaching, reaching
-from rails_ray.top_k import TopK, merge, select
+from rails_ray.top_k import TopK, merge, merge_in_row_order, select
 from rails_ray.wanted import Found, Wanted
 
 LEAST = torch.finfo(torch.float32).min  # the least score that an item can be found with: -inf marks none
@@ -166,10 +166,7 @@ class _Above:
         """The best of all parts. Equal scores stand in row order within a part and from part to part."""
         if not self.parts:
             return _nothing(self.reach)
-        scores = torch.cat([part.scores for part in self.parts], dim=1)
-        item_rows = torch.cat([part.item_rows for part in self.parts], dim=1)
-        scores, order = scores.sort(dim=1, descending=True, stable=True)
-        return TopK(scores[:, : self.k], item_rows.gather(1, order[:, : self.k]))
+        return merge_in_row_order(self.parts, self.k)
 
 
 def trimmed(found: TopK) -> TopK:

@@ -119,6 +119,15 @@ def merge(parts: Sequence[TopK], k: int) -> TopK:
     return select(scores, k, torch.cat([part.item_rows for part in parts], dim=1))
 
 
+def merge_in_row_order(parts: Sequence[TopK], k: int) -> TopK:
+    """The same, if equal scores stand by the lower row not only within each result but from one to the next, as those
+    of shards do. It takes less time than `merge` if at most some 2 k items come."""
+    scores = torch.cat([part.scores for part in parts], dim=1)
+    item_rows = torch.cat([part.item_rows for part in parts], dim=1)
+    scores, order = scores.sort(dim=1, descending=True, stable=True)
+    return TopK(scores[:, :k], item_rows.gather(1, order[:, :k]))
+
+
 def distinct(
     item_rows: Int[Tensor, "B C"], is_there: Bool[Tensor, "B C"]
 ) -> tuple[Int[Tensor, "B _"], Bool[Tensor, "B _"]]:

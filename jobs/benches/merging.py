@@ -18,6 +18,7 @@ import tyro
 from jobs.benches.record import Record
 from jobs.benches.table5 import timed
 from rails_ray.retrieval.sharded import merge
+from rails_ray.top_k import select
 from rails_ray.wanted import Found, Wanted
 
 SHARDS, CANDIDATES, QUERIES = 8, 1000, 32
@@ -49,12 +50,11 @@ def main(arguments: Arguments) -> None:
 
 def answer_of(shard: int, generator: torch.Generator) -> Found:
     """What a shard answers."""
-    scores = torch.rand(QUERIES, CANDIDATES, generator=generator).sort(dim=1, descending=True).values
-    rows = torch.stack([torch.randperm(5 * CANDIDATES, generator=generator)[:CANDIDATES] for _ in range(QUERIES)])
+    best = select(torch.rand(QUERIES, 5 * CANDIDATES, generator=generator), CANDIDATES)
     return Found(
-        scores=scores,
-        item_rows=rows + shard * 5 * CANDIDATES,
-        bound=scores[:, -1],
+        scores=best.scores,
+        item_rows=best.item_rows + shard * 5 * CANDIDATES,
+        bound=best.scores[:, -1],
         is_truncated=torch.ones(QUERIES, dtype=torch.bool),
         num_scored=torch.full((QUERIES,), CANDIDATES),
     )

@@ -13,7 +13,10 @@ import torch
 
 from rails_ray import top_k
 from rails_ray.scan import trimmed
+from rails_ray.top_k import TopK
 from rails_ray.wanted import Found, Wanted
+
+SAMPLED = 16  # one of so many scores of a list is looked at
 
 
 def of_corpus(found: Found, first_row: int) -> Found:
@@ -27,16 +30,19 @@ def of_corpus(found: Found, first_row: int) -> Found:
 
 
 def merge(parts: Sequence[Found], wanted: Wanted) -> Found:
-    """The corpus's answer, from all shards' answers to the same question, with rows of the corpus. It has as many
-    places as its longest list needs."""
-    best = top_k.merge(parts, wanted.k + 1)  # the last tells whether more were left
+    """The corpus's answer, from all shards' answers to the same question, in the order of their rows and with rows of
+    the corpus. It has as many places as its longest list needs."""
+    most = wanted.k + 1  # the last tells whether more were left
+    leading = _leading(parts, most)
+    merged = top_k.merge_in_row_order if sum(part.k for part in leading) <= 2 * most else top_k.merge
+    best = merged(leading, most)
     reach = torch.full_like(parts[0].bound, torch.finfo(torch.float32).min)
     if wanted.threshold is not None:
         reach = torch.maximum(wanted.threshold.float(), reach)
     num_above = (best.scores >= reach[:, None]).sum(dim=1)
     num_kept = num_above.clamp(min=wanted.least, max=wanted.k)
     place = torch.arange(best.k, device=best.scores.device)
-    best = trimmed(top_k.TopK(best.scores.masked_fill(place >= num_kept[:, None], -torch.inf), best.item_rows))
+    best = trimmed(TopK(best.scores.masked_fill(place >= num_kept[:, None], -torch.inf), best.item_rows))
     is_truncated = torch.stack([part.is_truncated for part in parts]).any(dim=0)
     return Found(
         scores=best.scores,
@@ -46,3 +52,18 @@ def merge(parts: Sequence[Found], wanted: Wanted) -> Found:
         num_scored=torch.stack([part.num_scored for part in parts]).sum(dim=0),
         reason=next((part.reason for part in parts if part.reason is not None), None),
     )
+
+
+def _leading(parts: Sequence[TopK], k: int) -> Sequence[TopK]:
+    """The parts without most of the places that hold none of the k best of all.
+
+    Each sample, every SAMPLED-th score of a part, has SAMPLED - 1 scores before it that are not lower. So at least k
+    scores reach the floor, the (k / SAMPLED)-th best of all samples, and a part is read as far as its samples reach it.
+    """
+    samples = [part.scores[:, SAMPLED - 1 :: SAMPLED] for part in parts]
+    sampled, num_needed = torch.cat(samples, dim=1), -(-k // SAMPLED)
+    if sampled.shape[1] <= 2 * num_needed or not len(sampled):  # little could be left out
+        return parts
+    floor = sampled.topk(num_needed, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
+    ends = [SAMPLED * (1 + int((own >= floor).sum(dim=1).max())) for own in samples]
+    return [TopK(part.scores[:, :end], part.item_rows[:, :end]) for part, end in zip(parts, ends, strict=True)]

@@ -1,10 +1,12 @@
 from collections.abc import Callable
+from itertools import accumulate
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import oracles.ranking
 from rails_ray.indexes.inverted import InvertedIndex
 from rails_ray.masks import Exclusions
 from rails_ray.retrieval import Retriever
@@ -12,6 +14,7 @@ from rails_ray.retrieval.approximate import Approximate, Lists
 from rails_ray.retrieval.brute_force import BruteForce
 from rails_ray.retrieval.look_up import Inverted
 from rails_ray.retrieval.sharded import merge, of_corpus
+from rails_ray.scan import scan
 from rails_ray.similarities.states import AnyItems, AnyQuery, Codes, ItemState, Tables, take
 from rails_ray.wanted import Found, Wanted
 from support.examples import random_states, small_mixture
@@ -64,6 +67,38 @@ def test_shards_of_any_size_give_the_answer_of_one(sizes: list[int], seed: int, 
     assert torch.equal(merged.num_found(), whole.num_found())
     assert torch.equal(merged.is_truncated, whole.is_truncated)
     assert merged.gap(wanted).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("order", ["any", "best shard first", "another best shard for each query"])
+@settings(deadline=None, max_examples=30)
+@given(
+    sizes=st.lists(st.integers(1, 300), min_size=1, max_size=6),
+    num_values=st.sampled_from([2, 50, 100_000]),
+    k=st.integers(1, 200),
+    seed=st.integers(0, 99),
+)
+def test_long_lists_of_shards(order: str, sizes: list[int], num_values: int, k: int, seed: int) -> None:
+    """Which are not read to their ends. Ties included, and lines in which items are hidden."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randint(num_values, (4, sum(sizes)), generator=generator).float()
+    if order != "any":
+        scores = scores.sort(dim=1, descending=True).values
+    if order == "another best shard for each query":
+        scores = torch.stack([line.roll(number * len(line) // 4) for number, line in enumerate(scores)])
+    scores[1, ::3] = -torch.inf
+    ends = list(accumulate(sizes))
+    blocks = [(end - size, scores[:, end - size : end]) for end, size in zip(ends, sizes, strict=True)]
+    wanted = Wanted(k)
+    parts = [of_corpus(scan([(0, own)], wanted, 4, own.shape[1]), first) for first, own in blocks]
+    merged = merge(parts, wanted)
+    for line, rows, num_found in zip(scores.tolist(), merged.item_rows.tolist(), merged.num_found(), strict=True):
+        hidden = [row for row, score in enumerate(line) if score == -torch.inf]
+        assert rows[:num_found] == oracles.ranking.top_k(line, k, hidden)
+
+
+def test_no_query() -> None:
+    parts = [scan([(0, torch.empty(0, 300))], Wanted(200), 0, 300)] * 4
+    assert merge(parts, Wanted(200)).scores.shape == (0, 0)
 
 
 def test_rows_of_a_shard_are_those_of_the_corpus() -> None:
