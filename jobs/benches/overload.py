@@ -133,7 +133,7 @@ async def overloaded(
     async def look() -> None:
         used = cpu_seconds(replicas)
         while True:
-            second = seen[len(memory)]
+            second = seen[int((time.perf_counter() - started) / SAMPLE_S)]
             memory.append(sum(process.memory_info().rss for process in replicas) / 1e6)
             began = time.perf_counter()
             await asyncio.sleep(SAMPLE_S)
@@ -142,9 +142,9 @@ async def overloaded(
 
     timeout = aiohttp.ClientTimeout(total=60)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+        started, number, coming = time.perf_counter(), 0, set[asyncio.Task[None]]()
         looking = asyncio.create_task(look())
         used = sum(own_process.cpu_times()[:2])
-        started, number, coming = time.perf_counter(), 0, set[asyncio.Task[None]]()
         while (now := time.perf_counter() - started) < seconds:
             if number < now * per_s:
                 late.append(now - number / per_s)

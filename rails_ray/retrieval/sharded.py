@@ -34,8 +34,8 @@ def merge(parts: Sequence[Found], wanted: Wanted) -> Found:
     the corpus. It has as many places as its longest list needs."""
     most = wanted.k + 1  # the last tells whether more were left
     leading = _leading(parts, most)
-    merged = top_k.merge_in_row_order if sum(part.k for part in leading) <= 2 * most else top_k.merge
-    best = merged(leading, most)
+    is_little = sum(part.k for part in leading) <= 2 * most
+    best = top_k.merge_in_row_order(leading, most) if is_little else top_k.merge(leading, most)
     reach = torch.full_like(parts[0].bound, torch.finfo(torch.float32).min)
     if wanted.threshold is not None:
         reach = torch.maximum(wanted.threshold.float(), reach)

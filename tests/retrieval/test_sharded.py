@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles.ranking
+from rails_ray import top_k
 from rails_ray.indexes.inverted import InvertedIndex
 from rails_ray.masks import Exclusions
 from rails_ray.retrieval import Retriever
@@ -94,6 +95,17 @@ def test_long_lists_of_shards(order: str, sizes: list[int], num_values: int, k: 
     for line, rows, num_found in zip(scores.tolist(), merged.item_rows.tolist(), merged.num_found(), strict=True):
         hidden = [row for row, score in enumerate(line) if score == -torch.inf]
         assert rows[:num_found] == oracles.ranking.top_k(line, k, hidden)
+
+
+def test_long_lists_are_not_read_to_their_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So few places are left that they are sorted, where a selection would be made of all of them."""
+    scores = torch.rand(4, 4000, generator=torch.Generator().manual_seed(0))
+    wanted = Wanted(500)
+    parts = [
+        of_corpus(scan([(0, own)], wanted, 4, 1000), 1000 * number) for number, own in enumerate(scores.split(1000, 1))
+    ]
+    monkeypatch.delattr(top_k, "merge")
+    assert torch.equal(merge(parts, wanted).item_rows, top_k.select(scores, 500).item_rows)
 
 
 def test_no_query() -> None:
