@@ -44,8 +44,8 @@ class Mask(Protocol):
     def hidden_rows(self, num_queries: int, num_items: int) -> HiddenRows:
         """Which of the items 0 .. num_items - 1 are hidden from each query."""
 
-    def of_queries(self, first: int, end: int) -> "Mask":
-        """The mask of the queries first .. end - 1, as a batch of their own."""
+    def of_queries(self, lines: Int[Tensor, " b"]) -> "Mask":
+        """The mask of some queries, their numbers ascending, as a batch of their own."""
 
     def repeat_each(self, times: int) -> "Mask":
         """The mask of a batch that has each query `times` times in a row."""
@@ -84,11 +84,12 @@ class Exclusions:
         edges = np.searchsorted(pairs[:, 0], np.arange(num_queries + 1))
         return HiddenRows(edges[:-1], edges[1:], np.ascontiguousarray(pairs[:, 1]))
 
-    def of_queries(self, first: int, end: int) -> "Exclusions":
+    def of_queries(self, lines: Int[Tensor, " b"]) -> "Exclusions":
         """The contract of `Mask`."""
-        query = self.pairs[:, 0]
-        own = self.pairs[(query >= first) & (query < end)]
-        return Exclusions(own - own.new_tensor([first, 0]))
+        lines = lines.to(self.pairs.device)
+        query, row = self.pairs.unbind(1)
+        is_own = torch.isin(query, lines)
+        return Exclusions(torch.stack([torch.searchsorted(lines, query[is_own]), row[is_own]], dim=1))
 
     def repeat_each(self, times: int) -> "Exclusions":
         """The contract of `Mask`."""

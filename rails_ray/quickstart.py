@@ -15,7 +15,7 @@ from rails_ray.data.dataset import Texts
 from rails_ray.evaluation.agreement import recall_at_k
 from rails_ray.evaluation.calibrating import CalibrationReport
 from rails_ray.evaluation.ranking import query_batches
-from rails_ray.evaluation.report import LONGEST_LIST, Report
+from rails_ray.evaluation.report import Report
 from rails_ray.on_ray import liveness
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.serving.app import served
@@ -71,7 +71,7 @@ def quickstart(storage: str, *, num_steps: int | None, port: int, keep: bool, co
         with rendering.spinner(console, "ask over HTTP"):
             shown = rendering.SHOWN_ITEMS
             asked = [{"text": text} for text in emoji.SHOWCASE]
-            cut = client.search(url, asked, k=LONGEST_LIST)
+            cut = client.search(url, asked)
             best = client.search(url, asked, k=shown, cutoff={"top_k": shown})
             recall = _served_recall(url, storage, made.manifest)
         title = "Emoji by name: none of these queries was trained on"

@@ -6,7 +6,7 @@ found and takes no other item's place.
 Axes: B queries, X items of a block, N items found in a block, C columns.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -34,9 +34,9 @@ class Scan:
         """A later item that scores below it is of no use; None if any item may be of use."""
         best = None if self.best is None else self.best.floor
         if self.above is None or self.best is None:
-            return best if self.above is None else self.above.reach
+            return best if self.above is None else self.above.floor
         best = torch.full_like(self.above.reach, -torch.inf) if best is None else best
-        return torch.where(self.above.num_above < self.wanted.at_least, best, self.above.reach)
+        return torch.where(self.above.num_above < self.wanted.at_least, best, self.above.floor)
 
     def add(self, first_row: int, scores: Float[Tensor, "B X"]) -> None:
         """Take in the items first_row .. first_row + X - 1. Scores may be changed in place."""
@@ -53,14 +53,14 @@ class Scan:
         num_left: Int[Tensor, " B"],
         *,
         bound: Float[Tensor, " B"] | None = None,
-        reason: str | None = None,
+        reasons: Sequence[str | None] | None = None,
         item_rows: Int[Tensor, "B C"] | None = None,
     ) -> Found:
         """The answer for all items that came.
 
         Args:
             num_left: items of the corpus that the answer may hold.
-            bound, reason: as in `Found`, for the items that did not come; by default none of them can belong in it.
+            bound, reasons: as in `Found`, for the items that did not come; by default none of them can belong in it.
             item_rows: the item row of each column, if columns came in place of items; ascending, so that the lower
                 row still wins a tie.
         """
@@ -74,7 +74,8 @@ class Scan:
             is_truncated = self.above.num_above > self.wanted.k
         if bound is None:
             bound = torch.full_like(num_scored, -torch.inf, dtype=torch.float32)
-        return Found(best.scores, best.item_rows, bound, is_truncated, num_scored, reason)
+        reasons = [None] * len(bound) if reasons is None else reasons
+        return Found(best.scores, best.item_rows, bound, is_truncated, num_scored, reasons)
 
     def _chosen(self, like: Int[Tensor, " B"]) -> TopK:
         best = None if self.best is None else self.best.top_k()
@@ -157,10 +158,20 @@ class _Above:
         self.num_above += found.num_found()
         self.num_pending += found.k
         if self.num_pending > self.k:
-            self.parts, self.num_pending = [self.top_k()], 0
-            is_full = self.num_above > self.k  # not before: an item left out could not be told from one below
-            if is_full.any():
-                self.reach = torch.where(is_full, self.parts[0].scores[:, -1], self.reach)
+            self._merge()
+
+    @property
+    def floor(self) -> Float[Tensor, " B"]:
+        """`reach` by all items that came, whatever came to the other queries."""
+        if self.num_pending and (self.num_above > self.k).any():
+            self._merge()
+        return self.reach
+
+    def _merge(self) -> None:
+        self.parts, self.num_pending = [self.top_k()], 0
+        is_full = self.num_above > self.k  # not before: an item left out could not be told from one below
+        if is_full.any():
+            self.reach = torch.where(is_full, self.parts[0].scores[:, -1], self.reach)
 
     def top_k(self) -> TopK:
         """The best of all parts. Equal scores stand in row order within a part and from part to part."""

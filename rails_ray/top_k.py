@@ -42,16 +42,6 @@ def _top_k(scores: NDArray[Any], item_rows: NDArray[Any]) -> TopK:
     return TopK(torch.tensor(scores), torch.tensor(item_rows))
 
 
-def check_k(k: int, num_items: int) -> None:
-    """Raises:
-    ValueError: unless 1 <= k <= num_items.
-    """
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k}")
-    if k > num_items:
-        raise ValueError(f"k must be at most the {num_items} indexed items, got {k}")
-
-
 def select(scores: Float[Tensor, "B X"], k: int, item_rows: Int[Tensor, "B X"] | None = None) -> TopK:
     """The min(k, X) best columns of each row of `scores`. A score of NaN counts as -inf: no item.
 

@@ -8,10 +8,12 @@ A short list is no error: if fewer items are left or found than were wanted, its
 Axes: B queries, k items that are wanted at most, n places of a list, n <= k.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
@@ -65,10 +67,14 @@ class Wanted:
             return torch.full((num_queries,), num_items, device=device)
         return self.mask.num_left(num_queries, num_items).to(device)
 
-    def of_queries(self, first: int, end: int) -> "Wanted":
-        """What is asked for the queries first .. end - 1, as a batch of their own."""
-        threshold = None if self.threshold is None else self.threshold[first:end]
-        return Wanted(self.k, threshold, self.at_least, None if self.mask is None else self.mask.of_queries(first, end))
+    def of_queries(self, lines: Int[Tensor, " b"]) -> "Wanted":
+        """What is asked for some queries, as a batch of their own.
+
+        Args:
+            lines: their numbers, ascending.
+        """
+        threshold = None if self.threshold is None else self.threshold[lines.to(self.threshold.device)]
+        return Wanted(self.k, threshold, self.at_least, None if self.mask is None else self.mask.of_queries(lines))
 
 
 @dataclass(frozen=True)
@@ -76,34 +82,59 @@ class Found(TopK):
     """
     scores, item_rows: distinct items, none of them hidden, scores descending, equal scores by the lower row; -inf and
         row 0 at places that hold none. With a threshold there are as many places as the longest list needs.
-    bound: no item that was passed over scores above it, rounding included; -inf if no such item can belong in the list,
-        inf if nothing is known.
+    bound: no item that was passed over scores above it, rounding included; -inf if no such item can belong in THIS
+        list, as the index tells by its own scores, inf if nothing is known. It answers the `Wanted` that was asked and
+        no other question: `ceiling` is what holds of every missing item.
     is_truncated: whether an item at or above the threshold (any item, without a threshold) was left out because there
         were more than k.
     num_scored: items whose score was computed.
-    reason: why nothing is known about the items that were passed over; None otherwise.
+    reasons: of each query whose bound is inf, why nothing is known about the items that were passed over; None of
+        the others.
+
+    What is said of a query does not depend on the other queries of its batch.
     """
 
     bound: Float[Tensor, " B"]
     is_truncated: Bool[Tensor, " B"]
     num_scored: Int[Tensor, " B"]
-    reason: str | None = None
+    reasons: Sequence[str | None]
 
     def __reduce__(self) -> tuple[Any, ...]:  # to another process as arrays, in a tenth of the time of tensors
         tensors = self.scores, self.item_rows, self.bound, self.is_truncated, self.num_scored
-        return _found, (*(tensor.numpy(force=True) for tensor in tensors), self.reason)
+        return _found, (*(tensor.numpy(force=True) for tensor in tensors), self.reasons)
 
     def gap(self, wanted: Wanted) -> Float[Tensor, " B"]:
         """How far an item missing from a list can score above what it had to reach: 0 if the list is exact, inf if
         nothing is known. If a list is shorter than `wanted.least`, any missing item belongs in it: the gap is inf
         unless nothing was passed over."""
-        is_there = self.scores > -torch.inf
+        reached = self._reached(wanted)
+        return gap_to(self.bound, reached.masked_fill(self.num_found() < wanted.least, -torch.inf))
+
+    def ceiling(self, wanted: Wanted) -> Float[Tensor, " B"]:
+        """A score that no item missing from a list exceeds, whether the item belongs in the list or not: what whoever
+        asks another question than `wanted` needs to know. -inf if no item is missing, as far as a search without a
+        threshold can tell."""
+        reached = self._reached(wanted)
+        if wanted.threshold is None:
+            reached = reached.masked_fill(~self.is_truncated, -torch.inf)
+        return torch.maximum(self.bound, reached)
+
+    def of_queries(self, lines: Int[Tensor, " b"]) -> "Found":
+        """What was found for some queries, in this order."""
+        return Found(
+            self.scores[lines],
+            self.item_rows[lines],
+            self.bound[lines],
+            self.is_truncated[lines],
+            self.num_scored[lines],
+            [self.reasons[line] for line in lines.tolist()],
+        )
+
+    def _reached(self, wanted: Wanted) -> Float[Tensor, " B"]:
+        """What a missing item had to reach, of lists that are long enough."""
         last = torch.cat([self.scores, torch.full_like(self.bound, torch.inf)[:, None]], dim=1)
         last = last.masked_fill(last == -torch.inf, torch.inf).amin(dim=1)
-        reached = last
-        if wanted.threshold is not None:
-            reached = needed(last, wanted.threshold.float(), self.is_truncated)
-        return gap_to(self.bound, reached.masked_fill(is_there.sum(dim=1) < wanted.least, -torch.inf))
+        return last if wanted.threshold is None else needed(last, wanted.threshold.float(), self.is_truncated)
 
 
 def needed(
@@ -123,13 +154,36 @@ def gap_to(bound: Float[Tensor, " B"], reached: Float[Tensor, " B"]) -> Float[Te
     return torch.where(bound > reached, bound - reached, 0.0)  # not NaN where both are infinite
 
 
+def reasons_of(bound: Float[Tensor, " B"], reason: str | None) -> list[str | None]:
+    """`reason` for each query of which nothing is known."""
+    return [reason if is_unknown else None for is_unknown in bound.isposinf().tolist()]
+
+
+def joined(parts: Sequence[Found], lines: Int[Tensor, " B"] | None = None) -> Found:
+    """What was found for a batch of queries, from what was found for its parts.
+
+    Args:
+        lines: the number of each query of the parts, one part after the other; by default they are in order.
+    """
+    longest = max(part.k for part in parts)
+    found = Found(
+        torch.cat([F.pad(part.scores, (0, longest - part.k), value=-torch.inf) for part in parts]),
+        torch.cat([F.pad(part.item_rows, (0, longest - part.k)) for part in parts]),
+        torch.cat([part.bound for part in parts]),
+        torch.cat([part.is_truncated for part in parts]),
+        torch.cat([part.num_scored for part in parts]),
+        [reason for part in parts for reason in part.reasons],
+    )
+    return found if lines is None else found.of_queries(lines.argsort())
+
+
 def _found(
     scores: NDArray[Any],
     item_rows: NDArray[Any],
     bound: NDArray[Any],
     is_truncated: NDArray[Any],
     num_scored: NDArray[Any],
-    reason: str | None,
+    reasons: Sequence[str | None],
 ) -> Found:
     return Found(
         scores=torch.tensor(scores),
@@ -137,5 +191,5 @@ def _found(
         bound=torch.tensor(bound),
         is_truncated=torch.tensor(is_truncated),
         num_scored=torch.tensor(num_scored),
-        reason=reason,
+        reasons=reasons,
     )

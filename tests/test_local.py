@@ -12,6 +12,7 @@ import torch
 
 from oracles.cutoffs import nucleus
 from rails_ray import cli, local
+from rails_ray.answering.schemas import CutoffInput
 from rails_ray.answering.tuning import tune_cutoffs
 from rails_ray.build.data import read_data
 from rails_ray.build.version import version_config
@@ -59,7 +60,36 @@ def test_lists_are_those_of_the_whole_corpus(root: Path, version: Version, metho
 def test_every_cut_off(version: Version, cutoff: dict[str, float] | None) -> None:
     answer = version.search(["red"], cutoff=cutoff)
     assert answer.results[0].num_kept == len(answer.results[0].items)
-    assert answer.cutoff == (cutoff or {"mass": version.engine.cutoffs.version_mass})
+    assert answer.cutoff == (cutoff or {"mass": version.engine.cutoffs.version_mass, "min_items": 1})
+
+
+@pytest.mark.parametrize("default", [None, {"score": 2 / 3}, {"score": 1.0}, {"nucleus": 0.5}, {"top_k": 2}])
+def test_a_request_that_names_k_alone_gets_its_k_best(root: Path, default: dict[str, float] | None) -> None:
+    """And is told where the cut-off would end that it would get without k, which keeps one item at least."""
+    own = local.open(str(root), cutoff=None if default is None else CutoffInput(**default))
+    best = own.search(["red"], k=5, cutoff={"top_k": 5}).results[0]
+    cut = own.search(["red"])
+    assert len(cut.results[0].items) == cut.results[0].num_kept >= 1
+    for k in (1, 5, 60, 100):
+        answer = own.search(["red"], k=k)
+        result = answer.results[0]
+        assert len(result.items) == min(k, 60)
+        assert result.items[:5] == best.items[:k]
+        assert result.num_kept == min(cut.results[0].num_kept, k)
+        assert result.is_truncated == (cut.results[0].num_kept > k)
+        assert answer.cutoff == cut.cutoff
+        assert answer.is_exact
+
+
+def test_fewer_items_than_k_are_what_there_is(version: Version) -> None:
+    """Whatever another query of the request excludes."""
+    every = version.search(["red"], k=60).results[0].items
+    for cutoff in (None, {"top_k": 100}):
+        queries = [{"text": "red", "exclude": every[:58]}, {"text": "red", "exclude": every}, {"text": "red"}]
+        answer = version.search(queries, k=100, cutoff=cutoff)
+        assert [len(result.items) for result in answer.results] == [2, 0, 60]
+        assert [result.num_searched for result in answer.results] == [2, 0, 60]
+        assert answer.is_exact
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +105,7 @@ def tempered_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_shards_and_thresholds_go_by_the_fitted_temperatures(tempered_root: Path) -> None:
     version = local.open(str(tempered_root))
-    assert version.facts["cutoff"] == {"mass": 0.75}
+    assert version.facts["cutoff"] == {"mass": 0.75, "min_items": 1}
     assert version.facts["calibration"]["factors"]["softmax"]["value"] == 3.0
     ranked = version.search(["red"], k=60, cutoff={"top_k": 60}).results[0].scores
     tau = float(version.engine.encoder([{"text": "red"}]).state.temperature[0])
@@ -132,7 +162,7 @@ def test_threads_share_it(version: Version) -> None:
     ("queries", "options", "message"),
     [
         ([], {}, "queries must have a length of at least 1, got"),
-        (["red"], {"k": 61}, "k must be at most the 60 indexed items, got 61"),
+        (["red"], {"k": 0}, "k must be greater than or equal to 1, got 0"),
         (["red"], {"method": "magic"}, "method must be 'brute_force', .*, got 'magic'"),
         (["red"], {"cutoff": {"mass": 2}}, r"cutoff\.mass must be less than 1, got 2"),
         (["red"], {"wrong": 1}, "wrong must not be given, no such field exists, got 1"),

@@ -111,7 +111,7 @@ def test_merging_shards_gives_what_is_wanted(drawn: Drawn, cuts: list[int], size
         own = Exclusions.of([[row - first for row in line if row >= first] for line in excluded])
         part = searched(scores[:, first:end], Wanted(wanted.k, wanted.threshold, wanted.at_least, own), size)
         parts.append(of_corpus(part, first))
-    found = merge(parts, wanted)
+    found = merge(parts, wanted, wanted.num_left(*scores.shape))
     whole = searched(scores, wanted, size)
     assert found.k == (int(whole.num_found().max()) if len(scores) else 0)
     assert torch.equal(found.scores, whole.scores[:, : found.k])

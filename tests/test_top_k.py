@@ -1,10 +1,9 @@
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles.ranking
-from rails_ray.top_k import TopK, check_k, distinct, merge, select
+from rails_ray.top_k import TopK, distinct, merge, select
 from support.scores import tied_scores
 
 
@@ -44,12 +43,6 @@ def test_nan_counts_as_no_item(scores: torch.Tensor, k: int, data: st.DataObject
         nan = [row for row, score in enumerate(line) if score != score]
         assert rows[:num_found] == oracles.ranking.top_k(line, k, nan)
     assert not found.scores.isnan().any()
-
-
-@pytest.mark.parametrize(("k", "message"), [(0, "at least 1, got 0"), (6, "at most the 5 indexed items, got 6")])
-def test_k_outside_the_corpus(k: int, message: str) -> None:
-    with pytest.raises(ValueError, match=f"k must be {message}"):
-        check_k(k, 5)
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=7, max_size=7), min_size=1, max_size=4))

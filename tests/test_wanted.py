@@ -14,7 +14,7 @@ def found(
 ) -> Found:
     line = torch.tensor([scores])
     rows = torch.arange(len(scores)).masked_fill(line == -INFINITY, 0)
-    return Found(line, rows, torch.tensor([bound]), torch.tensor([is_truncated]), torch.tensor([3]), reason)
+    return Found(line, rows, torch.tensor([bound]), torch.tensor([is_truncated]), torch.tensor([3]), [reason])
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,13 @@ def test_the_k_best_are_wanted_whatever_their_scores() -> None:
 
 
 def test_of_some_queries() -> None:
-    own = Wanted(5, torch.tensor([0.1, 0.2, 0.3]), 2, Exclusions.of([[1], [2], [3, 4]])).of_queries(1, 3)
+    own = Wanted(5, torch.tensor([0.1, 0.2, 0.3]), 2, Exclusions.of([[1], [2], [3, 4]])).of_queries(
+        torch.tensor([1, 2])
+    )
     assert own.threshold.tolist() == pytest.approx([0.2, 0.3])
     assert own.mask.pairs.tolist() == [[0, 2], [1, 3], [1, 4]]
     assert own.num_left(2, 4).tolist() == [3, 3]
-    assert Wanted(5).of_queries(0, 1) == Wanted(5)
+    assert Wanted(5).of_queries(torch.tensor([0])) == Wanted(5)
     assert Wanted(5).num_left(2, 4).tolist() == [4, 4]
 
 
@@ -63,7 +65,7 @@ def test_it_travels_as_arrays(reason: str | None) -> None:
     assert isinstance(there, Found)
     for name in ("scores", "item_rows", "bound", "is_truncated", "num_scored"):
         assert torch.equal(getattr(there, name), getattr(here, name))
-    assert there.reason == reason
+    assert there.reasons == [reason]
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,10 @@ def main(arguments: Arguments) -> None:
     parts = [answer_of(shard, generator) for shard in range(SHARDS)]
     scores = torch.cat([part.scores for part in parts], dim=1)
     wanted = Wanted(CANDIDATES)
+    num_left = torch.full((QUERIES,), 5 * CANDIDATES * SHARDS)
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        calls = {"merge": lambda: merge(parts, wanted), "topk": lambda: scores.topk(CANDIDATES + 1, dim=1)}
+        calls = {"merge": lambda: merge(parts, wanted, num_left), "topk": lambda: scores.topk(CANDIDATES + 1, dim=1)}
         seconds: dict[str, list[float]] = {name: [] for name in calls}
         for turn in range(arguments.repeats + 20):
             for name, call in calls.items():
@@ -57,6 +58,7 @@ def answer_of(shard: int, generator: torch.Generator) -> Found:
         bound=best.scores[:, -1],
         is_truncated=torch.ones(QUERIES, dtype=torch.bool),
         num_scored=torch.full((QUERIES,), CANDIDATES),
+        reasons=[None] * QUERIES,
     )
 
 

@@ -171,7 +171,7 @@ def measured(shape: Shape, trained: Trained, asked: Tensor, repeats: int) -> Ite
         if isinstance(found, Found):
             row["num_scored"] = found.num_scored.double().mean().item()
             gap = found.gap(Wanted(K))
-            row["certified_fraction"] = None if found.reason else (gap == 0).double().mean().item()
+            row["certified_fraction"] = None if any(found.reasons) else (gap == 0).double().mean().item()
         yield row
 
 

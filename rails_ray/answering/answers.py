@@ -62,40 +62,35 @@ def results_of(
     is_known: Sequence[bool | None],
     *,
     has_temperature: bool = False,
+    lists_all: bool = False,
 ) -> "Results":
     """The merged and cut list of each query.
 
     Args:
         has_temperature: whether tau_q is trained, and told.
-
-    Raises:
-        ValueError: if the request wants the k best, but fewer than k items were searched and not excluded.
+        lists_all: whether a list goes on to its k-th item, and only tells where the cut-off ends.
     """
     num_searched = np.sum([answer.num_searched for answer in answered], axis=0)
-    fewest = int(num_searched.min(initial=asked.k))
-    if asked.threshold is None and fewest < asked.k:
-        raise ValueError(f"k must be at most the {fewest} items searched and not excluded, got {asked.k}")
     wanted = asked.wanted()
-    merged = merge([answer.found for answer in answered], wanted)
+    merged = merge([answer.found for answer in answered], wanted, torch.from_numpy(num_searched))
     scores, item_rows, num_found = merged.scores.numpy(), merged.item_rows.numpy(), merged.num_found().numpy()
     is_short = num_found < np.minimum(wanted.least, num_searched)
-    is_cut_short = merged.is_truncated.numpy()
-    if wanted.threshold is None:  # a list can be full although no shard found too many
-        is_cut_short = (num_searched > asked.k) & ~is_short
     with part("cut"):
-        done = cut(scores, temperature, cutoff, is_cut_short)
-        gaps = _gaps(merged, done).tolist()
+        done = cut(scores, temperature, cutoff, merged.is_truncated.numpy())
+        num_listed = num_found if lists_all else done.num_kept
+        gaps = _gaps(merged, num_listed, done, ends_by_number=lists_all).tolist()
     num_scored, lists = merged.num_scored.tolist(), []
-    for number, num_kept in enumerate(done.num_kept.tolist()):
+    for number, num in enumerate(num_listed.tolist()):
         threshold = float(done.threshold[number])
         lists.append(
             _List(
-                item_rows=item_rows[number, :num_kept],
-                scores=scores[number, :num_kept],
+                item_rows=item_rows[number, :num],
+                scores=scores[number, :num],
+                num_kept=int(done.num_kept[number]),
                 threshold=threshold if np.isfinite(threshold) else None,
                 num_searched=int(num_searched[number]),
                 num_scored=num_scored[number],
-                certificate=_certificate(gaps[number], merged.reason, bool(is_short[number]), coverage),
+                certificate=_certificate(gaps[number], merged.reasons[number], bool(is_short[number]), coverage),
                 is_truncated=bool(done.is_truncated[number]),
                 is_short=bool(is_short[number]),
                 is_known=is_known[number],
@@ -107,10 +102,11 @@ def results_of(
 
 @dataclass(frozen=True)
 class _List:
-    """The kept items of a query by their rows [n], and the other fields of its `QueryResult`."""
+    """The items of a query by their rows [n], and the other fields of its `QueryResult`."""
 
     item_rows: NDArray[np.int64]
     scores: NDArray[np.float32]
+    num_kept: int
     threshold: float | None
     num_searched: int
     num_scored: int
@@ -147,7 +143,7 @@ class Results:
                 titles=None if title_of is None else [title_of[row] for row in rows],
                 scores=own.scores.tolist(),
                 threshold=own.threshold,
-                num_kept=len(rows),
+                num_kept=own.num_kept,
                 num_searched=own.num_searched,
                 num_scored=own.num_scored,
                 certificate=own.certificate,
@@ -158,13 +154,17 @@ class Results:
             )
 
 
-def _gaps(merged: Found, done: Cut) -> Tensor:
-    """How far above the end of a kept list a missing item can score [B]."""
-    num_kept, threshold = torch.from_numpy(done.num_kept)[:, None], torch.from_numpy(done.threshold).float()
+def _gaps(merged: Found, num_listed: NDArray[np.int64], done: Cut, *, ends_by_number: bool) -> Tensor:
+    """How far above the end of a list a missing item can score [B].
+
+    Args:
+        ends_by_number: whether no threshold ends a list.
+    """
+    threshold = torch.from_numpy(done.threshold).float()
     # After a column of inf, place n holds the last score of a list of n.
-    last = F.pad(merged.scores, (1, 0), value=torch.inf).gather(1, num_kept)[:, 0]
-    ends_by_number = torch.from_numpy(done.is_truncated) | threshold.isneginf()
-    return gap_to(merged.bound, needed(last, threshold, ends_by_number))
+    last = F.pad(merged.scores, (1, 0), value=torch.inf).gather(1, torch.from_numpy(num_listed)[:, None])[:, 0]
+    is_number = torch.from_numpy(done.is_truncated) | threshold.isneginf() | ends_by_number
+    return gap_to(merged.bound, needed(last, threshold, is_number))
 
 
 def _certificate(gap: float, reason: str | None, is_short: bool, coverage: Coverage) -> CertificateResult:
@@ -174,9 +174,9 @@ def _certificate(gap: float, reason: str | None, is_short: bool, coverage: Cover
         return CertificateResult(is_exact=False, gap=None, reason=reason)
     if is_short:
         return SHORT
-    if reason is not None:
-        return CertificateResult(is_exact=False, gap=None, reason=reason)
-    return PROVEN if gap == 0 else CertificateResult(is_exact=False, gap=gap, reason=None)
+    if gap == 0:
+        return PROVEN
+    return CertificateResult(is_exact=False, gap=None if reason else gap, reason=reason)
 
 
 def _by_row(

@@ -128,7 +128,7 @@ class Batches:
             for own in batch:
                 its = list(islice(results, len(own.request.queries)))
                 head = found.head.model_copy(update={"is_exact": all(map(_is_exact, its))})
-                num_items = sum(result.num_kept for result in its)
+                num_items = sum(len(result.items) for result in its)
                 _tell(own, Answered(head, iter(its), len(its) + num_items, found.stages), began)
 
     async def _alone(self, own: _Waiting) -> None:

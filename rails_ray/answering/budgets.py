@@ -16,6 +16,7 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from numpy import ndarray
 
@@ -281,7 +282,8 @@ class Ranking:
 def found_items(answers: Sequence[Any], asked: Asked, state: AnyQuery) -> list[list[FoundItem]]:
     """What the shards that answered found for each query, best first; estimates are by the query's own vector."""
     parts = [answer for answer in answers if isinstance(answer, ShardAnswer)]
-    merged = merge([part.found for part in parts], asked.wanted())
+    num_left = torch.from_numpy(np.sum([part.num_searched for part in parts], axis=0))
+    merged = merge([part.found for part in parts], asked.wanted(), num_left)
     rows_of = [part.found.item_rows.tolist() for part in parts]  # a number of a tensor costs a microsecond
     lists = []
     for number, (rows, scores) in enumerate(zip(merged.item_rows.tolist(), merged.scores.tolist(), strict=True)):

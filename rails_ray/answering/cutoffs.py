@@ -26,7 +26,6 @@ from rails_ray.storage import calibrations
 from rails_ray.storage.calibrations import StoredCalibration
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Manifest
-from rails_ray.top_k import check_k
 
 DEFAULT_K = 10  # most items per query for top_k without a number
 MOST_ITEMS = 1000  # most items per query for cut-offs by score without a number
@@ -94,27 +93,29 @@ class Cutoffs:
         }
 
     def resolve(self, asked: CutoffInput | None, k: int | None) -> CutoffInput:
-        """The cut-off that a request gets."""
+        """The cut-off that a request gets. One that it does not name keeps the best item, unless the deployment says
+        otherwise, and as many as k at least if it is `top_k`."""
         if asked is not None:
             return asked
         if self.default is not None:
-            return self.default
-        if self.version_mass is not None:
-            return CutoffInput(mass=self.version_mass)
-        return CutoffInput(top_k=k or min(DEFAULT_K, self.num_items))
+            own = self.default
+        elif self.version_mass is not None:
+            own = CutoffInput(mass=self.version_mass)
+        else:
+            own = CutoffInput(top_k=k or DEFAULT_K)
+        most = [number for number in (k, own.max_items) if number is not None]
+        least = min([own.min_items if "min_items" in own.model_fields_set or own.top_k is not None else 1, *most])
+        return own.model_copy(update={"min_items": least})
 
     def limit(self, cutoff: CutoffInput, k: int | None, most: int = MOST_ITEMS) -> int:
-        """The most items in a list: the smallest of the numbers given, or a default.
+        """The most items in a list: the smallest of the numbers given, or a default, and no more than there are.
 
         Args:
             most: upper limit of the default.
 
         Raises:
-            ValueError: if k or top_k exceeds the items of the index, or min_items exceeds the limit.
+            ValueError: if min_items exceeds the limit.
         """
-        for number in (k, cutoff.top_k):
-            if number is not None:
-                check_k(number, self.num_items)
         given = [number for number in (k, cutoff.max_items, cutoff.top_k) if number is not None]
         default = max(min(MOST_ITEMS, most), cutoff.min_items)
         limit = min([*(given or [default]), self.num_items])

@@ -128,7 +128,7 @@ class Engine:
         return replace(answered, stages=stages)
 
     def _search(self, request: SearchRequest) -> Rounds[Answered]:
-        cutoff, k = self._checked(request)
+        cutoff, k, num_listed = self._checked(request)
         policy: Cutoff | None = None
         if cutoff.needs_normaliser:
             self.cutoffs.check_logit()
@@ -152,8 +152,12 @@ class Engine:
 
         def plan(log_normaliser: NDArray[np.float64] | None) -> tuple[Cutoff, Asked]:
             decided = policy or self.cutoffs.policy(cutoff, k, log_normaliser)
-            floor = None if cutoff.top_k is not None else decided.floor(temperature).astype(np.float32)
-            asked = Asked(request.method, _widths(request, k), k, floor, min(cutoff.min_items, k))
+            if cutoff.top_k is not None or num_listed is not None:
+                most = num_listed or k
+                asked = Asked(request.method, _widths(request, most), most)
+            else:
+                floor = decided.floor(temperature).astype(np.float32)
+                asked = Asked(request.method, _widths(request, k), k, floor, min(cutoff.min_items, k))
             return decided, self._for_ranker(asked, request)
 
         factor = self.cutoffs.softmax_factor if cutoff.needs_normaliser else None
@@ -170,6 +174,7 @@ class Engine:
             coverage,
             encoded.is_known,
             has_temperature=self.cutoffs.offers.has_trained_temperature,
+            lists_all=num_listed is not None,
         )
         found, num_items, is_exact = iter(results), results.num_items, results.is_exact
         if request.budget is not None:
@@ -185,7 +190,7 @@ class Engine:
             )
             ranked = list(spent.results(found, k))
             found, is_exact = iter(ranked), all(own.certificate.is_exact for own in ranked)
-            num_items = sum(own.num_kept for own in ranked)
+            num_items = sum(len(own.items) for own in ranked)
         elif self.ranking.supports:
             found = unranked(found, [supported[number].calls_used for number in answered])
         head = SearchResponse(
@@ -209,20 +214,26 @@ class Engine:
             raise ValueError(f"input must have a length of at most {self.limits.max_queries}, got {len(texts)}")
         return self.encoder.represent([{"text": text} for text in texts])
 
-    def _checked(self, request: SearchRequest) -> tuple[CutoffInput, int]:
-        """The cut-off of the request, and the most items of a list."""
+    def _checked(self, request: SearchRequest) -> tuple[CutoffInput, int, int | None]:
+        """The cut-off of the request, the most items that it keeps, and how many are listed whether it keeps them or
+        not: the k of a request that names no cut-off; None for those that are kept."""
         num_queries, most = len(request.queries), self.limits.max_answered_items
         self.limits.check_queries(num_queries)
-        cutoff = self.cutoffs.resolve(self._cutoff_of(request), request.k)
+        named = self._cutoff_of(request)
+        cutoff = self.cutoffs.resolve(named, request.k)
         k = self.cutoffs.limit(cutoff, request.k, max(most // num_queries, 1))
-        for name, number in (("k", k), ("budget.calls", 0 if request.budget is None else request.budget.calls)):
+        num_listed = None if named is not None or request.k is None else min(request.k, self.cutoffs.num_items)
+        for name, number in (
+            ("k", num_listed or k),
+            ("budget.calls", 0 if request.budget is None else request.budget.calls),
+        ):
             if num_queries * number > most:
                 raise ValueError(
                     f"queries times {name} must be at most {most} items, got {num_queries} x {number}: ask fewer "
                     "queries at once"
                 )
         self.ranking.check(request.budget, cutoff, k)
-        return cutoff, k
+        return cutoff, k, num_listed
 
     def _deadline(self, budget: BudgetInput | None = None) -> Deadline:
         limit_s = self.limits.deadline_s

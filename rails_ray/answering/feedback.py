@@ -78,5 +78,5 @@ class Feedback:
 def _kept(result: QueryResult, relevant: list[Any]) -> list[bool] | None:
     if result.error is not None:
         return None
-    items = set(result.items)
+    items = set(result.items[: result.num_kept])
     return [item in items for item in relevant]

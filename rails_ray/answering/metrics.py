@@ -64,7 +64,7 @@ class Metrics:
         for result in answered.results:
             certified[result.certificate.is_exact] += 1
             num_truncated += result.is_truncated
-            self._lengths(result.num_kept, method=method)
+            self._lengths(len(result.items), method=method)
             yield result
         for is_exact, num_queries in certified.items():
             self._queries(num_queries, method=method, certified=str(is_exact).lower())

@@ -161,8 +161,8 @@ class SearchRequest(_Strict):
     queries: Annotated[list[QueryInput], Field(min_length=1, fail_fast=True)]
     k: Count | None = Field(
         None,
-        description="Most items per query; by default the cut-off's number, or else 10 for top_k and 1000 for cut-offs "
-        "by score.",
+        description="Most items per query, and without a cut-off just so many, as far as there are; by default the "
+        "cut-off's number, or else 10 for top_k and 1000 for cut-offs by score.",
     )
     method: Literal[
         "brute_force",
@@ -212,7 +212,8 @@ class SearchRequest(_Strict):
     cutoff: CutoffInput | None = Field(
         None,
         description="By default the deployment's cut-off, else the mass that the version was published with, else "
-        "top_k.",
+        "top_k; it keeps one item at least. A request that names k alone gets its k best: the answer's num_kept then "
+        "tells how many of them this cut-off would keep.",
     )
     min_coverage: Share = Field(1.0, description="Answer if at least this share of the items could be searched.")
     budget: BudgetInput | None = Field(
@@ -248,9 +249,11 @@ class BudgetResult(BaseModel):
 
 class QueryResult(BaseModel):
     """
-    items, scores: the kept items and their scores, best first.
+    items, scores: the items and their scores, best first.
     titles: titles of the items; null if the index has none.
     threshold: lowest score to keep, apart from min_items; null if the cut-off is a number of items.
+    num_kept: items that the cut-off keeps: all of them, but of a request that named k and no cut-off, which lists its
+        k best whether they are kept or not.
     num_searched: items that the query could find, without the excluded ones.
     num_scored: items whose score was computed.
     is_truncated: whether k or max_items ended the list before the scores fell below the threshold.
@@ -295,7 +298,7 @@ class Coverage(BaseModel):
 class SearchResponse(BaseModel):
     """
     is_exact: whether all lists are provably exact.
-    cutoff: the cut-off applied, with its values: {"mass": 0.99}.
+    cutoff: the cut-off that `threshold` and `num_kept` are of, with its values: {"mass": 0.99}.
     """
 
     version: str

@@ -88,8 +88,7 @@ class Query:
         best = search(queries, self.show, **how, **budget, cutoff={"top_k": self.show})
         cut = best
         if not budget:
-            k = min(self.k, *(result["num_searched"] for result in best["results"] if result["error"] is None))
-            cut = search(queries, k, **how, cutoff=cutoff)
+            cut = search(queries, self.k, **how, cutoff=cutoff)
         certified = _certified([result["certificate"] for result in best["results"]])
         out.print(rendering.answers(names, cut, best, f"version {cut['version']}, {self.method}: {certified}"))
         coverage = cut["coverage"]

@@ -107,7 +107,7 @@ def with_error(found: Found, queries: Float[Tensor, "B d"], wanted: Wanted, erro
     highest = last + queries.norm(dim=1).float() * error * (1 + UNIT)
     is_all = found.num_found() >= wanted.num_left(len(queries), num_items, queries.device)
     bound = torch.where(is_all, -torch.inf, highest)
-    return Found(found.scores, found.item_rows, bound, found.is_truncated, found.num_scored, found.reason)
+    return Found(found.scores, found.item_rows, bound, found.is_truncated, found.num_scored, found.reasons)
 
 
 def in_lists(

@@ -36,7 +36,7 @@ from rails_ray.indexes.hnsw import Graph, HnswConfig
 from rails_ray.indexes.ivf import IvfConfig, Lists
 from rails_ray.indexes.probing import Asked, Floats, Only, Probing, Rows
 from rails_ray.scan import scan
-from rails_ray.wanted import Found, Wanted, needed
+from rails_ray.wanted import Found, Wanted, needed, reasons_of
 
 IndexConfig = FlatConfig | IvfConfig | HnswConfig
 
@@ -216,13 +216,11 @@ class FaissIndex:
         asked = self.kind.ask(as_float32(queries), probing or Probing())
         lists = GrownLists(wanted, len(queries), self.num_items, self.kind.growth)
         longest = 0 if wanted.threshold is not None and self.is_exact and self.clone is None else LONGEST_LIST
-        for lines, passed_over in lists.calls():
+        for lines, n, passed_over in lists.calls():
             only = None if passed_over is None else self._all_but(passed_over)
-            n = lists.first
             while len(lines):
                 if asked.scan is not None and n > longest:
-                    first, end = int(lines[0]), int(lines[-1]) + 1
-                    lists.replace(lines, asked.scan(first, end, wanted.of_queries(first, end)), first)
+                    lists.replace(lines, asked.scan(lines, wanted.of_queries(torch.from_numpy(lines))))
                     break
                 lines = self._ask(asked, lists, lines, n, only)
                 n = lists.longer(n)
@@ -273,7 +271,10 @@ class FaissIndex:
         def tensor(array: NDArray[Any]) -> Tensor:
             return torch.from_numpy(array) if queries.is_cpu else torch.from_numpy(array).to(queries.device)
 
-        return Found(tensor(scores), tensor(item_rows), tensor(bound), tensor(is_truncated), tensor(num_scored), reason)
+        reasons = reasons_of(torch.from_numpy(bound), reason)
+        return Found(
+            tensor(scores), tensor(item_rows), tensor(bound), tensor(is_truncated), tensor(num_scored), reasons
+        )
 
     def _highest(self, asked: Asked, scores: Floats, wanted: Wanted, is_truncated: NDArray[np.bool_]) -> Floats:
         """What an item that was passed over scores at most."""
@@ -303,15 +304,15 @@ class Flat:
             found: tuple[Floats, Rows] = index.search(queries[lines], n, params=parameters)
             return found
 
-        def scanned(first: int, end: int, wanted: Wanted) -> Found:
-            own = torch.from_numpy(queries[first:end])
+        def scanned(lines: Rows, wanted: Wanted) -> Found:
+            own = torch.from_numpy(queries[lines])
             if isinstance(index, faiss.IndexFlat):
                 vectors = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d).reshape(-1, index.d)
                 return flat.FlatIndex(torch.from_numpy(vectors)).search(own, wanted)
             starts = range(0, index.ntotal, ROWS_OF_BLOCK)
             stored = ((row, index.reconstruct_n(row, min(ROWS_OF_BLOCK, index.ntotal - row))) for row in starts)
             blocks = ((row, own @ torch.from_numpy(vectors).T) for row, vectors in stored)
-            return scan(blocks, wanted, end - first, index.ntotal)
+            return scan(blocks, wanted, len(lines), index.ntotal)
 
         return Asked(queries, best, None, np.full(len(queries), index.ntotal, np.int64), True, scanned)
 

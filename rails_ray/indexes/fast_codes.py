@@ -29,7 +29,7 @@ from rails_ray.masks import Mask
 from rails_ray.quantizers.in_faiss import to_faiss
 from rails_ray.quantizers.product import ProductQuantizer
 from rails_ray.top_k import select
-from rails_ray.wanted import Found, Wanted
+from rails_ray.wanted import Found, Wanted, joined
 
 MOST_SUBSPACES = 256  # FAISS adds bytes in 16 bits: 256 * 255 < 2^16
 LONGEST_LIST = 2**13  # items to be scored again; more are looked up all at once
@@ -70,34 +70,50 @@ class FastCodeIndex:
     def search(self, queries: Float[Tensor, "B d"], wanted: Wanted, probing: Probing | None = None) -> Found:
         """The contract of `VectorIndex`; every code is looked at."""
         wanted.check_queries(len(queries))
+        if wanted.threshold is not None or not len(queries):
+            return self._looked_up(queries, wanted)
         num_left = wanted.num_left(len(queries), len(self.codes))
-        num = wanted.k + len(self.codes) - int(num_left.min()) if len(queries) else 0
+        places = wanted.k + spare_places(len(self.codes) - num_left)
+        parts, lines_of_parts = [], []
+        for (
+            num
+        ) in places.unique().tolist():  # what a query finds depends on the length of its list, so on its own alone
+            lines = (places == num).nonzero()[:, 0]
+            found = self._scanned(queries[lines], wanted.of_queries(lines), num_left[lines], num)
+            parts.append(found)
+            lines_of_parts.append(lines)
+        return joined(parts, torch.cat(lines_of_parts))
+
+    def _scanned(self, queries: Float[Tensor, "B d"], wanted: Wanted, num_left: Int[Tensor, " B"], num: int) -> Found:
+        """The answer by the best `num` items of FAISS's fast scan or, where it has not as many, by looking up."""
+        if num >= min(len(self.codes), LONGEST_LIST):
+            return self._looked_up(queries, wanted)
         asked = for_mean(queries, self.num_vectors)
+        estimates, rows = map(torch.from_numpy, self.index.search(as_float32(self.quantizer.rotated(asked)), num))
+        is_left_out = (rows < 0).any(dim=1)  # by FAISS: an item all of whose entries are the least
         tables = self.quantizer.lookup_table(asked)
-        if wanted.threshold is not None or not 0 < num < min(len(self.codes), LONGEST_LIST):
-            return self._looked_up(tables, queries, wanted)
-        found = self.index.search(as_float32(self.quantizer.rotated(asked)), num)
-        estimates, rows = (torch.from_numpy(part) for part in found)
-        if bool((rows < 0).any()):  # FAISS leaves out items all of whose entries are the least
-            return self._looked_up(tables, queries, wanted)
         scores = lookup_scan.scores(tables, self.codes[rows])
         if wanted.mask is not None:
             scores.masked_fill_(self._is_hidden(rows, wanted.mask), -torch.inf)
         best = select(scores, wanted.k, rows)
-        found_all = best.num_found() >= num_left
         passed_over = torch.maximum(estimates[:, -1] + rounding(tables), best.scores[:, -1])
         bound = passed_over + queries.norm(dim=1).float() * self.error * (1 + UNIT)
-        num_scored = torch.full_like(num_left, len(self.codes))
-        return Found(
+        found = Found(
             best.scores,
             best.item_rows.masked_fill(best.scores == -torch.inf, 0),
-            bound.masked_fill(found_all, -torch.inf),
+            bound.masked_fill(best.num_found() >= num_left, -torch.inf),
             (num_left > wanted.k) & (best.num_found() == wanted.k),
-            num_scored,
-            None,
+            torch.full_like(num_left, len(self.codes)),
+            [None] * len(queries),
         )
+        if not is_left_out.any():
+            return found
+        others, again = (~is_left_out).nonzero()[:, 0], is_left_out.nonzero()[:, 0]
+        looked_up = self._looked_up(queries[again], wanted.of_queries(again))
+        return joined([found.of_queries(others), looked_up], torch.cat([others, again]))
 
-    def _looked_up(self, tables: Float[Tensor, "B M L"], queries: Float[Tensor, "B d"], wanted: Wanted) -> Found:
+    def _looked_up(self, queries: Float[Tensor, "B d"], wanted: Wanted) -> Found:
+        tables = self.quantizer.lookup_table(for_mean(queries, self.num_vectors))
         found = self.by_lookup.search(tables, wanted)
         return with_error(found, queries, wanted, self.error, len(self.codes))
 
@@ -106,6 +122,13 @@ class FastCodeIndex:
         hidden = mask.hidden_rows(len(rows), len(self.codes))
         parts = zip(rows.numpy(), hidden.starts.tolist(), hidden.ends.tolist(), strict=True)
         return torch.from_numpy(np.stack([np.isin(own, hidden.rows[start:end]) for own, start, end in parts]))
+
+
+def spare_places(num_hidden: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+    """Places more of each query's list, of which its hidden items may take some: a power of four, so that few scans
+    serve a batch."""
+    exponent = num_hidden.clamp(min=1).log2().div(2).ceil()
+    return torch.where(num_hidden > 0, 4**exponent, 0).long().maximum(num_hidden)
 
 
 def rounding(tables: Float[Tensor, "B M L"]) -> Float[Tensor, " B"]:

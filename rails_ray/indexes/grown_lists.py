@@ -36,6 +36,18 @@ class Growth(NamedTuple):
     is_loose: bool
 
 
+class Call(NamedTuple):
+    """
+    lines: to ask for together.
+    first: n of their first lists.
+    passed_over: rows to pass over in doing so; None if hidden rows may come.
+    """
+
+    lines: Int64[np.ndarray, " b"]
+    first: int
+    passed_over: Int64[np.ndarray, " _"] | None = None
+
+
 SCAN = Growth(512, 8, False)  # of vectors, which takes about as long for 500 items as for 10
 WALK = Growth(128, 2, True)  # of a graph, which takes as long as its list is
 
@@ -57,23 +69,20 @@ class GrownLists:
         self.num_seen = np.zeros(num_queries, np.int64)
         self.lists: list[tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]] = []
 
-    def calls(self) -> Iterator[tuple[Int64[np.ndarray, " b"], Int64[np.ndarray, " _"] | None]]:
-        """Lines to ask for together, and the rows to pass over in doing so; None if hidden rows may come."""
+    def calls(self) -> Iterator[Call]:
+        """All lines. How each is asked depends on nothing but its own hidden rows."""
         lines = np.arange(len(self.num_found) if self.num_items else 0)
-        if self.hidden is None or not len(lines):
-            yield lines, None
-            return
-        starts, ends, rows = self.hidden
-        has_many = ends - starts > MOST_DROPPED
-        yield lines[~has_many], None
-        for start, end in np.unique(np.stack([starts, ends], axis=1)[has_many], axis=0):
-            yield lines[(starts == start) & (ends == end)], rows[start:end]
-
-    @property
-    def first(self) -> int:
-        """n of the first lists."""
         num = self.k if self.reach is None else max(self.least, min(self.k, self.growth.first))
-        return min(num + 1 + (0 if self.hidden is None else SPARE), self.num_items)
+        first, longer = (min(num + 1 + spare, self.num_items) for spare in (0, SPARE))
+        if self.hidden is None:
+            yield Call(lines, first)
+            return
+        starts, ends, rows = self.hidden.starts[: len(lines)], self.hidden.ends[: len(lines)], self.hidden.rows
+        num_hidden = ends - starts
+        yield Call(lines[num_hidden == 0], first)
+        yield Call(lines[(num_hidden > 0) & (num_hidden <= MOST_DROPPED)], longer)
+        for start, end in np.unique(np.stack([starts, ends], axis=1)[num_hidden > MOST_DROPPED], axis=0):
+            yield Call(lines[(starts == start) & (ends == end)], longer, rows[start:end])
 
     def longer(self, n: int) -> int:
         """n of the lists that follow."""
@@ -116,12 +125,12 @@ class GrownLists:
             is_complete |= (self.num_above[lines] > self.k) & self._passes(last, scores[:, self.k - 1])
         return is_complete
 
-    def replace(self, lines: Int64[np.ndarray, " b"], found: Found, first: int) -> None:
-        """Take in the answer to some lines, from the answer to all lines from `first` on."""
-        scores = found.scores.numpy(force=True)[lines - first]
-        self.lists.append((lines, scores, found.item_rows.numpy(force=True)[lines - first]))
+    def replace(self, lines: Int64[np.ndarray, " b"], found: Found) -> None:
+        """Take in the answer to some lines."""
+        scores = found.scores.numpy(force=True)
+        self.lists.append((lines, scores, found.item_rows.numpy(force=True)))
         self.num_found[lines] = (scores > -np.inf).sum(axis=1)
-        is_truncated = found.is_truncated.numpy(force=True)[lines - first]
+        is_truncated = found.is_truncated.numpy(force=True)
         self.num_above[lines] = np.where(is_truncated, self.k + 1, self.num_found[lines])
 
     def _keep(self, lines: NDArray[np.int64], scores: NDArray[np.float32], item_rows: NDArray[np.int64]) -> None:

@@ -50,8 +50,8 @@ class Asked(NamedTuple):
     parameters: FAISS's search parameters, for a copy of the index elsewhere.
     num_scored: items that are looked at, of each query; None for those that `best` returns.
     is_exhaustive: whether every item is looked at.
-    scan: from the first line, the last + 1 and what is wanted of these, the answer by scoring every item, in place of
-        very long lists; None for a kind without it.
+    scan: from some of its lines and what is wanted of these, the answer by scoring every item, in place of very long
+        lists; None for a kind without it.
     """
 
     queries: Floats
@@ -59,4 +59,4 @@ class Asked(NamedTuple):
     parameters: Any
     num_scored: Rows | None
     is_exhaustive: bool
-    scan: Callable[[int, int, Wanted], Found] | None = None
+    scan: Callable[[Rows, Wanted], Found] | None = None

@@ -5,7 +5,7 @@
     score = sum_p e^{silu(z_p)} c_p / sum_p e^{silu(z_p)}
 
 As the gates are convex, score <= max_p c_p. An item whose maximum lies below `floor`, under which no score is of use,
-needs no gate: if most items of a block are such, only the others are gathered and gated.
+needs no gate and gets -inf: if most items of a block are such, only the others are gathered and gated.
 
 Source: RAILS, Section 2 and Section 3 (brute force, and the second pass of Algorithm 1).
 Differs from the source: the score is tau * phi, a mixture of cosines; 1 / tau goes into W1. Gates are not normalised:
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 BLOCK_PAIRS = 2**19  # B * x * P of a block: its cosines take 2 MB, which stay in the cache through the gate
@@ -91,7 +91,7 @@ class MolScan:
 
         Args:
             g, v: item states in any floating dtype; they are widened block by block.
-            floor: items whose largest cosine lies below it may get -inf in place of their score.
+            floor: items whose largest cosine lies below it get -inf in place of their score.
         """
         num_queries, (num_items, num_item_components, _) = len(f), g.shape
         found = f.new_empty(num_queries, num_items)
@@ -137,14 +137,14 @@ class MolScan:
         with self._workspace() as space:
             cosines = space.of("cosines", u.shape[1], num_columns)
             cosines.copy_(products.view(num_columns, -1).T)
-            if floor is not None:
-                pruned = _pruned(cosines, u.T, v.flatten(end_dim=1).T, weights, floor, space)
-                if pruned is not None:
-                    return pruned
+            is_needed = None if floor is None else _reaching(cosines, floor)
+            if is_needed is not None and _are_few(is_needed):
+                return _gathered(is_needed, cosines, u.T, v.flatten(end_dim=1).T, weights, space)
             z = space.of("z", u.shape[1], num_columns)
             z.copy_((u.unsqueeze(1) * v).flatten(end_dim=1).T)
             mixed = _mixture(cosines, z.add_(weights.second_bias[:, :, 0]), weights, space)
-            return mixed.view(num_queries, num_candidates)
+            found = mixed.view(num_queries, num_candidates)
+            return found if is_needed is None else found.masked_fill_(~is_needed, -torch.inf)
 
     @contextmanager
     def _workspace(self) -> Iterator["_Workspace"]:
@@ -214,32 +214,39 @@ def _block(
     space: _Workspace,
 ) -> Float[Tensor, "B X"]:
     flat = cosines.flatten(start_dim=1)
-    if floor is not None:
-        pruned = _pruned(flat, u[:, :, 0], v[:, 0], gate, floor, space)
-        if pruned is not None:
-            return pruned
+    is_needed = None if floor is None else _reaching(flat, floor)
+    if is_needed is not None and _are_few(is_needed):
+        return _gathered(is_needed, flat, u[:, :, 0], v[:, 0], gate, space)
     offsets = space.of("z", *flat.shape)
     torch.addcmul(gate.second_bias, u, v, out=offsets.view(cosines.shape))
-    return _mixture(flat, offsets, gate, space).view(cosines.shape[1:])
+    found = _mixture(flat, offsets, gate, space).view(cosines.shape[1:])
+    return found if is_needed is None else found.masked_fill_(~is_needed, -torch.inf)
 
 
-def _pruned(
+def _reaching(cosines: Float[Tensor, "P N"], floor: Float[Tensor, " B"]) -> Bool[Tensor, "B X"]:
+    """Which pairs have a cosine that reaches the floor."""
+    return cosines.amax(dim=0).view(len(floor), -1) >= floor[:, None]
+
+
+def _are_few(is_needed: Bool[Tensor, "B X"]) -> bool:
+    """Whether gathering the pairs that need a gate costs less than it saves."""
+    return int(is_needed.sum()) < PRUNED_SHARE * is_needed.numel()
+
+
+def _gathered(
+    is_needed: Bool[Tensor, "B X"],
     cosines: Float[Tensor, "P N"],
     u: Float[Tensor, "P B"],
     v: Float[Tensor, "P _"],
     gate: _Prepared,
-    floor: Float[Tensor, " B"],
     space: _Workspace,
-) -> Float[Tensor, "B X"] | None:
-    """Scores of the pairs whose largest cosine reaches the floor, -inf elsewhere; None if most of them reach it.
+) -> Float[Tensor, "B X"]:
+    """Scores of the pairs that are needed, -inf elsewhere.
 
     Args:
         v: v(x) of the X items that all queries share, or of each of the N pairs.
     """
-    is_needed = cosines.amax(dim=0).view(len(floor), -1) >= floor[:, None]  # [B, X]
     pairs = is_needed.flatten().nonzero()[:, 0]
-    if len(pairs) >= PRUNED_SHARE * is_needed.numel():
-        return None
     # index_select takes a quarter of the time of indexing by a tensor.
     z = u.index_select(1, pairs // is_needed.shape[1]).mul_(v.index_select(1, pairs % v.shape[1]))
     z.add_(gate.second_bias[:, :, 0])

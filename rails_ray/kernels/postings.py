@@ -123,7 +123,7 @@ def plain_best_sums(
         block = slice(first, first + size)
         scores = _sums(postings, buckets[block], weights[block].float())
         if mask is not None:
-            scores = mask.of_queries(first, first + size).hide(scores)
+            scores = mask.of_queries(torch.arange(first, first + len(scores))).hide(scores)
         top_k = select(scores, num)
         rows = top_k.item_rows.masked_fill(top_k.scores == -torch.inf, 0)
         parts.append((top_k.scores, rows, (scores > -torch.inf).sum(dim=1)))

@@ -22,7 +22,7 @@ from torch import Tensor
 from rails_ray.indexes.probing import Probing
 from rails_ray.masks import Mask
 from rails_ray.retrieval.brute_force import BruteForce
-from rails_ray.retrieval.candidates import NO_CERTIFICATE, Candidates, FirstStage, longest_component, union
+from rails_ray.retrieval.candidates import Candidates, FirstStage, chosen, longest_component, union
 from rails_ray.retrieval.certificate import rounding_slack
 from rails_ray.retrieval.checks import check_items, check_query, check_width
 from rails_ray.retrieval.rescore import candidate_scores
@@ -109,19 +109,21 @@ class Approximate:
         num_left = wanted.num_left(len(query), len(self.items), query.components.device)
         if wanted.threshold is None and len(query):
             self._check_lists(min(wanted.k, int(num_left.max())))
+        reaches = None  # a threshold that the lists were not asked for
         if self.num_pairs == 1 and self.by_average is not None and wanted.threshold is not None:
             # One item more than wanted, so that the scan sees whether there are more.
             found = self.by_average.wanted(query, replace(self._rounded(query, wanted), k=wanted.k + 1), self.probing)
         else:
             found = self._at_least(query, num_left.clamp(max=wanted.least), wanted.mask)
+            reaches = wanted.threshold
         running = Scan(replace(wanted, mask=None))
         floor = None if running.floor is None else running.floor - self._slack(query)
         scores = candidate_scores(self.similarity, self.items, query, found, floor)
         num_scored = (scores > -torch.inf).sum(dim=1)
         item_rows, order = found.item_rows.sort(dim=1)  # as a scan takes them
         running.add(0, scores.gather(1, order))
-        bound, reason = self._bound(query, found)
-        return running.found(num_scored, num_left, bound=bound, reason=reason, item_rows=item_rows)
+        bound = self._bound(query, found, reaches)
+        return running.found(num_scored, num_left, bound=bound, reasons=found.reasons, item_rows=item_rows)
 
     def _slack(self, query: QueryState) -> Float[Tensor, " B"]:
         """How far two ways to compute a score of a query may be apart."""
@@ -135,13 +137,14 @@ class Approximate:
         return replace(wanted, threshold=wanted.threshold - error)
 
     def _at_least(self, query: QueryState, least: Int[Tensor, " B"], mask: Mask | None) -> Candidates:
-        """Candidates from lists of the given widths, which are doubled while a query has too few candidates and there
-        are more."""
+        """Candidates from lists of the given widths, which are doubled for a query that has too few candidates while
+        there are more."""
         lists = self.lists
         found = self._candidates(query, lists, mask)
         while lists.longest < len(self.items) and ((found.is_there.sum(dim=1) < least) & ~found.is_exhausted).any():
             lists = lists.doubled()
-            found = self._candidates(query, lists, mask)
+            has_enough = found.is_there.sum(dim=1) >= least
+            found = chosen(has_enough | found.is_exhausted, found, self._candidates(query, lists, mask))
         return found
 
     def _check_lists(self, k: int) -> None:
@@ -163,12 +166,21 @@ class Approximate:
         ]
         return found[0] if len(found) == 1 else union(*found)
 
-    def _bound(self, query: QueryState, found: Candidates) -> tuple[Float[Tensor, " B"], str | None]:
-        """A score that no item outside the candidates exceeds, and why, if so, it is not known."""
+    def _bound(
+        self, query: QueryState, found: Candidates, threshold: Float[Tensor, " B"] | None
+    ) -> Float[Tensor, " B"]:
+        """What no item outside the candidates exceeds; -inf if none of them belongs in the answer.
+
+        Args:
+            threshold: one that the lists were not asked for. They hold all items that reach it if their last does not.
+        """
         if self.is_exact:
-            return torch.full_like(found.last_cosine, -torch.inf), None
-        is_unknown = bool(found.last_cosine.isposinf().any())
-        return found.last_cosine + self._slack(query), (found.reason or NO_CERTIFICATE) if is_unknown else None
+            return torch.full_like(found.last_cosine, -torch.inf)
+        bound = found.last_cosine + self._slack(query)
+        is_answer = found.is_best
+        if threshold is not None:
+            is_answer = is_answer & (bound < threshold)
+        return bound.masked_fill(is_answer, -torch.inf)
 
 
 def _lengths(components: Float[Tensor, "B P_Q d"]) -> Float[Tensor, " B"]:

@@ -23,11 +23,14 @@ from rails_ray.retrieval.certificate import rounding_slack
 from rails_ray.retrieval.checks import check_items, check_query
 from rails_ray.scan import Scan
 from rails_ray.similarities import Scorer
-from rails_ray.similarities.states import ItemState, QueryState, Searched
+from rails_ray.similarities.states import ItemState, QueryState, Searched, take
 from rails_ray.stopwatch import part
-from rails_ray.wanted import Found, Wanted
+from rails_ray.wanted import Found, Wanted, joined
 
-BLOCK_SCORES = 2**19  # scores of a block between two looks at the k-th best: 2 MB
+BLOCK_SCORES = 2**19  # scores of a block of a normaliser: 2 MB
+BLOCK_ITEMS = 2**14  # between two looks at the k-th best, however many queries there are: `num_scored` depends on it
+GPU_BLOCK_ITEMS = 2**16  # a GPU waits for whoever looks
+BLOCK_QUERIES = 2**10  # of a scan, whose blocks then take 64 MB at most
 
 
 class BruteForce:
@@ -55,9 +58,18 @@ class BruteForce:
         """
         check_query(query, self.similarity, self.items)
         wanted.check_queries(len(query))
+        if len(query) <= BLOCK_QUERIES:
+            return self._search(query, wanted, floor)
+        parts = []
+        for lines in torch.arange(len(query), device=query.components.device).split(BLOCK_QUERIES):
+            own = None if floor is None else floor[lines]
+            parts.append(self._search(take(query, lines), wanted.of_queries(lines), own))
+        return joined(parts)
+
+    def _search(self, query: QueryState, wanted: Wanted, floor: Float[Tensor, " B"] | None) -> Found:
         running, device = Scan(wanted), query.components.device
         num_scored = torch.zeros(len(query), dtype=torch.int64, device=device)
-        for first, items in self._blocks(len(query)):
+        for first, items in self._blocks(BLOCK_ITEMS if device.type == "cpu" else GPU_BLOCK_ITEMS):
             scores = self.similarity.scores(query, items, self._least(floor, running))
             num_scored += (scores > -torch.inf).sum(dim=1)
             running.add(first, scores)
@@ -67,12 +79,13 @@ class BruteForce:
         """Log of the sum of exp(logit) over all items that are not hidden, added up in float64. The log-sum-exp of
         several shards' values is the value of their corpus."""
         check_query(query, self.similarity, self.items)
-        blocks = ((first, self.similarity.scores(query, items)) for first, items in self._blocks(len(query)))
-        return log_sum_exp(blocks, query.temperature, logit, mask)
+        blocks = self._blocks(BLOCK_SCORES // max(len(query), 1))
+        scored = ((first, self.similarity.scores(query, items)) for first, items in blocks)
+        return log_sum_exp(scored, query.temperature, logit, mask)
 
-    def _blocks(self, num_queries: int) -> Iterator[tuple[int, ItemState]]:
-        """(First row, items) of each block."""
-        size = max(min(BLOCK_SCORES // max(num_queries, 1), self.items.most_at_once), 1)
+    def _blocks(self, most: int) -> Iterator[tuple[int, ItemState]]:
+        """(First row, items) of each block of at most so many."""
+        size = max(min(most, self.items.most_at_once), 1)
         for first in range(0, len(self.items), size):
             yield first, self.items.taken(slice(first, first + size))
 

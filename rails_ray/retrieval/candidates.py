@@ -12,11 +12,12 @@ An index that is not exact may pass over any item; the candidates then say so.
 Axes: B queries, X items, C candidates, n candidates of one list, d width, P_Q / P_X components, P = P_Q * P_X.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -26,7 +27,7 @@ from rails_ray.indexes.probing import Probing
 from rails_ray.masks import Mask
 from rails_ray.similarities.states import QueryState, Searched
 from rails_ray.top_k import distinct
-from rails_ray.wanted import Found, Wanted
+from rails_ray.wanted import Wanted, reasons_of
 
 AVERAGE = "average"  # name of the index over mean components
 SURROGATE = "surrogate"  # name of the index over vectors that stand for scores
@@ -69,15 +70,18 @@ class Candidates:
     item_rows, is_there: the candidates of each query, each once.
     last_cosine: max_p t_p, the largest cosine that an item outside all lists can have; -inf if the lists hold all
         items, inf if nothing is known.
+    is_best: whether the cosine is the score and a list holds the best items by it, as its index tells by its own
+        arithmetic: what the search asked of the index is answered, and nothing else.
     is_exhausted: whether longer lists would hold no more items.
-    reason: why nothing is known, where it is not.
+    reasons: of each query of which nothing is known, why.
     """
 
     item_rows: Int[Tensor, "B C"]
     is_there: Bool[Tensor, "B C"]
     last_cosine: Float[Tensor, " B"]
+    is_best: Bool[Tensor, " B"]
     is_exhausted: Bool[Tensor, " B"]
-    reason: str | None = None
+    reasons: Sequence[str | None]
 
 
 class PerEmbedding:
@@ -88,7 +92,6 @@ class PerEmbedding:
         if len(names) == 1 and AVERAGE in indexes:  # the only component is its own average
             names = [AVERAGE]
         self.indexes = [indexes.get(name) or FlatIndex(vectors_of(items, name)) for name in names]
-        self.num_items = len(items)
 
     @property
     def is_exact(self) -> bool:
@@ -102,17 +105,19 @@ class PerEmbedding:
         vectors = query.components.flatten(end_dim=1)  # [B * P_Q, d]
         wanted = Wanted(width, mask=None if mask is None else mask.repeat_each(num_components))
         found = [index.search(vectors, wanted, probing) for index in self.indexes]
-        is_score = len(self.indexes) == num_components == 1
-        lasts = torch.stack(
-            [_last(one, index, self.num_items, is_score) for one, index in zip(found, self.indexes, strict=True)]
-        )
         rows = torch.cat([one.item_rows.view(num_queries, num_components * one.k) for one in found], dim=1)
         cosines = torch.cat([one.scores.view(num_queries, num_components * one.k) for one in found], dim=1)
-        reason = next((one.reason for one in found if one.reason is not None), None)
-        last = lasts.view(len(found), num_queries, num_components).amax(dim=(0, 2))
-        is_short = torch.stack([one.num_found() < width for one in found])
-        is_exhausted = is_short.view(len(found), num_queries, num_components).all(dim=2).all(dim=0)
-        return Candidates(*distinct(rows, cosines > -torch.inf), last, is_exhausted, reason)
+        shape = (len(found), num_queries, num_components)
+        last = torch.stack([one.ceiling(wanted) for one in found]).view(shape).amax(dim=(0, 2))
+        is_best = torch.zeros_like(last, dtype=torch.bool)
+        if len(found) == num_components == 1:
+            is_best = found[0].bound == -torch.inf
+        is_exhausted = torch.stack([one.num_found() < width for one in found]).view(shape).all(dim=2).all(dim=0)
+        reasons = [
+            next((reason for one in found for reason in one.reasons[first : first + num_components] if reason), None)
+            for first in range(0, len(vectors), num_components)
+        ]
+        return Candidates(*distinct(rows, cosines > -torch.inf), last, is_best, is_exhausted, reasons)
 
 
 VectorOf = Callable[[QueryState], Float[Tensor, "B _"]]
@@ -136,7 +141,6 @@ class ByAverage:
         self.index = indexes.get(AVERAGE) or FlatIndex(vectors_of(items, AVERAGE))
         self.vector_of = vector_of
         self.reason = reason
-        self.num_items = len(items)
         self.is_only_component = items.num_components == 1
 
     @property
@@ -158,11 +162,12 @@ class ByAverage:
         """What the index finds of what is wanted, scored by the mean cosine."""
         found = self.index.search(self.vector_of(query), wanted, probing)
         is_score = self.is_only_component and query.components.shape[1] == 1
-        is_there, last = found.scores > -torch.inf, _last(found, self.index, self.num_items, is_score)
-        is_exhausted, reason = found.num_found() < wanted.k, found.reason
+        is_there, is_exhausted = found.scores > -torch.inf, found.num_found() < wanted.k
+        last, is_best, reasons = found.ceiling(wanted), found.bound == -torch.inf, found.reasons
         if not is_score:
-            last, reason = torch.where(last == -torch.inf, last, torch.inf), reason or self.reason
-        return Candidates(found.item_rows, is_there, last, is_exhausted, reason)
+            last, is_best = torch.where(last == -torch.inf, last, torch.inf), torch.zeros_like(is_best)
+            reasons = [own or why for own, why in zip(reasons, reasons_of(last, self.reason), strict=True)]
+        return Candidates(found.item_rows, is_there, last, is_best, is_exhausted, reasons)
 
 
 class FirstStage:
@@ -215,20 +220,27 @@ def union(first: Candidates, second: Candidates) -> Candidates:
     rows = torch.cat([first.item_rows, second.item_rows], dim=1)
     is_there = torch.cat([first.is_there, second.is_there], dim=1)
     last = torch.minimum(first.last_cosine, second.last_cosine)
-    return Candidates(*distinct(rows, is_there), last, first.is_exhausted & second.is_exhausted, first.reason)
+    is_best, is_exhausted = first.is_best | second.is_best, first.is_exhausted & second.is_exhausted
+    is_unknown = zip(last.isposinf().tolist(), first.reasons, second.reasons, strict=True)
+    reasons = [(own or other) if unknown else None for unknown, own, other in is_unknown]
+    return Candidates(*distinct(rows, is_there), last, is_best, is_exhausted, reasons)
 
 
-def _last(found: Found, index: VectorIndex, num_items: int, is_score: bool) -> Float[Tensor, " B"]:
-    """The largest score of an index that an item outside a list can have; -inf if the list holds all items.
+def chosen(is_first: Bool[Tensor, " B"], first: Candidates, second: Candidates) -> Candidates:
+    """The first candidates of some queries, and the second of the others."""
+    width, which = max(first.item_rows.shape[1], second.item_rows.shape[1]), is_first.tolist()
 
-    Args:
-        is_score: whether that is the items' score, so that a list that an index knows to be exact lacks no item.
-    """
-    if is_score and not index.is_exact:
-        return found.bound
-    is_all = found.k == num_items or not found.k
-    last = torch.full_like(found.bound, -torch.inf) if is_all else found.scores[:, -1]
-    return last if index.is_exact else torch.maximum(found.bound, last)
+    def widened(own: Tensor) -> Tensor:
+        return F.pad(own, (0, width - own.shape[1]))
+
+    return Candidates(
+        torch.where(is_first[:, None], widened(first.item_rows), widened(second.item_rows)),
+        torch.where(is_first[:, None], widened(first.is_there), widened(second.is_there)),
+        torch.where(is_first, first.last_cosine, second.last_cosine),
+        torch.where(is_first, first.is_best, second.is_best),
+        torch.where(is_first, first.is_exhausted, second.is_exhausted),
+        [(own if is_own else other) for is_own, own, other in zip(which, first.reasons, second.reasons, strict=True)],
+    )
 
 
 def longest_component(items: Searched) -> float:

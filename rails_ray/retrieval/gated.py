@@ -40,7 +40,7 @@ from rails_ray.similarities import Scorer
 from rails_ray.similarities.states import ItemState, QueryState, Searched, take
 from rails_ray.stopwatch import part
 from rails_ray.top_k import NO_ROW
-from rails_ray.wanted import Found, Wanted
+from rails_ray.wanted import Found, Wanted, reasons_of
 
 RIDGE = 0.1  # lambda; .03 and .3 find as much, but for .02 on one trained model (LOG)
 NEAR = 8  # one scored item in so many weighs at least half of the best
@@ -112,9 +112,9 @@ class Gated:
         running.add(0, scored.scores.gather(1, order))
         is_all = scored.is_there.sum(dim=1) == num_left
         bound = torch.full_like(num_left, torch.inf, dtype=torch.float32).masked_fill(is_all, -torch.inf)
-        reason = None if is_all.all() else NO_CERTIFICATE
         num_scored = (scored.scores > -torch.inf).sum(dim=1)
-        return running.found(num_scored, num_left, bound=bound, reason=reason, item_rows=item_rows)
+        reasons = reasons_of(bound, NO_CERTIFICATE)
+        return running.found(num_scored, num_left, bound=bound, reasons=reasons, item_rows=item_rows)
 
     def scored(self, query: QueryState, num: int, mask: Mask | None = None) -> Scored:
         """`num` items of each query, or all that there are."""

@@ -36,7 +36,7 @@ from rails_ray.scan import Scan
 from rails_ray.similarities.states import Codes, Tables, take
 from rails_ray.stopwatch import part
 from rails_ray.top_k import TopK
-from rails_ray.wanted import Found, Wanted
+from rails_ray.wanted import Found, Wanted, joined
 
 BLOCK_CODES = 2**20  # parts of candidates' codes that are gathered at once: with their numbers of entries 16 MB
 BLOCK_TOUCHED = 2**22  # queries * items of a block, of which postings touch a part: at most some 100 MB
@@ -117,9 +117,11 @@ class Inverted:
         parts = []
         for first in range(0, max(len(query), 1), size):
             block = slice(first, first + size)
-            own = wanted if size >= len(query) else wanted.of_queries(first, first + size)
+            own = (
+                wanted if size >= len(query) else wanted.of_queries(torch.arange(first, min(first + size, len(query))))
+            )
             parts.append(self._search(take(query, block), own, num_left[block]))
-        return parts[0] if len(parts) == 1 else _joined(parts)
+        return parts[0] if len(parts) == 1 else joined(parts)
 
     def _search(self, query: Tables, wanted: Wanted, num_left: Int[Tensor, " B"]) -> Found:
         """The answer for all queries at once."""
@@ -233,15 +235,3 @@ def left_out(
     following = F.pad(sums, (0, 1), value=-torch.inf).gather(1, num_scored[:, None])
     is_untouched = (following == -torch.inf) & (num_scored < num_left)[:, None]
     return following.masked_fill(is_untouched, 0.0)
-
-
-def _joined(parts: list[Found]) -> Found:
-    """The answers of a batch, from the answers of its blocks."""
-    longest = max(part.k for part in parts)
-    return Found(
-        torch.cat([F.pad(part.scores, (0, longest - part.k), value=-torch.inf) for part in parts]),
-        torch.cat([F.pad(part.item_rows, (0, longest - part.k)) for part in parts]),
-        torch.cat([part.bound for part in parts]),
-        torch.cat([part.is_truncated for part in parts]),
-        torch.cat([part.num_scored for part in parts]),
-    )

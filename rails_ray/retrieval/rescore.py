@@ -31,7 +31,7 @@ def candidate_scores(
     """The score of each candidate; -inf at places that hold none.
 
     Args:
-        floor: a candidate whose score cannot reach it may get -inf too.
+        floor: a candidate of a mixture whose score cannot reach it gets -inf too.
     """
     scores = [
         similarity.scores(take(query, block), own, None if floor is None else floor[block])

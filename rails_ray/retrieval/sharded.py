@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from rails_ray import top_k
 from rails_ray.scan import trimmed
@@ -29,9 +31,13 @@ def of_corpus(found: Found, first_row: int) -> Found:
     return replace(found, item_rows=torch.where(is_there, found.item_rows + first_row, 0))
 
 
-def merge(parts: Sequence[Found], wanted: Wanted) -> Found:
+def merge(parts: Sequence[Found], wanted: Wanted, num_left: Int[Tensor, " B"]) -> Found:
     """The corpus's answer, from all shards' answers to the same question, in the order of their rows and with rows of
-    the corpus. It has as many places as its longest list needs."""
+    the corpus. It has as many places as its longest list needs.
+
+    Args:
+        num_left: items of these shards that the answer to each query may hold.
+    """
     most = wanted.k + 1  # the last tells whether more were left
     leading = _leading(parts, most)
     is_little = sum(part.k for part in leading) <= 2 * most
@@ -43,14 +49,16 @@ def merge(parts: Sequence[Found], wanted: Wanted) -> Found:
     num_kept = num_above.clamp(min=wanted.least, max=wanted.k)
     place = torch.arange(best.k, device=best.scores.device)
     best = trimmed(TopK(best.scores.masked_fill(place >= num_kept[:, None], -torch.inf), best.item_rows))
-    is_truncated = torch.stack([part.is_truncated for part in parts]).any(dim=0)
+    is_truncated = torch.stack([part.is_truncated for part in parts]).any(dim=0) | (num_above > wanted.k)
+    if wanted.threshold is None:  # shards that found fewer than k, as in the buckets of `inverted`, may fill a list
+        is_truncated = (num_above >= wanted.k) & (num_left.to(num_above.device) > wanted.k)
     return Found(
         scores=best.scores,
         item_rows=best.item_rows.masked_fill(best.scores == -torch.inf, 0),
         bound=torch.stack([part.bound for part in parts]).amax(dim=0),
-        is_truncated=is_truncated | (num_above > wanted.k),
+        is_truncated=is_truncated,
         num_scored=torch.stack([part.num_scored for part in parts]).sum(dim=0),
-        reason=next((part.reason for part in parts if part.reason is not None), None),
+        reasons=[next(filter(None, own), None) for own in zip(*(part.reasons for part in parts), strict=True)],
     )
 
 

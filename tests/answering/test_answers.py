@@ -30,7 +30,7 @@ def shard_answer(
         bound=torch.tensor([math.inf if bound is None else bound]),
         is_truncated=torch.tensor([is_truncated]),
         num_scored=torch.tensor([7]),
-        reason="nobody looked" if bound is None else None,
+        reasons=["nobody looked" if bound is None else None],
     )
     item_ids, titles = [[f"item-{row}" for row in rows]], [[f"Title {row}" for row in rows]]
     return ShardAnswer(found, item_ids, titles, np.array([num_searched]))
@@ -161,6 +161,7 @@ def test_a_batch_of_which_each_query_has_a_list_of_its_own_length() -> None:
             bound=torch.tensor([-math.inf, 0.4]),
             is_truncated=torch.tensor([False, False]),
             num_scored=torch.tensor([7, 8]),
+            reasons=[None, None],
         )
         for scores, rows in (
             ([[0.9, 0.2], [0.8, -math.inf]], [[3, 0], [1, 0]]),
@@ -180,12 +181,22 @@ def test_a_batch_of_which_each_query_has_a_list_of_its_own_length() -> None:
 
 
 def test_fewer_items_than_were_asked_for() -> None:
-    """It is here that a short list is an error: neither a method nor a shard can know that others have no more."""
+    """They are what there is."""
     some = shard_answer([0.9], [3], num_searched=1)
-    with pytest.raises(ValueError, match="k must be at most the 2 items searched and not excluded, got 3"):
-        results_of([some, some], asked(3), TopKCutoff(3), TAU_Q, ALL, KNOWN)
+    (result,) = results_of([some], asked(3), TopKCutoff(3), TAU_Q, ALL, KNOWN)
+    assert (result.items, result.is_short, result.certificate.is_exact) == (["item-3"], False, True)
     (result,) = results_of([some], asked(3, 0.1, 2), ScoreCutoff(0.1, min_items=2), TAU_Q, ALL, KNOWN)
     assert (result.items, result.is_short) == (["item-3"], False)
+
+
+def test_a_list_of_k_tells_where_the_cut_off_would_end_it() -> None:
+    answers = [shard_answer([0.9, 0.2], [3, 0]), shard_answer([0.5, 0.1], [12, 11], bound=0.3)]
+    for score, num_kept, is_truncated in ((0.4, 2, False), (0.1, 3, True), (0.95, 0, False)):
+        cutoff = ScoreCutoff(score, max_items=3)
+        (result,) = results_of(answers, asked(3), cutoff, TAU_Q, ALL, KNOWN, lists_all=True)
+        assert result.scores == pytest.approx([0.9, 0.5, 0.2])
+        assert (result.num_kept, result.is_truncated, result.threshold) == (num_kept, is_truncated, score)
+        assert result.certificate.gap == pytest.approx(0.1)  # of the list, not of what is kept
 
 
 def test_a_failure_of_ray_is_told_as_the_error_beneath_it() -> None:

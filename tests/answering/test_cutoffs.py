@@ -44,8 +44,8 @@ UNBOUNDED = Cutoffs(family(baseline_bm25()).offers, num_items=60, version_mass=N
 def test_a_request_comes_before_the_deployment_and_that_before_the_version() -> None:
     deployed = replace(PLAIN, default=CutoffInput(coverage=0.8))
     assert deployed.resolve(CutoffInput(score=0.1), 7) == CutoffInput(score=0.1)
-    assert deployed.resolve(None, 7) == CutoffInput(coverage=0.8)
-    assert PLAIN.resolve(None, 7) == CutoffInput(mass=0.9)
+    assert deployed.resolve(None, 7) == CutoffInput(coverage=0.8, min_items=1)
+    assert PLAIN.resolve(None, 7) == CutoffInput(mass=0.9, min_items=1)
     assert UNTRAINED.resolve(None, 7) == CutoffInput(top_k=7)
     assert UNTRAINED.resolve(None, None) == CutoffInput(top_k=10)
 
@@ -162,14 +162,31 @@ def test_values_that_cannot_be_are_422(asked: CutoffInput, message: str) -> None
     assert told.value.status_code == 422
 
 
+def test_a_list_that_cannot_hold_what_it_must_keep() -> None:
+    with pytest.raises(ValueError, match="min_items must be at most the 9 items of a list, got 10"):
+        CALIBRATED.limit(CutoffInput(score=0.1, min_items=10), 9)
+
+
+@pytest.mark.parametrize(("asked", "k"), [(CutoffInput(top_k=61), None), (CutoffInput(score=0.1), 61)])
+def test_a_list_holds_no_more_than_there_is(asked: CutoffInput, k: int | None) -> None:
+    assert CALIBRATED.limit(asked, k) == 60
+
+
 @pytest.mark.parametrize(
-    ("asked", "k", "message"),
+    ("default", "k", "expected"),
     [
-        (CutoffInput(score=0.1, min_items=10), 9, "min_items must be at most the 9 items of a list, got 10"),
-        (CutoffInput(top_k=61), None, "k must be at most the 60 indexed items, got 61"),
-        (CutoffInput(score=0.1), 61, "k must be at most the 60 indexed items, got 61"),
+        (None, None, CutoffInput(mass=0.9, min_items=1)),
+        (None, 3, CutoffInput(mass=0.9, min_items=1)),
+        (CutoffInput(score=0.5), None, CutoffInput(score=0.5, min_items=1)),
+        (CutoffInput(score=0.5, min_items=0), None, CutoffInput(score=0.5)),
+        (CutoffInput(score=0.5, min_items=7), 3, CutoffInput(score=0.5, min_items=3)),
+        (CutoffInput(top_k=5), 9, CutoffInput(top_k=5)),
     ],
 )
-def test_numbers_that_cannot_be(asked: CutoffInput, k: int | None, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        CALIBRATED.limit(asked, k)
+def test_a_cut_off_that_no_request_names_keeps_the_best_item(
+    default: CutoffInput | None, k: int | None, expected: CutoffInput
+) -> None:
+    """Unless the deployment says otherwise."""
+    cutoffs = replace(PLAIN, version_mass=0.9, default=default)
+    assert cutoffs.resolve(None, k) == expected
+    assert cutoffs.resolve(CutoffInput(mass=0.5), k) == CutoffInput(mass=0.5)

@@ -31,13 +31,16 @@ def request_of(relevant: dict[str, list[str]], **search: Any) -> FeedbackRequest
 async def search(request: SearchRequest) -> Answered:
     """Finds `FOUND`; a query that it does not know has an error."""
     assert request.min_coverage == 1
-    facts: dict[str, Any] = {"titles": None, "scores": [], "threshold": None, "num_kept": 0, "num_searched": 9}
+    facts: dict[str, Any] = {"titles": None, "scores": [], "threshold": None, "num_searched": 9}
     certificate = CertificateResult(is_exact=True, gap=0.0, reason=None)
     facts |= {"num_scored": 9, "is_truncated": False, "certificate": certificate}
     texts = [str(query.model_dump()["text"]) for query in request.queries]
     errors = [None if text in FOUND else "the ranker failed" for text in texts]
     results = [
-        QueryResult(items=FOUND.get(text, []), error=error, **facts) for text, error in zip(texts, errors, strict=True)
+        QueryResult(
+            items=[*FOUND.get(text, []), "below the cut-off"], num_kept=len(FOUND.get(text, [])), error=error, **facts
+        )
+        for text, error in zip(texts, errors, strict=True)
     ]
     coverage = Coverage(shards_answered=1, num_shards=1, items_searched=9, num_items=9)
     cutoff: dict[str, Any] = {} if request.cutoff is None else request.cutoff.model_dump(exclude_defaults=True)
@@ -58,6 +61,11 @@ def test_coverage_is_the_mean_over_queries_of_the_share_that_was_kept() -> None:
     facts = feedback.judged.to_dict()
     assert (facts["num_queries"], facts["coverage"], facts["promised"]) == (3, 0.5, pytest.approx(0.7))
     assert facts["low"] < 0.5 < facts["high"]
+
+
+def test_what_is_listed_below_the_cut_off_was_not_kept() -> None:
+    answer = asyncio.run(Feedback(search, Limits()).judge(request_of({"a": ["below the cut-off"]}, k=9)))
+    assert answer.kept == [[False]]
 
 
 def test_what_is_reported_twice_counts_once() -> None:

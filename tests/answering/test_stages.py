@@ -13,7 +13,7 @@ from rails_ray.stopwatch import part
 from rails_ray.wanted import Found
 
 NONE = torch.zeros(0)
-NOTHING = Found(torch.zeros(0, 1), torch.zeros(0, 1, dtype=torch.int64), NONE, NONE.bool(), NONE.long())
+NOTHING = Found(torch.zeros(0, 1), torch.zeros(0, 1, dtype=torch.int64), NONE, NONE.bool(), NONE.long(), [])
 
 
 def test_each_stage_has_its_time() -> None:

@@ -127,7 +127,8 @@ def test_it_finds_candidates(
     assert hits > 0.75  # half of the items at random have half of the best
     assert torch.equal(found.scores[:, 0] <= best.scores[:, 0] + 1e-6, torch.ones(len(case.query), dtype=torch.bool))
     assert not searchable.retriever("surrogate").is_exact
-    assert found.reason == "candidates by a surrogate's vectors: what they leave out may have any score"
+    why = "candidates by a surrogate's vectors: what they leave out may have any score"
+    assert found.reasons == [why] * len(found.reasons)
     everything = searchable.search(case.query, Wanted(5), "surrogate", Widths(num_candidates=len(items)))
     assert torch.equal(everything.item_rows, best.item_rows)
     assert everything.gap(Wanted(5)).tolist() == [0.0] * len(case.query)

@@ -54,7 +54,7 @@ def test_all_that_is_looked_at_equals_the_oracle(
             found = index.search(queries, wanted, ALL_LISTS)
             check_equals_oracle(found, index, queries, wanted, excluded)
             assert found.num_scored.tolist() == [num_items] * num_queries
-            assert found.reason is None
+            assert found.reasons == [None] * num_queries
 
 
 @kinds
@@ -225,7 +225,7 @@ def test_no_item_that_was_passed_over_scores_above_the_bound(
                 assert (found.bound[line] == -torch.inf) == (not len(missing))
         if storage == "fp32":
             assert found.bound.tolist() == [-torch.inf] * 4
-        assert found.reason is None
+        assert found.reasons == [None] * 4
     assert index.is_exact == (config == FlatConfig())
 
 
@@ -247,5 +247,5 @@ def test_nothing_is_known_of_items_that_were_not_looked_at(config: IndexConfig, 
     index, queries = opened(config, vectors(40)), vectors(2, 1)
     found = index.search(queries, Wanted(3), Probing(nprobe=2))
     assert found.bound.tolist() == [torch.inf] * 2
-    assert found.reason == f"candidates by {article} index, which may pass over any item"
+    assert found.reasons == [f"candidates by {article} index, which may pass over any item"] * 2
     assert not index.is_exact

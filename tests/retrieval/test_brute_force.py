@@ -8,6 +8,7 @@ from rails_ray.losses.beta_nce import beta_logit
 from rails_ray.masks import Exclusions
 from rails_ray.retrieval import brute_force
 from rails_ray.retrieval.brute_force import BruteForce
+from rails_ray.retrieval.searchable import ByComponents
 from rails_ray.similarities.states import take
 from rails_ray.wanted import Wanted
 from support.examples import random_states, sharp_mixture, small_mixture
@@ -17,8 +18,8 @@ def test_blocks_of_any_size_give_one_answer(monkeypatch: pytest.MonkeyPatch) -> 
     query, items = random_states(3, 37)
     search = BruteForce(small_mixture(), items)
     whole = search.search(query, Wanted(9))
-    for scores in (1, 3 * 5, 3 * 36):
-        monkeypatch.setattr(brute_force, "BLOCK_SCORES", scores)
+    for num in (1, 5, 36):
+        monkeypatch.setattr(brute_force, "BLOCK_ITEMS", num)
         parts = search.search(query, Wanted(9))
         assert torch.equal(parts.item_rows, whole.item_rows)
         assert torch.allclose(parts.scores, whole.scores, atol=1e-6)
@@ -26,7 +27,7 @@ def test_blocks_of_any_size_give_one_answer(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_pruning_saves_scores_and_changes_no_answer(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr(brute_force, "BLOCK_SCORES", 3 * 50)  # several looks at the k-th best
+    monkeypatch.setattr(brute_force, "BLOCK_ITEMS", 50)  # several looks at the k-th best
     query, items = random_states(3, 500, seed=seed)
     plain = BruteForce(sharp_mixture(), items, prune=False).search(query, Wanted(5))
     pruned = BruteForce(sharp_mixture(), items).search(query, Wanted(5))
@@ -37,7 +38,7 @@ def test_pruning_saves_scores_and_changes_no_answer(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_threshold_saves_scores_and_changes_no_answer(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr(brute_force, "BLOCK_SCORES", 3 * 50)
+    monkeypatch.setattr(brute_force, "BLOCK_ITEMS", 50)
     query, items = random_states(3, 500, seed=seed)
     plain = BruteForce(sharp_mixture(), items, prune=False).search(query, Wanted(500, torch.full((3,), 0.9)))
     pruned = BruteForce(sharp_mixture(), items).search(query, Wanted(500, torch.full((3,), 0.9)))
@@ -48,7 +49,7 @@ def test_a_threshold_saves_scores_and_changes_no_answer(monkeypatch: pytest.Monk
 
 def test_a_low_threshold_is_pruned_by_k_and_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the k-th best once more than k reach the threshold, by the at_least-th best where too few do."""
-    monkeypatch.setattr(brute_force, "BLOCK_SCORES", 3 * 50)
+    monkeypatch.setattr(brute_force, "BLOCK_ITEMS", 50)
     query, items = random_states(3, 500)
     search = BruteForce(sharp_mixture(), items)
     best = search.search(query, Wanted(5))
@@ -59,6 +60,23 @@ def test_a_low_threshold_is_pruned_by_k_and_at_least(monkeypatch: pytest.MonkeyP
         assert (found.num_scored < 250).all()
     assert capped.is_truncated.tolist() == [True] * 3
     assert least.is_truncated.tolist() == [False] * 3
+
+
+@pytest.mark.parametrize("method", ["brute_force", "two_pass"])
+def test_very_many_queries_are_searched_in_parts(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """Of which each knows its own threshold, floor and hidden items."""
+    query, items = random_states(7, 60)
+    search = ByComponents(sharp_mixture(), items)
+    threshold = torch.linspace(-0.5, 0.9, 7)
+    for wanted in (Wanted(4), Wanted(9, threshold, 2, Exclusions.of([[n, n + 1] for n in range(7)]))):
+        whole = search.search(query, wanted, method)
+        with monkeypatch.context() as patched:
+            patched.setattr(brute_force, "BLOCK_QUERIES", 3)
+            parts = search.search(query, wanted, method)
+        assert torch.equal(parts.item_rows, whole.item_rows)
+        assert torch.allclose(parts.scores, whole.scores, atol=1e-6)
+        assert torch.equal(parts.num_scored, whole.num_scored)
+        assert (parts.reasons, parts.bound.tolist()) == (whole.reasons, whole.bound.tolist())
 
 
 def plain_logit(scores: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:

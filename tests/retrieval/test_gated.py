@@ -99,7 +99,7 @@ def test_the_items_scored_are_those_of_the_loops(
         assert found.num_scored[line] == len(expected)
         is_all = len(expected) == num_items - len(set(excluded))
         assert found.bound[line] == (-INFINITY if is_all else INFINITY)
-        assert found.reason is None or not is_all
+        assert (found.reasons[line] is None) == is_all
 
 
 def test_where_gates_are_a_querys_own_the_fit_finds_what_the_average_misses() -> None:
@@ -121,7 +121,9 @@ def test_where_gates_are_a_querys_own_the_fit_finds_what_the_average_misses() ->
 def test_it_says_why_nothing_is_known() -> None:
     query, items = random_states(2, 40)
     found = ByComponents(small_mixture(), items).search(query, Wanted(5), "gated", Widths(num_candidates=10))
-    assert found.reason == "candidates by a linear fit to scores: an item that it leaves out may lie above the fit"
+    assert found.reasons == 2 * [
+        "candidates by a linear fit to scores: an item that it leaves out may lie above the fit"
+    ]
     assert found.bound.tolist() == [INFINITY] * 2
     assert found.num_scored.tolist() == [10, 10]
 

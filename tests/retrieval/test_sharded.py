@@ -13,6 +13,7 @@ from rails_ray.masks import Exclusions
 from rails_ray.retrieval import Retriever
 from rails_ray.retrieval.approximate import Approximate, Lists
 from rails_ray.retrieval.brute_force import BruteForce
+from rails_ray.retrieval.candidates import NO_CERTIFICATE
 from rails_ray.retrieval.look_up import Inverted
 from rails_ray.retrieval.sharded import merge, of_corpus
 from rails_ray.scan import scan
@@ -62,7 +63,7 @@ def test_shards_of_any_size_give_the_answer_of_one(sizes: list[int], seed: int, 
     excluded = [data.draw(st.lists(st.integers(0, num_items - 1), unique=True)) for _ in range(3)]
     wanted = Wanted(data.draw(st.integers(1, num_items + 2)), mask=Exclusions.of(excluded))
     whole = exact(items).search(query, wanted)
-    merged = merge(answers_of(query, items, sizes, wanted, excluded), wanted)
+    merged = merge(answers_of(query, items, sizes, wanted, excluded), wanted, wanted.num_left(3, num_items))
     assert merged.item_rows.tolist() == whole.item_rows[:, : merged.k].tolist()
     assert torch.allclose(merged.scores, whole.scores[:, : merged.k], atol=1e-6)
     assert torch.equal(merged.num_found(), whole.num_found())
@@ -91,7 +92,7 @@ def test_long_lists_of_shards(order: str, sizes: list[int], num_values: int, k: 
     blocks = [(end - size, scores[:, end - size : end]) for end, size in zip(ends, sizes, strict=True)]
     wanted = Wanted(k)
     parts = [of_corpus(scan([(0, own)], wanted, 4, own.shape[1]), first) for first, own in blocks]
-    merged = merge(parts, wanted)
+    merged = merge(parts, wanted, (scores > -torch.inf).sum(dim=1))
     for line, rows, num_found in zip(scores.tolist(), merged.item_rows.tolist(), merged.num_found(), strict=True):
         hidden = [row for row, score in enumerate(line) if score == -torch.inf]
         assert rows[:num_found] == oracles.ranking.top_k(line, k, hidden)
@@ -105,12 +106,12 @@ def test_long_lists_are_not_read_to_their_ends(monkeypatch: pytest.MonkeyPatch) 
         of_corpus(scan([(0, own)], wanted, 4, 1000), 1000 * number) for number, own in enumerate(scores.split(1000, 1))
     ]
     monkeypatch.delattr(top_k, "merge")
-    assert torch.equal(merge(parts, wanted).item_rows, top_k.select(scores, 500).item_rows)
+    assert torch.equal(merge(parts, wanted, torch.full((4,), 4000)).item_rows, top_k.select(scores, 500).item_rows)
 
 
 def test_no_query() -> None:
     parts = [scan([(0, torch.empty(0, 300))], Wanted(200), 0, 300)] * 4
-    assert merge(parts, Wanted(200)).scores.shape == (0, 0)
+    assert merge(parts, Wanted(200), torch.zeros(0, dtype=torch.int64)).scores.shape == (0, 0)
 
 
 def test_rows_of_a_shard_are_those_of_the_corpus() -> None:
@@ -133,7 +134,7 @@ def test_merging_keeps_what_is_certified(seed: int) -> None:
     wanted = Wanted(3)
     whole = exact(items).search(query, wanted)
     answers = answers_of(query, items, [25, 5, 30], wanted, [[], [], []], narrow)
-    merged = merge(answers, wanted)
+    merged = merge(answers, wanted, torch.full((3,), 60))
     gaps = merged.gap(wanted).tolist()
     for line, gap in enumerate(gaps):
         assert merged.bound[line] == max(answer.bound[line] for answer in answers)
@@ -151,11 +152,12 @@ def test_a_shard_that_cannot_know_makes_all_uncertain(wanted: Wanted) -> None:
         of_corpus(made(items).search(query, wanted), first_row)
         for first_row, made in ((0, exact), (30, narrow), (60, by_average))
     )
-    known = merge([exact_part, narrow_part], wanted)
+    num_left = torch.full((2,), 60)
+    known = merge([exact_part, narrow_part], wanted, num_left)
     assert torch.equal(known.bound, narrow_part.bound)
-    assert known.reason is None
-    unknown = merge([exact_part, unknown_part], wanted)
-    assert unknown.reason == unknown_part.reason is not None
+    assert known.reasons == [None, None]
+    unknown = merge([exact_part, unknown_part], wanted, num_left)
+    assert unknown.reasons == unknown_part.reasons == [NO_CERTIFICATE] * 2
     assert unknown.gap(wanted).tolist() == [torch.inf, torch.inf]
 
 
@@ -165,7 +167,7 @@ def test_what_all_shards_together_left_out() -> None:
     for wanted in (Wanted(20), Wanted(20, torch.full((2,), -torch.inf))):
         parts = answers_of(query, items, [15, 15], wanted, [[], list(range(11))])
         assert not any(part.is_truncated.any() for part in parts)
-        assert merge(parts, wanted).is_truncated.tolist() == [True, False]
+        assert merge(parts, wanted, torch.tensor([30, 19])).is_truncated.tolist() == [True, False]
 
 
 def random_codes(num_items: int, seed: int) -> tuple[Tables, Codes]:
@@ -193,8 +195,10 @@ def test_shards_of_codes_give_the_answer_of_one(method: str, sizes: list[int], s
 
     wanted = Wanted(k, mask=Exclusions.of(excluded))
     whole = retriever_of(items).search(query, wanted)
-    merged = merge(answers_of(query, items, sizes, wanted, excluded, retriever_of), wanted)
+    num_left = wanted.num_left(3, num_items)
+    merged = merge(answers_of(query, items, sizes, wanted, excluded, retriever_of), wanted, num_left)
     assert torch.equal(merged.num_found(), whole.num_found())
+    assert torch.equal(merged.is_truncated, whole.is_truncated)
     assert torch.equal(merged.item_rows, whole.item_rows[:, : merged.k])
     assert torch.equal(merged.scores, whole.scores[:, : merged.k])
     assert torch.equal(merged.bound, whole.bound)
@@ -219,7 +223,9 @@ def test_shards_with_few_candidates_find_what_one_would_or_better(
     whole = retriever_of(items).search(query, wanted)
     is_proved = whole.gap(wanted) == 0
     full = full_search(items).search(query, wanted)
-    merged = merge(answers_of(query, items, sizes, wanted, [[]] * 3, retriever_of), wanted)
+    merged = merge(
+        answers_of(query, items, sizes, wanted, [[]] * 3, retriever_of), wanted, torch.full((3,), sum(sizes))
+    )
     for line, num_found in enumerate(whole.num_found().tolist()):
         assert merged.num_found()[line] >= num_found
         assert (merged.scores[line, :num_found] >= whole.scores[line, :num_found]).all()
@@ -234,6 +240,6 @@ def test_shards_that_find_few_give_a_short_list() -> None:
     query = Tables(torch.tensor([[[0.1, 0.9, 0.2]]]), torch.ones(1))
     part = of_corpus(Inverted(items, InvertedIndex(items.codes, 3), 1, 4).search(query, Wanted(3)), 10)
     assert part.item_rows.tolist() == [[11, 12, 0]]
-    merged = merge([part], Wanted(3))
+    merged = merge([part], Wanted(3), torch.tensor([4]))
     assert merged.item_rows.tolist() == [[11, 12]]
     assert merged.gap(Wanted(3)).tolist() == [torch.inf]

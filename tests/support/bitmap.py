@@ -25,7 +25,7 @@ class Bitmap:
         rows = self.is_hidden[:num_items].nonzero()[:, 0].numpy()
         return HiddenRows(np.zeros(num_queries, np.int64), np.full(num_queries, len(rows)), rows)
 
-    def of_queries(self, first: int, end: int) -> "Bitmap":
+    def of_queries(self, lines: Tensor) -> "Bitmap":
         return self
 
     def repeat_each(self, times: int) -> "Bitmap":

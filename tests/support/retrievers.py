@@ -170,7 +170,7 @@ def assert_oracle(
 def assert_same(found: Found, expected: Found) -> None:
     for name in ("scores", "item_rows", "bound", "is_truncated", "num_scored"):
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
-    assert found.reason == expected.reason
+    assert found.reasons == expected.reasons
 
 
 WANTED = {"k best": Wanted(3), "threshold": Wanted(5, torch.zeros(NUM_QUERIES))}

@@ -23,7 +23,7 @@ FOUND = Found(
     bound=torch.tensor([torch.inf]),
     is_truncated=torch.tensor([False]),
     num_scored=torch.tensor([5]),
-    reason="why",
+    reasons=["why"],
 )
 VALUES = [
     QUERY,

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.cluster
         ({"queries": []}, "queries must have a length of at least 1, got []"),
         ({"queries": [{"text": "a"}] * 1025}, "queries must have a length of at most 1024, got 1025"),
         ({"queries": [{"text": "a"}], "k": 0}, "k must be greater than or equal to 1, got 0"),
-        ({"queries": [{"text": "a"}], "k": 61}, "k must be at most the 60 indexed items, got 61"),
         ({"queries": [{"text": "a"}], "k": "ten"}, "k must be an integer, got 'ten'"),
         (
             {"queries": [{"text": "a"}], "speed": 9},
@@ -69,10 +68,6 @@ pytestmark = pytest.mark.cluster
             {"queries": [{"text": "a"}], "method": "combined", "num_per_embedding": 0},
             "num_per_embedding must be greater than or equal to 1, got 0",
         ),
-        (
-            {"queries": [{"text": "a", "exclude": [f"item-{row}" for row in range(60)]}], "cutoff": {"top_k": 1}},
-            "k must be at most the 0 items searched and not excluded, got 1",
-        ),
         ({"queries": [{"text": "a"}], "cutoff": {"mass": 1}}, "cutoff.mass must be less than 1, got 1"),
         (
             {"queries": [{"text": "a"}], "cutoff": {"mass": 0.5, "score": 0}},
@@ -98,20 +93,12 @@ pytestmark = pytest.mark.cluster
             "cutoff must have min_items of at most the 5 of max_items, got 6",
         ),
         (
-            {"queries": [{"text": "a"}], "cutoff": {"top_k": 61}},
-            "k must be at most the 60 indexed items, got 61",
-        ),
-        (
             {"queries": [{"text": "a"}], "cutoff": {"score": 0.5, "background": "sphere"}},
             "cutoff must have a background with mass alone, got 'sphere' without mass",
         ),
         (
             {"queries": [{"text": "a"}], "cutoff": {"mass": 0.5, "background": "flat"}},
             "cutoff.background must be 'uniform', 'sphere', 'fitted' or 'held_out', got 'flat'",
-        ),
-        (
-            {"queries": [{"text": "a", "exclude": ["item-0"]}], "k": 60, "cutoff": {"top_k": 60}},
-            "k must be at most the 59 items searched and not excluded, got 60",
         ),
     ],
 )

@@ -161,8 +161,8 @@ def test_health_index_and_description(served_version: Served) -> None:
 
 
 def test_clients_say_what_is_wrong(served_version: Served) -> None:
-    with pytest.raises(ValueError, match="k must be at most the 60 indexed items, got 99"):
-        client.search(served_version.url, [{"text": "red"}], k=99)
+    with pytest.raises(ValueError, match="k must be greater than or equal to 1, got 0"):
+        client.search(served_version.url, [{"text": "red"}], k=0)
     with pytest.raises(UnavailableError, match=r"a rails-ray server must answer at .*; `rails-ray serve` starts one"):
         client.search(f"http://127.0.0.1:{free_port()}", [{"text": "red"}], k=1)
 
