@@ -114,7 +114,7 @@ class Client:
         """The answer of `POST /v1/search`.
 
         Args:
-            k: most items per query; by default the cut-off decides.
+            k: most items per query, and without a cut-off just so many; by default the cut-off decides.
             options: other fields of the request, such as method and cutoff.
 
         Raises:
