@@ -3,7 +3,6 @@ every method and index, batches of 1 to 64 queries, each with hidden items and a
 
 import asyncio
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +17,16 @@ from rails_ray.retrieval.searchable import Widths
 from rails_ray.similarities.states import take
 from rails_ray.wanted import Found
 from support.examples import publish_here
-from support.indexed import NAMES, TOLERANCE, Corpus, Question, a_question, corpus, search
+from support.indexed import TOLERANCE, Question, corpus, each, questions, search
 
-NUM_QUERIES, SIZES = 64, (1, 2, 7, 64)
-FEW, MANY = 1, 12  # questions to each method of each index
-each = pytest.mark.parametrize(("kind", "index"), NAMES, ids=[" ".join(name) for name in NAMES])
-few_or_many = pytest.mark.parametrize("num", [FEW, pytest.param(MANY, marks=pytest.mark.long)])
+NUM_QUERIES = 64
 
 
-def questions(kind: str, index: str, num: int) -> Iterator[tuple[Corpus, str, Question]]:
-    of = corpus(kind, index, NUM_QUERIES)
-    for place, method in enumerate(of.methods):
-        first = num * (place + 20 * NAMES.index((kind, index)))
-        for number in range(first, first + num):
-            yield of, method, a_question(of.scores, method, number)
-
-
-@few_or_many
-@each
+@each(few=1, many=3)
 def test_a_query_is_answered_alone_as_in_company(kind: str, index: str, num: int) -> None:
-    for of, method, asked in questions(kind, index, num):
+    for of, method, asked in questions(kind, index, num, NUM_QUERIES):
         _, whole = search(of, method, asked)
-        for size in SIZES[:-1]:
+        for size in (1, 7) if num == 1 else (1, 2, 7, 33):
             first = 13 % (NUM_QUERIES - size)
             lines = [*range(first, first + size)]
             _, found = search(of, method, asked.of_queries(lines), take(of.query, lines))

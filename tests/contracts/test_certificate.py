@@ -2,10 +2,8 @@
 one shard and in several, compared with brute force."""
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
-import pytest
 import torch
 
 from rails_ray.answering.answers import results_of
@@ -18,29 +16,14 @@ from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.states import ItemState, QueryState
 from rails_ray.wanted import Wanted
 from support.faiss_indexes import opened
-from support.indexed import NAMES, NUM_ITEMS, TOLERANCE, Corpus, Question, a_question, assert_claims, corpus, search
+from support.indexed import NUM_ITEMS, TOLERANCE, assert_claims, each, questions, search
 
-FEW, MANY = 2, 40  # searches of each method of each index
 ALL = Coverage(shards_answered=1, num_shards=1, items_searched=NUM_ITEMS, num_items=NUM_ITEMS)
 
 
-each = pytest.mark.parametrize(("kind", "index"), NAMES, ids=[" ".join(name) for name in NAMES])
-few_or_many = pytest.mark.parametrize("num", [FEW, pytest.param(MANY, marks=pytest.mark.long)])
-
-
-def searches(kind: str, index: str, num: int) -> Iterator[tuple[Corpus, str, Question]]:
-    """Some of each method, which are not those of another index."""
-    of = corpus(kind, index)
-    for place, method in enumerate(of.methods):
-        first = num * (place + 20 * NAMES.index((kind, index)))
-        for number in range(first, first + num):
-            yield of, method, a_question(of.scores, method, number)
-
-
-@few_or_many
-@each
+@each(few=1, many=10)
 def test_what_is_said_of_a_list_is_true(kind: str, index: str, num: int) -> None:
-    for of, method, asked in searches(kind, index, num):
+    for of, method, asked in questions(kind, index, num):
         parts, merged = search(of, method, asked)
         assert_claims(merged, asked, of.scores)
         if asked.num_shards == 1:
@@ -49,11 +32,10 @@ def test_what_is_said_of_a_list_is_true(kind: str, index: str, num: int) -> None
             assert merged.gap(asked.wanted()).tolist() == [0] * len(of.scores)
 
 
-@few_or_many
-@each
+@each(few=1, many=10)
 def test_what_an_answer_says_of_a_list_is_true(kind: str, index: str, num: int) -> None:
     """The certificate of a response, also of a list that ends above the threshold that the shards were asked for."""
-    for of, method, asked in searches(kind, index, max(num // 4, 1)):
+    for of, method, asked in questions(kind, index, max(num // 4, 1)):
         parts, merged = search(of, method, asked)
         shards = [(first, len(shard)) for first, shard in of.shards[asked.num_shards]]
         num_left = [asked.wanted(*own).num_left(len(of.scores), own[1]).numpy() for own in shards]

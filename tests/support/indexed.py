@@ -1,12 +1,13 @@
 """Every kind of items under every kind of index, cut into shards, and what an oracle says of their answers."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -37,6 +38,14 @@ NAMES = (
     *((kind, index) for kind in VECTORS for index in ("no index", *KINDS)),
     *((kind, "codes") for kind in ("quantized", "beside vectors", "without FAISS", "buckets", "terms")),
 )
+SOME = ("no index", "flat sq8", "ivf fp32", "hnsw fp16", "codes")
+
+
+def each(few: int, many: int) -> pytest.MarkDecorator:
+    """Every kind and index with `many` questions to each method, and some of them with `few`, which take no time."""
+    quick = [pytest.param(*name, few, id=" ".join(name)) for name in NAMES if name[1] in SOME]
+    slow = [pytest.param(*name, many, id=f"{' '.join(name)}, many", marks=pytest.mark.long) for name in NAMES]
+    return pytest.mark.parametrize(("kind", "index", "num"), [*quick, *slow])
 
 
 @dataclass(frozen=True)
@@ -156,6 +165,17 @@ def a_question(scores: list[list[float]], method: str, number: int) -> Question:
         ef_search=one_of(1, 8, 200),
     )
     return Question(k, threshold, at_least, excluded, widths, one_of(*CUTS))
+
+
+def questions(
+    kind: str, index: str, num: int, num_queries: int = NUM_QUERIES
+) -> Iterator[tuple[Corpus, str, Question]]:
+    """So many to each method of an index, which are not those to another one."""
+    of = corpus(kind, index, num_queries)
+    for place, method in enumerate(of.methods):
+        first = num * (place + 20 * NAMES.index((kind, index)))
+        for number in range(first, first + num):
+            yield of, method, a_question(of.scores, method, number)
 
 
 def _between(scores: list[float], place: int) -> float:
