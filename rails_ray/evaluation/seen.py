@@ -75,12 +75,12 @@ def has_both_figures(queries: Queries) -> bool:
 
 def labelled(report: Mapping[str, Any]) -> list[tuple[str | None, Mapping[str, Any]]]:
     """The figures of a report as JSON, one or both, each with its label; without one if little was seen."""
-    seen = report.get("seen_items")  # a report of an earlier release has none
-    own = None if seen is None else SeenItems(seen["is_excluded"], seen["num_seen"], seen["num_relevant"])
-    if own is None or not own.are_many:
+    seen: Mapping[str, Any] | None = report.get("seen_items")  # a report of an earlier release has none
+    if seen is None:
         return [(None, report)]
-    lines: list[tuple[str | None, Mapping[str, Any]]] = [(own.label, report)]
-    return lines if seen["allowed"] is None else [*lines, (ALLOWED, seen["allowed"])]
+    own = SeenItems(seen["is_excluded"], seen["num_seen"], seen["num_relevant"])
+    allowed = [] if seen["allowed"] is None else [(ALLOWED, seen["allowed"])]
+    return [(own.label if own.are_many else None, report), *allowed]
 
 
 def remark(seen_items: Mapping[str, Any], split: str) -> str:
