@@ -127,7 +127,7 @@ class Train(OfRecipe):
                 on_progress=on_progress,
             )
         _show_pieces(run.name, run.training)
-        for line in _validated(run.validation):
+        for line in validated(run.validation):
             out.print(f"run {run.name}: {line}, {run.training['seconds']:.0f} s of training")
         say_seen(run.validation.get("seen_items"), "valid")
         say_next(f"rails-ray encode --run {run.name}", self.storage)
@@ -307,7 +307,7 @@ def _show_pieces(run: str, training: dict[str, Any]) -> None:
         out.print(rendering.pieces(training["pieces"], f"pieces of run {run}"))
 
 
-def _validated(validation: Mapping[str, Any]) -> list[str]:
+def validated(validation: Mapping[str, Any]) -> list[str]:
     """A clause on the validation of a run, or two if there are figures with seen items excluded and allowed."""
     if not validation["hit_rate"]:
         return ["no queries to measure it with"]

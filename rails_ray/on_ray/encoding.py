@@ -158,8 +158,6 @@ def encode(
         use_gpu = ray.cluster_resources().get("GPU", 0) >= num_workers
 
     weights_sha256 = _digest_of(found)
-    choice = run_config.data.exclude_seen
-    chosen = {} if choice is None else {"exclude_seen": choice}
     parts.begin(
         store,
         version,
@@ -171,7 +169,7 @@ def encode(
             "shard_by": shard_by,
             "part_items": part_items,
             "stored": own.storing,
-            **chosen,
+            "exclude_seen": run_config.data.exclude_seen,
             **artefact.facts,
         },
     )
