@@ -121,6 +121,15 @@ def test_what_inspect_prints(choice: bool | None, tmp_path: Path, capsys: pytest
         assert all(f"{rates[k]:.4f}" in line for line in own for k in ("10", "1"))
 
 
+@pytest.mark.parametrize("choice", [True, False])
+def test_inspect_has_the_figure_of_the_choice(choice: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_sessions(tmp_path / "sessions")
+    assert cli.main(["inspect", str(folder), "--no-timing", "--json", *CHOICES[choice]]) == 0
+    [baseline] = json.loads(capsys.readouterr().out)["baselines"]
+    assert baseline["hit_rate"] == slow_popularity(folder, excludes_seen=choice)
+    assert baseline["seen_items"] == {"is_excluded": choice, "num_seen": 15, "num_relevant": 50, "allowed": None}
+
+
 def test_inspect_says_nothing_of_few(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One of fifty is 2%."""
     folder = write_sessions(tmp_path / "sessions", num_repeated=1)

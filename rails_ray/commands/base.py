@@ -27,7 +27,7 @@ class Stored:
     """Folder or s3://bucket/prefix that holds runs and index versions."""
 
 
-EITHER = tyro.conf.create_mutex_group(required=False)
+EITHER = tyro.conf.create_mutex_group(required=False, title="seen items")
 
 
 @dataclass(frozen=True, kw_only=True)
