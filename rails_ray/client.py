@@ -25,7 +25,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0  # before a request is repeated; twic
 BUSY = (httpx.codes.TOO_MANY_REQUESTS, httpx.codes.SERVICE_UNAVAILABLE)
 
 Query = dict[str, Any]
-"""As in the JSON of a request: {"text": "pizza"}, {"history": [1193, 661]}, {"user_id": 42}."""
+"""As in the JSON of a request: {"text": "pizza"}, {"history": [1193, 661]}, {"user_id": 42, "exclude_seen": False}.
+Without `exclude_seen` the version decides whether items of the history are found, which `index` tells."""
 
 
 class Found(TypedDict):

@@ -20,6 +20,7 @@ from rails_ray.answering.schemas import (
     CutoffInput,
     ExplainRequest,
     ExplainResponse,
+    QueryInput,
     QueryResult,
     SearchRequest,
     SearchResponse,
@@ -113,7 +114,13 @@ class Engine:
             kept=KeptScores(),
         )
         takes_budget = has_ranker and self.ranking.has_texts and "text" in manifest.query
-        self.facts = {**summary(manifest), **self.cutoffs.summary(), "takes_budget": takes_budget}
+        self.excludes_seen = own.config.data.excludes_seen
+        self.facts = {
+            **summary(manifest),
+            **self.cutoffs.summary(),
+            "takes_budget": takes_budget,
+            "exclude_seen": self.excludes_seen if "history" in manifest.query else None,
+        }
         self.limits = limits
 
     def search(self, request: SearchRequest) -> Rounds[Answered]:
@@ -146,7 +153,7 @@ class Engine:
         encoded = self.encoder([given[number] for number in answered], scores)
         temperature = encoded.state.temperature.numpy()
         exclude = [
-            [*request.queries[number].exclude, *(seen if request.queries[number].exclude_seen else [])]
+            [*request.queries[number].exclude, *(seen if self._excludes_seen(request.queries[number]) else [])]
             for number, seen in zip(answered, encoded.seen, strict=True)
         ]
 
@@ -234,6 +241,10 @@ class Engine:
                 )
         self.ranking.check(request.budget, cutoff, k)
         return cutoff, k, num_listed
+
+    def _excludes_seen(self, query: QueryInput) -> bool:
+        """Whether the search skips the items of a query's history."""
+        return self.excludes_seen if query.exclude_seen is None else query.exclude_seen
 
     def _deadline(self, budget: BudgetInput | None = None) -> Deadline:
         limit_s = self.limits.deadline_s

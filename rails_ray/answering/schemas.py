@@ -66,7 +66,7 @@ if TYPE_CHECKING:  # for type checkers: the model is assembled below
         """One query, by a field of its form."""
 
         timestamps: list[int] | None
-        exclude_seen: bool
+        exclude_seen: bool | None
         exclude: list[ItemId]
 
 else:
@@ -82,8 +82,12 @@ else:
             Field(None, description="When each item of the history was: seconds since 1970, not going backwards."),
         ),
         exclude_seen=(
-            StrictBool,
-            Field(True, description="Whether the search skips the items of the history."),
+            StrictBool | None,
+            Field(
+                None,
+                description="Whether the search skips the items of the history; by default as the version says, which "
+                "GET /v1/index tells.",
+            ),
         ),
         exclude=(
             Annotated[list[IdField], Field(max_length=100_000, fail_fast=True)],

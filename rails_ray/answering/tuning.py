@@ -18,6 +18,7 @@ from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.tuning import KINDS, Lists, Tried, tune, values_of
 from rails_ray.data.queries import Queries
 from rails_ray.errors import UnsupportedError
+from rails_ray.evaluation import seen
 from rails_ray.evaluation.ranking import Ranking, rank_all
 from rails_ray.evaluation.report import LONGEST_LIST
 from rails_ray.models import Model
@@ -37,7 +38,7 @@ class Tuning:
     beta: of F-beta.
     best: the best of each kind, by F-beta descending.
     tried: all that was tried.
-    left_out: a sentence for each kind that the version cannot have.
+    left_out: a sentence for each kind that the version cannot have, and for relevant items that no answer may hold.
     """
 
     tuned: str
@@ -138,7 +139,7 @@ def _tuned(
         beta=beta,
         best=best,
         tried=tried,
-        left_out=left_out,
+        left_out=[*left_out, *seen.left_out(queries, split)],
     )
 
 

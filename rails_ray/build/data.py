@@ -28,7 +28,7 @@ def read_data(config: RunConfig, storage: Storage, needed: Collection[str] | Non
     own = family(config)
     if needed is None:
         needed = SPLITS if own.trains else ()
-    return own.form.read(sources(config, storage), needed)
+    return own.form.read(sources(config, storage), needed).choosing(config.data.exclude_seen)
 
 
 def training_queries(config: RunConfig, storage: str) -> Queries:

@@ -1,9 +1,14 @@
 """What commands share: two consoles, storage, and the way to say what comes next."""
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated, Any
 
+import tyro
 from rich.console import Console
+
+from rails_ray.evaluation.seen import remark
 
 STORAGE = "rails-ray-data"
 EXIT_FAILED, EXIT_BAD_ARGUMENT, EXIT_INTERRUPTED = 1, 2, 130
@@ -20,6 +25,38 @@ class Stored:
 
     storage: str = STORAGE
     """Folder or s3://bucket/prefix that holds runs and index versions."""
+
+
+EITHER = tyro.conf.create_mutex_group(required=False, title="seen items")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedOfHistories:
+    """The options of commands that read queries, which may be histories.
+
+    Args:
+        exclude_seen: Answers pass over the items of a query's history. If left out: as the run or version says, if
+            there is one, and otherwise they do.
+        no_exclude_seen: Answers may hold the items of a query's history, as a session's that comes back to an item.
+    """
+
+    exclude_seen: Annotated[bool, tyro.conf.FlagCreatePairsOff, EITHER] = False
+    no_exclude_seen: Annotated[bool, tyro.conf.FlagCreatePairsOff, EITHER] = False
+
+    @property
+    def excludes_seen(self) -> bool | None:
+        """The choice; None if there is none."""
+        return self.exclude_seen if self.exclude_seen or self.no_exclude_seen else None
+
+
+def say_seen(seen_items: Mapping[str, Any] | None, split: str) -> None:
+    """Print what both figures of a report are, if it has both.
+
+    Args:
+        seen_items: of the report, as JSON.
+    """
+    if seen_items is not None and seen_items["allowed"] is not None:
+        out.print(remark(seen_items, split), highlight=False, markup=False, soft_wrap=True)
 
 
 def load() -> None:

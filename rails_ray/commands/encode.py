@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from rails_ray.commands.base import Stored, load, out, say_next
+from rails_ray.commands.base import AskedOfHistories, Stored, load, out, say_next
 from rails_ray.commands.stages import data_config
 from rails_ray.config import RunConfig
 from rails_ray.config.storing import Dtype, IndexOf
@@ -21,7 +21,7 @@ INDEX_OPTIONS = {  # of encode: the field that each fills in, and the kinds of i
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encode(Stored):
+class Encode(Stored, AskedOfHistories):
     """Encode a run's items into an index version. `rails-ray publish` then makes it ready to serve.
 
     Args:
@@ -110,7 +110,7 @@ class Encode(Stored):
                 num_workers=self.workers,
                 use_gpu=self.use_gpu,
                 part_items=self.part_items,
-                data=data_config(self.folder, self.items),
+                data=data_config(self.folder, self.items, self.excludes_seen),
                 stored=stored,
                 new_codes=self.new_codes,
                 min_chunks=self.min_chunks,

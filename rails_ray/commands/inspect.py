@@ -9,8 +9,9 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from rails_ray.commands.base import errors, out
+from rails_ray.commands.base import AskedOfHistories, errors, out
 from rails_ray.errors import RailsRayError
+from rails_ray.evaluation.seen import labelled, remark
 from rails_ray.planning.quantities import shown_bytes, shown_seconds
 
 NUM_SAMPLED = 10_000  # a share of the sample has a standard error of .005 at most
@@ -18,7 +19,7 @@ SHOWN_HIT_RATE = "10"
 
 
 @dataclass(frozen=True, kw_only=True)
-class InspectData:
+class InspectData(AskedOfHistories):
     """Look at a data set before training: its facts, its problems, the recipes that fit, and what to beat. No cluster
     is needed. The exit code is 1 if a recipe cannot run because of a problem.
 
@@ -83,7 +84,11 @@ class InspectData:
         data = with_data(by_name(names()[0]), given).data
         with rendering.bar(console, "inspect") as told:
             return inspect(
-                Sources(data.folder, data.places), num_sampled=self.sample, has_timing=self.timing, told=told
+                Sources(data.folder, data.places),
+                num_sampled=self.sample,
+                has_timing=self.timing,
+                exclude_seen=self.excludes_seen,
+                told=told,
             )
 
 
@@ -193,12 +198,19 @@ def _baselines(rows: list[Mapping[str, Any]]) -> Table:
     table = Table("to beat", title="what there is to beat, on the test queries", title_justify="left")
     for heading in (f"HR@{SHOWN_HIT_RATE}", "HR@1", "MRR", "queries", "items"):
         table.add_column(heading, justify="right")
-    for own in rows:
-        rates = f"{own['hit_rate'][SHOWN_HIT_RATE]:.4f}", f"{own['hit_rate']['1']:.4f}", f"{own['mrr']:.4f}"
+    for row in rows:
         parts = (("num_queries", "num_test_queries"), ("num_items", "num_corpus_items"))
-        sizes = (_of(own[part], own[whole]) for part, whole in parts)
-        table.add_row(own["name"], *rates, *sizes)
+        sizes = [_of(row[part], row[whole]) for part, whole in parts]
+        for name, own in _figures(row):
+            rates = f"{own['hit_rate'][SHOWN_HIT_RATE]:.4f}", f"{own['hit_rate']['1']:.4f}", f"{own['mrr']:.4f}"
+            table.add_row(name, *rates, *sizes)
     return table
+
+
+def _figures(baseline: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """The figures of a baseline by what to call them: two, if it has them with seen items excluded and allowed."""
+    name = baseline["name"]
+    return [(name if label is None else f"{name}, {label}", own) for label, own in labelled(baseline)]
 
 
 def _of(part: int, whole: int) -> str:
@@ -234,6 +246,8 @@ def remarks(report: Mapping[str, Any]) -> list[str]:
                 f"{own['name']} ranked {own['num_items']:,} of {own['num_corpus_items']:,} items: on the whole corpus "
                 "it finds less"
             )
+        if own["seen_items"] is not None and own["seen_items"]["allowed"] is not None:
+            found.append(remark(own["seen_items"], "test"))
     for own in (report["times"] or {}).values():
         if own is not None:
             found.append(

@@ -1,6 +1,7 @@
 """The stages as commands, but for encode: train, publish, evaluate, calibrate; quickstart and pipeline run several."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -8,9 +9,11 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from rails_ray.commands.base import Stored, errors, load, out, say_next
+from rails_ray.commands.base import AskedOfHistories, Stored, errors, load, out, say_next, say_seen
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.evaluation.gates import Gates
+from rails_ray.evaluation.report import Report
+from rails_ray.evaluation.seen import labelled
 from rails_ray.on_ray.placing import Placing
 from rails_ray.recipes import by_name, names
 
@@ -41,7 +44,7 @@ class Quickstart(Stored):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfRecipe(Stored):
+class OfRecipe(Stored, AskedOfHistories):
     """The options of a command that trains.
 
     Args:
@@ -70,6 +73,20 @@ class OfRecipe(Stored):
         default_factory=lambda: by_name(DEFAULT_RECIPE)
     )
 
+    def chosen(self) -> RunConfig:
+        """The config, with what the options choose about seen items.
+
+        Raises:
+            ValueError: if one of them contradicts --data.exclude-seen.
+        """
+        own, data = self.excludes_seen, self.config.data
+        if own is None:
+            return self.config
+        if data.exclude_seen not in (None, own):
+            named = "--exclude-seen" if own else "--no-exclude-seen"
+            raise ValueError(f"--data.exclude-seen must agree with {named}, got {data.exclude_seen}: give one of them")
+        return dataclasses.replace(self.config, data=dataclasses.replace(data, exclude_seen=own))
+
     def check_resume(self) -> None:
         """Raises:
         ValueError: if `resume` is set and no such run was begun.
@@ -95,10 +112,11 @@ class Train(OfRecipe):
         from rails_ray.storage.filesystem import timed_name
 
         name = self.run_name or timed_name(self.config.name)
+        run_config = self.chosen()
         self.check_resume()
         with rendering.bar(out, f"train {name}") as on_progress, cluster(self.workers + 2):
             run = on_ray.train(
-                self.config,
+                run_config,
                 self.storage,
                 run=name,
                 num_workers=self.workers,
@@ -109,18 +127,15 @@ class Train(OfRecipe):
                 on_progress=on_progress,
             )
         _show_pieces(run.name, run.training)
-        hit_rate, measured = run.validation["hit_rate"], "no queries to measure it with"
-        if hit_rate:
-            measured = (
-                f"validation hit rate@1 {hit_rate['1']:.4f}, hit rate@10 {hit_rate['10']:.4f}, "
-                f"MRR {run.validation['mrr']:.4f}"
-            )
-        out.print(f"run {run.name}: {measured}, {run.training['seconds']:.0f} s of training")
+        for line in validated(run.validation):
+            out.print(f"run {run.name}: {line}, {run.training['seconds']:.0f} s of training")
+        say_seen(run.validation.get("seen_items"), "valid")
         say_next(f"rails-ray encode --run {run.name}", self.storage)
         return {
             "run": run.name,
-            "hit_rate": hit_rate,
+            "hit_rate": run.validation["hit_rate"],
             "mrr": run.validation["mrr"],
+            "seen_items": run.validation.get("seen_items"),
             "seconds": round(run.training["seconds"], 3),
         }
 
@@ -145,7 +160,7 @@ class Publish(Stored):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(Stored):
+class Evaluate(Stored, AskedOfHistories):
     """Measure a run or a version on held-out queries."""
 
     run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
@@ -165,10 +180,15 @@ class Evaluate(Stored):
 
         with rendering.spinner(out, "evaluate"), cluster():
             report = on_ray.evaluate(
-                self.storage, run=self.run_name, version=self.version, split=self.split, data=data_config(self.folder)
+                self.storage,
+                run=self.run_name,
+                version=self.version,
+                split=self.split,
+                data=data_config(self.folder, exclude_seen=self.excludes_seen),
             )
         name = self.run_name or self.version or "current version"
-        out.print(rendering.reports([(name, report, None)], f"{report.num_queries} queries of split {report.split}"))
+        out.print(rendering.reports(_lines(name, report), f"{report.num_queries} queries of split {report.split}"))
+        say_seen(report.to_dict()["seen_items"], report.split)
         if report.coverage is not None:
             out.print(rendering.coverage(report.coverage, "what the calibration of this version keeps"))
             warning = drift(report.coverage)
@@ -178,7 +198,7 @@ class Evaluate(Stored):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibrate(Stored):
+class Calibrate(Stored, AskedOfHistories):
     """Calibrate a version's cut-offs on one split of queries (coverage, and the temperatures behind mass and nucleus)
     and measure them on another. Restart a running server to use them."""
 
@@ -213,7 +233,7 @@ class Calibrate(Stored):
                 measured_on=self.measured_on,
                 background=self.background,
                 num_segments=self.segments,
-                data=data_config(self.folder),
+                data=data_config(self.folder, exclude_seen=self.excludes_seen),
             )
         title = f"{report.num_queries} queries of split {self.split} calibrate, split {self.measured_on} measures"
         out.print(rendering.calibration(report, f"version {version}: {title}"))
@@ -240,18 +260,19 @@ class Pipeline(OfRecipe):
     def run(self) -> dict[str, Any]:
         load()
         from rails_ray import rendering
-        from rails_ray.evaluation.report import Report
         from rails_ray.on_ray.cluster import cluster
         from rails_ray.on_ray.pipelining import pipeline
 
         def show(report: Report, former: Report | None) -> None:
-            rows = [("new version", report, None), *([("current version", former, None)] if former else [])]
+            rows = [*_lines("new version", report), *(_lines("current version", former) if former else [])]
             out.print(rendering.reports(rows, f"{report.num_queries} queries of split {report.split}"))
+            say_seen(report.to_dict()["seen_items"], report.split)
 
+        run_config = self.chosen()
         self.check_resume()
         with cluster(self.workers + 2):
             done = pipeline(
-                self.config,
+                run_config,
                 self.storage,
                 run=self.run_name,
                 num_workers=self.workers,
@@ -273,6 +294,7 @@ class Pipeline(OfRecipe):
             "version": manifest.version,
             "num_items": manifest.num_items,
             "hit_rate": done.report.hit_rate,
+            "seen_items": done.report.to_dict()["seen_items"],
             "former_hit_rate": None if done.former is None else done.former.hit_rate,
         }
 
@@ -285,6 +307,23 @@ def _show_pieces(run: str, training: dict[str, Any]) -> None:
         out.print(rendering.pieces(training["pieces"], f"pieces of run {run}"))
 
 
-def data_config(folder: str | None, items: str | None = None) -> DataConfig | None:
+def validated(validation: Mapping[str, Any]) -> list[str]:
+    """A clause on the validation of a run, or two if there are figures with seen items excluded and allowed."""
+    if not validation["hit_rate"]:
+        return ["no queries to measure it with"]
+    return [
+        f"validation hit rate@1 {own['hit_rate']['1']:.4f}, hit rate@10 {own['hit_rate']['10']:.4f}, MRR "
+        f"{own['mrr']:.4f}{'' if label is None else f', {label}'}"
+        for label, own in labelled(validation)
+    ]
+
+
+def _lines(name: str, report: Report) -> list[tuple[str, Report, float | None]]:
+    """The lines of a report in a table."""
+    return [(own_name, own, None) for own_name, own in report.by_name(name)]
+
+
+def data_config(folder: str | None, items: str | None = None, exclude_seen: bool | None = None) -> DataConfig | None:
     """The data that options name; None if they name none."""
-    return None if folder is None and items is None else DataConfig(folder=folder, items=items)
+    found = DataConfig(folder=folder, items=items, exclude_seen=exclude_seen)
+    return None if found == DataConfig() else found

@@ -31,6 +31,8 @@ class DataConfig:
         queries: likewise of the queries.
         relevance: likewise of the relevance.
         interactions: likewise of the interactions.
+        exclude_seen: whether an answer passes over the items of its query's history: in validation, evaluation, tuning
+            and calibration, and in a server for requests that do not say. None: not chosen, so it does.
         num_valid: emoji queries held out for validation; a folder's tables name their own.
         num_test: emoji queries held out for the test; a folder's tables name their own.
         split_seed: seeds the split of the emoji queries.
@@ -41,6 +43,7 @@ class DataConfig:
     queries: str | None = None
     relevance: str | None = None
     interactions: str | None = None
+    exclude_seen: bool | None = None
     num_valid: int = 2000
     num_test: int = 2000
     split_seed: int = 0
@@ -51,9 +54,16 @@ class DataConfig:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
     def over(self, former: "DataConfig") -> "DataConfig":
-        """These data in place of former ones: a folder takes the place of all, single tables of what they name."""
+        """These data in place of former ones: a folder takes the place of all tables, single tables of what they name.
+        A choice about seen items holds until another is made."""
         places: dict[str, Any] = self.places
-        return self if self.folder is not None else replace(former, **places)
+        chosen = former.exclude_seen if self.exclude_seen is None else self.exclude_seen
+        return replace(self if self.folder is not None else replace(former, **places), exclude_seen=chosen)
+
+    @property
+    def excludes_seen(self) -> bool:
+        """Whether answers pass over the items of their query's history, chosen or not."""
+        return self.exclude_seen is not False
 
     @property
     def places(self) -> dict[str, str]:

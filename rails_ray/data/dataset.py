@@ -9,7 +9,7 @@ Axes: Q queries, M items of all lists together, D width of a vector.
 import hashlib
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, SupportsIndex, overload
 
 import numpy as np
@@ -85,6 +85,12 @@ class DataSet:
     item_inputs: Texts | DenseRows | NDArray[np.int64]
     queries: dict[str, Queries]
     titles: Texts | None = field(default=None, kw_only=True)
+
+    def choosing(self, exclude_seen: bool | None) -> "DataSet":
+        """The same, with a choice whether answers may hold what a query has seen."""
+        return replace(
+            self, queries={split: replace(own, exclude_seen=exclude_seen) for split, own in self.queries.items()}
+        )
 
     def digest(self) -> str:
         """The sha256 of everything that training reads."""

@@ -213,20 +213,42 @@ class Queries:
 
     inputs: what the query encoder reads: texts, histories as item rows in time order, features, or vectors.
     relevant: the items that answer each query. A row beyond the corpus is an item that it lacks and no search finds.
-    seen: items that a query's answer must not hold; None if there are none.
+    seen: items that a query holds itself, its history; None if there are none.
+    exclude_seen: whether an answer must not hold them. None: nobody chose, so it must not.
     """
 
     inputs: Inputs
     relevant: ItemLists
     seen: ItemLists | None = None
+    exclude_seen: bool | None = None
 
     def __len__(self) -> int:
         return len(self.relevant)
 
+    @property
+    def excluded(self) -> ItemLists | None:
+        """Items that no answer may hold, by query; None if it may hold all."""
+        return None if self.exclude_seen is False else self.seen
+
+    @property
+    def num_seen_relevant(self) -> int:
+        """Relevant items that lie in the history of their own query."""
+        if self.seen is None:
+            return 0
+        width = 1 + max(self.relevant.rows.max(initial=0), self.seen.rows.max(initial=0))
+        relevant, seen = (
+            np.repeat(np.arange(len(own)) * width, own.lengths) + own.rows for own in (self.relevant, self.seen)
+        )
+        return int(np.isin(relevant, seen).sum())
+
+    def take(self, numbers: NDArray[np.integer] | slice) -> "Queries":
+        """Some of the queries, in the order of `numbers`."""
+        inputs, relevant = self.inputs.take(numbers), self.relevant.take(numbers)
+        return replace(self, inputs=inputs, relevant=relevant, seen=self.seen and self.seen.take(numbers))
+
     def head(self, num_queries: int) -> "Queries":
         """The first queries."""
-        first = slice(num_queries)
-        return Queries(self.inputs.take(first), self.relevant.take(first), self.seen and self.seen.take(first))
+        return self.take(slice(num_queries))
 
     def in_corpus(self, rows: NDArray[np.int64], num_items: int) -> "Queries":
         """The same queries, asked of another corpus: an earlier version of this one, say.
@@ -238,7 +260,8 @@ class Queries:
             num_items: size of the other corpus.
         """
         relevant = self.relevant.renamed(np.where(rows < 0, num_items, rows))
-        return Queries(self.inputs.in_corpus(rows), relevant, self.seen and self.seen.in_corpus(rows))
+        seen = self.seen and self.seen.in_corpus(rows)
+        return replace(self, inputs=self.inputs.in_corpus(rows), relevant=relevant, seen=seen)
 
 
 def digest_of(*arrays: NDArray[Any]) -> str:

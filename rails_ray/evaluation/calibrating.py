@@ -79,7 +79,8 @@ class CalibrationReport:
     edges: the tau_q between segments; a query at an edge belongs below it.
     measured: the coverage at each level, over all queries and by segment.
     lists: lengths of the lists at each level.
-    left_out: a sentence for each level that has too few calibration queries, and for each temperature not fitted.
+    left_out: a sentence for each level that has too few calibration queries, for each temperature not fitted, and for
+        relevant items that no answer may hold.
     factors: the temperatures fitted on the calibration queries.
     shares: what mass and nucleus keep, with tau_q as trained and as fitted.
     """

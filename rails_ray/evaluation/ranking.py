@@ -37,7 +37,7 @@ class Ranking:
     num_relevant: how many items are relevant, in the corpus or not [Q].
     temperature: tau_q [Q].
     pair_query, pair_score: query number and score of each relevant item that the query can find [M].
-    sampled_scores: scores of items drawn from the corpus at random; -inf if the query has seen the item [Q, S].
+    sampled_scores: scores of items drawn from the corpus at random; -inf if no answer may hold the item [Q, S].
     log_normaliser: the log-sum-exp of the logits of all items that the query can find [Q]; None without a logit.
     """
 
@@ -98,13 +98,33 @@ def rank_all(
     logit: ScoreLogit | None = None,
     watching: Sequence[Callable[[Scored], None]] = (),
 ) -> Ranking:
-    """Score every item that a query has not seen, for every query, and keep the k best.
+    """Score every item that an answer may hold, for every query, and keep the k best.
 
     Args:
         logit: the logit of the model's loss, from scores [B, X] and tau_q [B]; only the log-normaliser needs it.
         watching: called with each batch, in order.
     """
-    found: dict[str, list[Tensor]] = {field.name: [] for field in fields(Ranking)}
+    [ranking] = _rankings(model, items, queries, k, [queries.excluded], logit, watching)
+    return ranking
+
+
+def rank_both(model: Model, items: AnyItems, queries: Queries, k: int) -> tuple[Ranking, Ranking]:
+    """The rankings with seen items excluded and with them allowed, from the same scores."""
+    allowed, excluded = _rankings(model, items, queries, k, [None, queries.seen])
+    return excluded, allowed
+
+
+def _rankings(
+    model: Model,
+    items: AnyItems,
+    queries: Queries,
+    k: int,
+    exclusions: Sequence[ItemLists | None],
+    logit: ScoreLogit | None = None,
+    watching: Sequence[Callable[[Scored], None]] = (),
+) -> list[Ranking]:
+    """A ranking for each of the exclusions, which add up: an item stays excluded in those that follow."""
+    kept: list[dict[str, list[Tensor]]] = [{field.name: [] for field in fields(Ranking)} for _ in exclusions]
     size = min(QUERY_BATCH, max(MOST_SCORES // len(items), 1))
     for first, query in query_batches(model, queries.inputs, size):
         scores: Tensor = model.similarity.scores(query, items)
@@ -112,31 +132,37 @@ def rank_all(
         is_relevant = _are_listed(queries.relevant.take(some), scores)
         blank = [line for line in range(len(query)) if model.is_blank(queries.inputs[first + line])]
         scores[blank] = -torch.inf  # a server refuses such a query: nothing is found
-        if queries.seen is not None:
-            scores.masked_fill_(_are_listed(queries.seen.take(some), scores), -torch.inf)
-        top = select(scores, k)
-        number, row = (is_relevant & (scores > -torch.inf)).nonzero(as_tuple=True)
-        sampled = torch.randint(
-            len(items), (len(query), NUM_SAMPLED), generator=torch.Generator().manual_seed(first)
-        ).to(scores.device)
-        batch: dict[str, Tensor] = {
-            "best_rank": rank_of_best(scores, is_relevant),
-            "scores": top.scores,
-            "is_relevant": is_relevant.gather(1, top.item_rows),
-            "temperature": query.temperature,
-            "pair_query": first + number,
-            "pair_score": scores[number, row],
-            "sampled_scores": scores.gather(1, sampled),
-        }
-        if logit is not None:
-            logits = logit(scores, query.temperature).masked_fill(scores.isneginf(), -torch.inf)
-            batch["log_normaliser"] = logits.double().logsumexp(dim=1)
-        for watch in watching:
-            watch(Scored(first, scores, query.temperature, number, row))
-        for name, tensor in batch.items():
-            found[name].append(tensor)
-    joined = {name: torch.cat(parts).cpu().numpy() for name, parts in found.items() if parts}
-    return Ranking(num_relevant=queries.relevant.lengths, **joined)
+        for found, excluded in zip(kept, exclusions, strict=True):
+            if excluded is not None:
+                scores.masked_fill_(_are_listed(excluded.take(some), scores), -torch.inf)
+            number, row = (is_relevant & (scores > -torch.inf)).nonzero(as_tuple=True)
+            scored = Scored(first, scores, query.temperature, number, row)
+            for name, tensor in _kept(scored, is_relevant, k, logit).items():
+                found[name].append(tensor)
+            for watch in watching:
+                watch(scored)
+    joined = [{name: torch.cat(own).cpu().numpy() for name, own in found.items() if own} for found in kept]
+    return [Ranking(num_relevant=queries.relevant.lengths, **own) for own in joined]
+
+
+def _kept(batch: Scored, is_relevant: Bool[Tensor, "B X"], k: int, logit: ScoreLogit | None) -> dict[str, Tensor]:
+    """What a ranking keeps of a batch, by its fields."""
+    scores, top = batch.scores, select(batch.scores, k)
+    generator = torch.Generator().manual_seed(batch.first)
+    sampled = torch.randint(scores.shape[1], (len(scores), NUM_SAMPLED), generator=generator).to(scores.device)
+    found: dict[str, Tensor] = {
+        "best_rank": rank_of_best(scores, is_relevant),
+        "scores": top.scores,
+        "is_relevant": is_relevant.gather(1, top.item_rows),
+        "temperature": batch.temperature,
+        "pair_query": batch.first + batch.line,
+        "pair_score": scores[batch.line, batch.row],
+        "sampled_scores": scores.gather(1, sampled),
+    }
+    if logit is not None:
+        logits = logit(scores, batch.temperature).masked_fill(scores.isneginf(), -torch.inf)
+        found["log_normaliser"] = logits.double().logsumexp(dim=1)
+    return found
 
 
 def _are_listed(lists: ItemLists, scores: Float[Tensor, "B X"]) -> Bool[Tensor, "B X"]:
@@ -152,7 +178,7 @@ def _are_listed(lists: ItemLists, scores: Float[Tensor, "B X"]) -> Bool[Tensor, 
 def rank_of_best(scores: Float[Tensor, "B X"], is_relevant: Bool[Tensor, "B X"]) -> Int[Tensor, " B"]:
     """The rank, from 1, of the first relevant item; among equal scores the lower row comes first (as in `top_k`).
 
-    NOT_FOUND for a query without a relevant item that it has not seen.
+    NOT_FOUND for a query without a relevant item that its answer may hold.
     """
     best = scores.masked_fill(~is_relevant, -torch.inf).max(dim=1, keepdim=True).values
     rows = torch.arange(scores.shape[1], device=scores.device)

@@ -25,13 +25,19 @@ Told = Callable[[int, int, str], None]
 
 
 def inspect(
-    sources: Sources, *, num_sampled: int, has_timing: bool, told: Told = lambda done, total, note: None
+    sources: Sources,
+    *,
+    num_sampled: int,
+    has_timing: bool,
+    exclude_seen: bool | None = None,
+    told: Told = lambda done, total, note: None,
 ) -> dict[str, Any]:
     """What a data set is, what is wrong with it, which recipes fit, what they take and what they must beat.
 
     Args:
         num_sampled: texts and vectors that are looked at, at most.
         has_timing: whether to time the recipes that fit.
+        exclude_seen: whether answers exclude the items of a query's history; None: nobody chose, so they do.
         told: hears of progress.
 
     Raises:
@@ -62,7 +68,9 @@ def inspect(
         "recipes": {name: dict(vars(own)) for name, own in verdicts.items()},
     }
     step(3)
-    report["baselines"] = [one.to_dict() for own, data in looked.groups() for one in _baselines(own, data, verdicts)]
+    report["baselines"] = [
+        one.to_dict() for own, data in looked.groups() for one in _baselines(own, data.choosing(exclude_seen), verdicts)
+    ]
     step(4)
     report["times"] = _times(looked, verdicts) if has_timing else None
     told(len(STEPS), len(STEPS), "done")

@@ -26,8 +26,7 @@ def taken(queries: Queries, most: int) -> Queries:
     """At most so many queries."""
     if len(queries) <= most:
         return queries
-    own = rows(len(queries), most)
-    return Queries(queries.inputs.take(own), queries.relevant.take(own), queries.seen and queries.seen.take(own))
+    return queries.take(rows(len(queries), most))
 
 
 def part(read: DataSet, num_items: int, num_queries: int) -> DataSet:

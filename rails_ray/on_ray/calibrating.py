@@ -11,6 +11,7 @@ from rails_ray.config import DataConfig
 from rails_ray.cutoffs.calibration import NUM_SEGMENTS, Calibration
 from rails_ray.cutoffs.offers import BACKGROUNDS
 from rails_ray.cutoffs.temperatures import HELD_OUT
+from rails_ray.evaluation import seen
 from rails_ray.evaluation.calibrating import (
     CalibrationReport,
     backgrounds_of,
@@ -137,5 +138,5 @@ def _calibrate(
         len(found.items),
         factors,
         shares_kept(offers, backgrounds, factors, watching, after, len(found.items)),
-        unfitted,
+        [*unfitted, *seen.left_out(found.queries(split), split)],
     )

@@ -169,6 +169,7 @@ def encode(
             "shard_by": shard_by,
             "part_items": part_items,
             "stored": own.storing,
+            "exclude_seen": run_config.data.exclude_seen,
             **artefact.facts,
         },
     )

@@ -5,7 +5,7 @@ Each stage resumes what an earlier try under the same name left. A stage that ha
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rails_ray.build import family
 from rails_ray.config import RunConfig, from_json
@@ -103,7 +103,9 @@ def pipeline(
         if current not in (None, name) and gates.max_drop is not None:
             on_progress(1, 2, "versions")
             try:
-                former = evaluate(storage, version=current, data=from_json(trained.config).data)
+                own = from_json(trained.config).data
+                same = replace(own, exclude_seen=own.excludes_seen)  # whatever the current version chose
+                former = evaluate(storage, version=current, data=same)
             except (DamagedError, NotFoundError, ValueError) as error:
                 raise GateError(
                     f"version {current}, which is current, must answer the same queries, got: {error}: repair it, "

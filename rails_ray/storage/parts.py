@@ -142,11 +142,12 @@ def shards_of(keys: NDArray[np.integer], num_shards: int) -> NDArray[np.int64]:
     return ((mixed ^ (mixed >> np.uint64(31))) % np.uint64(num_shards)).astype(np.int64)
 
 
-def begin(storage: Storage, version: str, made_from: dict[str, str | int]) -> None:
+def begin(storage: Storage, version: str, made_from: dict[str, str | int | None]) -> None:
     """Reserve a version's name, unless encoding of the same version has begun.
 
     Args:
-        made_from: everything that decides the bytes of the parts, or digests of it.
+        made_from: everything that decides the bytes of the parts and of the config, or digests of it; None for what is
+            left open.
 
     Raises:
         ValueError: if the name cannot be a folder's, or another version has it.

@@ -1,8 +1,8 @@
 """Bodies in Arrow's IPC stream format, for searches of many queries: a row is a query, or its result.
 
-A request's columns are fields of a query, null where a query has none; the other fields of the request are JSON in the
-schema's metadata, by the name `search`. An answer's columns are the fields of a result, and the rest of the answer is
-JSON in the metadata, by the name `answer`.
+A request's columns are fields of a query, null where a query has none (without `exclude_seen` the version decides); the
+other fields of the request are JSON in the schema's metadata, by the name `search`. An answer's columns are the fields
+of a result, and the rest of the answer is JSON in the metadata, by the name `answer`.
 
 What would be larger once it is read is refused: compressed buffers, dictionaries, values without bytes of their own.
 """

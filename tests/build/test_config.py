@@ -32,7 +32,7 @@ from rails_ray.encoders.text import TransformerConfig
 from rails_ray.losses.bucket_cross_entropy import BucketCrossEntropyConfig
 from rails_ray.similarities.dot_product import DotProductConfig
 from rails_ray.similarities.look_up import LookUpConfig
-from rails_ray.storage import manifest
+from rails_ray.storage import manifest, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.contrast import Gathered, Streamed, WithinBatch
 from rails_ray.training.objectives import ContrastiveConfig, MaximumLikelihoodConfig, PointwiseConfig
@@ -386,3 +386,19 @@ def test_a_config_that_was_stored_before_a_field_was_there_has_its_default() -> 
 def test_a_size_or_weight_that_cannot_be(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_config_from_before_seen_items_could_be_chosen(tmp_path: Path) -> None:
+    """It excludes them, and its unfinished run goes on; with a choice it is another run."""
+    made, storage = small_history_config(), Storage(str(tmp_path))
+    fields = json.loads(config.to_json(made))
+    assert fields["data"].pop("exclude_seen", "none") is None
+    before = json.dumps(fields).encode()
+    assert config.from_json(before) == made
+    assert made.data.excludes_seen
+    runs.begin(storage, "r", before, "digest")
+    runs.begin(storage, "r", config.to_json(made), "digest")
+    chosen = replace(made, data=replace(made.data, exclude_seen=False))
+    assert not chosen.data.excludes_seen
+    with pytest.raises(ValueError, match=r"got another data\.exclude_seen: False instead of None"):
+        runs.begin(storage, "r", config.to_json(chosen), "digest")

@@ -90,7 +90,7 @@ def test_popularity_equals_sorting(train: list[list[int]], test: list[list[int]]
     read = data_of(train, test)
     asked = Queries(read.queries["test"].inputs, ItemLists.of(test), ItemLists.of([seen] * len(test)))
     counts = facts.training_queries_of_items(read)
-    found = baselines.ranks_by(counts, asked)
+    found = baselines.ranks_by(counts, asked, asked.seen)
     for number, relevant in enumerate(test):
         order = sorted(set(range(8)) - set(seen), key=lambda item: (-int(counts[item]), item))
         ranks = [order.index(item) + 1 for item in relevant if item in order]

@@ -164,7 +164,7 @@ def leave_one_out(histories: Visits, num_held_out: int, file: str) -> Queries:
     """Queries for the last item of each history, less its last `num_held_out` items.
 
     Training may ask for every item of a sequence; the query given here is its last. If a user comes back to an item,
-    that item counts as a miss: an answer never holds what was seen.
+    that item counts as a miss unless answers may hold what was seen (`Queries.exclude_seen`).
 
     Args:
         file: where the interactions came from, for messages.
