@@ -127,8 +127,10 @@ def test_the_deployable_application_is_a_typed_builder() -> None:
 
     from ray.serve import Application
 
-    from serve.app import ServeArgs, build
+    from rails_ray.serve_app import ServeArgs, build
+    from serve import app
 
+    assert app.build is build, "a config with the name of old must deploy the same"
     (parameter,) = inspect.signature(build).parameters.values()
     assert parameter.annotation is ServeArgs  # a string would make Ray pass a plain dict
     assert inspect.signature(build).return_annotation is Application

@@ -13,6 +13,7 @@ from rails_ray.web.ports import LOOPBACK
 
 NAME = "rails-ray"
 SHARD, RANKER = "Shard", "Ranker"  # how the names of deployments begin
+IMPORT_PATH = "rails_ray.serve_app:build"  # a name in what is installed, not in the repository around it
 REQUEST_TIMEOUT_S = 30  # for a whole request: a body as slow as `access` allows, or shards as slow as `timeout_s`
 # Requests at once in a replica. A router accepts every request, and `access` refuses quickly what has no place: Ray
 # would queue it, and a slow body would hold a place.
@@ -44,7 +45,7 @@ class RankerArgs(BaseModel):
 
 
 class ServeArgs(BaseModel):
-    """The arguments of `serve.app:build`."""
+    """The arguments of `rails_ray.serve_app:build`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -182,7 +183,7 @@ def serve_config(args: ServeArgs, placement: Placement, num_shards: int, *, host
             {
                 "name": NAME,
                 "route_prefix": "/",
-                "import_path": "serve.app:build",
+                "import_path": IMPORT_PATH,
                 "args": args.model_dump(exclude_defaults=True),
                 "deployments": [
                     {"name": name, **options}
@@ -237,7 +238,7 @@ def commented(config: dict[str, Any], profile: Profile, ports: ProxyPorts = Prox
             host, "this machine only" if host in LOOPBACK else "one interface"
         ),
         "  request_timeout_s:": "then 408; more than shards may take",
-        "  import_path:": "in the working directory or the image, as `jobs` is",
+        "  import_path:": "rails-ray must be installed on each machine",
         "  args:": "another value of any of them starts all replicas anew",
         "    allow_anonymous:": "no access control: only where none but the trusted can reach the port",
         "    keys_file:": "on each router's machine: a key a line, read again every ten seconds",

@@ -26,6 +26,7 @@ from rails_ray.on_ray.environment import (
     set_profile,
 )
 from rails_ray.on_ray.serving.plan import (
+    IMPORT_PATH,
     QUEUED_OF_SHARD,
     Placement,
     Profile,
@@ -172,9 +173,11 @@ def test_the_config_in_the_repository_is_what_the_command_prints() -> None:
     assert (ROOT / "serve" / "config.yaml").read_text() == commented(config, "local")
 
 
-def test_what_serve_deploys_can_be_imported_where_the_repository_is() -> None:
+@pytest.mark.parametrize("path", [IMPORT_PATH, "serve.app:build"])
+def test_what_serve_deploys_can_be_imported_where_the_repository_is(path: str) -> None:
+    module, name = path.split(":")
     done = subprocess.run(
-        [sys.executable, "-c", "from serve.app import build; from inspect import signature; print(signature(build))"],
+        [sys.executable, "-c", f"from {module} import {name} as b; from inspect import signature; print(signature(b))"],
         cwd=ROOT,
         capture_output=True,
         text=True,
