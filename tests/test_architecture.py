@@ -1,6 +1,7 @@
 """What may be imported where, and who may name the members of a union, seen from outside the linters."""
 
 import importlib
+import re
 import subprocess
 import sys
 import tomllib
@@ -110,6 +111,14 @@ def test_nothing_in_the_package_imports_what_is_not_installed_with_it() -> None:
     assert settings["tool"]["setuptools"]["packages"]["find"]["include"] == ["rails_ray*"]
     for path, source in sources().items():
         assert not {name.split(".")[0] for name in imported(source)} & {"serve", "jobs", "tests"}, path
+
+
+def test_nothing_that_is_printed_or_deployed_names_a_module_that_is_not_installed() -> None:
+    """The benches aside, which the repository alone has. READMEs may name the repository's own names too."""
+    lacking = re.compile(r"(?<![\w.])(serve\.app\b|jobs\.(?!benches\b|plots\b)[a-z]\w*)")
+    assert lacking.findall("serve.app:build, python -m jobs.train, rails_ray.jobs.train") == ["serve.app", "jobs.train"]
+    files = [*(ROOT / "rails_ray").rglob("*.py"), *(ROOT / "k8s").rglob("*.yaml"), ROOT / "serve" / "config.yaml"]
+    assert {str(file): found for file in files if (found := lacking.findall(file.read_text()))} == {}
 
 
 def test_no_test_imports_another() -> None:
