@@ -1,4 +1,4 @@
-"""What Ray Serve deploys: `rails_ray.serve_app:build`, the import path in the configs of `serve deploy`."""
+"""The application under the import path that configs of `serve deploy` name: `rails_ray.serve_app:build`."""
 
 from rails_ray.on_ray.serving.app import build
 from rails_ray.on_ray.serving.plan import ServeArgs

@@ -1,4 +1,4 @@
-"""What is built and installed, without the repository: its files, its jobs, and the config that it prints to deploy."""
+"""The wheel, installed away from the repository: its files, its jobs, and the config that it prints to deploy."""
 
 import json
 import os
@@ -36,7 +36,7 @@ folder = sys.argv[1]  # which setuptools changes
 build_meta.build_sdist(folder)
 build_meta.build_wheel(folder)
 """
-# Where the package comes from in a job's driver and in a task, and what of the repository can be imported.
+# Prints where a job's driver and a task import the package from, and what they could import of the repository.
 WHERE = """
 import importlib.util, json, ray, rails_ray
 ray.init(log_to_driver=False)
@@ -48,7 +48,7 @@ print(json.dumps([rails_ray.__file__, ray.get(in_task), others]))
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the sdist of a copy of the package, as neither may hold what lies about."""
+    """A folder with the wheel and the sdist, made of a copy: nothing is written into the repository."""
     source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("built")
     for name in SOURCES:
         if (ROOT / name).is_dir():
@@ -97,8 +97,8 @@ class Outside:
 
 @pytest.fixture(scope="module")
 def outside(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Outside:
-    """The wheel alone is installed. What it needs is read where it is; the links of this environment to the repository,
-    which are in .pth files, are not followed from there."""
+    """An environment with the wheel alone. What the wheel needs is read from the environment of the tests, without that
+    one's .pth files, which lead to the repository."""
     folder = tmp_path_factory.mktemp("outside")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     made = Outside(folder / "venv" / "bin" / "python", folder)

@@ -28,7 +28,7 @@ def default_ports_taken() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("default_ports_taken")
-def test_production_serves_at_ports_that_are_chosen_where_the_usual_ones_are_taken(tmp_path: Path) -> None:
+def test_production_serves_at_chosen_ports_where_the_default_ones_are_taken(tmp_path: Path) -> None:
     publish_untrained(tmp_path, write_text_data(tmp_path / "my-data"))
     port, stats, metrics, fallback = free_ports(4)
     arguments = ["serve", "--allow-anonymous", "--profile", "production", "--host", "127.0.0.1", "--replicas", "1"]

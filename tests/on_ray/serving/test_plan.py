@@ -163,7 +163,7 @@ def test_a_config_names_the_ports_that_are_chosen_and_no_others() -> None:
 
 
 def test_rays_variables_of_the_ports_are_called_so_and_have_our_defaults() -> None:
-    """Ray ignores a variable that it does not know, and would open the ports that it opens by default."""
+    """Ray ignores variables that it does not know, and would open its default ports."""
     for name, port in ProxyPorts().variables.items():
         assert getattr(constants, name) == int(port)
 
