@@ -1,6 +1,5 @@
 """`rails-ray serve --profile production` on a machine where other programs use the default ports of HAProxy."""
 
-import signal
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -35,7 +34,10 @@ def test_production_serves_at_chosen_ports_where_the_default_ones_are_taken(tmp_
     arguments += ["--storage", str(tmp_path), "--port", str(port)]
 
     with processes.command(*arguments) as refused:
-        _, errors = refused.communicate(timeout=60)
+        try:
+            _, errors = refused.communicate(timeout=60)
+        finally:
+            refused.kill()
     assert refused.returncode == cli.EXIT_FAILED
     told = "rails-ray: --haproxy.stats-port must be free, got 8404, which another program uses: choose another "
     assert told in errors
@@ -50,10 +52,13 @@ def test_production_serves_at_chosen_ports_where_the_default_ones_are_taken(tmp_
                 assert line or server.poll() is None, server.stderr and server.stderr.read()
             answer = client.search(f"http://127.0.0.1:{port}", [{"text": "red"}], 3, cutoff={"top_k": 3})
             assert len(answer["results"][0]["items"]) == 3
-            assert "Statistics Report for HAProxy" in httpx.get(f"http://127.0.0.1:{stats}/stats").text
-            assert "haproxy_process" in httpx.get(f"http://127.0.0.1:{metrics}/metrics").text
-            assert httpx.get(f"http://127.0.0.1:{fallback}/v1/health").json()["status"] == "ok"
+            assert "Statistics Report for HAProxy" in httpx.get(f"http://127.0.0.1:{stats}/stats", timeout=30).text
+            assert "haproxy_process" in httpx.get(f"http://127.0.0.1:{metrics}/metrics", timeout=30).text
+            assert httpx.get(f"http://127.0.0.1:{fallback}/v1/health", timeout=30).json()["status"] == "ok"
         finally:
-            server.send_signal(signal.SIGINT)
-            server.communicate(timeout=60)
+            server.terminate()  # which ends it as Ctrl-C does, and is never ignored
+            try:
+                server.communicate(timeout=60)
+            finally:
+                server.kill()
     assert server.returncode == cli.EXIT_INTERRUPTED
