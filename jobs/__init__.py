@@ -1,1 +1,1 @@
-"""What is run with `ray job submit -- python -m jobs.<name>`, and the benches."""
+"""The benches; and the jobs of `rails_ray.jobs` by the names that they have in the repository."""

@@ -1,7 +1,4 @@
-"""Calibrate a version, as a job: what `rails-ray calibrate` does, with a last line of JSON.
-
-ray job submit --working-dir . -- python -m jobs.calibrate --version demo-1 --storage s3://bucket/prefix
-"""
+"""`python -m rails_ray.jobs.calibrate` by the name that it has in the repository."""
 
 import sys
 

@@ -1,7 +1,4 @@
-"""Encode the items of a run, as a job: what `rails-ray encode` does, with a last line of JSON.
-
-ray job submit --working-dir . -- python -m jobs.encode --run demo --version demo-1 --storage s3://bucket/prefix
-"""
+"""`python -m rails_ray.jobs.encode` by the name that it has in the repository."""
 
 import sys
 

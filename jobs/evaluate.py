@@ -1,7 +1,4 @@
-"""Measure a run or a version, as a job: what `rails-ray evaluate` does, with a last line of JSON.
-
-ray job submit --working-dir . -- python -m jobs.evaluate --version demo-1 --storage s3://bucket/prefix
-"""
+"""`python -m rails_ray.jobs.evaluate` by the name that it has in the repository."""
 
 import sys
 

@@ -1,7 +1,4 @@
-"""Train, encode, evaluate, publish, as a job: what `rails-ray pipeline` does, with a last line of JSON.
-
-ray job submit --working-dir . -- python -m jobs.pipeline emoji-mol --run demo --storage s3://bucket/prefix
-"""
+"""`python -m rails_ray.jobs.pipeline` by the name that it has in the repository."""
 
 import sys
 

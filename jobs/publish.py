@@ -1,7 +1,4 @@
-"""Publish an encoded version, as a job: what `rails-ray publish` does, with a last line of JSON.
-
-ray job submit --working-dir . -- python -m jobs.publish --version demo-1 --storage s3://bucket/prefix
-"""
+"""`python -m rails_ray.jobs.publish` by the name that it has in the repository."""
 
 import sys
 

@@ -1,7 +1,4 @@
-"""Let a heavy ranker score items for queries, as a job: what `rails-ray relevance` does, with a last line of JSON.
-
-ray job submit --working-dir . -- python -m jobs.relevance --name m --folder s3://b/d --ranker.path a:B --storage s3://b/p
-"""
+"""`python -m rails_ray.jobs.relevance` by the name that it has in the repository."""
 
 import sys
 

@@ -1,7 +1,4 @@
-"""Train a model, as a job: what `rails-ray train` does, with a last line of JSON.
-
-ray job submit --working-dir . -- python -m jobs.train emoji-mol --run demo --storage s3://bucket/prefix
-"""
+"""`python -m rails_ray.jobs.train` by the name that it has in the repository."""
 
 import sys
 

@@ -1,7 +1,4 @@
-"""Train a heavy ranker, as a job: what `rails-ray train-ranker` does, with a last line of JSON.
-
-ray job submit --working-dir . -- python -m jobs.train_ranker --folder /data/mine --to /data/ranker
-"""
+"""`python -m rails_ray.jobs.train_ranker` by the name that it has in the repository."""
 
 import sys
 

@@ -1,6 +1,5 @@
-"""What Ray Serve deploys: `serve.app:build`."""
+"""`rails_ray.serve_app:build` by the name that it has in the repository: `serve.app:build`."""
 
-from rails_ray.on_ray.serving.app import build
-from rails_ray.on_ray.serving.plan import ServeArgs
+from rails_ray.serve_app import ServeArgs, build
 
 __all__ = ["ServeArgs", "build"]

@@ -1,6 +1,7 @@
 """What may be imported where, and who may name the members of a union, seen from outside the linters."""
 
 import importlib
+import re
 import subprocess
 import sys
 import tomllib
@@ -112,6 +113,14 @@ def test_nothing_in_the_package_imports_what_is_not_installed_with_it() -> None:
         assert not {name.split(".")[0] for name in imported(source)} & {"serve", "jobs", "tests"}, path
 
 
+def test_nothing_that_is_printed_or_deployed_names_a_module_that_is_not_installed() -> None:
+    """The benches aside, which the repository alone has. READMEs may name the repository's own names too."""
+    lacking = re.compile(r"(?<![\w.])(serve\.app\b|jobs\.(?!benches\b|plots\b)[a-z]\w*)")
+    assert lacking.findall("serve.app:build, python -m jobs.train, rails_ray.jobs.train") == ["serve.app", "jobs.train"]
+    files = [*(ROOT / "rails_ray").rglob("*.py"), *(ROOT / "k8s").rglob("*.yaml"), ROOT / "serve" / "config.yaml"]
+    assert {str(file): found for file in files if (found := lacking.findall(file.read_text()))} == {}
+
+
 def test_no_test_imports_another() -> None:
     tests = sources("tests")
     others = {path.removeprefix("tests/").removesuffix(".py").replace("/", ".") for path in tests}
@@ -127,8 +136,10 @@ def test_the_deployable_application_is_a_typed_builder() -> None:
 
     from ray.serve import Application
 
-    from serve.app import ServeArgs, build
+    from rails_ray.serve_app import ServeArgs, build
+    from serve import app
 
+    assert app.build is build, "a config with the name of old must deploy the same"
     (parameter,) = inspect.signature(build).parameters.values()
     assert parameter.annotation is ServeArgs  # a string would make Ray pass a plain dict
     assert inspect.signature(build).return_annotation is Application

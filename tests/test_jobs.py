@@ -15,7 +15,8 @@ from rails_ray.storage.filesystem import Storage
 from support.examples import encode
 
 ROOT = Path(__file__).parents[1]
-JOBS = ("train", "encode", "publish", "evaluate", "pipeline", "relevance", "train-ranker")
+JOBS = ("train", "encode", "calibrate", "publish", "evaluate", "pipeline", "relevance", "train-ranker")
+FOLDERS = ("rails_ray/jobs", "jobs")  # what is installed, and the names of old in the repository
 
 
 def last_line(text: str) -> dict[str, Any]:
@@ -96,13 +97,16 @@ def test_a_job_takes_its_arguments_from_the_command_line(
     assert "got 'relative'" in last_line(capfd.readouterr().out)["error"]
 
 
-def test_the_jobs_hold_no_logic_and_importing_them_does_nothing() -> None:
-    for name in JOBS:
-        document, system, command, guard = ast.parse((ROOT / "jobs" / f"{name.replace('-', '_')}.py").read_text()).body
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_jobs_hold_no_logic_and_importing_them_does_nothing(folder: str) -> None:
+    files = [ROOT / folder / f"{name.replace('-', '_')}.py" for name in JOBS]
+    assert sorted(files) == sorted((ROOT / folder).glob("[a-z]*.py"))
+    for name, file in zip(JOBS, files, strict=True):
+        document, system, command, guard = ast.parse(file.read_text()).body
         assert isinstance(document, ast.Expr)
         assert ast.unparse([system, command]) == "import sys\nfrom rails_ray.cli import job"
         assert ast.unparse(guard) == f"if __name__ == '__main__':\n    sys.exit(job({name!r}))"
-    modules = ", ".join(f"jobs.{name.replace('-', '_')}" for name in JOBS)
+    modules = ", ".join(f"{folder.replace('/', '.')}.{file.stem}" for file in files)
     done = subprocess.run(
         [sys.executable, "-c", f"import sys, {modules}; sys.exit('ray' in sys.modules)"],
         cwd=ROOT,

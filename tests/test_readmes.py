@@ -36,13 +36,13 @@ every_readme_with_links = pytest.mark.parametrize(
 
 
 def check_module(words: list[str]) -> None:
-    """`python -m jobs.<stage>` takes what the command of that name does; any other module is there."""
+    """`python -m rails_ray.jobs.<stage>` takes what the command of that name does; any other module is there."""
     assert words[:2] == JOB
-    package, _, name = words[2].partition(".")
-    assert package == "jobs"
+    package, _, name = words[2].rpartition(".")
+    assert package in ("rails_ray.jobs", "jobs", "jobs.benches")
     assert find_spec(words[2]) is not None, words[2]
-    if "." not in name:
-        cli.parse([name, *words[3:]])
+    if package != "jobs.benches":
+        cli.parse([name.replace("_", "-"), *words[3:]])
 
 
 def check_request(words: list[str]) -> None:
@@ -109,7 +109,8 @@ def test_every_command_in_a_sentence_is_one_of_ours(file: str, capsys: pytest.Ca
 
 
 def test_every_job_in_the_jobs_can_be_parsed() -> None:
-    lines = [line for path in (ROOT / "jobs").glob("[a-z]*.py") for line in path.read_text().splitlines()]
+    folder = ROOT / "rails_ray" / "jobs"
+    lines = [line for path in folder.glob("[a-z]*.py") for line in path.read_text().splitlines()]
     entrypoints = [line.split(" -- ")[1] for line in lines if "-- python" in line]
     assert len(entrypoints) == 8
     for entrypoint in entrypoints:

@@ -126,6 +126,51 @@ def test_a_printed_config_of_production_can_lose_a_replica(
     assert {deployment["num_replicas"] for deployment in application["deployments"]} == {num_replicas}
 
 
+PORTS = ("--haproxy.stats-port", "--haproxy.metrics-port", "--haproxy.fallback-port")
+
+
+def test_the_ports_of_production_can_be_chosen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Storage(str(tmp_path))
+    versions.publish(store, encode(store, "v1", [3, 2]), "2026-01-01T00:00:00Z")
+    monkeypatch.setenv("RAY_SERVE_HAPROXY_METRICS_PORT", "7002")
+    arguments = ["serve", "--print-config", "--allow-anonymous", "--profile", "production", "--storage", str(tmp_path)]
+    assert cli.main([*arguments, PORTS[0], "7001"]) == 0
+    text = capsys.readouterr().out
+    for told in ("STATS_PORT=7001\n", "METRICS_PORT=7002\n", "FALLBACK_PROXY_HTTP_PORT=8500\n", " 7001 and 7002, on "):
+        assert told in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([PORTS[0], "0"], f"{PORTS[0]} must be from 1 to 65535, got 0"),
+        ([PORTS[1], "65536"], f"{PORTS[1]} must be from 1 to 65535, got 65536"),
+        (
+            [PORTS[2], "30500"],
+            f"{PORTS[2]} must be outside 30000-31000, where routers listen, got 30500: choose another {PORTS[2]}",
+        ),
+        (
+            ["--port", "8404"],
+            f"--port and {PORTS[0]} must be different ports, got 8404 for each: choose another for one of them",
+        ),
+        (
+            [PORTS[0], "7001", PORTS[1], "7001"],
+            f"{PORTS[0]} and {PORTS[1]} must be different ports, got 7001 for each: choose another for one of them",
+        ),
+        (
+            [PORTS[0], "7001", "--profile", "local"],
+            "--haproxy options must be given with --profile production, got --profile local: leave them out",
+        ),
+    ],
+)
+def test_ports_that_cannot_be(arguments: list[str], told: str, capfd: pytest.CaptureFixture[str]) -> None:
+    serve = ["serve", "--print-config", "--allow-anonymous", "--profile", "production", *arguments]
+    assert cli.main(serve) == cli.EXIT_BAD_ARGUMENT
+    assert f"rails-ray: {told}\n" in capfd.readouterr().err
+
+
 def test_the_production_profile_is_not_promised_on_a_cluster_that_runs(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

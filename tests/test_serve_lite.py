@@ -78,6 +78,7 @@ def test_queries_are_on_standard_error_if_that_is_asked_for(root: Path, options:
         (["--max-replicas", "2"], "must be one process without Ray, got --max-replicas beside it"),
         (["--cpus", "2"], "must be one process without Ray, got --cpus beside it"),
         (["--ranker.timeout-s", "2"], "must be one process without Ray, got --ranker options beside it"),
+        (["--haproxy.stats-port", "7001"], "must be one process without Ray, got --haproxy options beside it"),
         (["--print-config"], "must be one process without Ray, got --print-config beside it"),
         (["--host", "0.0.0.0"], "--lite must listen on loopback, got --host 0.0.0.0: leave --lite out"),
         (["--allow-anonymous", "--version", "v7"], "v7"),

@@ -1,15 +1,19 @@
 """Serve a version over HTTP."""
 
+import dataclasses
 import math
 import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rails_ray.commands.base import EXIT_FAILED, Stored, fail, load, out
 from rails_ray.relevance.rankers.calling import RankerConfig
+
+if TYPE_CHECKING:
+    from rails_ray.on_ray.environment import ProxyPorts
 
 LOOK_S = 1.0  # between two looks at the file of keys
 
@@ -42,6 +46,22 @@ class Ranker:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Haproxy:
+    """Ports that profile production opens on each machine, next to the one of the requests.
+
+    Args:
+        stats_port: HAProxy's statistics, on all interfaces. If left out: RAY_SERVE_HAPROXY_STATS_PORT, or 8404.
+        metrics_port: HAProxy's metrics, on all interfaces. If left out: RAY_SERVE_HAPROXY_METRICS_PORT, or 9101.
+        fallback_port: Ray's own proxy, which HAProxy asks if it knows no router. If left out:
+            RAY_SERVE_FALLBACK_PROXY_HTTP_PORT, or 8500.
+    """
+
+    stats_port: int | None = None
+    metrics_port: int | None = None
+    fallback_port: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Serve(Stored):
     """Serve an index version over HTTP until Ctrl-C, or print a config for `serve deploy`.
 
@@ -52,7 +72,8 @@ class Serve(Stored):
             keys.
         allow_anonymous: Answer anyone who can reach the port, without keys.
         profile: local: loopback only. production: all interfaces, HAProxy and Serve's faster settings; HAProxy also
-            opens ports 8404 and 9101 on all interfaces.
+            opens the ports of --haproxy.
+        haproxy: Ports of profile production, next to the one of the requests.
         host: Address to listen on. If left out: 127.0.0.1, or 0.0.0.0 in production.
         port: HTTP port.
         replicas: Replicas of the router and of each shard. If left out: 1, or 2 in production, so that one may die.
@@ -73,6 +94,7 @@ class Serve(Stored):
     keys_file: str | None = None
     allow_anonymous: bool = False
     profile: Literal["local", "production"] = "local"
+    haproxy: Haproxy = field(default_factory=lambda: Haproxy())
     host: str | None = None
     port: int = 8000
     replicas: int | None = None
@@ -108,10 +130,12 @@ class Serve(Stored):
         if is_production and not self.print_config and "RAY_ADDRESS" in os.environ:
             raise ValueError(
                 "profile production must be set on all machines before Ray starts, got a cluster that runs "
-                "(RAY_ADDRESS): deploy what --print-config prints, and see k8s/ for the variables"
+                "(RAY_ADDRESS): set the variables that --print-config prints there, and deploy what it prints"
             )
+        check_port_number(self.port)
+        ports = self._ports()
         if not self.print_config and "RAY_ADDRESS" not in os.environ:  # a cluster of our own
-            set_profile(self.profile)  # Ray Serve reads it when it is first imported, below
+            set_profile(self.profile, ports)  # Ray Serve reads it when it is first imported, below
         from contextlib import ExitStack
 
         from rails_ray import rendering
@@ -145,12 +169,13 @@ class Serve(Stored):
             log_queries=self.log_queries,
             ranker=ranker,
         )
-        check_port_number(self.port)
         if self.print_config:
             config = serve_config(arguments, placement, num_shards, host=host, port=self.port)
-            print(commented(config, self.profile), end="")
+            print(commented(config, self.profile, ports), end="")
             return
         check_port(host, self.port)
+        if is_production:
+            ports.check_free(host)
         num_replicas = (1 + num_shards) * (self.max_replicas or replicas)
         num_cpus = placement.num_cpus * num_replicas + (self.ranker.cpus * self.ranker.replicas if ranker else 0)
         with ExitStack() as stack:
@@ -209,11 +234,29 @@ class Serve(Stored):
             "--max-replicas": self.max_replicas is not None,
             "--print-config": self.print_config,
             "--cpus": self.cpus != Serve.cpus,
+            "--haproxy options": self.haproxy != Haproxy(),
             "--ranker options": self.ranker != Ranker(path=self.ranker.path, folder=self.ranker.folder),
         }
         for name, is_given in given.items():
             if is_given:
                 raise ValueError(f"--lite must be one process without Ray, got {name} beside it: leave one of them out")
+
+    def _ports(self) -> "ProxyPorts":
+        """Raises:
+        ValueError: for ports that cannot be.
+        """
+        from rails_ray.on_ray.environment import ProxyPorts, chosen_ports
+
+        if self.profile != "production":
+            if self.haproxy != Haproxy():
+                raise ValueError(
+                    f"--haproxy options must be given with --profile production, got --profile {self.profile}: leave "
+                    "them out"
+                )
+            return ProxyPorts()
+        ports = chosen_ports(dataclasses.asdict(self.haproxy), os.environ)
+        ports.check_all_differ(self.port)
+        return ports
 
     def _check_who_gets_in(self) -> None:
         if not 0 <= self.shadow_fraction <= 1:

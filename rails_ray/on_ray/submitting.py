@@ -44,7 +44,7 @@ def submit(
     Ray finds the cluster's token itself (RAY_AUTH_TOKEN).
 
     Args:
-        entrypoint: the command, word by word: ["python", "-m", "jobs.train", "--run", "demo"].
+        entrypoint: the command, word by word: ["python", "-m", "rails_ray.jobs.train", "--run", "demo"].
         address: URL of the cluster's dashboard.
         submission_id: name of the job. Submitting it again follows the same job. By default a new name.
         working_dir: folder to upload and run the job in, without what .gitignore and .rayignore name; None if the image

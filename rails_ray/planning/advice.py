@@ -73,7 +73,10 @@ def notes(corpus: Corpus, made: Plan) -> list[str]:
             f"{measured.WORST_FACTOR:g} of all rows that a test compares them with. Other cores were not measured."
         )
     if corpus.search.index != "flat":
-        told = f"what index {corpus.search.index} misses depends on the vectors (see jobs/benches/LOG.md)."
+        told = (
+            f"what index {corpus.search.index} misses depends on the vectors: `rails-ray serve --shadow-fraction` "
+            "measures it."
+        )
         if not corpus.machine.is_gpu:
             told += " Its time was compared with that of 32 queries in 148,730 and a million items: a factor of two."
         found.append(told)

@@ -222,8 +222,8 @@ def _shards_by_memory(corpus: Corpus) -> int:
 def _shards_by_latency(corpus: Corpus, latency_ms: float, around_ms: float) -> int:
     if latency_ms <= around_ms:
         raise ValueError(
-            f"latency_ms must be above the {around_ms:.1f} that a request takes besides its search (measured, "
-            f"{measured.SEARCHED_OVER_HTTP.figure.file}), got {latency_ms:g}: no number of shards reaches it"
+            f"latency_ms must be above the {around_ms:.1f} that a request was measured to take besides its search, got "
+            f"{latency_ms:g}: no number of shards reaches it"
         )
     found = fewest_shards(corpus, lambda num_items: around_ms + 1000 * corpus.search_s(num_items) <= latency_ms)
     if found is None:

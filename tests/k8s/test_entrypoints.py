@@ -93,7 +93,7 @@ def test_the_readme_speaks_of_components_that_there_are() -> None:
 
 
 def test_entrypoints_in_the_readme_are_commands_of_ours() -> None:
-    entrypoints = re.findall(r"python -m jobs\.[^\n`]*", (K8S / "README.md").read_text())
+    entrypoints = re.findall(r"python -m rails_ray\.jobs\.[^\n`]*", (K8S / "README.md").read_text())
     assert entrypoints
     for entrypoint in entrypoints:
         parsed(entrypoint)

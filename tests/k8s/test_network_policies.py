@@ -2,6 +2,7 @@
 
 import pytest
 
+from rails_ray.on_ray.environment import ProxyPorts
 from support.manifests import OVERLAYS, all_pods, of_kind
 from support.network import Peer, reaches, selects
 
@@ -53,6 +54,7 @@ def test_the_operator_reaches_heads_alone(overlay: str) -> None:
 
 @every_overlay
 def test_prometheus_reaches_metrics_alone(overlay: str) -> None:
+    assert ProxyPorts().metrics_port == 9101
     assert {port for _, port in reached(overlay, PROMETHEUS)} == {8080, 9101, 44217, 44227}
     assert "StatefulSet" not in {of for of, _ in reached(overlay, PROMETHEUS)}
 

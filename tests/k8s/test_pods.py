@@ -206,11 +206,11 @@ def test_no_file_names_a_place_of_the_machine_it_was_written_on() -> None:
 
 @every_overlay
 def test_serving_has_serves_settings_on_every_machine(overlay: str) -> None:
-    from rails_ray.on_ray.environment import PRODUCTION_ENVIRONMENT
+    from rails_ray.on_ray.environment import ProxyPorts, variables_of
 
     for _, group in groups(cluster_of(the(overlay, "RayService", "rails-ray"))):
         env = {entry["name"]: entry["value"] for entry in group["template"]["spec"]["containers"][0]["env"]}
-        assert env.items() >= PRODUCTION_ENVIRONMENT.items()
+        assert env.items() >= variables_of("production", ProxyPorts()).items()
 
 
 @every_overlay

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +89,7 @@ def test_the_config_deploys_what_our_application_consists_of(overlay: str) -> No
 
     config = serve_config(overlay)
     [application] = config["applications"]
-    assert application["import_path"] == "serve.app:build"
-    assert find_spec("serve.app") is not None
+    assert application["import_path"] == plan.IMPORT_PATH
     assert num_shards(config) >= 1
     assert list(deployments(config)) == list(plan.deployments(plan.Placement(), num_shards(config)))
     assert config["proxy_location"] == "EveryNode"
@@ -105,7 +103,7 @@ def container_ports(service: Object) -> set[int]:
 
 @every_overlay
 def test_the_application_takes_its_arguments_and_asks_for_keys(overlay: str) -> None:
-    from serve.app import ServeArgs
+    from rails_ray.serve_app import ServeArgs
 
     service = the(overlay, "RayService", "rails-ray")
     args = ServeArgs.model_validate(at(serve_config(overlay), "applications.0.args"))

@@ -45,7 +45,12 @@ class HeadNode:
 
 @contextmanager
 def head_node(
-    *, num_cpus: int = 4, num_gpus: int = 0, environment: Mapping[str, str] | None = None
+    *,
+    num_cpus: int = 4,
+    num_gpus: int = 0,
+    environment: Mapping[str, str] | None = None,
+    python: str = sys.executable,
+    working_dir: Path | None = None,
 ) -> Iterator[HeadNode]:
     """A cluster of one node that takes jobs, until the block ends; then nothing of it is left.
 
@@ -54,6 +59,8 @@ def head_node(
     Args:
         num_gpus: logical ones, which no device need stand behind.
         environment: more variables of all its processes.
+        python: interpreter of all its processes.
+        working_dir: where it is started; Ray's processes import from there too.
     """
     gcs, dashboard, agent, client, metrics = free_ports(5)
     mark = f"{MARK}={uuid.uuid4().hex}"
@@ -62,7 +69,7 @@ def head_node(
     log = folder / "start.log"
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     variables = {
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),  # `python` of a job is ours
+        "PATH": os.pathsep.join([str(Path(python).parent), os.environ["PATH"]]),  # `python` of a job is ours
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # by default SIGTERM is followed by 30 s of draining
         "RAY_USAGE_STATS_ENABLED": "0",
         MARK: mark.partition("=")[2],
@@ -83,11 +90,12 @@ def head_node(
     arguments = [str(word) for option in options.items() for word in option]
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", *arguments],
+            [python, "-m", "ray.scripts.scripts", "start", "--head", "--block", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             env=inherited | variables | (environment or {}),
+            cwd=working_dir,
         )
     try:
         address = f"http://{HOST}:{dashboard}"

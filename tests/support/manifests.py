@@ -105,8 +105,8 @@ def parsed(entrypoint: str) -> Any:
     python, option, module, *arguments = shlex.split(entrypoint)
     assert (python, option) == ("python", "-m")
     assert find_spec(module) is not None
-    package, _, command = module.partition(".")
-    assert package == "jobs"
+    package, _, command = module.rpartition(".")
+    assert package == "rails_ray.jobs"
     return cli.parse([command, *arguments])
 
 

@@ -6,8 +6,9 @@ from contextlib import ExitStack
 
 HOST = "127.0.0.1"
 # Below the kernel's own range (32768 to 60999), out of which any connection and any worker of another cluster on this
-# machine may be given a port while a server that is to listen there still starts; above Ray's workers' (to 19999).
-FIRST, END = 20_000, 32_768
+# machine may be given a port while a server that is to listen there still starts; above Ray's workers' (to 19999), and
+# below Serve's routers' (from 30000).
+FIRST, END = 20_000, 30_000
 
 
 def free_ports(count: int) -> list[int]:

@@ -9,5 +9,6 @@
 | `router`       | HTTP in, ask all shards, HTTP out                                                  |
 | `listening`    | what is bounded in each process that listens                                       |
 | `plan`         | arguments, replicas, reservations, and the config of `serve deploy`                |
+| `starting`     | how long to wait for an application that starts                                    |
 | `app`          | the whole application: build it, run it                                            |
 """

@@ -15,7 +15,7 @@ from ray import serve as ray_serve
 from ray.exceptions import RayActorError
 from ray.serve import Application
 from ray.serve.config import HTTPOptions
-from ray.serve.schema import ApplicationStatusOverview, LoggingConfig
+from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, LoggingConfig
 
 from rails_ray.answering.cutoffs import NO_CALIBRATION, Cutoffs
 from rails_ray.build.version import version_family
@@ -34,6 +34,7 @@ from rails_ray.on_ray.serving.plan import (
 from rails_ray.on_ray.serving.ranker import Ranker
 from rails_ray.on_ray.serving.router import Router
 from rails_ray.on_ray.serving.shard import Shard
+from rails_ray.on_ray.serving.starting import ProgressWatch, picture, still_missing
 from rails_ray.storage import calibrations
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Manifest
@@ -41,7 +42,8 @@ from rails_ray.storage.versions import read_manifest
 from rails_ray.web.keys import KeysFile
 from rails_ray.web.ports import check_port
 
-START_TIMEOUT_S = 120.0  # from deployment to the first answer
+ANSWER_TIMEOUT_S = 120.0  # for the first answer of an application whose replicas run
+LOOK_S = 0.2  # between two looks at an application that starts
 NUM_STARTS = 3  # tries to start Ray Serve: it kills proxies that are not ready in time
 
 
@@ -125,7 +127,7 @@ def served(
         run = ray_serve.RunTarget(target=target, name=NAME, route_prefix="/", logging_config=quiet)
         ray_serve.run_many([run], wait_for_applications_running=False)
         url = f"http://{host}:{port}"
-        _wait_until_healthy(url)
+        _wait_until_healthy(url, ProgressWatch())
         yield url
     finally:
         if not leave_serve:
@@ -160,23 +162,35 @@ def _check_not_running() -> None:
     )
 
 
-def _wait_until_healthy(url: str) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        status = ray_serve.status().applications[NAME]
-        if status.status == "RUNNING":
-            with suppress(httpx.TransportError):
-                # No key needed: a 401 shows that the router answers, and RUNNING that the shards do.
-                if httpx.get(f"{url}/v1/health", timeout=START_TIMEOUT_S, trust_env=False).status_code in (200, 401):
-                    return
-        reason = _why_not_started(status)
+def _wait_until_healthy(url: str, watch: ProgressWatch) -> None:
+    """Raises:
+    UnavailableError: if a deployment fails, or the application makes no progress.
+    """
+    while True:
+        status = ray_serve.status()
+        application = status.applications[NAME]
+        answer = _health(url) if application.status == "RUNNING" else None
+        # No key needed: a 401 shows that the router answers, and RUNNING that the shards do.
+        if answer in (200, 401):
+            return
+        reason = _why_not_started(application)
         if reason is not None:
             raise UnavailableError(f"the application must start, got: {reason}")
-        time.sleep(0.2)
-    raise UnavailableError(
-        f"the application must answer within {START_TIMEOUT_S:g} s, got status {status.status}: "
-        "check that the cluster has room for all shards"
-    )
+        if watch.is_stalled((picture(status, application), answer)):
+            missing = still_missing(application) or f"answer at {url}: {answer or 'none'}"
+            state = ApplicationStatus(application.status).value
+            raise UnavailableError(
+                f"the application must make progress until it answers, got none for {watch.limit_s:g} s in status "
+                f"{state} ({missing}): check that the cluster has room for all shards"
+            )
+        time.sleep(LOOK_S)  # Serve has no event for a change of its status
+
+
+def _health(url: str) -> int | None:
+    """The HTTP status of the server's health; None if nobody answers."""
+    with suppress(httpx.TransportError):
+        return httpx.get(f"{url}/v1/health", timeout=ANSWER_TIMEOUT_S, trust_env=False).status_code
+    return None
 
 
 def _why_not_started(status: ApplicationStatusOverview) -> str | None:

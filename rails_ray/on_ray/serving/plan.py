@@ -7,12 +7,13 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from rails_ray.answering.schemas import CutoffInput
-from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT, Profile
+from rails_ray.on_ray.environment import ROUTER_PORTS, Profile, ProxyPorts, variables_of
 from rails_ray.web.limits import ANSWER_S, DEADLINE_S, MAX_BODY_BYTES, MAX_REQUESTS
 from rails_ray.web.ports import LOOPBACK
 
 NAME = "rails-ray"
 SHARD, RANKER = "Shard", "Ranker"  # how the names of deployments begin
+IMPORT_PATH = "rails_ray.serve_app:build"  # a name in what is installed, not in the repository around it
 REQUEST_TIMEOUT_S = 30  # for a whole request: a body as slow as `access` allows, or shards as slow as `timeout_s`
 # Requests at once in a replica. A router accepts every request, and `access` refuses quickly what has no place: Ray
 # would queue it, and a slow body would hold a place.
@@ -44,7 +45,7 @@ class RankerArgs(BaseModel):
 
 
 class ServeArgs(BaseModel):
-    """The arguments of `serve.app:build`."""
+    """The arguments of `rails_ray.serve_app:build`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -182,7 +183,7 @@ def serve_config(args: ServeArgs, placement: Placement, num_shards: int, *, host
             {
                 "name": NAME,
                 "route_prefix": "/",
-                "import_path": "serve.app:build",
+                "import_path": IMPORT_PATH,
                 "args": args.model_dump(exclude_defaults=True),
                 "deployments": [
                     {"name": name, **options}
@@ -198,8 +199,12 @@ def assignment(name: str, value: str) -> str:
     return f"{name}=" + (f"$'{value.encode('unicode_escape').decode()}'" if "\n" in value else value)
 
 
-def commented(config: dict[str, Any], profile: Profile) -> str:
-    """A Serve config as YAML, with comments on what may be changed and what that does."""
+def commented(config: dict[str, Any], profile: Profile, ports: ProxyPorts = ProxyPorts()) -> str:
+    """A Serve config as YAML, with comments on what may be changed and what that does.
+
+    Args:
+        ports: what else profile `production` opens.
+    """
     application = config["applications"][0]
     num_shards = sum(deployment["name"].startswith(SHARD) for deployment in application["deployments"])
     host = config["http_options"]["host"]
@@ -209,21 +214,23 @@ def commented(config: dict[str, Any], profile: Profile) -> str:
         "# A deployment that the version does not have is refused, and what was deployed before goes on serving;",
         "# a shard that is not named here runs with one replica: print anew for a version of more shards.",
     ]
-    environment = PRODUCTION_ENVIRONMENT if profile == "production" else ENVIRONMENT
     lines += [
         "#",
         "# Every machine of the cluster must have had these variables when Ray started on it:",
-        *(f"#   {assignment(name, value)}" for name, value in environment.items()),
+        *(f"#   {assignment(name, value)}" for name, value in variables_of(profile, ports).items()),
     ]
     lines += [
         "# Routers call each shard's replicas on ports that these choose, with a key of each: the machines must reach",
         "# each other on all ports, as Ray's own processes must.",
     ]
     if profile == "production":
+        routers = f"{ROUTER_PORTS.start}-{ROUTER_PORTS.stop}"
         lines += [
-            "# HAProxy then takes requests in place of Ray's own proxy. It also opens, on all interfaces whatever the",
-            "# host below is: 8404 (statistics) and 9101 (metrics), which ask for nothing, and 30000-31000, where",
-            "# routers ask for a key themselves. A firewall or a NetworkPolicy must let only the port below in.",
+            "# HAProxy then takes requests in place of Ray's own proxy. A firewall or a NetworkPolicy must let in only",
+            "# the port below, and none of these:",
+            f"#   {ports.stats_port} and {ports.metrics_port}, on all interfaces: its statistics and metrics; no key",
+            f"#   {routers}, on all interfaces: the routers, which ask for a key",
+            f"#   {ports.fallback_port}, on the head, at the host below: Ray's own proxy; routers ask for a key",
         ]
     comments = {
         "proxy_location:": "a proxy on each machine that has a replica",
@@ -231,7 +238,7 @@ def commented(config: dict[str, Any], profile: Profile) -> str:
             host, "this machine only" if host in LOOPBACK else "one interface"
         ),
         "  request_timeout_s:": "then 408; more than shards may take",
-        "  import_path:": "in the working directory or the image, as `jobs` is",
+        "  import_path:": "rails-ray must be installed on each machine",
         "  args:": "another value of any of them starts all replicas anew",
         "    allow_anonymous:": "no access control: only where none but the trusted can reach the port",
         "    keys_file:": "on each router's machine: a key a line, read again every ten seconds",

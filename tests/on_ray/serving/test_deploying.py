@@ -27,7 +27,7 @@ from jobs.benches import chaos_clients
 from jobs.benches import chaos_faults as chaos
 from rails_ray import client
 from rails_ray.errors import AccessError, RailsRayError
-from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT
+from rails_ray.on_ray.environment import ENVIRONMENT, PORT_VARIABLES, PRODUCTION_ENVIRONMENT, ProxyPorts
 from rails_ray.on_ray.serving.plan import NAME, Placement, ServeArgs, serve_config
 from support.examples import publish_untrained, write_text_data
 from support.head_node import HeadNode, head_node
@@ -110,9 +110,9 @@ def _deploying(profile: str, root: Path) -> Iterator[Deployed]:
     args.log_queries = profile == LOGS_QUERIES
     (port,) = free_ports(1)
     config = serve_config(args, Placement(replicas=2, num_gpus=0.125), 2, host="127.0.0.1", port=port)
-    # Both bind everywhere: two clusters of one machine must not share them.
-    ports = dict(zip(("RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_HAPROXY_METRICS_PORT"), free_ports(2), strict=True))
-    environment = {"PYTHONPATH": str(ROOT), **ENVIRONMENTS[profile], **{k: str(v) for k, v in ports.items()}}
+    # Two clusters of one machine must not share them.
+    ports = ProxyPorts(**dict(zip(PORT_VARIABLES, free_ports(3), strict=True)))
+    environment = {"PYTHONPATH": str(ROOT), **ENVIRONMENTS[profile], **ports.variables}
     environment["RAY_enable_metrics_collection"] = "1"
     with head_node(num_cpus=4, num_gpus=1, environment=environment) as head:
         serve = ServeSubmissionClient(head.address)

@@ -2,6 +2,8 @@
 
 import importlib
 import os
+import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,12 +11,22 @@ from pathlib import Path
 import pytest
 import yaml
 from pydantic import ValidationError
+from ray.serve._private import constants
 from ray.serve._private.common import DeploymentID, ReplicaID
 from ray.serve.config import AutoscalingConfig, AutoscalingContext
 from ray.serve.schema import ServeDeploySchema
 
-from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT, set_profile
+from rails_ray.errors import UnavailableError
+from rails_ray.on_ray.environment import (
+    ENVIRONMENT,
+    PORT_VARIABLES,
+    PRODUCTION_ENVIRONMENT,
+    ProxyPorts,
+    chosen_ports,
+    set_profile,
+)
 from rails_ray.on_ray.serving.plan import (
+    IMPORT_PATH,
     QUEUED_OF_SHARD,
     Placement,
     Profile,
@@ -27,6 +39,7 @@ from rails_ray.on_ray.serving.plan import (
     serve_config,
 )
 from rails_ray.on_ray.serving.scaling import ONGOING, by_all_calls
+from support.ports import free_ports
 
 ROOT = Path(__file__).parents[3]
 ARGS = ServeArgs(storage="s3://bucket/prefix", version="demo-1", keys_file="/etc/rails-ray/keys")
@@ -131,7 +144,28 @@ def test_a_config_is_one_that_serve_takes(profile: Profile, placement: Placement
     assert "&id" not in text  # each deployment is to be changed alone
     for name, value in PRODUCTION_ENVIRONMENT.items():
         assert (f"#   {assignment(name, value)}\n" in text) == (profile == "production" or name in ENVIRONMENT)
-    assert ("8404" in text) == ("9101" in text) == (profile == "production")
+    assert ("8404" in text) == ("9101" in text) == ("8500" in text) == (profile == "production")
+
+
+def test_a_config_names_the_ports_that_are_chosen_and_no_others() -> None:
+    config = serve_config(ARGS, Placement(), 1, host="0.0.0.0", port=8000)
+    ports = ProxyPorts(stats_port=7001, metrics_port=7002, fallback_port=7003)
+    text = commented(config, "production", ports)
+    for line in (
+        "#   RAY_SERVE_HAPROXY_STATS_PORT=7001\n",
+        "#   RAY_SERVE_HAPROXY_METRICS_PORT=7002\n",
+        "#   RAY_SERVE_FALLBACK_PROXY_HTTP_PORT=7003\n",
+        "#   7001 and 7002, on all interfaces",
+        "#   7003, on the head",
+    ):
+        assert line in text
+    assert not re.search("8404|9101|8500", text)
+
+
+def test_rays_variables_of_the_ports_are_called_so_and_have_our_defaults() -> None:
+    """Ray ignores variables that it does not know, and would open its default ports."""
+    for name, port in ProxyPorts().variables.items():
+        assert getattr(constants, name) == int(port)
 
 
 def test_the_config_in_the_repository_is_what_the_command_prints() -> None:
@@ -139,9 +173,11 @@ def test_the_config_in_the_repository_is_what_the_command_prints() -> None:
     assert (ROOT / "serve" / "config.yaml").read_text() == commented(config, "local")
 
 
-def test_what_serve_deploys_can_be_imported_where_the_repository_is() -> None:
+@pytest.mark.parametrize("path", [IMPORT_PATH, "serve.app:build"])
+def test_what_serve_deploys_can_be_imported_where_the_repository_is(path: str) -> None:
+    module, name = path.split(":")
     done = subprocess.run(
-        [sys.executable, "-c", "from serve.app import build; from inspect import signature; print(signature(build))"],
+        [sys.executable, "-c", f"from {module} import {name} as b; from inspect import signature; print(signature(b))"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -206,6 +242,28 @@ def test_a_profile_sets_its_variables_and_leaves_those_that_are_set(
 ) -> None:
     environment = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "120", "RAY_SERVE_ENABLE_HA_PROXY": "1"}
     monkeypatch.setattr(os, "environ", environment)
-    set_profile(profile)
-    expected = PRODUCTION_ENVIRONMENT if profile == "production" else ENVIRONMENT
+    ports = ProxyPorts(stats_port=7001)
+    set_profile(profile, ports)
+    expected = PRODUCTION_ENVIRONMENT | ports.variables if profile == "production" else ENVIRONMENT
     assert environment == expected | {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "120"}
+
+
+def test_ports_are_as_given_or_else_as_their_variables_say() -> None:
+    environment = {"RAY_SERVE_HAPROXY_STATS_PORT": "7001", "RAY_SERVE_HAPROXY_METRICS_PORT": "7002"}
+    given = {"stats_port": 7011, "metrics_port": None, "fallback_port": None}
+    expected = ProxyPorts(stats_port=7011, metrics_port=7002, fallback_port=8500)
+    assert chosen_ports(given, environment) == expected
+    with pytest.raises(ValueError, match="RAY_SERVE_HAPROXY_METRICS_PORT must be a port from 1 to 65535, got 'x': set"):
+        chosen_ports(given, environment | {"RAY_SERVE_HAPROXY_METRICS_PORT": "x"})
+
+
+def test_a_port_that_another_program_uses_is_named_by_its_option() -> None:
+    ports = free_ports(3)
+    chosen = ProxyPorts(**dict(zip(PORT_VARIABLES, ports, strict=True)))
+    chosen.check_free("127.0.0.1")
+    for port, name in zip(ports, ("stats", "metrics", "fallback"), strict=True):
+        with socket.create_server(("127.0.0.1", port)):
+            option = f"--haproxy.{name}-port"
+            message = f"^{option} must be free, got {port}, which another program uses: choose another {option}$"
+            with pytest.raises(UnavailableError, match=message):
+                chosen.check_free("127.0.0.1")

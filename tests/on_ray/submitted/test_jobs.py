@@ -95,7 +95,8 @@ def test_jobs_whose_arguments_cannot_be_and_one_that_is_stopped(head: HeadNode) 
         unknown = threads.submit(
             submit, head, "python", "-m", "jobs.train", "--training.speed", "9", working_dir=str(ROOT)
         )
-        relative = threads.submit(submit, head, "python", "-m", "jobs.publish", "--version", "v", working_dir=str(ROOT))
+        publish = ["python", "-m", "rails_ray.jobs.publish", "--version", "v"]
+        relative = threads.submit(submit, head, *publish, working_dir=str(ROOT))
         stopped = threads.submit(submit, head, "sleep", "600", submission_id="stopped", working_dir=None, on_log=stop)
     assert unknown.result().code == relative.result().code == 2
     assert "--training.speed" in unknown.result().log

@@ -73,7 +73,7 @@ def job(head: HeadNode, s3_root: OnS3, name: str, *arguments: str, heard: Heard 
     """A job of this repository on the storage on S3."""
     ended = submit(
         head,
-        *("python", "-m", f"jobs.{name}", *arguments, "--storage", s3_root.root),
+        *("python", "-m", f"rails_ray.jobs.{name}", *arguments, "--storage", s3_root.root),
         heard=heard,
         working_dir=str(ROOT),
         environment=s3_root.environment,
@@ -127,7 +127,7 @@ def killed(head: HeadNode, s3_root: OnS3) -> tuple[Heard, list[str]]:
         ending = threads.submit(job, head, s3_root, "train", *arguments, heard=heard)
         wait_for(lambda: store.exists(checkpoint) or ending.done(), timeout_s=180)
         assert "Running entrypoint" in heard.log, "its log must come while it runs"
-        (driver,) = of_cluster(head, lambda words: words[1:3] == ["-m", "jobs.train"] and "first" in words)
+        (driver,) = of_cluster(head, lambda words: words[1:3] == ["-m", "rails_ray.jobs.train"] and "first" in words)
         driver.kill()
         ending.result()
     wait_for(lambda: not of_cluster(head, lambda words: "RayTrainWorker" in " ".join(words)))

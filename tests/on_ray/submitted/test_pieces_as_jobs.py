@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long]
 def test_two_chunks_share_a_gpu(head: HeadNode, run_config: RunConfig, tmp_path: Path) -> None:
     small = replace(small_solar_config(num_chunks=2), data=DataConfig(folder=run_config.data.folder))
     words = ["text-solar", "--run", "r", "--storage", str(tmp_path), "--workers", "2", "--chunks.num-gpus", "0.5"]
-    ended = submit(head, "python", "-m", "jobs.train", *words, *options_of(small), working_dir=str(ROOT))
+    ended = submit(head, "python", "-m", "rails_ray.jobs.train", *words, *options_of(small), working_dir=str(ROOT))
     assert ended.code == 0, ended.log
     assert ended.told["run"] == "r"
     assert "2 of 2 pieces" in ended.log

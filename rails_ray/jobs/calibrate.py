@@ -1,0 +1,11 @@
+"""Calibrate a version, as a job: what `rails-ray calibrate` does, with a last line of JSON.
+
+ray job submit -- python -m rails_ray.jobs.calibrate --version demo-1 --storage s3://bucket/prefix
+"""
+
+import sys
+
+from rails_ray.cli import job
+
+if __name__ == "__main__":
+    sys.exit(job("calibrate"))

@@ -1,0 +1,11 @@
+"""Encode the items of a run, as a job: what `rails-ray encode` does, with a last line of JSON.
+
+ray job submit -- python -m rails_ray.jobs.encode --run demo --version demo-1 --storage s3://bucket/prefix
+"""
+
+import sys
+
+from rails_ray.cli import job
+
+if __name__ == "__main__":
+    sys.exit(job("encode"))

@@ -1,0 +1,11 @@
+"""Publish an encoded version, as a job: what `rails-ray publish` does, with a last line of JSON.
+
+ray job submit -- python -m rails_ray.jobs.publish --version demo-1 --storage s3://bucket/prefix
+"""
+
+import sys
+
+from rails_ray.cli import job
+
+if __name__ == "__main__":
+    sys.exit(job("publish"))
