@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from rails_ray.commands.base import Stored, errors, load, out, say_next
-from rails_ray.config import DataConfig, RunConfig
+from rails_ray.commands.base import AllowsCode, Stored, errors, load, out, say_next
+from rails_ray.config import DataConfig, RunConfig, import_paths
 from rails_ray.evaluation.gates import Gates
 from rails_ray.on_ray.placing import Placing
 from rails_ray.recipes import by_name, names
@@ -41,7 +41,7 @@ class Quickstart(Stored):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfRecipe(Stored):
+class OfRecipe(AllowsCode, Stored):
     """The options of a command that trains.
 
     Args:
@@ -106,6 +106,7 @@ class Train(OfRecipe):
                 checkpoint_s=self.checkpoint_s,
                 timeout_s=self.timeout_s,
                 placing=self.chunks,
+                allow_code=self.allow_code,
                 on_progress=on_progress,
             )
         _show_pieces(run.name, run.training)
@@ -116,7 +117,7 @@ class Train(OfRecipe):
                 f"MRR {run.validation['mrr']:.4f}"
             )
         out.print(f"run {run.name}: {measured}, {run.training['seconds']:.0f} s of training")
-        say_next(f"rails-ray encode --run {run.name}", self.storage)
+        say_next(f"rails-ray encode --run {run.name}", self.storage, import_paths(self.config))
         return {
             "run": run.name,
             "hit_rate": hit_rate,
@@ -145,7 +146,7 @@ class Publish(Stored):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(Stored):
+class Evaluate(AllowsCode, Stored):
     """Measure a run or a version on held-out queries."""
 
     run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
@@ -165,7 +166,12 @@ class Evaluate(Stored):
 
         with rendering.spinner(out, "evaluate"), cluster():
             report = on_ray.evaluate(
-                self.storage, run=self.run_name, version=self.version, split=self.split, data=data_config(self.folder)
+                self.storage,
+                run=self.run_name,
+                version=self.version,
+                split=self.split,
+                data=data_config(self.folder),
+                allow_code=self.allow_code,
             )
         name = self.run_name or self.version or "current version"
         out.print(rendering.reports([(name, report, None)], f"{report.num_queries} queries of split {report.split}"))
@@ -178,7 +184,7 @@ class Evaluate(Stored):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibrate(Stored):
+class Calibrate(AllowsCode, Stored):
     """Calibrate a version's cut-offs on one split of queries (coverage, and the temperatures behind mass and nucleus)
     and measure them on another. Restart a running server to use them."""
 
@@ -214,6 +220,7 @@ class Calibrate(Stored):
                 background=self.background,
                 num_segments=self.segments,
                 data=data_config(self.folder),
+                allow_code=self.allow_code,
             )
         title = f"{report.num_queries} queries of split {self.split} calibrate, split {self.measured_on} measures"
         out.print(rendering.calibration(report, f"version {version}: {title}"))
@@ -261,13 +268,14 @@ class Pipeline(OfRecipe):
                 checkpoint_s=self.checkpoint_s,
                 timeout_s=self.timeout_s,
                 placing=self.chunks,
+                allow_code=self.allow_code,
                 stage=partial(rendering.bar, out),
                 on_report=show,
             )
         _show_pieces(done.run.name, done.run.training)
         manifest = done.manifest
         out.print(f"version {manifest.version} is current: {manifest.num_items} items, {len(manifest.parts)} parts")
-        say_next("rails-ray serve --allow-anonymous", self.storage)
+        say_next("rails-ray serve --allow-anonymous", self.storage, import_paths(self.config))
         return {
             "run": done.run.name,
             "version": manifest.version,
