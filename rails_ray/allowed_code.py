@@ -1,4 +1,4 @@
-"""Code that a stored config names by its import path, and whether a process carries it out.
+"""Decide which code that a stored config names by its import path is carried out.
 
 A config that is read from storage may have been written by anybody who can write there. The code that it names is
 carried out only if
@@ -31,7 +31,8 @@ PATH = re.compile(rf"{MODULE.pattern}:[^\W\d]\w*", re.ASCII)
 
 @dataclass(frozen=True)
 class AllowedCode:
-    """
+    """Code that may be carried out where a config names it.
+
     named: modules, each with what lies below it, and import paths MODULE:NAME, each for itself.
     reader: what names the code, such as a version, as the subject of a sentence.
     storage: root of the storage that it was read from; empty for none. No module is taken from there.
@@ -43,7 +44,7 @@ class AllowedCode:
 
     @staticmethod
     def given(allow_code: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> "AllowedCode":
-        """What an argument and the environment of this process allow.
+        """Read what an argument and the environment of this process allow.
 
         Raises:
             ValueError: if one of them is neither a module of the user's own nor an import path.
@@ -57,11 +58,11 @@ class AllowedCode:
         return AllowedCode(tuple(dict.fromkeys([*allow_code, *_words(found)])))
 
     def also(self, *paths: str) -> "AllowedCode":
-        """The same, and the import paths that a user has named in this call."""
+        """Add import paths that a user has named in this call."""
         return replace(self, named=tuple(dict.fromkeys([*self.named, *filter(None, paths)])))
 
     def read_by(self, reader: str, storage: str = "") -> "AllowedCode":
-        """The same for what this names."""
+        """Say which config names code, and the storage that it is read from."""
         return replace(self, reader=reader, storage="" if "://" in storage else storage)
 
     def check(self, what: str, path: str, own: Collection[str] = ()) -> None:
@@ -133,7 +134,7 @@ OURS_ALONE = AllowedCode()
 
 
 def is_path(path: str) -> bool:
-    """Whether this is MODULE:NAME."""
+    """Check the form MODULE:NAME."""
     return PATH.fullmatch(path) is not None
 
 

@@ -138,7 +138,7 @@ def import_paths(config: Any) -> list[str]:
 
 
 def allowed_here(config: RunConfig, allow_code: Sequence[str] = ()) -> AllowedCode:
-    """What a process carries out for a config that was written here, not read from storage: the code that it names too.
+    """Allow the code that a config names if the config was written here, not read from storage.
 
     Raises:
         ValueError: as `AllowedCode.given`.

@@ -135,7 +135,7 @@ def check(config: FrozenConfig, allowed: AllowedCode) -> None:
     """
     if isinstance(config, FunctionConfig):
         if not is_path(config.function):
-            raise ValueError(_told(config.function))
+            raise ValueError(_refusal(config.function))
         allowed.check(ENCODER, config.function)
         allowed.check_place(ENCODER, config.function)
 
@@ -195,7 +195,7 @@ def function_of(path: str, allowed: AllowedCode) -> Encode:
     try:
         found = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"{_told(path)}: {error}") from None
+        raise ValueError(f"{_refusal(path)}: {error}") from None
     allowed.check_defined(ENCODER, path, found)
     if not callable(found):
         raise ValueError(f"encoder.function must be the import path of a function, got {path!r}, which is none")
@@ -203,7 +203,7 @@ def function_of(path: str, allowed: AllowedCode) -> Encode:
     return encode
 
 
-def _told(path: str) -> str:
+def _refusal(path: str) -> str:
     return f"encoder.function must be the import path of a function, MODULE:NAME, got {path!r}"
 
 

@@ -1,4 +1,4 @@
-"""What the folder of a model may hold, as `transformers` and sentence-transformers save it.
+"""Check the folder of a model, as `transformers` and sentence-transformers save it, before either opens it.
 
 Such a folder can do more than hold numbers: weights in pickles, modules that it names by import paths, attention from
 the Hub. Both packages refuse much of that by themselves, each version something else. What is looked at here does not

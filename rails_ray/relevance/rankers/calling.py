@@ -67,7 +67,7 @@ def check_ranker(config: RankerConfig, allowed: AllowedCode) -> None:
         ValueError: if its path is none, or is not allowed.
     """
     if not is_path(config.path):
-        raise ValueError(_told(config))
+        raise ValueError(_refusal(config))
     allowed.check(RANKER, config.path, OWN_RANKERS)
     allowed.check_place(RANKER, config.path)
 
@@ -83,7 +83,7 @@ def ranker_of(config: RankerConfig, allowed: AllowedCode = OURS_ALONE) -> HeavyR
     """
     check_ranker(config, allowed)
     module, _, name = config.path.partition(":")
-    told, folder = _told(config), [config.folder] if config.folder else []
+    told, folder = _refusal(config), [config.folder] if config.folder else []
     try:
         found = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # whatever somebody else's module does when it is imported
@@ -216,7 +216,7 @@ def answers_of(
     return answers
 
 
-def _told(config: RankerConfig) -> str:
+def _refusal(config: RankerConfig) -> str:
     return f"ranker must be the import path of a callable, MODULE:NAME, got {config.path!r}"
 
 

@@ -60,9 +60,7 @@ def test_a_call_that_hangs_is_no_health() -> None:
 def test_a_ranker_that_is_not_there() -> None:
     with pytest.raises(UnsupportedError, match="ranker must be the import path of a callable, MODULE:NAME"):
         replica(path="no:no")
-    with pytest.raises(
-        UnsupportedError, match="names the ranker 'support.ranked:by_pairs', code that this process was"
-    ):
+    with pytest.raises(UnsupportedError, match=r"names the ranker .*by_pairs', code that this process was not told"):
         replica(allowed=OURS_ALONE)
 
 
