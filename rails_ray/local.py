@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from rails_ray.allowed_code import AllowedCode
 from rails_ray.answering.engine import Engine, Limits
 from rails_ray.answering.schemas import (
     CutoffInput,
@@ -126,6 +127,7 @@ def open(
     ranker: HeavyRanker | None = None,
     cutoff: CutoffInput | None = None,
     limits: Limits = OWN_LIMITS,
+    allow_code: Sequence[str] = (),
 ) -> Version:
     """Load a version.
 
@@ -136,21 +138,32 @@ def open(
         ranker: the heavy ranker, for a `budget`; by default the one that the version was made with, if any.
         cutoff: for searches that name none; by default the version's.
         limits: on what is asked at once.
+        allow_code: modules of your own, with what lies below them, or import paths MODULE:NAME, whose code the
+            version's config may name as its ranker or encoder; further ones in RAILS_RAY_ALLOW_CODE.
 
     Raises:
         NotFoundError: if there is no such version.
         DamagedError: if a file of it differs from its manifest.
         UnsupportedError: if the version has an index and FAISS is not installed, or lacks what the cut-off needs.
-        ValueError: if the version's own ranker cannot be imported.
+        ValueError: if the version's config names code that is not allowed, or its ranker cannot be imported.
     """
     store = Storage(storage)
     manifest = read_manifest(store, version)
+    allowed, path = AllowedCode.given(allow_code), None
+    own = version_family(store, manifest, allowed)
+    own.check_code(has_ranker=ranker is not None)  # before anything is loaded
+    if ranker is None and own.ranker.path:
+        ranker, path = ranker_of(own.ranker, own.allowed), own.ranker.path
     shards = [ShardSearch(store, manifest, shard, device) for shard in range(len(manifest.shard_items))]
-    own = version_family(store, manifest).ranker
-    path = None
-    if ranker is None and own.path:
-        ranker, path = ranker_of(own), own.path
-    engine = Engine(store, manifest, cutoff=cutoff, limits=limits, device=device, has_ranker=ranker is not None)
+    engine = Engine(
+        store,
+        manifest,
+        cutoff=cutoff,
+        limits=limits,
+        device=device,
+        has_ranker=ranker is not None,
+        allowed=allowed,
+    )
     return Version(manifest, engine, shards, ranker, path)
 
 

@@ -76,7 +76,7 @@ def main(arguments: Arguments) -> None:
     with tempfile.TemporaryDirectory() as folder, cluster(10):
         publish(Path(folder))
         placement = Placement(ranker=RankerPlacement(num_cpus=0.1))
-        args = ServeArgs(storage=folder, allow_anonymous=True)
+        args = ServeArgs(storage=folder, allow_anonymous=True, allow_code=[FREE.path])
         with served(args, placement, port=PORT, leave_serve=True) as url:
             one, two = [nothing("a")], [nothing("b"), nothing("c")]
             rounds_of = {"one round": [two], "two rounds": [two, one], "same rounds": [one, two, one]}

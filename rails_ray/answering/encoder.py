@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.answering.schemas import ASKED_BY
 from rails_ray.build.version import version_family, version_model
 from rails_ray.data.forms import FORMS, QueryReader
@@ -41,11 +42,13 @@ class QueryEncoder:
     supports: what a heavy ranker must score for a query first; nothing for most models.
     """
 
-    def __init__(self, store: Storage, manifest: Manifest, device: str = "cpu") -> None:
+    def __init__(
+        self, store: Storage, manifest: Manifest, device: str = "cpu", allowed: AllowedCode = OURS_ALONE
+    ) -> None:
         def stored(name: str) -> bytes:
             return read_file(store, manifest.version, manifest.file(name))
 
-        self.model = version_model(store, manifest)
+        self.model = version_model(store, manifest, allowed)
         self.reader = FORMS[self.model.form].reader(self.model, stored)
         self.supports = version_family(store, manifest).supports(self.model)
         self.device = device

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.answering.answers import coverage_of, explained, results_of
 from rails_ray.answering.budgets import KeptScores, Ranking, in_order, unranked
 from rails_ray.answering.cutoffs import DEFAULT_K, Cutoffs
@@ -83,10 +84,12 @@ class Engine:
         cutoff: cut-off for requests that name none; by default the version's.
         calibration: file of the calibration; by default the version's current one.
         has_ranker: whether whoever carries out the rounds has a heavy ranker to ask.
+        allowed: code that the version's config may name.
 
     Raises:
         DamagedError: if a file of the version differs from its manifest.
         UnsupportedError: if the version lacks what the cut-off needs.
+        ValueError: if the version's config names code that is not allowed.
     """
 
     def __init__(
@@ -99,10 +102,11 @@ class Engine:
         limits: Limits = Limits(),
         device: str = "cpu",
         has_ranker: bool = False,
+        allowed: AllowedCode = OURS_ALONE,
     ) -> None:
         self.shard_items = manifest.shard_items
         self.cutoffs = Cutoffs.read(store, manifest, default=cutoff, calibration=calibration)
-        self.encoder = QueryEncoder(store, manifest, device)
+        self.encoder = QueryEncoder(store, manifest, device, allowed)
         own = version_family(store, manifest)
         self.model_facts = own.model_facts(manifest)
         self.ranking = Ranking(

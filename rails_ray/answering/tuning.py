@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rails_ray import config
+from rails_ray.allowed_code import AllowedCode
 from rails_ray.answering.cutoffs import Cutoffs
 from rails_ray.answering.schemas import CutoffInput
 from rails_ray.build import family
@@ -71,6 +72,7 @@ def tune_cutoffs(
     kinds: Sequence[str] = (),
     beta: float = 1.0,
     data: DataConfig | None = None,
+    allow_code: Sequence[str] = (),
 ) -> Tuning:
     """Try the cut-offs of a version, published or not, or of a run, which has no calibration. Nothing is stored.
 
@@ -79,6 +81,7 @@ def tune_cutoffs(
         split: queries that choose; never those of the test split.
         kinds: kinds of cut-off to try; by default all.
         data: by default the data in the config of the run or version.
+        allow_code: as in `local.open`.
 
     Raises:
         NotFoundError: if there is no such run or version.
@@ -98,17 +101,18 @@ def tune_cutoffs(
             raise ValueError(f"a cut-off to try must be one of {', '.join(KINDS)}, got {kind!r}")
     if not beta > 0:
         raise ValueError(f"beta must be above 0, got {beta:g}")
+    allowed = AllowedCode.given(allow_code)
     if run is not None:
         found = runs.read(store, run)
         run_config = with_data_of(config.from_json(found.config), data)
         read = read_data(run_config, store, [split])
-        own = family(run_config)
+        own = family(run_config, allowed.read_by(f"run {run}", str(store)))
         own.check_can_be_asked(read)
         model = own.trained_model(runs.weights(store, found))
         items = own.run_items(store, run, model, read)
         cutoffs = Cutoffs.of(own.offers, len(items), found.cutoff_mass, None)
         return _tuned(run, cutoffs, model, items, read.queries[split], split, kinds or KINDS, beta)
-    stored = VersionQueries.read(store, version, data, [split])
+    stored = VersionQueries.read(store, version, data, [split], allowed)
     calibration = calibrations.read_current(store, stored.version)
     cutoffs = Cutoffs.of(family(stored.config).offers, len(stored.items), stored.cutoff_mass, calibration)
     queries = stored.queries(split)

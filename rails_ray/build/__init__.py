@@ -17,6 +17,7 @@
 
 from typing import assert_never
 
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.build.bm25 import Bm25Family
 from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.build.family import Family
@@ -29,16 +30,20 @@ from rails_ray.config.rbe import RbeConfig
 from rails_ray.config.solar import SolarConfig
 
 
-def family(config: RunConfig) -> Family:
-    """The family of a run."""
+def family(config: RunConfig, allowed: AllowedCode = OURS_ALONE) -> Family:
+    """The family of a run.
+
+    Args:
+        allowed: code that the config may name by its import path, beside our own.
+    """
     match config.family:
         case DualEncoderConfig():
-            return DualEncoderFamily(config, config.family)
+            return DualEncoderFamily(config, config.family, allowed)
         case SolarConfig():
             return SolarFamily(config, config.family)
         case Bm25Config():
             return Bm25Family(config, config.family)
         case RbeConfig():
-            return RbeFamily(config, config.family)
+            return RbeFamily(config, config.family, allowed)
         case _:
             assert_never(config.family)

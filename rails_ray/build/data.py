@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.build import family
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.corpus import Corpus
@@ -84,10 +85,13 @@ def _absolute(place: str) -> str:
     return place if "://" in place else str(Path(place).expanduser().resolve())
 
 
-def for_data(config: RunConfig, read: DataSet) -> RunConfig:
+def for_data(config: RunConfig, read: DataSet, allowed: AllowedCode = OURS_ALONE) -> RunConfig:
     """The config of a run, completed from its data set, so that it says everything by itself.
+
+    Args:
+        allowed: code that the config may name.
 
     Raises:
         ValueError: as `Family.completed`.
     """
-    return family(with_data(config, config.data)).completed(read)
+    return family(with_data(config, config.data), allowed).completed(read)

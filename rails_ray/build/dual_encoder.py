@@ -9,6 +9,7 @@ from typing import Any, assert_never
 import torch
 from torch import nn
 
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.build.dual_encoder_items import DualEncoderItems
 from rails_ray.build.dual_encoder_training import DualEncoderTraining
 from rails_ray.build.family import Family, Sizes
@@ -67,7 +68,12 @@ WITH_TEMPERATURE = ("beta_nce", "exp_nce")  # losses that train tau_q
 
 @dataclass(frozen=True)
 class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
-    """The contract of `Family`."""
+    """The contract of `Family`.
+
+    allowed: code that the config may name.
+    """
+
+    allowed: AllowedCode = OURS_ALONE
 
     @staticmethod
     def of(config: RunConfig) -> "DualEncoderFamily":
@@ -93,6 +99,10 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
             has_bounded_scores=True,
             width=self.own.components.width,
         )
+
+    def check_code(self, has_ranker: bool = False) -> None:
+        if isinstance(self.own.encoder, FROZEN):
+            frozen.check(self.own.encoder, self.allowed)
 
     @property
     def surrogate(self) -> SurrogateConfig:
@@ -121,7 +131,7 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
             if isinstance(encoder, SentenceTransformerConfig):
                 place = str(Path(encoder.pretrained).expanduser().resolve())  # workers run in folders of their own
                 encoder = replace(encoder, pretrained=place, sha256=encoder.sha256 or frozen.digest_of(place))
-            width = encoder.width or frozen.width_of(encoder)
+            width = encoder.width or frozen.width_of(encoder, self.allowed)
             return self._of_shapes(replace(encoder, width=width), width, (1, width))
         return config
 
@@ -294,7 +304,7 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
             case VectorsConfig():
                 return Vectors(self.own.encoder)
             case SentenceTransformerConfig() | FunctionConfig():
-                return FrozenText(self.own.encoder)
+                return FrozenText(self.own.encoder, self.allowed)
             case _:
                 assert_never(self.own.encoder)
 

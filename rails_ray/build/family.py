@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.build.items import ByModel, Fit, Fitting, ItemEncoder
 from rails_ray.config import RunConfig
 from rails_ray.cutoffs.offers import Offers
@@ -54,6 +55,8 @@ class Family(ABC):
     """A run."""
 
     config: RunConfig
+    allowed: AllowedCode = OURS_ALONE
+    """Code that the config may name."""
 
     @property
     @abstractmethod
@@ -110,6 +113,16 @@ class Family(ABC):
             ValueError: if a row of the model is another item there.
         """
         return self.config
+
+    def check_code(self, has_ranker: bool = False) -> None:  # noqa: B027, as most families name none
+        """Check that the code that the config names may be carried out. Nothing is imported.
+
+        Args:
+            has_ranker: whether another heavy ranker takes the place of the config's.
+
+        Raises:
+            ValueError: if it may not.
+        """
 
     # Heavy rankers
 

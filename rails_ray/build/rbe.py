@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.build.dual_encoder_items import DualEncoderItems
 from rails_ray.build.family import Family
 from rails_ray.build.items import ItemEncoder
@@ -27,7 +28,7 @@ from rails_ray.losses.top_share import top_share
 from rails_ray.models import Model
 from rails_ray.models.rbe import Rbe, Sizes
 from rails_ray.relevance.rankers import Candidate, candidates_of
-from rails_ray.relevance.rankers.calling import RankerConfig
+from rails_ray.relevance.rankers.calling import RankerConfig, check_ranker
 from rails_ray.relevance.supports import select_supports
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.states import AnyItems
@@ -46,10 +47,12 @@ class RbeFamily(DualEncoderItems, Family):
     """The contract of `Family`. Items are vectors, stored and indexed as those of a dual encoder.
 
     own: this family's part of the config.
+    allowed: code that the config may name.
     """
 
     config: RunConfig
     own: RbeConfig
+    allowed: AllowedCode = OURS_ALONE
 
     @property
     def form(self) -> QueryForm:
@@ -105,7 +108,7 @@ class RbeFamily(DualEncoderItems, Family):
             return features
         if isinstance(features, SentenceTransformerConfig):
             features = replace(features, sha256=features.sha256 or frozen.digest_of(features.pretrained))
-        return replace(features, width=features.width or frozen.width_of(features))
+        return replace(features, width=features.width or frozen.width_of(features, self.allowed))
 
     def _scored(self, read: DataSet, split: str) -> ScoredTexts:
         """The queries of a split that have any score.
@@ -137,6 +140,12 @@ class RbeFamily(DualEncoderItems, Family):
     def ranker(self) -> RankerConfig:
         return self.own.ranker
 
+    def check_code(self, has_ranker: bool = False) -> None:
+        if not isinstance(self.own.features, NoFeatures):
+            frozen.check(self.own.features, self.allowed)
+        if self.own.ranker.path and not has_ranker:
+            check_ranker(self.own.ranker, self.allowed)
+
     def supports(self, model: Model) -> Sequence[Candidate]:
         assert isinstance(model, Rbe)
         return model.supports
@@ -156,7 +165,7 @@ class RbeFamily(DualEncoderItems, Family):
     def model(self) -> Rbe:
         """A model that has learned nothing, of the sizes that `completed` fills in."""
         own = self.own
-        reads = None if isinstance(own.features, NoFeatures) else FrozenText(own.features)
+        reads = None if isinstance(own.features, NoFeatures) else FrozenText(own.features, self.allowed)
         sizes = Sizes(
             num_items=own.num_items,
             num_supports=own.num_supports,
@@ -165,7 +174,7 @@ class RbeFamily(DualEncoderItems, Family):
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.config.seed)
-            return Rbe(own.embedding, sizes, own.ranker, reads=reads, ridge=own.ridge)
+            return Rbe(own.embedding, sizes, own.ranker, reads=reads, ridge=own.ridge, allowed=self.allowed)
 
     def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> Rbe:
         [(_, data)] = weights

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.build import family
 from rails_ray.config import from_json
 from rails_ray.data.dataset import Texts
@@ -28,19 +29,22 @@ class RunRanker:
     Args:
         folder: the run's: STORAGE/runs/NAME.
         device: where the model goes; by default a GPU if there is one.
+        allowed: code that the run's config may name.
 
     Raises:
         NotFoundError: if there is no such run.
-        ValueError: if it is none of texts.
+        ValueError: if it is none of texts, or names code that is not allowed.
     """
 
-    def __init__(self, folder: str, device: str | None = None) -> None:
+    opens_runs = True  # `ranker_of` passes on what it allows
+
+    def __init__(self, folder: str, device: str | None = None, allowed: AllowedCode = OURS_ALONE) -> None:
         root, separator, name = folder.rstrip("/").rpartition("/runs/")
         if not separator:
             raise ValueError(f"a ranker's folder must be STORAGE/runs/NAME, got {folder!r}")
         store = Storage(root)
         found = runs.read(store, name)
-        own = family(from_json(found.config))
+        own = family(from_json(found.config), allowed.read_by(f"run {name}", str(store)))
         if not own.encodes_inputs or set(own.form.fields) != {TEXT} or own.has_a_row_for_each_item:
             raise ValueError(f"a run that ranks must be one of texts, got run {name!r} of {own.config.name}")
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")

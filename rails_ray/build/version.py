@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.build import family
 from rails_ray.build.family import Family
 from rails_ray.config import RunConfig, from_json
@@ -27,18 +28,23 @@ def version_config(storage: Storage, described: Encoded) -> RunConfig:
     return from_json(read_file(storage, described.version, described.file(CONFIG)))
 
 
-def version_family(storage: Storage, described: Encoded) -> Family:
-    """The family of that run."""
-    return family(version_config(storage, described))
+def version_family(storage: Storage, described: Encoded, allowed: AllowedCode = OURS_ALONE) -> Family:
+    """The family of that run.
+
+    Args:
+        allowed: code that its config may name by its import path, beside our own.
+    """
+    return family(version_config(storage, described), allowed.read_by(f"version {described.version}", str(storage)))
 
 
-def version_model(storage: Storage, described: Encoded) -> Model:
+def version_model(storage: Storage, described: Encoded, allowed: AllowedCode = OURS_ALONE) -> Model:
     """The model of a version.
 
     Raises:
         DamagedError: if config or weights differ from the manifest.
+        ValueError: if the config names code that is not allowed.
     """
-    return version_family(storage, described).trained_model(_weights(storage, described))
+    return version_family(storage, described, allowed).trained_model(_weights(storage, described))
 
 
 def version_similarity(storage: Storage, described: Encoded) -> Any:

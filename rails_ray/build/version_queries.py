@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.build.data import read_data
 from rails_ray.build.version import version_config, version_items, version_model
 from rails_ray.config import DataConfig, RunConfig
@@ -30,14 +31,21 @@ class VersionQueries:
     data: DataSet
 
     @staticmethod
-    def read(store: Storage, version: str | None, data: DataConfig | None, needed: Collection[str]) -> "VersionQueries":
+    def read(
+        store: Storage,
+        version: str | None,
+        data: DataConfig | None,
+        needed: Collection[str],
+        allowed: AllowedCode = OURS_ALONE,
+    ) -> "VersionQueries":
         """
         Args:
             data: by default the data in the version's config.
             needed: splits that must have a query.
+            allowed: code that the version's config may name.
         """
         described = versions.read_described(store, version)
-        model = version_model(store, described)
+        model = version_model(store, described, allowed)
         stored = version_items(store, described)
         run_config = version_config(store, described)
         asked = read_data(with_data_of(run_config, data), store, needed)

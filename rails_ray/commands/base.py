@@ -1,13 +1,14 @@
 """What commands share: two consoles, storage, and the way to say what comes next."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 
+from rails_ray.allowed_code import OURS
 from rails_ray.evaluation.seen import remark
 
 STORAGE = "rails-ray-data"
@@ -59,6 +60,15 @@ def say_seen(seen_items: Mapping[str, Any] | None, split: str) -> None:
         out.print(remark(seen_items, split), highlight=False, markup=False, soft_wrap=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class AllowsCode:
+    """The option of every command that opens what a stored config describes."""
+
+    allow_code: tyro.conf.UseAppendAction[Annotated[tuple[str, ...], tyro.conf.arg(metavar="MODULE")]] = ()
+    """Module of yours whose code a stored config may name as its ranker or encoder; give it again for another.
+    RAILS_RAY_ALLOW_CODE names modules too."""
+
+
 def load() -> None:
     """Import torch and Ray, which takes seconds, under a spinner."""
     with out.status("loading torch and Ray"):
@@ -70,7 +80,13 @@ def fail(what: object) -> None:
     errors.print(f"rails-ray: {what}", highlight=False, markup=False, soft_wrap=True)
 
 
-def say_next(command: str, storage: str) -> None:
-    """Print the command to run after this one."""
+def say_next(command: str, storage: str, paths: Sequence[str] = ()) -> None:
+    """Print the command to run after this one.
+
+    Args:
+        paths: import paths that the config names which the next command opens.
+    """
     where = "" if storage == STORAGE else f" --storage {storage}"
-    out.print(f"next: {command}{where}", highlight=False, markup=False, emoji=False, soft_wrap=True)
+    modules = dict.fromkeys(path.partition(":")[0] for path in paths)
+    code = "".join(f" --allow-code {module}" for module in modules if module.partition(".")[0] != OURS)
+    out.print(f"next: {command}{code}{where}", highlight=False, markup=False, emoji=False, soft_wrap=True)

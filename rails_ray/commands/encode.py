@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from rails_ray.commands.base import AskedOfHistories, Stored, load, out, say_next
+from rails_ray.commands.base import AllowsCode, AskedOfHistories, Stored, load, out, say_next
 from rails_ray.commands.stages import data_config
 from rails_ray.config import RunConfig
 from rails_ray.config.storing import Dtype, IndexOf
@@ -21,7 +21,7 @@ INDEX_OPTIONS = {  # of encode: the field that each fills in, and the kinds of i
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encode(Stored, AskedOfHistories):
+class Encode(AllowsCode, Stored, AskedOfHistories):
     """Encode a run's items into an index version. `rails-ray publish` then makes it ready to serve.
 
     Args:
@@ -114,6 +114,7 @@ class Encode(Stored, AskedOfHistories):
                 stored=stored,
                 new_codes=self.new_codes,
                 min_chunks=self.min_chunks,
+                allow_code=self.allow_code,
                 on_progress=on_progress,
             )
         made = f", {len(encoded.indexes)} indexes" if encoded.indexes else ""

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from rails_ray.commands.base import STORAGE, errors, out
+from rails_ray.allowed_code import AllowedCode
+from rails_ray.commands.base import STORAGE, AllowsCode, errors, out
 from rails_ray.commands.serving import CutoffName, check_folder, named_cutoff
 from rails_ray.relevance.rankers.calling import RankerConfig, ranker_of
 
@@ -19,7 +20,7 @@ MORE_BY_INDEX = "the index found no more items; raise --nprobe or --ef-search to
 
 
 @dataclass(frozen=True)
-class Query:
+class Query(AllowsCode):
     """Query a running server, or a version in this process, with what its index takes: texts, users or a history,
     features, or a vector.
 
@@ -129,9 +130,10 @@ class Query:
         from rails_ray import local
 
         check_folder(self.ranker)
-        ranker = ranker_of(self.ranker) if self.ranker.path else None
+        allowed = AllowedCode.given(self.allow_code).also(self.ranker.path)
+        ranker = ranker_of(self.ranker, allowed) if self.ranker.path else None
         with out.status("loading the version"):
-            version = local.open(self.storage, self.version, ranker=ranker)
+            version = local.open(self.storage, self.version, ranker=ranker, allow_code=self.allow_code)
         return version.facts["query"], lambda *asked, **how: version.search(*asked, **how).model_dump()
 
     def asked(self, kinds: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:

@@ -3,12 +3,12 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rails_ray.commands.base import Stored, load, out, say_next
+from rails_ray.commands.base import AllowsCode, Stored, load, out, say_next
 from rails_ray.relevance.rankers.calling import RankerConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Relevance(Stored):
+class Relevance(AllowsCode, Stored):
     """Let a heavy ranker score items for queries. What comes out is a data set whose relevance is the ranker's; any
     recipe for texts trains on it, and `text-rbe` on the scores themselves.
 
@@ -66,6 +66,7 @@ class Relevance(Stored):
                 timeout_s=self.timeout_s,
                 num_workers=self.workers,
                 num_gpus=self.num_gpus,
+                allow_code=self.allow_code,
                 on_progress=on_progress,
             )
         holes = f"{matrix.num_holes} holes" if matrix.num_holes else "no hole"

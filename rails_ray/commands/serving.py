@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rails_ray.commands.base import EXIT_FAILED, Stored, fail, load, out
+from rails_ray.commands.base import EXIT_FAILED, AllowsCode, Stored, fail, load, out
 from rails_ray.relevance.rankers.calling import RankerConfig
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Haproxy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serve(Stored):
+class Serve(AllowsCode, Stored):
     """Serve an index version over HTTP until Ctrl-C, or print a config for `serve deploy`.
 
     Args:
@@ -139,9 +139,11 @@ class Serve(Stored):
         from contextlib import ExitStack
 
         from rails_ray import rendering
+        from rails_ray.allowed_code import AllowedCode
+        from rails_ray.build.version import version_family
         from rails_ray.on_ray import liveness
         from rails_ray.on_ray.cluster import cluster
-        from rails_ray.on_ray.serving.app import ranker_of_version, served
+        from rails_ray.on_ray.serving.app import ranker_of_family, served
         from rails_ray.storage.filesystem import Storage
         from rails_ray.storage.versions import read_manifest
 
@@ -157,7 +159,9 @@ class Serve(Stored):
         )
         store = Storage(self.storage)
         manifest = read_manifest(store, self.version)
-        ranker = self._ranker(ranker_of_version(store, manifest))
+        own = version_family(store, manifest, AllowedCode.given(self.allow_code))
+        own.check_code(has_ranker=bool(self.ranker.path))  # what is printed is the word of whoever deploys it
+        ranker = self._ranker(ranker_of_family(own))
         num_shards = len(manifest.shard_items)
         arguments = ServeArgs(
             storage=str(store),
@@ -168,6 +172,7 @@ class Serve(Stored):
             shadow_fraction=self.shadow_fraction,
             log_queries=self.log_queries,
             ranker=ranker,
+            allow_code=list(self.allow_code),
         )
         if self.print_config:
             config = serve_config(arguments, placement, num_shards, host=host, port=self.port)
@@ -191,6 +196,7 @@ class Serve(Stored):
         self._check_who_gets_in()
         with out.status("loading torch"):
             from rails_ray import local
+            from rails_ray.allowed_code import AllowedCode
             from rails_ray.answering.engine import Limits
             from rails_ray.relevance.rankers.calling import ranker_of
             from rails_ray.web import logs, query_log
@@ -203,9 +209,10 @@ class Serve(Stored):
             self.storage,
             self.version,
             device="cuda" if self.gpus else "cpu",
-            ranker=ranker_of(own) if own.path else None,
+            ranker=ranker_of(own, AllowedCode.given(self.allow_code).also(own.path)) if own.path else None,
             cutoff=cutoff_of(self.cutoff),
             limits=Limits(deadline_s=DEADLINE_S),
+            allow_code=self.allow_code,
         )
         keys_file = None if self.keys_file is None else str(Path(self.keys_file).expanduser().absolute())
         path, host = own.path or version.ranker_path, self.host or "127.0.0.1"

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from rails_ray.commands.base import AskedOfHistories, Stored, errors, load, out, say_next, say_seen
-from rails_ray.config import DataConfig, RunConfig
+from rails_ray.commands.base import AllowsCode, AskedOfHistories, Stored, errors, load, out, say_next, say_seen
+from rails_ray.config import DataConfig, RunConfig, import_paths
 from rails_ray.evaluation.gates import Gates
 from rails_ray.evaluation.report import Report
 from rails_ray.evaluation.seen import labelled
@@ -44,7 +44,7 @@ class Quickstart(Stored):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfRecipe(Stored, AskedOfHistories):
+class OfRecipe(AllowsCode, Stored, AskedOfHistories):
     """The options of a command that trains.
 
     Args:
@@ -124,13 +124,14 @@ class Train(OfRecipe):
                 checkpoint_s=self.checkpoint_s,
                 timeout_s=self.timeout_s,
                 placing=self.chunks,
+                allow_code=self.allow_code,
                 on_progress=on_progress,
             )
         _show_pieces(run.name, run.training)
         for line in validated(run.validation):
             out.print(f"run {run.name}: {line}, {run.training['seconds']:.0f} s of training")
         say_seen(run.validation.get("seen_items"), "valid")
-        say_next(f"rails-ray encode --run {run.name}", self.storage)
+        say_next(f"rails-ray encode --run {run.name}", self.storage, import_paths(self.config))
         return {
             "run": run.name,
             "hit_rate": run.validation["hit_rate"],
@@ -160,7 +161,7 @@ class Publish(Stored):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(Stored, AskedOfHistories):
+class Evaluate(AllowsCode, Stored, AskedOfHistories):
     """Measure a run or a version on held-out queries."""
 
     run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
@@ -185,6 +186,7 @@ class Evaluate(Stored, AskedOfHistories):
                 version=self.version,
                 split=self.split,
                 data=data_config(self.folder, exclude_seen=self.excludes_seen),
+                allow_code=self.allow_code,
             )
         name = self.run_name or self.version or "current version"
         out.print(rendering.reports(_lines(name, report), f"{report.num_queries} queries of split {report.split}"))
@@ -198,7 +200,7 @@ class Evaluate(Stored, AskedOfHistories):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibrate(Stored, AskedOfHistories):
+class Calibrate(AllowsCode, Stored, AskedOfHistories):
     """Calibrate a version's cut-offs on one split of queries (coverage, and the temperatures behind mass and nucleus)
     and measure them on another. Restart a running server to use them."""
 
@@ -234,6 +236,7 @@ class Calibrate(Stored, AskedOfHistories):
                 background=self.background,
                 num_segments=self.segments,
                 data=data_config(self.folder, exclude_seen=self.excludes_seen),
+                allow_code=self.allow_code,
             )
         title = f"{report.num_queries} queries of split {self.split} calibrate, split {self.measured_on} measures"
         out.print(rendering.calibration(report, f"version {version}: {title}"))
@@ -282,13 +285,14 @@ class Pipeline(OfRecipe):
                 checkpoint_s=self.checkpoint_s,
                 timeout_s=self.timeout_s,
                 placing=self.chunks,
+                allow_code=self.allow_code,
                 stage=partial(rendering.bar, out),
                 on_report=show,
             )
         _show_pieces(done.run.name, done.run.training)
         manifest = done.manifest
         out.print(f"version {manifest.version} is current: {manifest.num_items} items, {len(manifest.parts)} parts")
-        say_next("rails-ray serve --allow-anonymous", self.storage)
+        say_next("rails-ray serve --allow-anonymous", self.storage, import_paths(self.config))
         return {
             "run": done.run.name,
             "version": manifest.version,

@@ -8,14 +8,14 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from rails_ray.commands.base import AskedOfHistories, Stored, out, say_next
+from rails_ray.commands.base import AllowsCode, AskedOfHistories, Stored, out, say_next
 from rails_ray.commands.stages import data_config
 
 Kind = Literal["top_k", "score", "mass", "nucleus", "probability", "coverage"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tune(Stored, AskedOfHistories):
+class Tune(AllowsCode, Stored, AskedOfHistories):
     """Try every kind of cut-off at many values on validation queries, and pick the one with the highest F-beta. No
     cluster is needed, and nothing is stored.
 
@@ -52,6 +52,7 @@ class Tune(Stored, AskedOfHistories):
                 kinds=self.cutoff,
                 beta=self.beta,
                 data=data_config(self.folder, exclude_seen=self.excludes_seen),
+                allow_code=self.allow_code,
             )
         out.print(rendering.tuning(found))
         for sentence in found.left_out:

@@ -4,17 +4,20 @@ Each member of a union carries its `kind`, by which it is read back.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, get_args, get_type_hints
 
 import tyro
 from pydantic import Field, TypeAdapter, ValidationError
 
+from rails_ray.allowed_code import AllowedCode
 from rails_ray.config.bm25 import Bm25Config
 from rails_ray.config.dual_encoder import DualEncoderConfig
 from rails_ray.config.rbe import RbeConfig
 from rails_ray.config.solar import SolarConfig
+from rails_ray.encoders.frozen import FunctionConfig
+from rails_ray.relevance.rankers.calling import RankerConfig
 from rails_ray.training.loop import TrainingConfig
 
 FamilyConfig = DualEncoderConfig | SolarConfig | Bm25Config | RbeConfig
@@ -132,6 +135,25 @@ def _members(config: type, name: str) -> dict[str, Any]:
     found = [member for member in get_args(hint) or (hint,) if dataclasses.is_dataclass(member)]
     hints = [(member, get_type_hints(member).get("kind")) for member in found]
     return {kind: member for member, literal in hints for kind in get_args(literal)}
+
+
+def import_paths(config: Any) -> list[str]:
+    """The import paths of code that a config names, in its fields and theirs."""
+    if isinstance(config, FunctionConfig | RankerConfig):
+        path = config.path if isinstance(config, RankerConfig) else config.function
+        return [path] if path else []
+    if not dataclasses.is_dataclass(config):
+        return []
+    return [path for part in dataclasses.fields(config) for path in import_paths(getattr(config, part.name))]
+
+
+def allowed_here(config: RunConfig, allow_code: Sequence[str] = ()) -> AllowedCode:
+    """Allow the code that a config names if the config was written here, not read from storage.
+
+    Raises:
+        ValueError: as `AllowedCode.given`.
+    """
+    return AllowedCode.given(allow_code).also(*import_paths(config)).read_by(f"the config of {config.name}")
 
 
 CODEC = TypeAdapter(RunConfig)

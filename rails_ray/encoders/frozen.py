@@ -4,7 +4,8 @@
     function               --encoder.function MODULE:NAME  takes a list of texts and returns their vectors [B, D]
 
 Both must be at the same place on every machine of a cluster. The folder's digest lies in the run's config, so that no
-other model answers for it.
+other model answers for it. `rails_ray.allowed_code` says which functions of a stored config are called, `model_folder`
+what a folder may hold.
 
 Axes: B texts, D width of a vector.
 """
@@ -22,11 +23,14 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode, is_path
+from rails_ray.encoders import model_folder
 from rails_ray.encoders.character_ngrams import words
 from rails_ray.encoders.vectors import VectorRows, scaled
 from rails_ray.errors import DamagedError
 from rails_ray.optional import optional
 
+ENCODER = "encoder function"  # what an import path names, in messages
 BATCH_TEXTS = 256  # texts that the model gets at once
 
 Encode = Callable[[Sequence[str]], Any]
@@ -66,14 +70,23 @@ FrozenConfig = SentenceTransformerConfig | FunctionConfig
 
 
 class FrozenText(nn.Module):
-    """Texts to representations by a model of which nothing is trained. It is loaded when the first text comes."""
+    """Texts to representations by a model of which nothing is trained. It is loaded when the first text comes.
+
+    Args:
+        allowed: functions that may be called.
+
+    Raises:
+        ValueError: if the config names another.
+    """
 
     form: Literal["text"] = "text"
     takes_representations = True
 
-    def __init__(self, config: FrozenConfig) -> None:
+    def __init__(self, config: FrozenConfig, allowed: AllowedCode = OURS_ALONE) -> None:
         super().__init__()
+        check(config, allowed)
         self.config = config
+        self.allowed = allowed
 
     @property
     def query_width(self) -> int:
@@ -85,7 +98,7 @@ class FrozenText(nn.Module):
 
     @cached_property
     def _encode(self) -> Encode:
-        return load(self.config)
+        return load(self.config, self.allowed)
 
     def query_features(self, inputs: Sequence[str]) -> VectorRows:
         """
@@ -114,16 +127,30 @@ class FrozenText(nn.Module):
         return {name: value for name, value in self.__dict__.items() if name != "_encode"}
 
 
-def load(config: FrozenConfig) -> Encode:
+def check(config: FrozenConfig, allowed: AllowedCode) -> None:
+    """Check that a function may be called. Nothing is imported.
+
+    Raises:
+        ValueError: if its path is none, or is not allowed.
+    """
+    if isinstance(config, FunctionConfig):
+        if not is_path(config.function):
+            raise ValueError(_refusal(config.function))
+        allowed.check(ENCODER, config.function)
+        allowed.check_place(ENCODER, config.function)
+
+
+def load(config: FrozenConfig, allowed: AllowedCode = OURS_ALONE) -> Encode:
     """The model.
 
     Raises:
         DamagedError: if the folder holds another model than before.
         UnsupportedError: if sentence-transformers is not installed.
-        ValueError: if there is no such model or function.
+        ValueError: if there is no such model or function, or it is not allowed.
     """
+    check(config, allowed)
     if isinstance(config, FunctionConfig):
-        return function_of(config.function)
+        return function_of(config.function, allowed)
     if config.sha256 and digest_of(config.pretrained) != config.sha256:
         raise DamagedError(
             f"encoder.pretrained {config.pretrained} must hold the model that the run was made with, got another: "
@@ -135,6 +162,7 @@ def load(config: FrozenConfig) -> Encode:
 def sentence_transformer(folder: str) -> Encode:
     """Raises what `load` does."""
     digest_of(folder)  # raises if there is no such folder
+    model_folder.check(Path(folder).expanduser(), f"encoder.pretrained {folder}")
     module = optional(
         "sentence_transformers",
         needed_by="encoder.kind sentence_transformer",
@@ -142,8 +170,13 @@ def sentence_transformer(folder: str) -> Encode:
         install="'rails-ray[sentence-transformers]'",
     )
     try:
-        model = module.SentenceTransformer(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
+        model = module.SentenceTransformer(
+            folder,
+            local_files_only=True,
+            trust_remote_code=False,
+            model_kwargs={"use_safetensors": True},
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(
             f"encoder.pretrained {folder} must hold a model of sentence-transformers, got: {reason}"
@@ -152,28 +185,31 @@ def sentence_transformer(folder: str) -> Encode:
     return lambda texts: model.encode(list(texts), convert_to_numpy=True, show_progress_bar=False)
 
 
-def function_of(path: str) -> Encode:
-    """The function at an import path.
+def function_of(path: str, allowed: AllowedCode) -> Encode:
+    """The function at an import path that `check` has let through.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if there is none, or it is defined where nothing is allowed.
     """
     module_name, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"encoder.function must be the import path of a function, MODULE:NAME, got {path!r}: {error}"
-        ) from None
+        raise ValueError(f"{_refusal(path)}: {error}") from None
+    allowed.check_defined(ENCODER, path, found)
     if not callable(found):
         raise ValueError(f"encoder.function must be the import path of a function, got {path!r}, which is none")
     encode: Encode = found
     return encode
 
 
-def width_of(config: FrozenConfig) -> int:
+def _refusal(path: str) -> str:
+    return f"encoder.function must be the import path of a function, MODULE:NAME, got {path!r}"
+
+
+def width_of(config: FrozenConfig, allowed: AllowedCode = OURS_ALONE) -> int:
     """D of the vectors. Raises what `load` does."""
-    return int(vectors_of(load(config), ["a"]).shape[1])
+    return int(vectors_of(load(config, allowed), ["a"]).shape[1])
 
 
 def vectors_of(encode: Encode, texts: Sequence[str], width: int = 0) -> NDArray[np.float32]:

@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.encoders.character_ngrams import words
 from rails_ray.encoders.frozen import FrozenText
 from rails_ray.errors import UnavailableError
@@ -74,6 +75,7 @@ class Rbe(nn.Module):
 
     Args:
         ranker: what scores supports and new items where nobody else has; made at the first call.
+        allowed: what may be imported for it beside our own rankers.
         reads: gives the features of texts; None if the model joins none.
         ridge: lambda of AnnCUR, as a share of the mean square of R(S_I, S_Q).
     """
@@ -92,9 +94,10 @@ class Rbe(nn.Module):
         *,
         reads: FrozenText | None = None,
         ridge: float = 0.0,
+        allowed: AllowedCode = OURS_ALONE,
     ) -> None:
         super().__init__()
-        self.config, self.ranker, self.reads, self.ridge = config, ranker, reads, ridge
+        self.config, self.ranker, self.reads, self.ridge, self.allowed = config, ranker, reads, ridge, allowed
         self.similarity: Any = DotProduct(DotProductConfig(temperature=1.0), has_unit_vectors=False)
         features = torch.zeros(1, sizes.num_features) if sizes.num_features else None
         self.register_buffer("support_relevance", torch.zeros(sizes.num_supports, sizes.num_queries))
@@ -252,7 +255,7 @@ class Rbe(nn.Module):
 
     def _ranker(self) -> HeavyRanker:
         if self._made is None:
-            self._made = ranker_of(self.ranker)
+            self._made = ranker_of(self.ranker, self.allowed)
         return self._made
 
     def __getstate__(self) -> dict[str, Any]:  # the loaded ranker stays where it is

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import ray
 
+from rails_ray.allowed_code import AllowedCode
 from rails_ray.build import family
 from rails_ray.build.version_queries import VersionQueries
 from rails_ray.config import DataConfig
@@ -42,6 +43,7 @@ def calibrate(
     background: str = "uniform",
     num_segments: int = NUM_SEGMENTS,
     data: DataConfig | None = None,
+    allow_code: Sequence[str] = (),
 ) -> CalibrationReport:
     """Calibrate a version's cut-offs, store the calibration with it, and measure it on another split.
 
@@ -55,12 +57,13 @@ def calibrate(
         background: distribution assumed for the score of any item: uniform, sphere or fitted.
         num_segments: groups of queries, by tau_q, to calibrate separately.
         data: data to calibrate on; by default the data in the version's config.
+        allow_code: as in `local.open`.
 
     Raises:
         NotFoundError: if there is no such version.
         DamagedError: if the version's files differ from its manifest.
-        ValueError: if the splits are not two of "train", "valid" and "test", the background is unknown, or no query has
-            a relevant item in the index.
+        ValueError: if the splits are not two of "train", "valid" and "test", the background is unknown, no query has a
+            relevant item in the index, or the config names code that is not allowed.
     """
     check_split(split)
     check_split(measured_on)
@@ -70,9 +73,9 @@ def calibrate(
         raise ValueError(f"background must be one of {', '.join(BACKGROUNDS)}, got {background!r}")
     if num_segments < 1:
         raise ValueError(f"segments must be at least 1, got {num_segments}")
-    store = Storage(storage)
+    store, allowed = Storage(storage), AllowedCode.given(allow_code)
     with told_plainly():
-        asked = _calibrate.remote(str(store), version, split, measured_on, background, num_segments, data)
+        asked = _calibrate.remote(str(store), version, split, measured_on, background, num_segments, data, allowed)
         report: CalibrationReport = ray.get(asked)
     return report
 
@@ -86,9 +89,10 @@ def _calibrate(
     background: str,
     num_segments: int,
     data: DataConfig | None,
+    allowed: AllowedCode,
 ) -> CalibrationReport:
     store = Storage(storage)
-    found = VersionQueries.read(store, version, data, [split, measured_on])
+    found = VersionQueries.read(store, version, data, [split, measured_on], allowed)
     offers = family(found.config).offers
     offers.check_bounded_scores()
 

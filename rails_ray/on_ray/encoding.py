@@ -19,6 +19,7 @@ import ray
 from numpy.typing import NDArray
 
 from rails_ray import config
+from rails_ray.allowed_code import AllowedCode
 from rails_ray.build import family
 from rails_ray.build.data import read_corpus, training_queries, with_data
 from rails_ray.build.items import Fitting, ItemEncoder, NewCodes
@@ -75,6 +76,7 @@ def encode(
     stored: Mapping[str, Any] = {},
     new_codes: NewCodes = "least_loaded",
     min_chunks: int | None = None,
+    allow_code: Sequence[str] = (),
     on_progress: OnProgress | None = None,
 ) -> Encoded:
     """Encode all items of the run's data set and write them as the parts of a version, which stays unpublished.
@@ -104,29 +106,33 @@ def encode(
         new_codes: how to choose buckets for items without SOLAR codes: the least loaded of a few hashed buckets, or the
             buckets `predicted` for the item's text, so that queries find it before the next training.
         min_chunks: fewest trained chunks of SOLAR to accept; by default all.
+        allow_code: as in `local.open`.
         on_progress: called a few times a second.
 
     Raises:
         NotFoundError: if there is no such run.
-        ValueError: if a row of the items is wrong, there are fewer items than shards, too few chunks, or the version
-            was begun with other arguments.
+        ValueError: if a row of the items is wrong, there are fewer items than shards, too few chunks, the run's
+            config names code that is not allowed, or the version was begun with other arguments.
         StorageError: if storage cannot be written to, or a file of the items changes.
     """
     for name, number in (("num_workers", num_workers), ("part_items", part_items), ("num_shards", num_shards)):
         if number < 1:
             raise ValueError(f"{name} must be at least 1, got {number}")
-    for name, value, allowed in (("new_codes", new_codes, NewCodes), ("shard_by", shard_by, ShardBy)):
-        if value not in get_args(allowed):
-            raise ValueError(f"{name} must be one of {', '.join(get_args(allowed))}, got {value!r}")
+    for name, value, choices in (("new_codes", new_codes, NewCodes), ("shard_by", shard_by, ShardBy)):
+        if value not in get_args(choices):
+            raise ValueError(f"{name} must be one of {', '.join(get_args(choices))}, got {value!r}")
     if min_chunks is not None and min_chunks < 1:
         raise ValueError(f"min_chunks must be at least 1, got {min_chunks}")
     store = Storage(storage)
+    allowed = AllowedCode.given(allow_code).read_by(f"run {run}", str(store))
     store.check_writable()
     found = runs.read(store, run, min_chunks)
     trained = run_config = config.from_json(found.config)
     newer = run_config.data if data is None else data.over(run_config.data)
     run_config = family(with_data(run_config, newer)).stored_as(**stored)
-    corpus, own = read_corpus(run_config, store), family(run_config)
+    own = family(run_config, allowed)
+    own.check_code(has_ranker=True)  # before any work; whether a new item calls the ranker is not known yet
+    corpus = read_corpus(run_config, store)
     scanned = scan(corpus.items, part_items, num_shards if shard_by == "hash" else None)
     if num_shards > scanned.num_items:
         raise ValueError(f"num_shards must be at most the {scanned.num_items} items, got {num_shards}")
@@ -190,6 +196,7 @@ def encode(
         num_shards=num_shards,
         tasks=tasks,
         keeps_texts=own.keeps_texts,
+        allowed=allowed,
     )
     write = partial(do_all, work, len(tasks), num_workers, int(use_gpu))
 
@@ -269,6 +276,7 @@ class Work:
     config_json: config of the run, with the data to encode.
     tasks: groups of tasks that follow one another, several only by hash.
     keeps_texts: whether parts hold the items' texts.
+    allowed: code that the config may name.
     """
 
     storage: str
@@ -281,6 +289,7 @@ class Work:
     num_shards: int
     tasks: Sequence[Sequence[Task]]
     keeps_texts: bool
+    allowed: AllowedCode
 
     def __call__(self, number: int) -> None:
         """Write the parts of a group of tasks that have no record yet. One part is written while the next is
@@ -288,7 +297,7 @@ class Work:
         group = self.tasks[number]
         store = Storage(self.storage)
         written = parts.rows_written(store, self.version)
-        encode = _encoder(self.storage, self.version, self.run, self.weights_sha256, self.config_json)
+        encode = _encoder(self.storage, self.version, self.run, self.weights_sha256, self.config_json, self.allowed)
         with ThreadPoolExecutor(1) as pool:
             pending: Future[None] | None = None
             for planned, items in self._parts(group):
@@ -332,11 +341,13 @@ def _inputs(items: pa.Table) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _encoder(storage: str, version: str, run: str, weights_sha256: str, config_json: bytes) -> ItemEncoder:
+def _encoder(
+    storage: str, version: str, run: str, weights_sha256: str, config_json: bytes, allowed: AllowedCode
+) -> ItemEncoder:
     """The encoder for the items of a version, made once per worker process."""
     store, folder = Storage(storage), manifest.folder_of(version)
     weights = _weights(store, run, weights_sha256)
-    return family(config.from_json(config_json)).item_encoder(store, folder, weights, reserved_device())
+    return family(config.from_json(config_json), allowed).item_encoder(store, folder, weights, reserved_device())
 
 
 def _weights(store: Storage, run: str, weights_sha256: str) -> Iterator[tuple[str, bytes]]:

@@ -1,8 +1,11 @@
 """Evaluate a run or a version on held-out queries, in one task on the cluster."""
 
+from collections.abc import Sequence
+
 import ray
 
 from rails_ray import config
+from rails_ray.allowed_code import AllowedCode
 from rails_ray.answering.cutoffs import Cutoffs
 from rails_ray.build import family
 from rails_ray.build.data import read_data
@@ -23,6 +26,7 @@ def evaluate(
     version: str | None = None,
     split: str = "test",
     data: DataConfig | None = None,
+    allow_code: Sequence[str] = (),
 ) -> Report:
     """Evaluate a run's model, or a stored version, published or not; by default the current version.
 
@@ -30,19 +34,20 @@ def evaluate(
 
     Args:
         data: data to evaluate on; by default the data in the config of the run or version.
+        allow_code: as in `local.open`.
 
     Raises:
         NotFoundError: if there is no such run or version.
         DamagedError: if the version's files differ from its manifest.
         ValueError: if both a run and a version are given, if the split is not "train", "valid" or "test", or if
-            the model cannot read the data's queries.
+            the model cannot read the data's queries, or the config names code that is not allowed.
     """
     if run is not None and version is not None:
         raise ValueError(f"give a run or a version to evaluate, got run {run!r} and version {version!r}")
     check_split(split)
-    store = Storage(storage)
+    store, allowed = Storage(storage), AllowedCode.given(allow_code)
     with told_plainly():
-        result: Report = ray.get(_evaluate.remote(str(store), run, version, split, data))
+        result: Report = ray.get(_evaluate.remote(str(store), run, version, split, data, allowed))
     return result
 
 
@@ -55,19 +60,26 @@ def check_split(split: str) -> None:
 
 
 @ray.remote(num_cpus=1)
-def _evaluate(storage: str, run: str | None, version: str | None, split: str, data_config: DataConfig | None) -> Report:
+def _evaluate(
+    storage: str,
+    run: str | None,
+    version: str | None,
+    split: str,
+    data_config: DataConfig | None,
+    allowed: AllowedCode,
+) -> Report:
     store = Storage(storage)
     if run is not None:
         found = runs.read(store, run)
         run_config, cutoff_mass = config.from_json(found.config), found.cutoff_mass
         run_config = with_data_of(run_config, data_config)
-        data = read_data(run_config, store, [split])
-        family(run_config).check_can_be_asked(data)
-        model = family(run_config).trained_model(runs.weights(store, found))
-        items = family(run_config).run_items(store, run, model, data)
-        distribution = family(run_config).offers.distribution()
+        data, of_run = read_data(run_config, store, [split]), family(run_config, allowed.read_by(f"run {run}", storage))
+        of_run.check_can_be_asked(data)
+        model = of_run.trained_model(runs.weights(store, found))
+        items = of_run.run_items(store, run, model, data)
+        distribution = of_run.offers.distribution()
         return report.evaluate(model, items, data.queries[split], split, cutoff_mass, distribution)
-    own = VersionQueries.read(store, version, data_config, [split])
+    own = VersionQueries.read(store, version, data_config, [split], allowed)
     stored = calibrations.read_current(store, own.version)
     cutoffs = Cutoffs.of(family(own.config).offers, len(own.items), own.cutoff_mass, stored)
     mass = cutoffs.version_mass

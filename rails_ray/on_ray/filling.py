@@ -6,7 +6,7 @@ missing blocks. `storage.relevances` says what comes out: a data set that any re
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rails_ray.allowed_code import AllowedCode
 from rails_ray.data.forms import FORMS
 from rails_ray.data.queries import SPLITS
 from rails_ray.data.sources import Sources
@@ -69,6 +70,7 @@ def fill(
     timeout_s: float | None = None,
     num_workers: int = 2,
     num_gpus: float = 0,
+    allow_code: Sequence[str] = (),
     on_progress: OnProgress | None = None,
 ) -> Matrix:
     """Score the items of a data set of texts for its queries, and store the matrix. Call it again with the same name to
@@ -86,6 +88,7 @@ def fill(
         timeout_s: limit for a call of up to 256 items; None for none.
         num_workers: blocks that are scored at the same time.
         num_gpus: GPUs, or part of one, that each worker reserves.
+        allow_code: as in `local.open`, for what the ranker reads from storage; the ranker itself is allowed.
         on_progress: called a few times a second.
 
     Raises:
@@ -107,7 +110,8 @@ def fill(
     store = Storage(storage)
     store.check_writable()
     ranker = ranker.at_absolute_folder()
-    ranker_of(ranker)  # raises before anything is stored
+    allowed = AllowedCode.given(allow_code).also(ranker.path)
+    ranker_of(ranker, allowed)  # raises before anything is stored
     items, queries = _sampled(folder, sampling)
     made_from: dict[str, Any] = {
         "ranker": asdict(ranker),
@@ -122,7 +126,7 @@ def fill(
     matrix, num_blocks = relevances.read_finished(store, name), -(-queries.num_rows // block_queries)
     missing = sorted(set(range(num_blocks)) - relevances.blocks_written(store, name))
     if matrix is None or missing:  # or somebody has deleted blocks
-        work = Work(str(store), name, ranker, block_queries, missing, timeout_s, uuid4().hex)
+        work = Work(str(store), name, ranker, allowed, block_queries, missing, timeout_s, uuid4().hex)
         _score(work, num_blocks, num_workers, num_gpus, on_progress)
         matrix = relevances.finish(store, name, num_blocks, num_relevant)
     most = max_holes_fraction * matrix.num_items * matrix.num_queries
@@ -151,6 +155,7 @@ def _score(work: "Work", num_blocks: int, num_workers: int, num_gpus: float, on_
 @dataclass(frozen=True)
 class Work:
     """
+    allowed: code that may be carried out.
     missing: the numbers of the blocks to score.
     timeout_s: limit for a call; None for none.
     attempt: names the call of `fill`: what a process keeps from one block to the next serves no other call.
@@ -159,6 +164,7 @@ class Work:
     storage: str
     name: str
     ranker: RankerConfig
+    allowed: AllowedCode
     block_queries: int
     missing: list[int]
     timeout_s: float | None
@@ -170,7 +176,8 @@ class Work:
         if relevances.has_block(store, self.name, block):
             return
         started = time.monotonic()
-        ranker, items = _ranker(self.ranker, self.attempt), _items(self.storage, self.name, self.attempt)
+        ranker = _ranker(self.ranker, self.allowed, self.attempt)
+        items = _items(self.storage, self.name, self.attempt)
         queries = relevances.read_table(store, self.name, "queries").slice(
             block * self.block_queries, self.block_queries
         )
@@ -198,9 +205,9 @@ class Work:
 
 
 @lru_cache(maxsize=1)
-def _ranker(ranker: RankerConfig, attempt: str) -> HeavyRanker:
+def _ranker(ranker: RankerConfig, allowed: AllowedCode, attempt: str) -> HeavyRanker:
     """The ranker, made once per worker process."""
-    return ranker_of(ranker)
+    return ranker_of(ranker, allowed)
 
 
 @lru_cache(maxsize=1)

@@ -3,12 +3,12 @@
 Each stage resumes what an earlier try under the same name left. A stage that has finished is skipped.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
 from rails_ray.build import family
-from rails_ray.config import RunConfig, from_json
+from rails_ray.config import RunConfig, from_json, import_paths
 from rails_ray.errors import ConflictError, DamagedError, GateError, NotFoundError
 from rails_ray.evaluation.gates import Gates, objection
 from rails_ray.evaluation.report import Report
@@ -58,6 +58,7 @@ def pipeline(
     checkpoint_s: float = CHECKPOINT_S,
     timeout_s: float = TIMEOUT_S,
     placing: Placing = Placing(),
+    allow_code: Sequence[str] = (),
     stage: Stage = _silent,
     on_report: Callable[[Report, Report | None], None] = lambda report, former: None,
 ) -> Outcome:
@@ -66,7 +67,7 @@ def pipeline(
     Args:
         run: name of the run and of the version. Give the same name again to resume. By default the recipe's name and
             the time.
-        use_gpu, placing: as `train` takes them.
+        use_gpu, placing, allow_code: as `train` takes them.
         stage: entered for each stage with its name; yields the callback for progress.
         on_report: called with the reports of the new version and of the current one before the gates decide.
 
@@ -76,7 +77,7 @@ def pipeline(
         ConflictError: if another version was published in the meantime.
         Also what `train`, `encode`, `calibrate`, `evaluate` and `publish` raise.
     """
-    store = Storage(storage)
+    store, allow_code = Storage(storage), [*allow_code, *import_paths(run_config)]
     name = run or timed_name(run_config.name)
     with stage(f"train {name}") as on_progress:
         trained = train(
@@ -88,16 +89,25 @@ def pipeline(
             checkpoint_s=checkpoint_s,
             timeout_s=timeout_s,
             placing=placing,
+            allow_code=allow_code,
             on_progress=on_progress,
         )
     with stage(f"encode {name}") as on_progress:
-        encode(storage, name, version=name, num_shards=num_shards, use_gpu=use_gpu, on_progress=on_progress)
+        encode(
+            storage,
+            name,
+            version=name,
+            num_shards=num_shards,
+            use_gpu=use_gpu,
+            allow_code=allow_code,
+            on_progress=on_progress,
+        )
     if calibrations.current(store, name) is None and family(from_json(trained.config)).offers.has_bounded_scores:
         with stage(f"calibrate {name}") as on_progress:
-            calibrate(storage, version=name)
+            calibrate(storage, version=name, allow_code=allow_code)
             on_progress(1, 1, "versions")
     with stage(f"evaluate {name}") as on_progress:
-        report = evaluate(storage, version=name)
+        report = evaluate(storage, version=name, allow_code=allow_code)
         current = _current(store)
         former = None
         if current not in (None, name) and gates.max_drop is not None:
@@ -105,7 +115,7 @@ def pipeline(
             try:
                 own = from_json(trained.config).data
                 same = replace(own, exclude_seen=own.excludes_seen)  # whatever the current version chose
-                former = evaluate(storage, version=current, data=same)
+                former = evaluate(storage, version=current, data=same, allow_code=allow_code)
             except (DamagedError, NotFoundError, ValueError) as error:
                 raise GateError(
                     f"version {current}, which is current, must answer the same queries, got: {error}: repair it, "

@@ -27,6 +27,7 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 from torch import nn
 
 from rails_ray import config
+from rails_ray.allowed_code import AllowedCode
 from rails_ray.build import family
 from rails_ray.build.data import for_data, read_data
 from rails_ray.collectives import group
@@ -132,6 +133,7 @@ def train(
     checkpoint_s: float = CHECKPOINT_S,
     timeout_s: float = TIMEOUT_S,
     placing: Placing = Placing(),
+    allow_code: Sequence[str] = (),
     on_progress: OnProgress | None = None,
 ) -> runs.Run:
     """Train a model and store it as a run. Call it again with the same name to resume an interrupted run.
@@ -151,6 +153,7 @@ def train(
         checkpoint_s: seconds between two checkpoints of a piece, and so the most work of it that a crash can lose.
         timeout_s: how long workers wait for one another before all restart from the last checkpoint.
         placing: where to train pieces with one worker each.
+        allow_code: as in `local.open`, for configs that are read from storage; what `run_config` names is allowed.
         on_progress: called a few times a second with the progress of all pieces together.
 
     Raises:
@@ -165,24 +168,29 @@ def train(
     ).on_cluster(family(run_config).pieces())
     store = Storage(storage)
     store.check_writable()
-    begun = begin(run_config, store, run)
+    allowed = config.allowed_here(run_config, allow_code)
+    begun = begin(run_config, store, run, allowed)
     if not runs.is_finished(store, begun.run):
         fit_pieces(begun, settings, on_progress)
     if not runs.is_finished(store, begun.run):
         with told_plainly():
-            ray.get(_finish.options(num_cpus=1).remote(str(store), begun.run))
+            ray.get(_finish.options(num_cpus=1).remote(str(store), begun.run, allowed))
     return runs.read(store, begun.run)
 
 
-def begin(run_config: RunConfig, storage: Storage, run: str | None = None) -> Begun:
+def begin(run_config: RunConfig, storage: Storage, run: str | None = None, allowed: AllowedCode | None = None) -> Begun:
     """Reserve a run's name and store what is fixed before training, unless the same run was already begun.
+
+    Args:
+        allowed: code that may be carried out; by default what the config names.
 
     Raises:
         ValueError: if the data, the run's name or the config is invalid.
     """
+    allowed = allowed or config.allowed_here(run_config)
     read = read_data(run_config, storage)  # raises if the data are wrong, before anything starts
-    run_config = for_data(run_config, read)
-    own = family(run_config)
+    run_config = for_data(run_config, read, allowed)
+    own = family(run_config, allowed)
     pieces, leave = own.pieces(), own.begin(read)
     for remark in own.remarks(read):
         logging.getLogger(__name__).warning(remark)
@@ -342,12 +350,12 @@ def _fit_task(worker: Worker, assignment: Assignment, scaling: ScalingConfig, ba
 
 
 @ray.remote
-def _finish(storage: str, run: str) -> None:
+def _finish(storage: str, run: str, allowed: AllowedCode) -> None:
     """Validate all pieces together and mark the run as finished."""
     store = Storage(storage)
     found = runs.read(store, run)
     run_config = config.from_json(found.config)
-    read, own = read_data(run_config, store), family(run_config)
+    read, own = read_data(run_config, store), family(run_config, allowed.read_by(f"run {run}", storage))
     runs.begin(store, run, found.config, read.digest(), runs.pieces(store, run))  # raises if the data have changed
     model = own.trained_model(runs.weights(store, found)).to(reserved_device())
     report = own.validation(store, run, model, read)

@@ -24,6 +24,7 @@ from rails_ray.cutoffs.distributions import Background
 from rails_ray.cutoffs.segments import Segments
 from rails_ray.cutoffs.temperatures import AS_TRAINED, Factor, Factors
 from rails_ray.errors import DamagedError, NotFoundError
+from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import folder_of, read_json
 
@@ -114,7 +115,7 @@ def read(storage: Storage, version: str, name: str) -> StoredCalibration:
         data = storage.read(path)
         if f"calibration-{hashlib.sha256(data).hexdigest()}.parquet" != name:
             raise ValueError("others than its name says")
-        table = pq.read_table(io.BytesIO(data))
+        table = parquet.read_plain(io.BytesIO(data))
         facts = json.loads(table.schema.metadata[FACTS])
         query = table["query"].to_numpy()
         temperature = np.empty(int(query.max()) + 1)

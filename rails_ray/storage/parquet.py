@@ -57,6 +57,33 @@ def to_bytes(table: pa.Table) -> bytes:
     return sink.getvalue()
 
 
+def read_plain(source: Any, **how: Any) -> pa.Table:
+    """A stored table of ours, whose columns are plain. An extension type would make Python objects of the values: one
+    of Ray Data's unpickles them.
+
+    Args:
+        how: as `pyarrow.parquet.read_table` takes it.
+
+    Raises:
+        DamagedError: if a column has an extension type.
+    """
+    table = pq.read_table(source, **how)
+    for field in table.schema:
+        if _is_extended(field.type):
+            raise DamagedError(
+                f"column {field.name!r} of a stored table must be of a plain type, got {field.type}: nothing here "
+                "writes such columns"
+            )
+    return table
+
+
+def _is_extended(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return True
+    below = [kind.field(number).type for number in range(kind.num_fields)]
+    return any(map(_is_extended, [*below, kind.value_type] if pa.types.is_dictionary(kind) else below))
+
+
 @dataclass(frozen=True, kw_only=True)
 class StateEntry:
     """How a version stores the state of its items.
@@ -123,7 +150,7 @@ class StateReader:
         self.entry = entry
         self.state = state
         self.columns = {
-            name: _in_large_pages((num_items, *shape), getattr(torch, entry.dtypes[name]))
+            name: _in_large_pages((num_items, *shape), _dtype(entry.dtypes[name]))
             for name, shape in entry.shapes.items()
         }
         self.num_read = 0
@@ -166,6 +193,18 @@ class StateReader:
         except KeyError as error:
             raise DamagedError(f"an index part must have the column {error} of its items' state, got none") from None
         return made
+
+
+def _dtype(name: str) -> torch.dtype:
+    """The dtype of a column.
+
+    Raises:
+        DamagedError: if torch has none of this name.
+    """
+    found = vars(torch).get(name)  # torch itself imports modules that it is asked for by name
+    if not isinstance(found, torch.dtype):
+        raise DamagedError(f"an index part must hold numbers of a dtype of torch, got {name!r}: encode a new one")
+    return found
 
 
 def _in_large_pages(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

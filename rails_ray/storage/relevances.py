@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from jaxtyping import Float
 from numpy import ndarray
 
@@ -199,6 +198,6 @@ def _block(name: str, number: int) -> str:
 
 def _read(storage: Storage, path: str) -> pa.Table:
     try:
-        return pq.read_table(io.BytesIO(storage.read(path)))
+        return parquet.read_plain(io.BytesIO(storage.read(path)))
     except pa.ArrowInvalid as error:
         raise DamagedError(f"{storage}/{path} must be a Parquet file, got: {error}: make the matrix anew") from None

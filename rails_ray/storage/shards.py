@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from rails_ray.errors import DamagedError
 from rails_ray.indexes import VectorIndex
@@ -97,7 +96,7 @@ def read_part(storage: Storage, described: Encoded, entry: PartEntry) -> pa.Tabl
         DamagedError: if it is missing or changed, stores its items otherwise than the version says, or holds another
             number of them.
     """
-    part = pq.read_table(pa.BufferReader(read_array(storage, described.version, entry)))
+    part = parquet.read_plain(pa.BufferReader(read_array(storage, described.version, entry)))
     if parquet.state_entry(part) != described.state:
         raise DamagedError(
             f"{entry.path} must store its items as version {described.version} does, {described.state}, "

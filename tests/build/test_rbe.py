@@ -14,7 +14,7 @@ import torch
 from rails_ray.build import family
 from rails_ray.build.data import for_data, read_data
 from rails_ray.build.rbe import ByRelevance, RbeFamily, support_queries
-from rails_ray.config import DataConfig, RunConfig
+from rails_ray.config import DataConfig, RunConfig, allowed_here
 from rails_ray.config.rbe import RbeConfig, TopShareConfig
 from rails_ray.config.storing import PqItems
 from rails_ray.data.dataset import DataSet, Texts
@@ -32,7 +32,7 @@ from support.ranked import small_rbe_config, write_scored_data
 def completed(config: RunConfig, folder: Path) -> tuple[RbeFamily, DataSet]:
     config = replace(config, data=DataConfig(folder=str(folder)))
     read = read_data(config, Storage(str(folder)))
-    own = family(for_data(config, read))
+    own = family(for_data(config, read, allowed_here(config)), allowed_here(config))
     assert isinstance(own, RbeFamily)
     return own, read
 
@@ -102,7 +102,7 @@ def test_on_a_sphere_items_are_of_one_length_and_scores_stay(folder: Path, tmp_p
     own, read = completed(small_rbe_config(), folder)
     weights = [("model.safetensors", trained(own, read, tmp_path).weights)]
     plain, lying = (
-        family(own.config.with_family(is_on_sphere=is_on_sphere)).trained_model(weights)
+        family(own.config.with_family(is_on_sphere=is_on_sphere), own.allowed).trained_model(weights)
         for is_on_sphere in (False, True)
     )
     queries = read.queries["test"].inputs.take(slice(0, 9))

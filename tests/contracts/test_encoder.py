@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from rails_ray.allowed_code import AllowedCode
 from rails_ray.data.queries import DenseRows, ItemLists, Visits
 from rails_ray.encoders import Encoder
 from rails_ray.encoders.frozen import FrozenText, FunctionConfig
@@ -42,6 +43,7 @@ def transformer(pooling: str) -> TextTransformer:
     return made
 
 
+ALLOWED = AllowedCode(("support",))
 MEMBERS = {
     "two towers": Member(lambda: TwoTower(TwoTowerConfig(width=8, hidden=8, num_buckets=99)), TEXTS, TEXTS),
     "transformer": Member(lambda: transformer("mean"), TEXTS, TEXTS),
@@ -70,7 +72,7 @@ MEMBERS = {
         DenseRows(np.stack([ROWS, ROWS[:, ::-1]], axis=1)),
     ),
     "a frozen text model": Member(
-        lambda: FrozenText(FunctionConfig(function="support.text_vectors:encode", width=WIDTH)), TEXTS, TEXTS
+        lambda: FrozenText(FunctionConfig(function="support.text_vectors:encode", width=WIDTH), ALLOWED), TEXTS, TEXTS
     ),
 }
 members = pytest.mark.parametrize("member", MEMBERS.values(), ids=MEMBERS)

@@ -22,7 +22,7 @@ from rails_ray.build import family
 from rails_ray.build.data import for_data, read_corpus, read_data
 from rails_ray.build.family import Family
 from rails_ray.build.items import Fitting, ItemEncoder
-from rails_ray.config import DataConfig, FamilyConfig, RunConfig, from_json, to_json
+from rails_ray.config import DataConfig, FamilyConfig, RunConfig, allowed_here, from_json, to_json
 from rails_ray.cutoffs.distributions import UNIFORM
 from rails_ray.data.corpus import Corpus, item_inputs
 from rails_ray.data.dataset import DataSet
@@ -96,7 +96,7 @@ class Case:
 
     @property
     def own(self) -> Family:
-        return family(self.config)
+        return family(self.config, allowed_here(self.config))
 
     def weights(self) -> Iterator[tuple[str, bytes]]:
         return runs.weights(self.storage, self.run)
@@ -122,8 +122,8 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     config = replace(config, training=training, data=DataConfig(folder=str(write(folder / "data"))))
     storage = Storage(str(folder / "storage"))
     data = read_data(config, storage)
-    config = for_data(config, data)
-    own, validations = family(config), []
+    config = for_data(config, data, allowed_here(config))
+    own, validations = family(config, allowed_here(config)), []
     pieces = own.pieces()
     if [piece.name for piece in pieces] != [""]:
         runs.begin(storage, "r", to_json(config), data.digest(), [piece.name for piece in pieces])
@@ -158,11 +158,11 @@ def test_every_family_is_in_the_suite() -> None:
 
 def test_its_config_comes_back_from_its_json(case: Case) -> None:
     assert from_json(to_json(case.config)) == case.config
-    assert family(from_json(to_json(case.config))) == case.own
+    assert family(from_json(to_json(case.config)), case.own.allowed) == case.own
 
 
 def test_its_config_says_all_that_its_data_decide(case: Case) -> None:
-    assert for_data(case.config, case.data) == case.config
+    assert for_data(case.config, case.data, case.own.allowed) == case.config
     case.own.check_can_be_asked(case.data)
     assert case.own.with_items(case.data.item_ids) == case.config
 

@@ -18,7 +18,7 @@ from rails_ray.build.data import for_data, read_corpus, read_data
 from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.build.rbe import RbeFamily
 from rails_ray.build.solar import SolarFamily
-from rails_ray.config import DataConfig, RunConfig
+from rails_ray.config import DataConfig, RunConfig, allowed_here
 from rails_ray.data.corpus import Corpus, item_inputs
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import FORMS, QueryForm, QueryReader
@@ -77,7 +77,7 @@ def untrained(config: RunConfig, data: DataSet) -> Model:
     if config.family.kind == "dual_encoder":
         return DualEncoderFamily.of(config).model().eval()
     if config.family.kind == "rbe":
-        return RbeFamily(config, config.family).learned(data).eval()
+        return RbeFamily(config, config.family, allowed_here(config)).learned(data).eval()
     own = SolarFamily.of(config)
     chunks = {number: own.chunk(number) for number in range(2)}
     for chunk in chunks.values():

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from rails_ray.allowed_code import AllowedCode
 from rails_ray.encoders import frozen
 from rails_ray.encoders.frozen import FrozenText, FunctionConfig, SentenceTransformerConfig
 from rails_ray.errors import DamagedError, UnsupportedError
@@ -21,7 +22,7 @@ def function(name: str, width: int = WIDTH) -> FunctionConfig:
 
 
 def test_a_function_gives_the_directions() -> None:
-    made = FrozenText(function("encode"))
+    made = FrozenText(function("encode"), AllowedCode(("support",)))
     found = made.queries(made.query_features(TEXTS))
     expected = F.normalize(torch.from_numpy(encode(TEXTS)).float(), dim=1)
     assert torch.allclose(F.normalize(found, dim=1), expected, atol=1e-6)
@@ -43,7 +44,7 @@ def test_a_function_gives_the_directions() -> None:
 )
 def test_functions_that_are_none(config: FunctionConfig, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        FrozenText(config).query_features(TEXTS)
+        FrozenText(config, AllowedCode().also(config.function)).query_features(TEXTS)
 
 
 def test_a_model_of_sentence_transformers(tmp_path: Path) -> None:

@@ -35,7 +35,9 @@ def test_items_join_without_training(tmp_path: Path) -> None:
     write_rbe_run(tmp_path, data, config=small_rbe_config(ridge=0.0))
     more = write_text_data(tmp_path / "more", num_items=60)
     on_ray.encode(str(tmp_path), "rbe", version="old", num_shards=2)
-    on_ray.encode(str(tmp_path), "rbe", version="new", num_shards=2, data=DataConfig(folder=str(more)))
+    on_ray.encode(
+        str(tmp_path), "rbe", version="new", num_shards=2, data=DataConfig(folder=str(more)), allow_code=["support"]
+    )
     store = Storage(str(tmp_path))
     old, new = (version_items(store, read_described(store, name)) for name in ("old", "new"))
     assert len(new.item_ids) == 60
@@ -75,13 +77,16 @@ def test_the_commands_go_from_texts_to_an_answer(
     assert cli.main(["publish", "--version", "v", *storage]) == 0
     assert cli.main(["evaluate", "--version", "v", *storage]) == 0
     capsys.readouterr()
-    assert cli.main(["query", "red hat", "--local", *storage, "--calls", "40"]) == 0
+    query, allowed = ["query", "red hat", "--local", *storage, "--calls", "40"], ["--allow-code", "support"]
+    assert cli.main(query) == cli.EXIT_BAD_ARGUMENT
+    assert "version v names the ranker 'support.ranked:by_pairs', code that this" in capsys.readouterr().err
+    assert cli.main([*query, *allowed]) == 0
     assert "calls, the heavy ranker's order" in capsys.readouterr().out
     assert cli.main(["train", "text-dot", "--data.folder", folder, "--training.num-steps", "5", *storage]) == 0
     cut = ["--calls", "40", "--cutoff", "score", ".5"]
-    assert cli.main(["query", "red hat", "--local", *storage, *cut]) == 2
+    assert cli.main(["query", "red hat", "--local", *storage, *allowed, *cut]) == 2
     assert "--cutoff must be left out beside --calls, got score" in capsys.readouterr().err
-    assert cli.main(["query", "red hat", "--local", *storage, "--deadline-ms", "40"]) == 2
+    assert cli.main(["query", "red hat", "--local", *storage, *allowed, "--deadline-ms", "40"]) == 2
     assert "--deadline-ms and --rounds must stand beside --calls, got none" in capsys.readouterr().err
     assert json.loads((tmp_path / "s" / "relevance" / "m" / "matrix.json").read_text())["num_holes"] == 0
 

@@ -264,7 +264,7 @@ def test_an_item_whose_text_has_changed_is_scored_anew(tmp_path: Path) -> None:
     store = Storage(str(tmp_path))
     vectors = []
     for name, folder in (("old", None), ("new", DataConfig(folder=str(newer)))):
-        on_ray.encode(str(tmp_path), "rbe", version=name, data=folder)
+        on_ray.encode(str(tmp_path), "rbe", version=name, data=folder, allow_code=["support"])
         vectors.append(version_items(store, read_described(store, name)).state.components[:, 0])
     changed = ((vectors[0] - vectors[1]).abs() > 1e-4).any(dim=1).nonzero().flatten().tolist()
     assert changed == [5]

@@ -1,5 +1,7 @@
 import io
 import json
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -8,7 +10,9 @@ import torch
 
 from rails_ray.errors import DamagedError
 from rails_ray.similarities.states import Codes, ItemState
-from rails_ray.storage.parquet import item_part, item_state, part_to_bytes
+from rails_ray.storage import codes, parquet
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.parquet import StateEntry, StateReader, item_part, item_state, part_to_bytes
 from support.examples import part_of, random_states
 
 
@@ -126,3 +130,47 @@ def test_a_part_is_the_same_bytes_each_time() -> None:
     """So that of two attempts at the same items each can stand for the other."""
     _, items = random_states(1, 50)
     assert part_to_bytes(part_of(items)) == part_to_bytes(part_of(items))
+
+
+class Touching:
+    """It makes a file when it is unpickled."""
+
+    def __init__(self, made: Path) -> None:
+        self.made = made
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.made,)
+
+
+def objects(made: Path) -> pa.Array:
+    """A column of Ray Data's objects, in which a value is unpickled when somebody looks at it."""
+    pytest.importorskip("ray.data")
+    from ray.data._internal.object_extensions.arrow import ArrowPythonObjectArray
+
+    return ArrowPythonObjectArray.from_objects([Touching(made)])
+
+
+def test_a_column_of_pickled_objects_is_not_read(tmp_path: Path) -> None:
+    made = tmp_path / "it-ran"
+    data = parquet.to_bytes(pa.table({"item_id": objects(made)}))
+    told = "column 'item_id' of a stored table must be of a plain type, got extension<ray.data.arrow_pickled_object"
+    with pytest.raises(DamagedError, match=told):
+        parquet.read_plain(io.BytesIO(data))
+    nested = pa.StructArray.from_arrays([objects(made)], ["below"])
+    with pytest.raises(DamagedError, match="column 'title' of a stored table must be of a plain type"):
+        parquet.read_plain(io.BytesIO(parquet.to_bytes(pa.table({"title": nested}))))
+    store = Storage(str(tmp_path))
+    row = pa.FixedSizeListArray.from_arrays(pa.array([1, 2], pa.int32()), 2)
+    store.write("runs/r/codes.parquet", parquet.to_bytes(pa.table({"item_id": objects(made), "codes": row})))
+    with pytest.raises(DamagedError, match="column 'item_id' of a stored table must be of a plain type"):
+        codes.read(store, "runs/r")
+    assert not made.exists()
+    pq.read_table(io.BytesIO(data))["item_id"].to_pylist()
+    assert made.exists(), "as it would be without"
+
+
+@pytest.mark.parametrize("name", ["nothing", "_dynamo", "load", "float32 ", ""])
+def test_a_dtype_that_is_none(name: str) -> None:
+    entry = StateEntry(kind=ItemState.kind, shapes={"components": [1, 2]}, dtypes={"components": name})
+    with pytest.raises(DamagedError, match=f"an index part must hold numbers of a dtype of torch, got '{name}'"):
+        StateReader(entry, ItemState, 1)

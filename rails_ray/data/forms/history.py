@@ -24,7 +24,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -37,7 +36,7 @@ from rails_ray.item_ids import ItemId
 from rails_ray.models import Model
 from rails_ray.storage.ids import ItemIds, keys_of
 from rails_ray.storage.manifest import HISTORIES, ITEMS
-from rails_ray.storage.parquet import to_bytes
+from rails_ray.storage.parquet import read_plain, to_bytes
 from rails_ray.storage.rows import Rows, check_distinct, rows_of
 from rails_ray.storage.tables import ID, INTEGER, TEXT
 
@@ -117,7 +116,7 @@ class HistoryForm:
         )
 
     def reader(self, model: Model, read_file: Callable[[str], bytes]) -> "HistoryReader":
-        items, histories = (pq.read_table(io.BytesIO(read_file(name))) for name in (ITEMS, HISTORIES))
+        items, histories = (read_plain(io.BytesIO(read_file(name))) for name in (ITEMS, HISTORIES))
         return HistoryReader(ItemIds(items["item_id"]), *histories_of(histories))
 
 

@@ -17,7 +17,9 @@ from ray.serve import Application
 from ray.serve.config import HTTPOptions
 from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, LoggingConfig
 
+from rails_ray.allowed_code import AllowedCode
 from rails_ray.answering.cutoffs import NO_CALIBRATION, Cutoffs
+from rails_ray.build.family import Family
 from rails_ray.build.version import version_family
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.serving.listening import most_passed
@@ -37,7 +39,6 @@ from rails_ray.on_ray.serving.shard import Shard
 from rails_ray.on_ray.serving.starting import ProgressWatch, picture, still_missing
 from rails_ray.storage import calibrations
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.versions import read_manifest
 from rails_ray.web.keys import KeysFile
 from rails_ray.web.ports import check_port
@@ -54,6 +55,7 @@ def build(args: ServeArgs) -> Application:
         NotFoundError: if there is no such version.
         DamagedError: if its manifest cannot be read.
         UnsupportedError: if the version lacks what the default cut-off in `args` needs.
+        ValueError: if the version's config names code that is not allowed.
     """
     return application(args, Placement())
 
@@ -62,12 +64,18 @@ def application(args: ServeArgs, placement: Placement) -> Application:
     """The same, with given replicas and reservations; raises what `build` does."""
     store = Storage(args.storage)
     manifest = read_manifest(store, args.version)
+    allowed = AllowedCode.given(args.allow_code)
+    own = version_family(store, manifest, allowed)
+    own.check_code(has_ranker=args.ranker is not None)
+    if args.ranker is not None:
+        allowed = allowed.also(args.ranker.path)  # the word of whoever deploys
     calibration = calibrations.current(store, manifest.version) or NO_CALIBRATION
     pinned = {
         "storage": str(store),
         "version": manifest.version,
         "calibration": args.calibration or calibration,
-        "ranker": args.ranker or ranker_of_version(store, manifest),
+        "ranker": args.ranker or ranker_of_family(own),
+        "allow_code": list(allowed.named),
     }
     args = args.model_copy(update=pinned)  # so that later replicas serve the same
     # Raises if the default cut-off cannot work, before anything starts.
@@ -81,16 +89,17 @@ def application(args: ServeArgs, placement: Placement) -> Application:
     ]
     ranking = None
     if args.ranker is not None:
-        told = args.ranker.path, args.ranker.folder, args.ranker.concurrency, args.ranker.timeout_s
-        ranking = ranker.options(name=RANKER, **options[RANKER]).bind(*told)
+        own_args = args.ranker.path, args.ranker.folder, args.ranker.concurrency, args.ranker.timeout_s
+        ranking = ranker.options(name=RANKER, **options[RANKER]).bind(
+            *own_args, allowed.read_by(f"version {manifest.version}", str(store))
+        )
     made: Application = router.options(**options["Router"]).bind(shards, args, ranking)
     return made
 
 
-def ranker_of_version(store: Storage, manifest: Manifest) -> RankerArgs | None:
+def ranker_of_family(own: Family) -> RankerArgs | None:
     """The heavy ranker that a version was made with, if any."""
-    own = version_family(store, manifest).ranker
-    return RankerArgs(path=own.path, folder=own.folder) if own.path else None
+    return RankerArgs(path=own.ranker.path, folder=own.ranker.folder) if own.ranker.path else None
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from typing import Any, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from rails_ray.allowed_code import VARIABLE, AllowedCode
 from rails_ray.answering.schemas import CutoffInput
 from rails_ray.on_ray.environment import ROUTER_PORTS, Profile, ProxyPorts, variables_of
 from rails_ray.web.limits import ANSWER_S, DEADLINE_S, MAX_BODY_BYTES, MAX_REQUESTS
@@ -68,6 +69,13 @@ class ServeArgs(BaseModel):
     )
     log_queries: bool = Field(False, description="log each search with its queries; by default no query is logged")
     ranker: RankerArgs | None = Field(None, description="the heavy ranker; by default the version's own, if any")
+    allow_code: list[str] = Field([], description=f"modules whose code the version's config may name; also {VARIABLE}")
+
+    @field_validator("allow_code")
+    @classmethod
+    def _check_code(cls, allow_code: list[str]) -> list[str]:
+        AllowedCode.given(allow_code, {})
+        return allow_code
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -12,6 +12,7 @@ from ray import serve as ray_serve
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 from ray.serve.exceptions import BackPressureError, RayServeException, ReplicaUnavailableError
 
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.errors import LateError, UnavailableError, UnsupportedError
 from rails_ray.on_ray.failures import own_cause
 from rails_ray.relevance.rankers import Candidate
@@ -26,13 +27,18 @@ LATE = 6  # a call that takes so many times the limit hangs, and its replica is 
 class Ranker:
     """Scores items for queries, `concurrency` calls at a time.
 
+    Args:
+        allowed: code that may be carried out beside our own rankers.
+
     Raises:
-        UnsupportedError: if there is no such ranker, so that the application does not start.
+        UnsupportedError: if there is no such ranker or it is not allowed, so that the application does not start.
     """
 
-    def __init__(self, path: str, folder: str, concurrency: int, timeout_s: float) -> None:
+    def __init__(
+        self, path: str, folder: str, concurrency: int, timeout_s: float, allowed: AllowedCode = OURS_ALONE
+    ) -> None:
         try:
-            self.ranker = ranker_of(RankerConfig(path=path, folder=folder))
+            self.ranker = ranker_of(RankerConfig(path=path, folder=folder), allowed)
         except ValueError as error:
             raise UnsupportedError(str(error)) from None
         self.pool = ThreadPoolExecutor(concurrency)

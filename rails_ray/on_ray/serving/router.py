@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ray import serve as ray_serve
 from ray.serve.handle import DeploymentHandle
 
+from rails_ray.allowed_code import AllowedCode
 from rails_ray.answering.batching import ASSUMED_K
 from rails_ray.answering.engine import Answered, Engine, Limits
 from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchRequest
@@ -81,6 +82,7 @@ class Router:
             limits=limits,
             device=reserved_device(),
             has_ranker=caller is not None,
+            allowed=AllowedCode(tuple(args.allow_code)),
         )
         noting = query_log.noting(args.log_queries)
         self.traffic = Traffic(self._search, self.engine, OfReplica(), args.shadow_fraction, noting)

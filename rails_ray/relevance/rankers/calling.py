@@ -1,7 +1,7 @@
 """A heavy ranker by its import path, and a check of its answers.
 
 A ranker is somebody else's code. What it does wrong fails the query that it was called for, with a sentence; where a
-matrix is filled, it leaves a hole.
+matrix is filled, it leaves a hole. Which paths of a stored config are carried out: see `rails_ray.allowed_code`.
 
     score_all   {a b c d} fails  ->  {a b} and {c d}  ->  {c} fails alone: a hole
 
@@ -22,10 +22,22 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode, is_path
 from rails_ray.errors import LateError, UnavailableError
 from rails_ray.relevance.rankers import Candidate, HeavyRanker
 from rails_ray.retrieval.rounds import RankerCall
 
+RANKER = "ranker"  # what an import path names, in messages
+OWN_RANKERS = frozenset(  # that a stored config may name
+    {
+        "rails_ray.build.run_ranker:RunRanker",
+        "rails_ray.relevance.rankers.boosted:BoostedRanker",
+        "rails_ray.relevance.rankers.cross_encoder:CrossEncoderRanker",
+        "rails_ray.relevance.rankers.molecules:MoleculeRanker",
+        "rails_ray.relevance.rankers.syntax_trees:SyntaxTreeRanker",
+        "rails_ray.relevance.rankers.transformers_ranker:TransformersRanker",
+    }
+)
 LARGEST = 1e18  # score, whose square float32 holds; beyond it one is as good as infinite
 
 
@@ -48,20 +60,39 @@ class RankerConfig:
         return replace(self, folder=str(Path(self.folder).expanduser().resolve()))
 
 
-def ranker_of(config: RankerConfig) -> HeavyRanker:
-    """The ranker at an import path. A class is made once, with its folder if one is named.
+def check_ranker(config: RankerConfig, allowed: AllowedCode) -> None:
+    """Check that a ranker may be made. Nothing is imported.
 
     Raises:
-        ValueError: if there is none, or it cannot be called.
+        ValueError: if its path is none, or is not allowed.
     """
-    module, separator, name = config.path.partition(":")
-    told = f"ranker must be the import path of a callable, MODULE:NAME, got {config.path!r}"
-    if not (module and separator and name):
-        raise ValueError(told)
+    if not is_path(config.path):
+        raise ValueError(_refusal(config))
+    allowed.check(RANKER, config.path, OWN_RANKERS)
+    allowed.check_place(RANKER, config.path)
+
+
+def ranker_of(config: RankerConfig, allowed: AllowedCode = OURS_ALONE) -> HeavyRanker:
+    """The ranker at an import path. A class is made once, with its folder if one is named.
+
+    Args:
+        allowed: what may be imported beside our own rankers.
+
+    Raises:
+        ValueError: if there is none, it is not allowed, or it cannot be called.
+    """
+    check_ranker(config, allowed)
+    module, _, name = config.path.partition(":")
+    told, folder = _refusal(config), [config.folder] if config.folder else []
     try:
         found = getattr(importlib.import_module(module), name)
-        made = found(*([config.folder] if config.folder else [])) if isinstance(found, type) else found
     except (Exception, SystemExit) as error:  # whatever somebody else's module does when it is imported
+        raise ValueError(f"{told}: {_first_line(error)}") from None
+    allowed.check_defined(RANKER, config.path, found, OWN_RANKERS)
+    passed_on: dict[str, Any] = {"allowed": allowed} if getattr(found, "opens_runs", False) else {}
+    try:
+        made = found(*folder, **passed_on) if isinstance(found, type) else found
+    except (Exception, SystemExit) as error:
         raise ValueError(f"{told}: {_first_line(error)}") from None
     if not callable(made):
         raise ValueError(f"{told}, which cannot be called")
@@ -183,6 +214,10 @@ def answers_of(
         is_late = answer is None or (end is not None and clock() > end)
         answers.append(LateError("the heavy ranker must answer in time, got no answer") if is_late else answer)
     return answers
+
+
+def _refusal(config: RankerConfig) -> str:
+    return f"ranker must be the import path of a callable, MODULE:NAME, got {config.path!r}"
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,6 +1,7 @@
 """A heavy ranker from Hugging Face: a cross-encoder that `transformers` saved in a folder.
 
-A pair's score is the first number of the model's answer, as cross-encoders for reranking have it.
+A pair's score is the first number of the model's answer, as cross-encoders for reranking have it. Weights are read from
+safetensors alone, and no code of the folder is run: see `rails_ray.encoders.model_folder`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 
+from rails_ray.encoders import model_folder
 from rails_ray.optional import optional
 from rails_ray.relevance.rankers import TEXT, Candidate
 
@@ -26,18 +28,21 @@ class TransformersRanker:
 
     Raises:
         UnsupportedError: if `transformers` is not installed.
-        ValueError: if the folder holds no such model.
+        ValueError: if the folder holds no such model, or needs code of its own.
     """
 
     def __init__(self, folder: str, device: str | None = None) -> None:
         transformers = optional("transformers", needed_by="this ranker", package="transformers", install="transformers")
         if not Path(folder).is_dir():
             raise ValueError(f"a ranker's folder must hold a model of transformers, got {folder!r}, which is none")
+        model_folder.check(Path(folder), folder)
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        how = {"local_files_only": True, "trust_remote_code": False}
         try:
-            self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, local_files_only=True)
-        except (OSError, ValueError, KeyError) as error:
+            self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **how)
+            kind = transformers.AutoModelForSequenceClassification
+            model = kind.from_pretrained(folder, use_safetensors=True, **how)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
             reason = str(error).partition("\n")[0]
             raise ValueError(f"{folder} must hold a model of transformers, got: {reason}") from None
         self.model = model.to(self.device).eval()

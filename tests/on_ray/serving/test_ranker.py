@@ -11,6 +11,7 @@ import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.serve.exceptions import BackPressureError
 
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.errors import LateError, UnavailableError, UnsupportedError
 from rails_ray.on_ray.serving.ranker import LATE, Ranker, RankerCaller
 from rails_ray.relevance.rankers import Candidates
@@ -21,7 +22,8 @@ CANDIDATES = Candidates(["a", "b"], ["red hat", "blue car"])
 
 def replica(**fields: Any) -> Any:
     given = {"path": "support.ranked:by_pairs", "folder": "", "concurrency": 1, "timeout_s": 0.05}
-    return Ranker.func_or_class(**{**given, **fields})
+    allowed = AllowedCode(("support", "no"))
+    return Ranker.func_or_class(**{**given, "allowed": allowed, **fields})
 
 
 def test_it_scores_and_is_well() -> None:
@@ -58,6 +60,8 @@ def test_a_call_that_hangs_is_no_health() -> None:
 def test_a_ranker_that_is_not_there() -> None:
     with pytest.raises(UnsupportedError, match="ranker must be the import path of a callable, MODULE:NAME"):
         replica(path="no:no")
+    with pytest.raises(UnsupportedError, match=r"names the ranker .*by_pairs', code that this process was not told"):
+        replica(allowed=OURS_ALONE)
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])

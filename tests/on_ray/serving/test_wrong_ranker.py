@@ -1,4 +1,4 @@
-"""A heavy ranker that is not there: the server says so, and does not start."""
+"""A heavy ranker that is not there, or code that is not allowed: the server says so, and does not start."""
 
 from pathlib import Path
 
@@ -8,6 +8,8 @@ from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import Placement, RankerArgs, RankerPlacement, ServeArgs
 from support.ports import free_port
+from support.served_version import AtUrl
+from support.stored_code import OF_TEXTS, publish_with_encoder
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.usefixtures("ray_cluster")]
 
@@ -28,3 +30,31 @@ def test_a_wrong_import_path_does_not_start(rbe_root: Path, path: str, told: str
         served(args, placement, port=free_port()),
     ):
         pass
+
+
+def test_the_versions_own_ranker_is_called_where_it_is_allowed(rbe_root: Path) -> None:
+    args = ServeArgs(storage=str(rbe_root), allow_anonymous=True)
+    placement = Placement(ranker=RankerPlacement(num_cpus=0.1))
+    with (
+        pytest.raises(ValueError, match=r"^version v1 names the ranker .*by_pairs', code that this process was not"),
+        served(args, placement, port=free_port()),
+    ):
+        pass
+    allowed = args.model_copy(update={"allow_code": ["support"]})
+    with served(allowed, placement, port=free_port()) as url:
+        [result] = AtUrl(url).search(queries=[{"text": "red hat"}], k=3, budget={"calls": 30}).json()["results"]
+    assert result["budget"]["is_reranked"]
+
+
+def test_the_versions_own_encoder_is_called_where_it_is_allowed(tmp_path: Path) -> None:
+    """By the router, which is in another process than what deploys it."""
+    publish_with_encoder(tmp_path / "s", OF_TEXTS.function)
+    args = ServeArgs(storage=str(tmp_path / "s"), allow_anonymous=True)
+    with (
+        pytest.raises(ValueError, match=r"^version v1 names the encoder function .*:encode', code that this process"),
+        served(args, port=free_port()),
+    ):
+        pass
+    with served(args.model_copy(update={"allow_code": ["support"]}), port=free_port()) as url:
+        answer = AtUrl(url).search(queries=[{"text": "red hat"}], k=3, cutoff={"top_k": 3})
+    assert len(answer.json()["results"][0]["items"]) == 3

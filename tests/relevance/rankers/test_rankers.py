@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rails_ray.allowed_code import AllowedCode
 from rails_ray.errors import UnavailableError
 from rails_ray.relevance.rankers import Candidate, Candidates, HeavyRanker, candidates_of
 from rails_ray.relevance.rankers.calling import RankerConfig, ranker_of, score_all, scores_of
@@ -114,7 +115,7 @@ def test_a_ranker_that_does_wrong_fails_its_query_in_a_sentence(ranker: Callable
 )
 def test_paths_that_lead_to_no_ranker(path: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        ranker_of(RankerConfig(path=path))
+        ranker_of(RankerConfig(path=path), AllowedCode().also(path))
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 100])
@@ -162,7 +163,7 @@ class WithFolder:
 
 @pytest.mark.parametrize("folder", ["", "here"])
 def test_a_class_is_made_with_its_folder(folder: str) -> None:
-    made: Any = ranker_of(RankerConfig(path=f"{__name__}:WithFolder", folder=folder))
+    made: Any = ranker_of(RankerConfig(path=f"{__name__}:WithFolder", folder=folder), AllowedCode((__name__,)))
     assert made.folder == (folder or "none")
 
 
