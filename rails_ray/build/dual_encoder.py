@@ -9,6 +9,7 @@ from typing import Any, assert_never
 import torch
 from torch import nn
 
+from rails_ray.build import quantized
 from rails_ray.build.dual_encoder_items import DualEncoderItems
 from rails_ray.build.dual_encoder_training import DualEncoderTraining
 from rails_ray.build.family import Family, Sizes
@@ -50,7 +51,6 @@ from rails_ray.evaluation.ranking import encode_items
 from rails_ray.evaluation.report import Report, validate, validation_mrr
 from rails_ray.models import Model
 from rails_ray.models.dual_encoder import DualEncoder
-from rails_ray.quantizers.pq import check_sample
 from rails_ray.relevance.surrogate import SurrogateConfig
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
@@ -108,7 +108,7 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
         """The config with what the data set or a frozen model decides: items, and the widths of vectors."""
         if self.own.trained_quantizer is not None:
             assert isinstance(self.own.items, PqItems)
-            check_sample(len(read.item_ids), self.own.items.num_codewords)
+            quantized.check_codewords(self.own.items, len(read.item_ids), "--items.num-codewords ")
         config, encoder = self.with_items(read.item_ids), self.own.encoder
         self._check_negatives(len(read.item_ids))
         if isinstance(encoder, HstuConfig) and getattr(read.queries["train"].inputs, "times", None) is None:
