@@ -13,6 +13,7 @@ from rails_ray.build import quantized
 from rails_ray.build.dual_encoder_items import DualEncoderItems
 from rails_ray.build.dual_encoder_training import DualEncoderTraining
 from rails_ray.build.family import Family, Sizes
+from rails_ray.build.kept_texts import with_kept_texts
 from rails_ray.build.quantizer_piece import ENCODER, EarlierEncoder, QuantizerPiece, of_encoder
 from rails_ray.collectives.first import from_first
 from rails_ray.collectives.mean import mean_over_workers
@@ -333,7 +334,7 @@ class DualEncoderPiece:
 
     def prepare(self, given: Given) -> Prepared:
         family, read = self.family, given.read
-        model = family.model()
+        model = with_kept_texts(family.model(), given.storage)
         if given.checkpoint is None:
             family.learn_tokens(model, read, is_first=given.is_first, from_first=from_first)
         else:

@@ -163,9 +163,14 @@ class Evaluate(Stored):
         from rails_ray.cutoffs.measuring import drift
         from rails_ray.on_ray.cluster import cluster
 
-        with rendering.spinner(out, "evaluate"), cluster():
+        with rendering.bar(out, "evaluate") as on_progress, cluster():
             report = on_ray.evaluate(
-                self.storage, run=self.run_name, version=self.version, split=self.split, data=data_config(self.folder)
+                self.storage,
+                run=self.run_name,
+                version=self.version,
+                split=self.split,
+                data=data_config(self.folder),
+                on_progress=on_progress,
             )
         name = self.run_name or self.version or "current version"
         out.print(rendering.reports([(name, report, None)], f"{report.num_queries} queries of split {report.split}"))
@@ -205,7 +210,7 @@ class Calibrate(Stored):
         from rails_ray.storage.versions import read_described
 
         version = read_described(Storage(self.storage), self.version).version
-        with rendering.spinner(out, f"calibrate {version}"), cluster():
+        with rendering.bar(out, f"calibrate {version}") as on_progress, cluster():
             report = on_ray.calibrate(
                 self.storage,
                 version=version,
@@ -214,6 +219,7 @@ class Calibrate(Stored):
                 background=self.background,
                 num_segments=self.segments,
                 data=data_config(self.folder),
+                on_progress=on_progress,
             )
         title = f"{report.num_queries} queries of split {self.split} calibrate, split {self.measured_on} measures"
         out.print(rendering.calibration(report, f"version {version}: {title}"))

@@ -1,7 +1,5 @@
 """Evaluate a run or a version on held-out queries, in one task on the cluster."""
 
-import ray
-
 from rails_ray import config
 from rails_ray.answering.cutoffs import Cutoffs
 from rails_ray.build import family
@@ -11,7 +9,7 @@ from rails_ray.config import DataConfig
 from rails_ray.data.queries import SPLITS
 from rails_ray.evaluation import report
 from rails_ray.evaluation.report import Report
-from rails_ray.on_ray.failures import told_plainly
+from rails_ray.on_ray.progress import OnProgress, in_task
 from rails_ray.storage import calibrations, runs
 from rails_ray.storage.filesystem import Storage
 
@@ -23,6 +21,7 @@ def evaluate(
     version: str | None = None,
     split: str = "test",
     data: DataConfig | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Report:
     """Evaluate a run's model, or a stored version, published or not; by default the current version.
 
@@ -30,6 +29,7 @@ def evaluate(
 
     Args:
         data: data to evaluate on; by default the data in the config of the run or version.
+        on_progress: called a few times a second.
 
     Raises:
         NotFoundError: if there is no such run or version.
@@ -41,9 +41,7 @@ def evaluate(
         raise ValueError(f"give a run or a version to evaluate, got run {run!r} and version {version!r}")
     check_split(split)
     store = Storage(storage)
-    with told_plainly():
-        result: Report = ray.get(_evaluate.remote(str(store), run, version, split, data))
-    return result
+    return in_task(_evaluate, str(store), run, version, split, data, on_progress=on_progress)
 
 
 def check_split(split: str) -> None:
@@ -54,7 +52,6 @@ def check_split(split: str) -> None:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
 
 
-@ray.remote(num_cpus=1)
 def _evaluate(storage: str, run: str | None, version: str | None, split: str, data_config: DataConfig | None) -> Report:
     store = Storage(storage)
     if run is not None:

@@ -94,16 +94,17 @@ def pipeline(
         encode(storage, name, version=name, num_shards=num_shards, use_gpu=use_gpu, on_progress=on_progress)
     if calibrations.current(store, name) is None and family(from_json(trained.config)).offers.has_bounded_scores:
         with stage(f"calibrate {name}") as on_progress:
-            calibrate(storage, version=name)
+            calibrate(storage, version=name, on_progress=on_progress)
             on_progress(1, 1, "versions")
     with stage(f"evaluate {name}") as on_progress:
-        report = evaluate(storage, version=name)
+        report = evaluate(storage, version=name, on_progress=on_progress)
         current = _current(store)
         former = None
         if current not in (None, name) and gates.max_drop is not None:
             on_progress(1, 2, "versions")
             try:
-                former = evaluate(storage, version=current, data=from_json(trained.config).data)
+                of_former = from_json(trained.config).data
+                former = evaluate(storage, version=current, data=of_former, on_progress=on_progress)
             except (DamagedError, NotFoundError, ValueError) as error:
                 raise GateError(
                     f"version {current}, which is current, must answer the same queries, got: {error}: repair it, "
