@@ -169,6 +169,9 @@ def train(
         fit_pieces(begun, settings, on_progress)
     if not runs.is_finished(store, begun.run):
         in_task(_finish, str(store), begun.run, on_progress=on_progress)
+        if on_progress is not None:
+            num_steps = sum(map(steps_of, begun.pieces))
+            on_progress(num_steps, num_steps, "done")
     return runs.read(store, begun.run)
 
 
