@@ -12,6 +12,8 @@ from torch import Tensor
 
 from rails_ray.errors import UnsupportedError
 
+MOST_SQUARES = 2.0**125  # of a sample's numbers together: a squared distance of two vectors is at most 4 times as much
+
 
 def has_faiss() -> bool:
     """Whether it is installed."""
@@ -31,6 +33,42 @@ def faiss_library() -> Any:
             "an index of FAISS needs the package faiss, which is not installed: install faiss-cpu or faiss-gpu"
         ) from error
     return faiss
+
+
+def check_short(sample: NDArray[np.float32]) -> None:
+    """Check before k-means by l2 that no squared distance overflows, which ends the process.
+
+    Raises:
+        ValueError: if one may.
+    """
+    if not np.vdot(sample, sample) <= MOST_SQUARES:
+        raise ValueError(
+            f"sample must have a sum of squares of at most {MOST_SQUARES:.2g}, so that float32 can hold distances, got "
+            "more: scale its vectors down"
+        )
+
+
+@contextmanager
+def training(what: str, sample: NDArray[np.float32]) -> Iterator[None]:
+    """Let FAISS train inside the block, by one thread.
+
+    FAISS checks little of a sample. Some errors end the process or write over its memory, and must be prevented before;
+    the text of the others names functions and lines of FAISS, and is replaced here.
+
+    Args:
+        what: the thing that is trained, for the message.
+
+    Raises:
+        ValueError: in place of FAISS's own error.
+    """
+    try:
+        with one_thread():
+            yield
+    except (RuntimeError, MemoryError) as error:
+        raise ValueError(
+            f"FAISS must be able to train {what} on {len(sample)} vectors of {sample.shape[-1]} numbers, got an error: "
+            "take more vectors, or something smaller"
+        ) from error
 
 
 @contextmanager

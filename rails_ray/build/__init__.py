@@ -8,6 +8,7 @@
 | `rbe`          | RBE: supports, one piece for its matrix, and items that join by calls            |
 | `data`         | what a run reads: its data set and its corpus                                    |
 | `items`        | what its items become: an artefact that is made once, then a map of each block   |
+| `kept_texts`   | a frozen model of texts that reads each text once, whatever is asked of it       |
 | `surrogates`   | vectors that stand for a mixture's scores, fitted when encoding begins           |
 | `run_ranker`   | a trained run as a heavy ranker                                                  |
 | `version`      | what a stored version is made of                                                 |

@@ -10,9 +10,11 @@ import torch
 from torch import nn
 
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
+from rails_ray.build import quantized
 from rails_ray.build.dual_encoder_items import DualEncoderItems
 from rails_ray.build.dual_encoder_training import DualEncoderTraining
 from rails_ray.build.family import Family, Sizes
+from rails_ray.build.kept_texts import with_kept_texts
 from rails_ray.build.quantizer_piece import ENCODER, EarlierEncoder, QuantizerPiece, of_encoder
 from rails_ray.collectives.first import from_first
 from rails_ray.collectives.mean import mean_over_workers
@@ -51,7 +53,6 @@ from rails_ray.evaluation.ranking import encode_items
 from rails_ray.evaluation.report import Report, validate, validation_mrr
 from rails_ray.models import Model
 from rails_ray.models.dual_encoder import DualEncoder
-from rails_ray.quantizers.pq import check_sample
 from rails_ray.relevance.surrogate import SurrogateConfig
 from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
@@ -118,7 +119,7 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
         """The config with what the data set or a frozen model decides: items, and the widths of vectors."""
         if self.own.trained_quantizer is not None:
             assert isinstance(self.own.items, PqItems)
-            check_sample(len(read.item_ids), self.own.items.num_codewords)
+            quantized.check_codewords(self.own.items, len(read.item_ids), "--items.num-codewords ")
         config, encoder = self.with_items(read.item_ids), self.own.encoder
         self._check_negatives(len(read.item_ids))
         if isinstance(encoder, HstuConfig) and getattr(read.queries["train"].inputs, "times", None) is None:
@@ -343,7 +344,7 @@ class DualEncoderPiece:
 
     def prepare(self, given: Given) -> Prepared:
         family, read = self.family, given.read
-        model = family.model()
+        model = with_kept_texts(family.model(), given.storage)
         if given.checkpoint is None:
             family.learn_tokens(model, read, is_first=given.is_first, from_first=from_first)
         else:

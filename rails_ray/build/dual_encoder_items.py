@@ -12,6 +12,7 @@ from torch import Tensor
 from rails_ray.build import quantized
 from rails_ray.build.family import NO_INDEXES, Read
 from rails_ray.build.items import ByModel, Fit, Fitting, ItemEncoder
+from rails_ray.build.kept_texts import with_kept_texts
 from rails_ray.build.quantizer_piece import QUANTIZER, read_back, read_quantizer, trained_quantizer
 from rails_ray.build.surrogates import WithVectors, check_supports, fitted_surrogate
 from rails_ray.config import RunConfig
@@ -103,7 +104,7 @@ class DualEncoderItems(ABC):
         training_queries: Callable[[], Queries],
     ) -> bytes:
         """The file of a surrogate, fitted to a sample of the items and of the training queries."""
-        model = self.trained_model(runs.weights(Storage(root), run))
+        model = with_kept_texts(self.trained_model(runs.weights(Storage(root), run)), Storage(root))
         encode, seed = self.encoded_by(model), self.config.seed
         return fitted_surrogate(self.surrogate, model, encode, training_queries(), source, files, seed)
 
@@ -112,7 +113,7 @@ class DualEncoderItems(ABC):
         encodes."""
         assert isinstance(self.own.items, PqItems)
         weights = dict(runs.weights(Storage(root), run))
-        encode = self.encoded_by(self.trained_model(weights.items()))
+        encode = self.encoded_by(with_kept_texts(self.trained_model(weights.items()), Storage(root)))
         sample = quantized.sampled_components(source, files, encode)
         trained = None
         if self.own.trained_quantizer is not None:
@@ -122,7 +123,7 @@ class DualEncoderItems(ABC):
     def item_encoder(
         self, storage: Storage, folder: str, weights: Iterable[tuple[str, bytes]], device: str
     ) -> ItemEncoder:
-        model = self.trained_model(weights).to(device)
+        model = with_kept_texts(self.trained_model(weights).to(device), storage)
         components = self.encoded_by(model)
         if self.surrogate.kind != "none":
             made = surrogates.from_bytes(storage.read(f"{folder}/{surrogates.NAME}")).to(device)
@@ -135,7 +136,7 @@ class DualEncoderItems(ABC):
 
     def run_items(self, storage: Storage, run: str, model: Model, data: DataSet) -> AnyItems:
         """All items as the run's model has them, or as the codebooks that the run has trained read them back."""
-        items = self.encoded_by(model)(data.item_ids, data.item_inputs)
+        items = self.encoded_by(with_kept_texts(model, storage))(data.item_ids, data.item_inputs)
         if self.own.trained_quantizer is None:
             return items
         assert isinstance(items, ItemState)

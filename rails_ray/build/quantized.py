@@ -5,6 +5,7 @@ The quantizer is fitted to a sample of the corpus when encoding first begins, st
 that is searched.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from rails_ray.data.corpus import ItemSource
 from rails_ray.indexes.codes import check_nlist, fit_lists, lists_of
 from rails_ray.quantizers.measured import measured
 from rails_ray.quantizers.opq import OpqConfig, fit_opq
-from rails_ray.quantizers.pq import check_sample, fit_pq
+from rails_ray.quantizers.pq import fit_pq
 from rails_ray.quantizers.product import ProductQuantizer, pack, residual_norms, unpack
 from rails_ray.quantizers.read_back import decoded
 from rails_ray.similarities.states import ItemState, QuantizedItems
@@ -36,8 +37,25 @@ def check(config: PqItems, num_items: int) -> None:
         ValueError: if there are fewer than codewords, or than lists.
     """
     if not isinstance(config.quantizer, TrainedConfig):
-        check_sample(num_items, config.num_codewords)
+        check_codewords(config, num_items, f"--codes {config.num_subspaces}x")
     check_nlist(config.nlist, num_items)
+
+
+def check_codewords(config: PqItems, num_items: int, option: str) -> None:
+    """Check before any work that so many items suffice to fit codebooks.
+
+    Args:
+        option: what is given for fewer codewords, up to their number.
+
+    Raises:
+        ValueError: if there are fewer than codewords.
+    """
+    if num_items < config.num_codewords:
+        fewer = f"take fewer codewords, {option}{2 ** int(math.log2(num_items))}" if num_items > 1 else "add items"
+        raise ValueError(
+            f"codes must have at most as many codewords as there are items, {num_items}, got {config.num_codewords}: "
+            f"{fewer}"
+        )
 
 
 def sampled_components(source: ItemSource, files: Sequence[FileRows], encode: ItemEncoder) -> Float[Tensor, "N P_X d"]:

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rails_ray.build import quantized
+from rails_ray.build.kept_texts import with_kept_texts
 from rails_ray.collectives.first import from_first
 from rails_ray.collectives.mean import mean_over_workers
 from rails_ray.config import FamilyConfig, RunConfig, from_json
@@ -97,7 +98,7 @@ class EarlierEncoder:
     def prepare(self, given: Given) -> Prepared:
         earlier = runs.read(given.storage, self.encoder_of)
         self._check(from_json(earlier.config).family)
-        model = self.family.trained_model(runs.weights(given.storage, earlier))
+        model = with_kept_texts(self.family.trained_model(runs.weights(given.storage, earlier)), given.storage)
         features = model.item_features(given.read.item_inputs)
 
         def report(progress: Progress) -> dict[str, Any]:
@@ -146,7 +147,8 @@ class QuantizerPiece:
 
     def prepare(self, given: Given) -> Prepared:
         family, how, is_joint = self.family, self.how, self.how.when == "jointly"
-        model = family.trained_model(runs.weights(given.storage, runs.read_piece(given.storage, given.run, ENCODER)))
+        encoder = runs.read_piece(given.storage, given.run, ENCODER)
+        model = with_kept_texts(family.trained_model(runs.weights(given.storage, encoder)), given.storage)
         features = model.item_features(given.read.item_inputs)
         begun_with = _encoded(model, features)
         quantizing = Quantizing(

@@ -100,7 +100,7 @@ class Encode(AllowsCode, Stored, AskedOfHistories):
         version = self.version or (timed_name(run) if self.run_name else run)
         with rendering.bar(out, f"encode {version}") as on_progress, cluster(self.workers + 2):
             if run_config is not None:
-                on_ray.train(run_config, self.storage, run=run, num_workers=1)
+                on_ray.train(run_config, self.storage, run=run, num_workers=1, on_progress=on_progress)
             encoded = on_ray.encode(
                 self.storage,
                 run,

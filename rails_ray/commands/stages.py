@@ -179,7 +179,7 @@ class Evaluate(AllowsCode, Stored, AskedOfHistories):
         from rails_ray.cutoffs.measuring import drift
         from rails_ray.on_ray.cluster import cluster
 
-        with rendering.spinner(out, "evaluate"), cluster():
+        with rendering.bar(out, "evaluate") as on_progress, cluster():
             report = on_ray.evaluate(
                 self.storage,
                 run=self.run_name,
@@ -187,6 +187,7 @@ class Evaluate(AllowsCode, Stored, AskedOfHistories):
                 split=self.split,
                 data=data_config(self.folder, exclude_seen=self.excludes_seen),
                 allow_code=self.allow_code,
+                on_progress=on_progress,
             )
         name = self.run_name or self.version or "current version"
         out.print(rendering.reports(_lines(name, report), f"{report.num_queries} queries of split {report.split}"))
@@ -227,7 +228,7 @@ class Calibrate(AllowsCode, Stored, AskedOfHistories):
         from rails_ray.storage.versions import read_described
 
         version = read_described(Storage(self.storage), self.version).version
-        with rendering.spinner(out, f"calibrate {version}"), cluster():
+        with rendering.bar(out, f"calibrate {version}") as on_progress, cluster():
             report = on_ray.calibrate(
                 self.storage,
                 version=version,
@@ -237,6 +238,7 @@ class Calibrate(AllowsCode, Stored, AskedOfHistories):
                 num_segments=self.segments,
                 data=data_config(self.folder, exclude_seen=self.excludes_seen),
                 allow_code=self.allow_code,
+                on_progress=on_progress,
             )
         title = f"{report.num_queries} queries of split {self.split} calibrate, split {self.measured_on} measures"
         out.print(rendering.calibration(report, f"version {version}: {title}"))

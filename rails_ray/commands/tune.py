@@ -39,11 +39,11 @@ class Tune(AllowsCode, Stored, AskedOfHistories):
 
     def run(self) -> dict[str, Any]:
         with out.status("loading torch"):
-            from rails_ray import rendering
+            from rails_ray import counting, rendering
             from rails_ray.answering.tuning import tune_cutoffs
             from rails_ray.storage.filesystem import Storage
 
-        with rendering.spinner(out, "tune"):
+        with rendering.bar(out, "tune") as on_progress, counting.shown(on_progress):
             found = tune_cutoffs(
                 Storage(self.storage),
                 run=self.run_name,

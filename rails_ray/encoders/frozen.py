@@ -14,7 +14,7 @@ import hashlib
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode, is_path
+from rails_ray.counting import advance
 from rails_ray.encoders import model_folder
 from rails_ray.encoders.character_ngrams import words
 from rails_ray.encoders.vectors import VectorRows, scaled
@@ -32,8 +33,12 @@ from rails_ray.optional import optional
 
 ENCODER = "encoder function"  # what an import path names, in messages
 BATCH_TEXTS = 256  # texts that the model gets at once
+BLOCK_TEXTS = 2**14  # texts whose vectors are kept together
 
 Encode = Callable[[Sequence[str]], Any]
+Read = Callable[[Sequence[str]], NDArray[np.float32]]
+Kept = Callable[[Sequence[str], Read], NDArray[np.float32]]
+"""Gives the vectors of texts, and has those read that it does not know."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +77,8 @@ FrozenConfig = SentenceTransformerConfig | FunctionConfig
 class FrozenText(nn.Module):
     """Texts to representations by a model of which nothing is trained. It is loaded when the first text comes.
 
+    kept: keeps vectors; by default none.
+
     Args:
         allowed: functions that may be called.
 
@@ -87,6 +94,7 @@ class FrozenText(nn.Module):
         check(config, allowed)
         self.config = config
         self.allowed = allowed
+        self.kept: Kept = read_all
 
     @property
     def query_width(self) -> int:
@@ -106,10 +114,20 @@ class FrozenText(nn.Module):
             ValueError: if the function returns something else than a finite vector of the width for each text.
         """
         found = np.empty((len(inputs), self.config.width), dtype=np.float32)
-        for first in range(0, len(inputs), BATCH_TEXTS):
-            texts = list(inputs[first : first + BATCH_TEXTS])
-            found[first : first + len(texts)] = vectors_of(self._encode, texts, self.config.width)
+        for first in range(0, len(inputs), BLOCK_TEXTS):
+            texts = list(inputs[first : first + BLOCK_TEXTS])
+            found[first : first + len(texts)] = self.kept(texts, partial(self._read, first, len(inputs)))
+            advance(first + len(texts), len(inputs), "texts read")
         return VectorRows(found)
+
+    def _read(self, first: int, total: int, texts: Sequence[str]) -> NDArray[np.float32]:
+        """The vectors of some of `total` texts, after `first` that are read."""
+        found = np.empty((len(texts), self.config.width), dtype=np.float32)
+        for start in range(0, len(texts), BATCH_TEXTS):
+            batch = texts[start : start + BATCH_TEXTS]
+            found[start : start + len(batch)] = vectors_of(self._encode, batch, self.config.width)
+            advance(first + start + len(batch), total, "texts read")
+        return found
 
     def item_features(self, inputs: Sequence[str]) -> VectorRows:
         return self.query_features(inputs)
@@ -138,6 +156,11 @@ def check(config: FrozenConfig, allowed: AllowedCode) -> None:
             raise ValueError(_refusal(config.function))
         allowed.check(ENCODER, config.function)
         allowed.check_place(ENCODER, config.function)
+
+
+def read_all(texts: Sequence[str], read: Read) -> NDArray[np.float32]:
+    """The vectors of texts of which none is kept."""
+    return read(texts)
 
 
 def load(config: FrozenConfig, allowed: AllowedCode = OURS_ALONE) -> Encode:

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rails_ray.counting import advance
 from rails_ray.data.batch import FeatureRows
 from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.losses import ScoreLogit
@@ -71,8 +72,12 @@ class Scored:
 
 def encode_items(model: Model, features: FeatureRows) -> AnyItems:
     """The state of all items, encoded in batches."""
+    states = []
     with torch.no_grad():
-        return concatenate([model.encode_items(batch) for _, batch in in_batches(features, model, ITEM_BATCH)])
+        for first, batch in in_batches(features, model, ITEM_BATCH):
+            states.append(model.encode_items(batch))
+            advance(min(first + ITEM_BATCH, len(features)), len(features), "items encoded")
+    return concatenate(states)
 
 
 def in_batches(features: FeatureRows, model: Model, size: int) -> Iterator[tuple[int, FeatureRows]]:
@@ -141,6 +146,7 @@ def _rankings(
                 found[name].append(tensor)
             for watch in watching:
                 watch(scored)
+        advance(some.stop, len(queries), "queries ranked")
     joined = [{name: torch.cat(own).cpu().numpy() for name, own in found.items() if own} for found in kept]
     return [Ranking(num_relevant=queries.relevant.lengths, **own) for own in joined]
 

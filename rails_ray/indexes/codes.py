@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from rails_ray.faiss_library import as_float32, faiss_library, finite, one_thread
+from rails_ray.faiss_library import as_float32, faiss_library, finite, training
 from rails_ray.indexes.faiss_index import FaissIndex
 from rails_ray.indexes.lookup import LookupIndex
 from rails_ray.indexes.probing import Probing
@@ -169,11 +169,11 @@ def fit_lists(sample: Float[Tensor, "N d"], nlist: int, seed: int) -> Float[Tens
         ValueError: if there are more lists than vectors, or one is not finite.
         UnsupportedError: without FAISS.
     """
-    faiss = faiss_library()
-    check_nlist(nlist, len(sample))
+    faiss, points = faiss_library(), finite(sample, "sample")
+    check_nlist(nlist, len(points))
     means = faiss.Kmeans(sample.shape[1], nlist, spherical=True, seed=seed, min_points_per_centroid=1)
-    with one_thread():
-        means.train(finite(sample, "sample"))
+    with training(f"centroids of {nlist} lists", points):
+        means.train(points)
     return torch.from_numpy(means.centroids.copy())
 
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.errors import DamagedError
-from rails_ray.faiss_library import as_float32, faiss_library, finite, one_thread
+from rails_ray.faiss_library import as_float32, faiss_library, finite, one_thread, training
 from rails_ray.indexes import flat, hnsw, ivf
 from rails_ray.indexes.flat import FlatConfig
 from rails_ray.indexes.grown_lists import SCAN, GrownLists
@@ -98,7 +98,7 @@ def fit(config: IndexConfig, sample: Float[Tensor, "N d"], num_items: int, seed:
             index = ivf.untrained(config, width, ivf.num_lists(config.nlist, num_items, len(points)), seed)
         case HnswConfig():
             index = hnsw.untrained(config, width)
-    with one_thread():
+    with training(f"an index {config.kind}", points):
         index.train(points)
     return _written(faiss, index)
 

@@ -50,7 +50,7 @@ def num_lists(nlist: int, num_items: int, num_points: int) -> int:
         ValueError: if nlist lists are more than the sample has items.
     """
     if nlist > num_points:
-        raise ValueError(f"nlist must be at most the {num_points} items of the sample, got {nlist}")
+        raise ValueError(f"nlist must be at most the {num_points} items of the sample, got {nlist}: take fewer lists")
     return nlist or max(min(int(LISTS_PER_ROOT * math.sqrt(num_items)), num_points // POINTS_PER_LIST), 1)
 
 

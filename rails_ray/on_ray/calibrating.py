@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-import ray
-
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.build import family
 from rails_ray.build.version_queries import VersionQueries
@@ -28,7 +26,7 @@ from rails_ray.evaluation.ranking import Ranking, Scored, rank_all
 from rails_ray.evaluation.report import LONGEST_LIST
 from rails_ray.evaluation.softmax import LogLikelihoods
 from rails_ray.on_ray.evaluating import check_split
-from rails_ray.on_ray.failures import told_plainly
+from rails_ray.on_ray.progress import OnProgress, in_task
 from rails_ray.storage import calibrations
 from rails_ray.storage.calibrations import StoredCalibration
 from rails_ray.storage.filesystem import Storage
@@ -44,6 +42,7 @@ def calibrate(
     num_segments: int = NUM_SEGMENTS,
     data: DataConfig | None = None,
     allow_code: Sequence[str] = (),
+    on_progress: OnProgress | None = None,
 ) -> CalibrationReport:
     """Calibrate a version's cut-offs, store the calibration with it, and measure it on another split.
 
@@ -58,6 +57,7 @@ def calibrate(
         num_segments: groups of queries, by tau_q, to calibrate separately.
         data: data to calibrate on; by default the data in the version's config.
         allow_code: as in `local.open`.
+        on_progress: called a few times a second.
 
     Raises:
         NotFoundError: if there is no such version.
@@ -74,13 +74,10 @@ def calibrate(
     if num_segments < 1:
         raise ValueError(f"segments must be at least 1, got {num_segments}")
     store, allowed = Storage(storage), AllowedCode.given(allow_code)
-    with told_plainly():
-        asked = _calibrate.remote(str(store), version, split, measured_on, background, num_segments, data, allowed)
-        report: CalibrationReport = ray.get(asked)
-    return report
+    asked = str(store), version, split, measured_on, background, num_segments, data, allowed
+    return in_task(_calibrate, *asked, on_progress=on_progress)
 
 
-@ray.remote(num_cpus=1)
 def _calibrate(
     storage: str,
     version: str | None,

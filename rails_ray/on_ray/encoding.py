@@ -7,7 +7,7 @@ a time, so that no process holds more than a part and a batch.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -18,7 +18,7 @@ import pyarrow as pa
 import ray
 from numpy.typing import NDArray
 
-from rails_ray import config
+from rails_ray import config, counting
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.build import family
 from rails_ray.build.data import read_corpus, training_queries, with_data
@@ -30,7 +30,7 @@ from rails_ray.on_ray import indexing
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.doing import do_all
 from rails_ray.on_ray.failures import told_plainly
-from rails_ray.on_ray.progress import OnProgress, watch
+from rails_ray.on_ray.progress import OnProgress, Reporter, in_task, latest, new_board, watch
 from rails_ray.storage import manifest, parquet, parts, runs
 from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.storage.ids import keys_of
@@ -153,7 +153,7 @@ def encode(
         run=found,
         corpus=corpus,
         new_codes=new_codes,
-        remotely=_remotely,
+        remotely=partial(in_task, on_progress=on_progress),
         training_queries=partial(training_queries, trained, str(store)),
         files=scanned.files,
     )
@@ -181,6 +181,8 @@ def encode(
     )
     if parts.is_finished(store, version):
         return manifest.read_encoded(store, version)
+    tell = on_progress or (lambda done, total, note: None)
+    tell(0, scanned.num_items, "items to encode")
     artefact.store()
     written = parts.rows_written(store, version)
     planned, tasks = _plan(scanned, num_shards, part_items, num_workers, written)
@@ -197,16 +199,20 @@ def encode(
         tasks=tasks,
         keeps_texts=own.keeps_texts,
         allowed=allowed,
+        board=new_board() if tasks and on_progress is not None else None,
     )
     write = partial(do_all, work, len(tasks), num_workers, int(use_gpu))
-
-    def parts_done() -> tuple[int, int, str]:
-        return len(parts.rows_written(store, version)), len(planned), "parts"
-
-    if tasks and on_progress is not None:
-        watch(write, parts_done, on_progress)
+    if work.board is not None:
+        try:
+            watch(write, partial(_items_done, store, version, planned, work.board), tell)
+        finally:
+            ray.kill(work.board)
     elif tasks:
         write()
+
+    def indexes_of(encoded: Encoded) -> list[manifest.IndexEntry]:
+        tell(scanned.num_items, scanned.num_items, "items, building indexes" if own.index_names else "items")
+        return indexing.build(store, encoded, config_json)
 
     return parts.finish(
         store,
@@ -217,8 +223,18 @@ def encode(
         files={manifest.CONFIG: config_json, **corpus.files, **artefact.files()}.items(),
         weights_sha256=found.weights_sha256,
         cutoff_mass=found.cutoff_mass,
-        indexes_of=lambda encoded: indexing.build(store, encoded, config_json),
+        indexes_of=indexes_of,
     )
+
+
+def _items_done(storage: Storage, version: str, planned: Sequence[PlannedPart], board: Any) -> tuple[int, int, str]:
+    """How many items are in parts that are written, or encoded for one that is not."""
+    written, encoded = parts.rows_written(storage, version), latest(board)
+    done = sum(
+        part.num_items if part.first_row in written else encoded.get(str(part.first_row), (0, 0, ""))[0]
+        for part in planned
+    )
+    return done, sum(part.num_items for part in planned), "items"
 
 
 def scan(source: ItemFiles | ListedItems, part_items: int, num_shards: int | None) -> Scanned:
@@ -277,6 +293,7 @@ class Work:
     tasks: groups of tasks that follow one another, several only by hash.
     keeps_texts: whether parts hold the items' texts.
     allowed: code that the config may name.
+    board: where to report progress, by the first row of a part; None to report nothing.
     """
 
     storage: str
@@ -290,6 +307,7 @@ class Work:
     tasks: Sequence[Sequence[Task]]
     keeps_texts: bool
     allowed: AllowedCode
+    board: Any = None
 
     def __call__(self, number: int) -> None:
         """Write the parts of a group of tasks that have no record yet. One part is written while the next is
@@ -303,7 +321,9 @@ class Work:
             for planned, items in self._parts(group):
                 if planned.first_row in written:
                     continue
-                state = encode(items["item_id"].to_pylist(), _inputs(items))
+                report = Reporter(self.board, planned.num_items, piece=str(planned.first_row))
+                with counting.shown(report.advance):
+                    state = encode(items["item_id"].to_pylist(), _inputs(items))
                 named = items.append_column("text", items["input"]) if self.keeps_texts else items
                 part = parquet.item_part(named, state)
                 if pending is not None:
@@ -365,14 +385,3 @@ def _weights(store: Storage, run: str, weights_sha256: str) -> Iterator[tuple[st
 def _digest_of(run: runs.Run) -> str:
     """A digest of all weights of a run."""
     return hashlib.sha256(json.dumps(run.weights_sha256).encode()).hexdigest()
-
-
-def _remotely(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a task on the cluster and return its result."""
-    with told_plainly():
-        return ray.get(_called.remote(function, *arguments))
-
-
-@ray.remote(num_cpus=1)
-def _called(function: Callable[..., Any], *arguments: Any) -> Any:
-    return function(*arguments)

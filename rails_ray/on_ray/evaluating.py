@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import ray
-
 from rails_ray import config
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.answering.cutoffs import Cutoffs
@@ -14,7 +12,7 @@ from rails_ray.config import DataConfig
 from rails_ray.data.queries import SPLITS
 from rails_ray.evaluation import report
 from rails_ray.evaluation.report import Report
-from rails_ray.on_ray.failures import told_plainly
+from rails_ray.on_ray.progress import OnProgress, in_task
 from rails_ray.storage import calibrations, runs
 from rails_ray.storage.filesystem import Storage
 
@@ -27,6 +25,7 @@ def evaluate(
     split: str = "test",
     data: DataConfig | None = None,
     allow_code: Sequence[str] = (),
+    on_progress: OnProgress | None = None,
 ) -> Report:
     """Evaluate a run's model, or a stored version, published or not; by default the current version.
 
@@ -35,6 +34,7 @@ def evaluate(
     Args:
         data: data to evaluate on; by default the data in the config of the run or version.
         allow_code: as in `local.open`.
+        on_progress: called a few times a second.
 
     Raises:
         NotFoundError: if there is no such run or version.
@@ -46,9 +46,7 @@ def evaluate(
         raise ValueError(f"give a run or a version to evaluate, got run {run!r} and version {version!r}")
     check_split(split)
     store, allowed = Storage(storage), AllowedCode.given(allow_code)
-    with told_plainly():
-        result: Report = ray.get(_evaluate.remote(str(store), run, version, split, data, allowed))
-    return result
+    return in_task(_evaluate, str(store), run, version, split, data, allowed, on_progress=on_progress)
 
 
 def check_split(split: str) -> None:
@@ -59,7 +57,6 @@ def check_split(split: str) -> None:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
 
 
-@ray.remote(num_cpus=1)
 def _evaluate(
     storage: str,
     run: str | None,

@@ -104,10 +104,10 @@ def pipeline(
         )
     if calibrations.current(store, name) is None and family(from_json(trained.config)).offers.has_bounded_scores:
         with stage(f"calibrate {name}") as on_progress:
-            calibrate(storage, version=name, allow_code=allow_code)
+            calibrate(storage, version=name, allow_code=allow_code, on_progress=on_progress)
             on_progress(1, 1, "versions")
     with stage(f"evaluate {name}") as on_progress:
-        report = evaluate(storage, version=name, allow_code=allow_code)
+        report = evaluate(storage, version=name, allow_code=allow_code, on_progress=on_progress)
         current = _current(store)
         former = None
         if current not in (None, name) and gates.max_drop is not None:
@@ -115,7 +115,7 @@ def pipeline(
             try:
                 own = from_json(trained.config).data
                 same = replace(own, exclude_seen=own.excludes_seen)  # whatever the current version chose
-                former = evaluate(storage, version=current, data=same, allow_code=allow_code)
+                former = evaluate(storage, version=current, data=same, allow_code=allow_code, on_progress=on_progress)
             except (DamagedError, NotFoundError, ValueError) as error:
                 raise GateError(
                     f"version {current}, which is current, must answer the same queries, got: {error}: repair it, "

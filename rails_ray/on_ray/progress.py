@@ -2,14 +2,17 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import RayActorError
 
+from rails_ray import counting
 from rails_ray.errors import StorageError
+from rails_ray.on_ray.failures import told_plainly
 
 POLL_S = 0.2  # seconds between looks
 
@@ -64,16 +67,69 @@ class Reporter:
         self._board = board
         self._piece = piece
         self._total = total
+        self._steps = first_step
         self._note = f", going on from step {first_step}" if first_step else ""
         self._clock = clock
         self._next = -float("inf")
 
     def __call__(self, done: int, loss: float) -> None:
+        self._steps = done
+        note = "validating" if done == self._total else f"loss {loss:.3f}"
+        self._write(done, self._total, note + self._note, is_due=done == self._total)
+
+    def count(self, done: int, total: int, what: str) -> None:
+        """Write what a pass over items or queries counts: in place of the steps of a run's only piece, or else beside
+        them."""
+        if self._piece:
+            self._write(self._steps, self._total, f"{done:,} of {total:,} {what}")
+        else:
+            self._write(done, total, what)
+
+    def advance(self, done: int, total: int, what: str) -> None:
+        """Write what a pass over all of the piece's work counts."""
+        self._write(done * self._total // total, self._total, what)
+
+    def _write(self, done: int, total: int, note: str, is_due: bool = False) -> None:
         now = self._clock()
-        if self._board is not None and (now >= self._next or done == self._total):
+        if self._board is not None and (now >= self._next or is_due):
             self._next = now + POLL_S
-            note = "validating" if done == self._total else f"loss {loss:.3f}"
-            self._board.write.remote(done, self._total, note + self._note, self._piece)
+            self._board.write.remote(done, total, note, self._piece)
+
+
+def in_task(function: Callable[..., Result], *arguments: Any, on_progress: OnProgress | None = None) -> Result:
+    """Call a function in a task on the cluster and return its result. What it counts is passed on until it ends.
+
+    Raises:
+        RailsRayError, ValueError: as the function does.
+    """
+    with told_plainly():
+        for reference in _counted.remote(function, *arguments):
+            result, seen = ray.get(reference)
+            if seen is None:
+                break
+            if on_progress is not None:
+                on_progress(*seen)
+        found: Result = result
+        return found
+
+
+@ray.remote(num_cpus=1)
+def _counted(function: Callable[..., Any], *arguments: Any) -> Iterator[tuple[Any, tuple[int, int, str] | None]]:
+    """(None, progress) every POLL_S seconds in which there is any, then (the result, None)."""
+    latest: list[tuple[int, int, str]] = []
+
+    def call() -> Any:
+        with counting.shown(lambda *seen: latest.append(seen)):
+            return function(*arguments)
+
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(call)
+        while wait([pending], POLL_S).not_done:
+            if latest:
+                seen = latest[-1]
+                latest.clear()
+                yield None, seen
+        yield pending.result(), None
 
 
 def watch(

@@ -45,7 +45,7 @@ class Standing:
         )
         total = sum(map(steps_of, self.pieces))
         if self.is_one:
-            return steps, total, begun[""][2] if begun else "done" if self.done else "starting"
+            return begun[""] if begun and not self.done else (steps, total, "done" if self.done else "starting")
         at_work = [name for name in begun if name not in self.done and name not in self.failed]
         notes = [f"{name} {begun[name][2]}" for name in at_work[:MOST_SHOWN]]
         more = [f"{len(at_work) - MOST_SHOWN} more"] if len(at_work) > MOST_SHOWN else []

@@ -26,7 +26,7 @@ from ray.train.v2.api.config import ScalingConfig
 from ray.train.v2.api.exceptions import TrainingFailedError
 from torch import nn
 
-from rails_ray import config
+from rails_ray import config, counting
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.build import family
 from rails_ray.build.data import for_data, read_data
@@ -35,10 +35,9 @@ from rails_ray.collectives.first import from_first
 from rails_ray.config import RunConfig
 from rails_ray.errors import TrainingError
 from rails_ray.on_ray.cluster import reserved_device
-from rails_ray.on_ray.failures import told_plainly
 from rails_ray.on_ray.fitting import CHECKPOINT_S, MAX_RESTARTS, Every, fit_to_end, reason_of
 from rails_ray.on_ray.placing import Placing
-from rails_ray.on_ray.progress import POLL_S, OnProgress, Reporter, latest, new_board
+from rails_ray.on_ray.progress import POLL_S, OnProgress, Reporter, in_task, latest, new_board
 from rails_ray.on_ray.standing import Standing
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage, timed_name
@@ -173,8 +172,10 @@ def train(
     if not runs.is_finished(store, begun.run):
         fit_pieces(begun, settings, on_progress)
     if not runs.is_finished(store, begun.run):
-        with told_plainly():
-            ray.get(_finish.options(num_cpus=1).remote(str(store), begun.run, allowed))
+        in_task(_finish, str(store), begun.run, allowed, on_progress=on_progress)
+        if on_progress is not None:
+            num_steps = sum(map(steps_of, begun.pieces))
+            on_progress(num_steps, num_steps, "done")
     return runs.read(store, begun.run)
 
 
@@ -218,27 +219,29 @@ def work(assignment: Assignment) -> None:
     checkpoint, is_finished = from_first(_left(store, own_run) if is_first else (None, False))
     if is_finished:
         return  # a predecessor finished it late
-    fitted = fit(
-        piece,
-        Given(
-            read=read,
-            storage=store,
-            run=assignment.run,
-            checkpoint=checkpoint,
-            rank=group.rank(),
-            num_workers=group.num_workers(),
-            device=reserved_device(),
-        ),
-        placed=ray.train.torch.prepare_model if piece.shares_gradient else _on_reserved_device,
-        report=Reporter(
-            assignment.board if is_first else None,
-            steps_of(piece),
-            state.steps_done(checkpoint) if checkpoint else 0,
-            piece.name,
-        ),
-        save=partial(runs.write_checkpoint, store, own_run),
-        is_due=Every(assignment.checkpoint_s),
+    report = Reporter(
+        assignment.board if is_first else None,
+        steps_of(piece),
+        state.steps_done(checkpoint) if checkpoint else 0,
+        piece.name,
     )
+    with counting.shown(report.count):
+        fitted = fit(
+            piece,
+            Given(
+                read=read,
+                storage=store,
+                run=assignment.run,
+                checkpoint=checkpoint,
+                rank=group.rank(),
+                num_workers=group.num_workers(),
+                device=reserved_device(),
+            ),
+            placed=ray.train.torch.prepare_model if piece.shares_gradient else _on_reserved_device,
+            report=report,
+            save=partial(runs.write_checkpoint, store, own_run),
+            is_due=Every(assignment.checkpoint_s),
+        )
     if fitted is not None:
         runs.write(
             store,
@@ -322,7 +325,7 @@ def _start(worker: Worker, assignment: Assignment, settings: Settings) -> "ray.O
         backend = TorchConfig(backend="nccl" if use_gpu else "gloo", timeout_s=math.ceil(settings.timeout_s))
         return _fit_task.remote(worker, assignment, scaling, backend)
     assignment = replace(assignment, num_threads=max(round(placing.num_cpus), 1))
-    if placing.backend == "tasks":
+    if placing.backend == "tasks" or assignment.piece.training is None:  # Ray Train starts two processes more
         reserved = {"num_cpus": placing.num_cpus, "num_gpus": placing.num_gpus}
         return _train_task.options(**reserved, max_retries=MAX_RESTARTS).remote(worker, assignment)
     reserved = {"CPU": placing.num_cpus, "GPU": placing.num_gpus}
@@ -349,7 +352,6 @@ def _fit_task(worker: Worker, assignment: Assignment, scaling: ScalingConfig, ba
         raise TrainingError(reason_of(error)) from None
 
 
-@ray.remote
 def _finish(storage: str, run: str, allowed: AllowedCode) -> None:
     """Validate all pieces together and mark the run as finished."""
     store = Storage(storage)

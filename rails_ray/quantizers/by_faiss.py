@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from rails_ray.faiss_library import as_float32, faiss_library, finite
+from rails_ray.faiss_library import as_float32, check_short, faiss_library, finite, training
 
 NAMES_BY_BYTES = {
     8: ("PQ8", "OPQ8,PQ8", "PQ16x4fs", "RQ8x8", "LSQ8x8", "PRQ4x2x8", "PCAR16,SQ4"),
@@ -25,6 +25,7 @@ NAMES_BY_BYTES = {
     52: ("RaBitQ2",),
     64: ("SQ4",),
 }  # names by the bytes that a vector of 128 numbers then takes
+LEAST_VECTORS = 256  # that codebooks of a byte need; transforms need one for each number, or write beyond their memory
 
 
 @dataclass(frozen=True)
@@ -73,16 +74,24 @@ def fit_by_faiss(name: str, vectors: Float[Tensor, "N d"]) -> FaissQuantizer:
         name: as FAISS's index_factory takes it; NAMES_BY_BYTES has some.
 
     Raises:
-        ValueError: if vectors are not finite, or FAISS knows no such index for their width.
+        ValueError: if vectors are not finite, too few or too long, or FAISS knows no such index for their width.
         UnsupportedError: without FAISS.
     """
     faiss, values = faiss_library(), finite(vectors, "vectors")
+    num_vectors, width = values.shape
     try:
-        index = faiss.index_factory(values.shape[1], name, faiss.METRIC_INNER_PRODUCT)
-        index.train(values)
+        index = faiss.index_factory(width, name, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
         raise ValueError(
-            f"name must be an index of FAISS for {values.shape[1]} numbers, got {name!r}: {reason}"
-        ) from None
+            f"name must be an index of FAISS for inner products of {width} numbers, got {name!r}"
+        ) from error
+    least = max(LEAST_VECTORS, width)
+    if num_vectors < least:
+        raise ValueError(
+            f"vectors must number at least {least}, one for each codeword of a byte and for each of their numbers, got "
+            f"{num_vectors}"
+        )
+    check_short(values)
+    with training(repr(name), values):
+        index.train(values)
     return FaissQuantizer(index)

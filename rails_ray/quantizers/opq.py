@@ -5,6 +5,9 @@
 in turns: codebooks for the rotation, then the rotation for the codebooks, which is orthogonal Procrustes.
 
 Source: Ge et al., Optimized Product Quantization (OPQ-NP), as FAISS's OPQMatrix has it.
+Differs from the source: fewer vectors than they are wide count several times, until they are as many. FAISS would write
+beyond its memory, as it puts d x d products where it has room for N x d numbers. Without R the error is twice as large
+(jobs/benches/LOG.md).
 
 Axes: N vectors of a sample, D numbers of a vector, V vectors that an item's D numbers are, d = D / V, M subspaces,
 L codewords.
@@ -18,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rails_ray.faiss_library import faiss_library, finite, one_thread
+from rails_ray.faiss_library import check_short, faiss_library, finite, training
 from rails_ray.quantizers.pq import check_sample, fit_pq
 from rails_ray.quantizers.product import ProductQuantizer, check_sizes
 
@@ -67,7 +70,9 @@ def fit_opq(
         raise ValueError(
             f"num_subspaces must be a multiple of the {num_vectors} vectors of an item, got {num_subspaces}"
         )
-    points = torch.from_numpy(finite(sample, "sample")).view(len(sample) * num_vectors, -1)
+    values = finite(sample, "sample")
+    check_short(values)
+    points = torch.from_numpy(values).view(len(sample) * num_vectors, -1)
     rotation = fit_rotation(points, num_subspaces // num_vectors, num_codewords, seed=seed, num_rounds=num_rounds)
     return fit_pq(sample, num_subspaces, num_codewords, seed=seed, rotation=rotation)
 
@@ -77,15 +82,15 @@ def fit_rotation(
 ) -> Float[Tensor, "d d"]:
     """R, fitted to at most NUM_POINTS points. FAISS fits it with a power of two of codewords: the largest that is at
     most `num_codewords`."""
-    faiss = faiss_library()
+    faiss, width = faiss_library(), points.shape[1]
     generator = torch.Generator().manual_seed(seed)
     some = points[torch.randperm(len(points), generator=generator)[:NUM_POINTS].sort().values]
-    width = points.shape[1]
+    values = some.repeat(max(-(-width // max(len(some), 1)), 1), 1).numpy()  # [at least d, d]
     bits = min(int(math.log2(num_codewords)), MOST_BITS)
     matrix = faiss.OPQMatrix(width, num_subspaces)
     codes = faiss.ProductQuantizer(width, num_subspaces, bits)
     matrix.pq, matrix.niter = codes, num_rounds
     codes.cp.min_points_per_centroid = 1  # FAISS warns below 39 points for a codeword
-    with one_thread():
-        matrix.train(some.contiguous().numpy())
+    with training(f"a rotation of {width} numbers", values):
+        matrix.train(values)
     return torch.from_numpy(faiss.vector_to_array(matrix.A).reshape(width, width).copy())

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rails_ray.faiss_library import faiss_library, finite, one_thread
+from rails_ray.faiss_library import check_short, faiss_library, finite, training
 from rails_ray.quantizers.product import ProductQuantizer, check_sizes, turned
 
 NUM_ROUNDS = 25  # of k-means: FAISS's default
@@ -40,15 +40,18 @@ def fit_pq(
         rotation: what turns vectors before they are cut into parts.
 
     Raises:
-        ValueError: if the sample is not finite or smaller than a codebook, or cannot be cut into so many parts.
+        ValueError: if the sample is not finite, too long or smaller than a codebook, or cannot be cut into so many
+            parts.
         UnsupportedError: without FAISS.
     """
     faiss = faiss_library()
     check_sizes(sample.shape[1], num_subspaces, num_codewords)
     check_sample(len(sample), num_codewords)
-    points = turned(torch.from_numpy(finite(sample, "sample")), rotation).unflatten(1, (num_subspaces, -1)).numpy()
+    values = finite(sample, "sample")
+    check_short(values)
+    points = turned(torch.from_numpy(values), rotation).unflatten(1, (num_subspaces, -1)).numpy()
     codebooks = np.empty((num_subspaces, num_codewords, points.shape[2]), np.float32)
-    with one_thread():
+    with training(f"codebooks of {num_codewords} codewords", values):
         for subspace in range(num_subspaces):
             means = faiss.Kmeans(
                 points.shape[2], num_codewords, niter=NUM_ROUNDS, seed=seed + subspace, min_points_per_centroid=1

@@ -16,6 +16,8 @@ from numpy import ndarray
 
 from rails_ray.optional import optional
 
+NUM_NEIGHBORS = 10  # of spectral_nearest_neighbors: scikit-learn's default
+
 
 def near_centres(relevance: Float[ndarray, "X Q"], num_supports: int, method: str, seed: int) -> Int[ndarray, " S"]:
     """Rows of the supports, each once.
@@ -63,11 +65,13 @@ def labels_of(relevance: Float[ndarray, "X Q"], num_clusters: int, method: str, 
     if method in one_sided:
         fitted = one_sided[method](num_clusters, random_state=seed).fit(relevance)
     elif method == "agglomerative":
+        if len(relevance) == 1:  # scikit-learn wants two
+            return np.zeros(1, np.int64)
         fitted = cluster.AgglomerativeClustering(num_clusters).fit(relevance)
     elif method == "spectral_nearest_neighbors":
-        fitted = cluster.SpectralClustering(num_clusters, affinity="nearest_neighbors", random_state=seed).fit(
-            relevance
-        )
+        num_neighbors = min(NUM_NEIGHBORS, len(relevance))
+        options: dict[str, Any] = {"affinity": "nearest_neighbors", "n_neighbors": num_neighbors}
+        fitted = cluster.SpectralClustering(num_clusters, random_state=seed, **options).fit(relevance)
     else:
         if num_clusters > min(relevance.shape):
             raise ValueError(

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 import oracles.losses
 import oracles.ranking
 from rails_ray.build.dual_encoder import DualEncoderFamily
+from rails_ray.counting import shown
 from rails_ray.cutoffs.distributions import UNIFORM, BetaDistribution
+from rails_ray.data.dataset import Texts
 from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.evaluation import ranking
 from rails_ray.evaluation.agreement import recall_at_k
@@ -80,6 +82,25 @@ def test_few_queries_at_a_time_rank_as_all_at_once(num_at_once: int, monkeypatch
     assert sizes == [max(num_at_once, 1)]
     for name in ("best_rank", "scores", "is_relevant", "temperature", "pair_query", "pair_score"):
         np.testing.assert_allclose(getattr(found, name), getattr(whole, name), atol=1e-6)
+
+
+def test_items_and_queries_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranking, "ITEM_BATCH", 25)
+    model, items, queries = (
+        DualEncoderFamily.of(small_config()).model().eval(),
+        [f"thing {n}" for n in range(60)],
+        [
+            "red thing",
+            "blue thing",
+            "thing",
+        ],
+    )
+    seen = list[tuple[int, int, str]]()
+    asked = Queries(Texts(queries), ItemLists.of([[0]] * 3))
+    with shown(lambda *one: seen.append(one)):
+        rank_all(model, encode_items(model, model.item_features(items)), asked, 3)
+    of_items = [(done, 60, "items encoded") for done in (25, 50, 60)]
+    assert seen == [*of_items, (3, 3, "queries ranked")]
 
 
 def test_a_query_that_says_nothing_finds_nothing() -> None:

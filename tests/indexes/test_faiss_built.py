@@ -191,7 +191,7 @@ def test_default_probing() -> None:
         (lambda: Probing(ef_search=-5), "ef_search must be at least 1, got -5"),
         (
             lambda: fit(IvfConfig(nlist=1000), vectors(17), 17, 0),
-            "nlist must be at most the 17 items of the sample, got 1000",
+            "nlist must be at most the 17 items of the sample, got 1000: take fewer lists",
         ),
         (lambda: fit(FlatConfig(), vectors(0), 0, 0), "sample must hold at least 1 item, got 0"),
         (

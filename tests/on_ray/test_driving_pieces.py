@@ -48,8 +48,9 @@ def test_a_run_of_one_piece_shows_that_piece() -> None:
     standing = Standing(ONE)
     assert standing.seen({}) == (0, STEPS, "starting")
     assert standing.seen({"": (7, STEPS, "loss 1.5")}) == (7, STEPS, "loss 1.5")
+    assert standing.seen({"": (512, 4000, "items encoded")}) == (512, 4000, "items encoded")
     standing.done.append("")
-    assert standing.seen({"": (STEPS, STEPS, "validating")}) == (STEPS, STEPS, "validating")
+    assert standing.seen({"": (900, 900, "queries ranked")}) == (STEPS, STEPS, "done")
     assert standing.seen({}) == (STEPS, STEPS, "done")  # if the board could not be asked
 
 

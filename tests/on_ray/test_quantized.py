@@ -158,7 +158,7 @@ def test_a_quantizer_that_is_damaged(root: Path) -> None:
         (
             PqItems(num_subspaces=3),
             None,
-            "a sample must have a vector for each of the 256 codewords of a codebook, got 60",
+            "as many codewords as there are items, 60, got 256: take fewer codewords, --codes 3x32",
         ),
         (replace(CODES, nlist=61), None, "nlist must be at most the 60 items of the sample, got 61"),
         (CODES, IvfConfig(), "index.kind must be flat in fp32 for items.kind pq, got ivf"),

@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from rails_ray import on_ray
+from rails_ray import on_ray, recipes
 from rails_ray.build import family
 from rails_ray.build.data import read_data
 from rails_ray.config import DataConfig, RunConfig
@@ -20,8 +20,9 @@ from rails_ray.errors import TrainingError
 from rails_ray.storage import quantizers, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
+from rails_ray.training.loop import TrainingConfig
 from rails_ray.training.piece import Given, fit
-from support.examples import small_config, small_vector_config, trained_items, write_text_data
+from support.examples import small_config, small_vector_config, trained_items, write_text_data, write_vector_data
 from support.untrained_runs import of, published, write_runs
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
@@ -138,9 +139,20 @@ def test_an_encoder_that_encodes_in_another_way(root: Path) -> None:
 
 def test_fewer_items_than_codewords_are_refused_before_anything_is_trained(root: Path) -> None:
     items = replace(trained_items(), num_codewords=256)
-    with pytest.raises(ValueError, match=r"a sample must have a vector for each of the 256 codewords .*, got 60"):
+    with pytest.raises(
+        ValueError, match=r"as many codewords as there are items, 60, got 256: .*, --items\.num-codewords 32$"
+    ):
         on_ray.train(of(small_config(), root / "texts").with_family(items=items), str(root), run="too-few")
     assert not Storage(str(root)).exists("runs/too-few")
+
+
+def test_fewer_items_than_they_are_wide(root: Path) -> None:
+    """OPQ begins the codebooks. Of 40 vectors of 64 numbers, FAISS would write beyond its memory."""
+    folder = write_vector_data(root / "wide", num_items=40, width=64)
+    config = of(recipes.by_name("vector-mopq"), folder)
+    items = PqItems(num_codewords=16, quantizer=TrainedConfig(training=TrainingConfig(num_steps=2, batch_size=8)))
+    run = on_ray.train(config.with_family(items=items), str(root), run="wide", num_workers=1)
+    assert run.training["pieces"][1]["reconstruction_loss"] < 1
 
 
 def test_an_encoder_that_is_not_there(root: Path) -> None:

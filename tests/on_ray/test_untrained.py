@@ -52,6 +52,18 @@ def test_vectors_alone_are_encoded_and_searched(
     assert "run r: no queries to measure it with, 0 s of training" in capfd.readouterr().out
 
 
+def test_codes_of_fewer_vectors_than_they_are_wide(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "v.npy", np.random.default_rng(0).standard_normal((40, 64)).astype(np.float32))
+    command("index", "import", tmp_path / "v.npy", "--folder", tmp_path / "data")
+    words = ("encode", "--recipe", "vector-cosine", "--folder", tmp_path / "data", "--storage", tmp_path / "storage")
+    command(*words, "--version", "few", "--codes", "8x16")
+    capfd.readouterr()
+    command(*words, "--version", "fewer", "--codes", "8x256", code=cli.EXIT_BAD_ARGUMENT)
+    assert "there are items, 40, got 256: take fewer codewords, --codes 8x32" in " ".join(
+        capfd.readouterr().err.split()
+    )
+
+
 @pytest.mark.long
 def test_queries_of_one_split_are_enough_to_measure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     data, storage = write_vector_data(tmp_path / "data"), ("--storage", tmp_path / "storage")

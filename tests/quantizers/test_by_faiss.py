@@ -36,10 +36,23 @@ def test_codes_take_these_bytes_and_rank_as_what_they_are_read_back_as(name: str
 
 
 def test_what_is_no_quantizer() -> None:
-    with pytest.raises(ValueError, match=r"name must be an index of FAISS for 16 numbers, got 'PQ7'"):
+    with pytest.raises(
+        ValueError, match=r"name must be an index of FAISS for inner products of 16 numbers, got 'PQ7'$"
+    ):
         fit_by_faiss("PQ7", some(300, 16))
-    with pytest.raises(ValueError, match=r"name must be an index of FAISS for 16 numbers, got 'nothing'"):
+    with pytest.raises(ValueError, match=r"name must be an index of FAISS for .* 16 numbers, got 'nothing'$"):
         fit_by_faiss("nothing", some(300, 16))
+    for name in ("PQ4", "OPQ4,PQ4x4", "RQ2x4", "IVF300,Flat"):
+        with pytest.raises(ValueError, match=r"vectors must number at least 256, one for each .*, got 255"):
+            fit_by_faiss(name, some(255, 16))
+    with pytest.raises(ValueError, match=r"vectors must number at least 300, .*, got 299"):
+        fit_by_faiss("OPQ4,PQ4", some(299, 300))  # FAISS would write beyond its memory
+    with pytest.raises(
+        ValueError, match=r"^FAISS must be able to train 'IVF300,Flat' on 299 vectors of 16 numbers, got"
+    ):
+        fit_by_faiss("IVF300,Flat", some(299, 16))
+    with pytest.raises(ValueError, match="sample must have a sum of squares of at most"):
+        fit_by_faiss("PQ4", some(300, 16) * 1e30)
     broken = some(300, 16)
     broken[7, 2] = torch.nan
     with pytest.raises(ValueError, match="vectors must be finite, got NaN or infinity in row 7"):

@@ -1,8 +1,12 @@
 """PQ and OPQ, fitted by FAISS's k-means."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
+from rails_ray.faiss_library import MOST_SQUARES, training
 from rails_ray.quantizers.opq import OpqConfig, fit_opq, fit_rotation
 from rails_ray.quantizers.pq import fit_pq
 from rails_ray.quantizers.product import ProductQuantizer
@@ -72,6 +76,41 @@ def test_any_number_of_codewords(num_codewords: int) -> None:
     assert fit_rotation(vectors, 2, num_codewords, seed=0, num_rounds=2).shape == (8, 8)
 
 
+OF_ALL_SIZES = """
+from rails_ray.quantizers.opq import fit_opq
+from support.quantizers import some_vectors
+import torch
+
+for num_vectors in (1, 2):
+    for width, num_codewords in ((16, 4), (17 * 2, 16), (24, 3), (8, 8)):
+        sizes = (num_codewords, num_codewords + 1, width // 2, width - 1, width, width + 1)
+        for num in sorted(size for size in set(sizes) if size >= num_codewords):
+            sample = some_vectors(num, width * num_vectors)
+            equal = sample[:1].expand_as(sample)
+            for vectors in (sample, equal, torch.zeros_like(sample), sample[: num // 2 + 1].repeat(2, 1)[:num]):
+                fitted = fit_opq(vectors, 2 * num_vectors, num_codewords, seed=0, num_vectors=num_vectors, num_rounds=5)
+                assert fitted.rotation.shape == (width, width)
+                fitted.decode(fitted.encode(vectors))
+"""
+
+
+def test_opq_of_fewer_vectors_than_they_are_wide() -> None:
+    """In a process of its own: FAISS would write beyond its memory, which ends the process sooner or later."""
+    found = subprocess.run(
+        [sys.executable, "-c", OF_ALL_SIZES], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stderr
+
+
+def test_few_vectors_gain_by_a_rotation_as_many_do() -> None:
+    generator = torch.Generator().manual_seed(0)
+    every = some_vectors(64, 64) / torch.arange(1, 65) @ a_rotation(64, generator)
+    for num in (24, 63, 64):
+        vectors = every[:num]
+        plain, turned = fit_pq(vectors, 8, 16, seed=0), fit_opq(vectors, 8, 16, seed=0)
+        assert loss(turned, vectors) < 0.7 * loss(plain, vectors)
+
+
 def test_samples_that_cannot_be() -> None:
     for fit in (fit_pq, fit_opq):
         with pytest.raises(
@@ -82,7 +121,26 @@ def test_samples_that_cannot_be() -> None:
             fit(some_vectors(9, 6), 4, 4, seed=0)
         with pytest.raises(ValueError, match="sample must be finite, got NaN or infinity in row 0"):
             fit(torch.full((9, 6), torch.nan), 3, 4, seed=0)
+        with pytest.raises(ValueError, match=r"sample must have a sum of squares of at most 4.3e\+37, .*, got more"):
+            fit(some_vectors(9, 6) * 1e19, 3, 4, seed=0)  # FAISS would end the process
+        fit(some_vectors(9, 6) / some_vectors(9, 6).norm() * 0.99 * MOST_SQUARES**0.5, 3, 4, seed=0)
     with pytest.raises(ValueError, match="num_subspaces must be a multiple of the 2 vectors of an item, got 3"):
         fit_opq(some_vectors(9, 6), 3, 4, seed=0, num_vectors=2)
     with pytest.raises(ValueError, match="num_rounds must be at least 1, got 0"):
         OpqConfig(num_rounds=0)
+
+
+def test_an_error_of_faiss_is_told_in_our_words() -> None:
+    sample = some_vectors(3, 6).numpy()
+    with (
+        pytest.raises(
+            ValueError, match=r"^FAISS must be able to train codes on 3 vectors of 6 numbers, got an error"
+        ) as told,
+        training("codes", sample),
+    ):
+        raise RuntimeError("Error in faiss::Clustering at Clustering.cpp:12: 'nx >= static_cast<idx_t>(k)' failed")
+    assert "static_cast" not in str(told.value)
+    with pytest.raises(
+        ValueError, match="FAISS must be able to train a rotation of 6 numbers on 0 vectors of 6 numbers"
+    ):
+        fit_rotation(some_vectors(0, 6), 2, 4, seed=0, num_rounds=1)

@@ -1,7 +1,7 @@
 """Support selection: every member, and each against its definition."""
 
 import sys
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -140,6 +140,18 @@ def test_supports_that_cannot_be() -> None:
         select_supports(FirstSupports(), relevance, 2, seed=0)
     with pytest.raises(ValueError, match=r"at most as many clusters as there are support queries \(3\), got 5"):
         select_supports(ClusterSupports(method="spectral_coclustering"), matrix(10, 3), 5, seed=0)
+
+
+@pytest.mark.parametrize(("num_items", "num_supports"), [(1, 1), (2, 2), (3, 2), (9, 3), (9, 8), (10, 3), (11, 3)])
+@pytest.mark.parametrize("is_equal", [False, True])
+@pytest.mark.parametrize("method", ["k_means", "bisecting_k_means", "agglomerative", "spectral_nearest_neighbors"])
+def test_clusters_of_few_items(method: Any, num_items: int, num_supports: int, is_equal: bool) -> None:
+    if method.startswith("spectral") and (num_supports < 2 or num_supports == num_items):
+        return
+    relevance = torch.randn(num_items, 20, generator=torch.Generator().manual_seed(0)).double()
+    relevance = relevance[:1].expand_as(relevance) if is_equal else relevance
+    chosen = select_supports(ClusterSupports(method=method), relevance, num_supports, seed=0)
+    assert len(set(chosen.tolist())) == num_supports
 
 
 def test_clusters_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
