@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.build import family
 from rails_ray.build.data import read_data
 from rails_ray.build.items import ByModel
@@ -54,7 +55,7 @@ def test_train_evaluate_and_encode_read_each_text_once(tmp_path: Path, read: lis
     own = family(from_json(run.config))
     items = list(read_data(own.config, store).item_inputs)
     assert sorted(set(items)) == sorted(set(items) & set(read))
-    report = _evaluate(str(store), "r", None, "valid", None)
+    report = _evaluate(str(store), "r", None, "valid", None, OURS_ALONE)
     assert report.to_dict() == run.validation | {"hit_rate": report.hit_rate, "coverage": None}
     after_training = len(read)
     assert after_training == len(set(read)), "no text twice"
@@ -77,6 +78,7 @@ def test_functions_are_called_again(tmp_path: Path, read: list[str]) -> None:
     data = write_text_data(tmp_path / "data")
     trained(tmp_path / "s", data, FunctionConfig(function="support.text_vectors:encode"))
     once = len(read)
-    _evaluate(str(tmp_path / "s"), "r", None, "valid", None)
+    allowed = AllowedCode(("support.text_vectors",))
+    _evaluate(str(tmp_path / "s"), "r", None, "valid", None, allowed)
     assert len(read) == 2 * once
     assert not (tmp_path / "s" / "vectors").exists()
