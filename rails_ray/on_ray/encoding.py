@@ -19,7 +19,7 @@ import ray
 from numpy.typing import NDArray
 
 from rails_ray import config
-from rails_ray.allowed_code import AllowedCode
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.build import family
 from rails_ray.build.data import read_corpus, training_queries, with_data
 from rails_ray.build.items import Fitting, ItemEncoder, NewCodes
@@ -288,7 +288,7 @@ class Work:
     num_shards: int
     tasks: Sequence[Sequence[Task]]
     keeps_texts: bool
-    allowed: AllowedCode
+    allowed: AllowedCode = OURS_ALONE
 
     def __call__(self, number: int) -> None:
         """Write the parts of a group of tasks that have no record yet. One part is written while the next is
