@@ -88,13 +88,16 @@ class AllowedCode:
             f"Serve's args, or by {VARIABLE}"
         )
 
-    def check_place(self, what: str, path: str) -> None:
+    def check_place(self, what: str, path: str, own: Collection[str] = ()) -> None:
         """Check where a module would be imported from, before it is.
+
+        Args:
+            own: our own import paths, wherever this package is installed.
 
         Raises:
             ValueError: if it lies in the storage, where whoever writes to the storage can write it too.
         """
-        if path in self.named or not self.storage:
+        if path in own or path in self.named or not self.storage:
             return
         for place in _places(path.partition(":")[0].partition(".")[0]):
             if Path(place).resolve().is_relative_to(Path(self.storage).resolve()):

@@ -83,7 +83,9 @@ def answers(names: Sequence[str], cut: Mapping[str, Any], best: Mapping[str, Any
         best: the response with the few best items; the items that the cut-off drops are dim.
     """
     cutoff = ", ".join(
-        f"{name} {value if isinstance(value, str) else f'{value:.6g}'}" for name, value in cut["cutoff"].items()
+        f"{name} {value if isinstance(value, str) else f'{value:.6g}'}"
+        for name, value in cut["cutoff"].items()
+        if (name, value) != ("min_items", 1)  # of any cut-off that no request names
     )
     table = Table(title=title, caption=f"dim: below the threshold of the cut-off, {cutoff}", title_justify="left")
     table.add_column("query", style="bold", no_wrap=True)

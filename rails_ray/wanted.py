@@ -87,7 +87,8 @@ class Found(TopK):
         no other question: `ceiling` is what holds of every missing item.
     is_truncated: whether an item at or above the threshold (any item, without a threshold) was left out because there
         were more than k.
-    num_scored: items whose score was computed.
+    num_scored: items whose score was computed, but for those whose largest cosine shows that they cannot belong in the
+        list.
     reasons: of each query whose bound is inf, why nothing is known about the items that were passed over; None of
         the others.
 

@@ -149,7 +149,11 @@ def test_the_ports_of_production_can_be_chosen(
         ([PORTS[1], "65536"], f"{PORTS[1]} must be from 1 to 65535, got 65536"),
         (
             [PORTS[2], "30500"],
-            f"{PORTS[2]} must be outside 30000-31000, where routers listen, got 30500: choose another {PORTS[2]}",
+            f"{PORTS[2]} must be outside 30000-30999, where routers listen, got 30500: choose another {PORTS[2]}",
+        ),
+        (
+            ["--port", "30000"],
+            "--port must be outside 30000-30999, where routers listen, got 30000: choose another --port",
         ),
         (
             ["--port", "8404"],

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from rails_ray import cli, local
-from rails_ray.allowed_code import VARIABLE
+from rails_ray.allowed_code import VARIABLE, AllowedCode
 from rails_ray.answering.tuning import tune_cutoffs
 from rails_ray.build import family
 from rails_ray.build.data import read_data
@@ -196,6 +196,35 @@ def test_what_is_allowed_travels_in_serves_arguments(
     application(named, Placement())  # the word of whoever deploys
     assert dict(bound)["Ranker"][-1].named == ("mine.sub:rank",)
     assert was_imported(modules) == [], "the replica imports it"
+
+
+def test_what_a_version_names_is_not_the_word_of_whoever_deploys(
+    of_ranker: Path, tmp_path: Path, modules: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where the command copies it into the arguments of the deployment: the replica then looks where it is
+    defined."""
+    program, ran = write_program(tmp_path)
+    root, bound = renamed(of_ranker, tmp_path, "mine:Popen", str(program)), list[Any]()
+    monkeypatch.setattr("ray.serve.Deployment.bind", lambda self, *given: bound.append((self.name, given)))
+    printed = ["serve", "--print-config", "--allow-anonymous", "--storage", str(root), "--allow-code", "mine"]
+    assert cli.main(printed) == 0
+    [served] = yaml.safe_load(capsys.readouterr().out)["applications"]
+    application(ServeArgs.model_validate(served["args"]), Placement())
+    allowed = dict(bound)["Ranker"][-1]
+    assert allowed.named == ("mine",)
+    with pytest.raises(ValueError, match="must name a ranker that is defined where code is allowed, got 'mine:Popen'"):
+        ranker_of(RankerConfig(path="mine:Popen", folder=str(program)), allowed)
+    assert not ran.exists()
+    assert cli.main([*printed[:-2], "--ranker.path", "mine:rank"]) == 0  # the user's own word in this call
+    [served] = yaml.safe_load(capsys.readouterr().out)["applications"]
+    assert served["args"]["allow_code"] == ["mine:rank"]
+
+
+def test_our_own_rankers_may_lie_in_the_storage() -> None:
+    """As where the storage is a folder that holds the virtual environment."""
+    here = str(Path(rankers.__file__).parents[3])
+    for path in OWN_RANKERS:
+        AllowedCode().read_by("version v", here).check_place("ranker", path, OWN_RANKERS)
 
 
 @pytest.mark.parametrize(

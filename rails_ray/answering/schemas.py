@@ -302,7 +302,7 @@ class Coverage(BaseModel):
 class SearchResponse(BaseModel):
     """
     is_exact: whether all lists are provably exact.
-    cutoff: the cut-off that `threshold` and `num_kept` are of, with its values: {"mass": 0.99}.
+    cutoff: the cut-off that `threshold` and `num_kept` are of, with its values: {"mass": 0.99, "min_items": 1}.
     """
 
     version: str

@@ -11,7 +11,7 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.text_vectors import TextVectors
 
 FORMAT = 1
-PACKAGES = ("sentence-transformers", "torch")  # that compute the vectors
+PACKAGES = ("sentence-transformers", "transformers", "tokenizers", "torch")  # that compute the vectors
 
 AnyModel = TypeVar("AnyModel", bound=Model)
 
@@ -19,7 +19,7 @@ AnyModel = TypeVar("AnyModel", bound=Model)
 def with_kept_texts(model: AnyModel, storage: Storage) -> AnyModel:
     """The model, which reads each text once if it is one of sentence-transformers. The code behind the name of a
     function may change, so that nothing of it is kept."""
-    encoder = getattr(model, "encoder", None)
+    encoder = getattr(model, "encoder", None) or getattr(model, "reads", None)
     if isinstance(encoder, FrozenText) and isinstance(encoder.config, SentenceTransformerConfig):
         config = encoder.config
         if config.sha256:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.build.data import read_data
+from rails_ray.build.kept_texts import with_kept_texts
 from rails_ray.build.version import version_config, version_items, version_model
 from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.dataset import DataSet
@@ -45,7 +46,7 @@ class VersionQueries:
             allowed: code that the version's config may name.
         """
         described = versions.read_described(store, version)
-        model = version_model(store, described, allowed)
+        model = with_kept_texts(version_model(store, described, allowed), store)
         stored = version_items(store, described)
         run_config = version_config(store, described)
         asked = read_data(with_data_of(run_config, data), store, needed)

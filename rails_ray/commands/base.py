@@ -9,7 +9,6 @@ import tyro
 from rich.console import Console
 
 from rails_ray.allowed_code import OURS
-from rails_ray.evaluation.seen import remark
 
 STORAGE = "rails-ray-data"
 EXIT_FAILED, EXIT_BAD_ARGUMENT, EXIT_INTERRUPTED = 1, 2, 130
@@ -56,6 +55,8 @@ def say_seen(seen_items: Mapping[str, Any] | None, split: str) -> None:
     Args:
         seen_items: of the report, as JSON.
     """
+    from rails_ray.evaluation.seen import remark  # imports scipy
+
     if seen_items is not None and seen_items["allowed"] is not None:
         out.print(remark(seen_items, split), highlight=False, markup=False, soft_wrap=True)
 

@@ -30,7 +30,7 @@ class Query(AllowsCode):
         history: Item ids in time order; one query.
         features: Features as NUMBER:VALUE, such as 17:0.5, or NUMBER for a value of 1; one query.
         embedding: The numbers of a vector; one query.
-        k: Most items per query to count as kept.
+        k: Most items per query to count as kept. If left out: 1000, or fewer for many queries.
         show: Items per query to show.
         cutoff: Name and value of the cut-off. If left out: the server's own.
         method: brute_force and two_pass are exact. per_embedding, average, combined, gated (mixtures only), ann (dot
@@ -55,7 +55,7 @@ class Query(AllowsCode):
     history: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     embedding: tuple[float, ...] = ()
-    k: int = 1000
+    k: int | None = None
     show: int = 4
     cutoff: tuple[CutoffName, float] | None = None
     method: str = "brute_force"

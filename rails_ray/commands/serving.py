@@ -159,8 +159,9 @@ class Serve(AllowsCode, Stored):
         )
         store = Storage(self.storage)
         manifest = read_manifest(store, self.version)
-        own = version_family(store, manifest, AllowedCode.given(self.allow_code))
-        own.check_code(has_ranker=bool(self.ranker.path))  # what is printed is the word of whoever deploys it
+        allowed = AllowedCode.given(self.allow_code).also(self.ranker.path)
+        own = version_family(store, manifest, allowed)
+        own.check_code(has_ranker=bool(self.ranker.path))
         ranker = self._ranker(ranker_of_family(own))
         num_shards = len(manifest.shard_items)
         arguments = ServeArgs(
@@ -172,7 +173,7 @@ class Serve(AllowsCode, Stored):
             shadow_fraction=self.shadow_fraction,
             log_queries=self.log_queries,
             ranker=ranker,
-            allow_code=list(self.allow_code),
+            allow_code=list(allowed.named),
         )
         if self.print_config:
             config = serve_config(arguments, placement, num_shards, host=host, port=self.port)

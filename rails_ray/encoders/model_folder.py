@@ -9,6 +9,7 @@ depend on the version:
     activations  torch.nn's own
     attention    torch's own: no kernel that is fetched
     adapters     none: they name another model, and packages to import
+    arguments    of a list: others make transformers fetch kernels, or read other folders
 """
 
 import json
@@ -26,6 +27,11 @@ ACTIVATION = re.compile(r"torch\.nn(\.modules\.[a-z_]+)?\.[A-Z][A-Za-z0-9]*")
 PICKLED = re.compile(r"(pytorch|adapter)_model.*\.bin")  # what either package looks for beside safetensors
 VOCABULARIES = ("tokenizer.json", "vocab.json")  # megabytes that configure nothing
 IMPLEMENTATIONS = ("attn_implementation", "_attn_implementation")
+PLACES = ("tokenizer_name_or_path",)  # of other folders, which nobody has looked at
+PLAIN_ARGUMENTS = frozenset(  # that sentence-transformers passes on to transformers: none fetches or imports anything
+    {"attn_implementation", "do_lower_case", "dtype", "model_max_length", "padding_side", "torch_dtype"}
+    | {"truncation_side", "use_safetensors"}
+)
 INSTALLED = (None, "eager", "sdpa", "flex_attention")  # of these; transformers fetches others from the Hub
 
 
@@ -88,6 +94,14 @@ def _check_pair(key: str, value: Any, name: str, file: str) -> None:
         raise ValueError(f"{name} must need no code of its own, got trust_remote_code in {file}")
     elif key == "activation_function" and "." in str(value) and not ACTIVATION.fullmatch(str(value)):
         raise ValueError(f"{name} must name activations of torch.nn, got {value!r} in {file}")
+    elif key in PLACES and value:
+        raise ValueError(f"{name} must hold all that it needs, got {key} {value!r} in {file}")
+    elif key.endswith(("_args", "_kwargs")) and isinstance(value, dict):
+        for argument in sorted(value.keys() - PLAIN_ARGUMENTS - {"trust_remote_code"}):
+            raise ValueError(
+                f"{name} must give its packages no arguments but {', '.join(sorted(PLAIN_ARGUMENTS))}, got "
+                f"{argument!r} in {file}"
+            )
     elif key in IMPLEMENTATIONS:
         for implementation in value.values() if isinstance(value, dict) else [value]:
             if implementation not in INSTALLED:

@@ -106,7 +106,7 @@ def with_error(found: Found, queries: Float[Tensor, "B d"], wanted: Wanted, erro
         last = needed(last, wanted.threshold.float(), found.is_truncated)
     highest = last + queries.norm(dim=1).float() * error * (1 + UNIT)
     is_all = found.num_found() >= wanted.num_left(len(queries), num_items, queries.device)
-    bound = torch.where(is_all, -torch.inf, highest)
+    bound = torch.where(is_all | last.isposinf(), -torch.inf, highest)  # nothing reaches a threshold of inf
     return Found(found.scores, found.item_rows, bound, found.is_truncated, found.num_scored, found.reasons)
 
 

@@ -284,7 +284,7 @@ class FaissIndex:
             last = needed(*tensors).numpy()
         lengths = np.linalg.norm(asked.queries, axis=1)
         highest: Floats = (last + lengths * self.error).astype(np.float32)
-        return highest
+        return np.where(last == np.inf, -np.inf, highest).astype(np.float32)  # nothing reaches a threshold of inf
 
 
 class Flat:

@@ -52,7 +52,7 @@ class ProxyPorts:
         for name, port in self.by_option.items():
             check_port_number(port, name)
             if port in ROUTER_PORTS:
-                of_routers = f"{ROUTER_PORTS.start}-{ROUTER_PORTS.stop}, where routers listen"
+                of_routers = f"{ROUTER_PORTS[0]}-{ROUTER_PORTS[-1]}, where routers listen"
                 raise ValueError(f"{name} must be outside {of_routers}, got {port}: choose another {name}")
 
     @property
@@ -66,8 +66,13 @@ class ProxyPorts:
 
     def check_all_differ(self, port: int) -> None:
         """Raises:
-        ValueError: if two of these and the port of the requests are the same.
+        ValueError: if two of these and the port of the requests are the same, or that one is a router's.
         """
+        if port in ROUTER_PORTS:
+            raise ValueError(
+                f"--port must be outside {ROUTER_PORTS[0]}-{ROUTER_PORTS[-1]}, where routers listen, got {port}: "
+                "choose another --port"
+            )
         ports = {"--port": port, **self.by_option}
         [(common, count)] = Counter(ports.values()).most_common(1)
         if count > 1:

@@ -2,8 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -86,8 +85,9 @@ class Reporter:
             self._write(done, total, what)
 
     def advance(self, done: int, total: int, what: str) -> None:
-        """Write what a pass over all of the piece's work counts."""
-        self._write(done * self._total // total, self._total, what)
+        """Write what a pass over all of the piece's work counts; a further pass goes on where the one before ended."""
+        self._steps = max(self._steps, done * self._total // total)
+        self._write(self._steps, self._total, what)
 
     def _write(self, done: int, total: int, note: str, is_due: bool = False) -> None:
         now = self._clock()
@@ -102,34 +102,24 @@ def in_task(function: Callable[..., Result], *arguments: Any, on_progress: OnPro
     Raises:
         RailsRayError, ValueError: as the function does.
     """
-    with told_plainly():
-        for reference in _counted.remote(function, *arguments):
-            result, seen = ray.get(reference)
-            if seen is None:
-                break
-            if on_progress is not None:
-                on_progress(*seen)
-        found: Result = result
-        return found
+    board = None if on_progress is None else new_board()
+    try:
+        with told_plainly():
+            reference = _counted.remote(function, board, *arguments)
+            while on_progress is not None and not ray.wait([reference], timeout=POLL_S)[0]:
+                for seen in latest(board).values():
+                    on_progress(*seen)
+            found: Result = ray.get(reference)
+            return found
+    finally:
+        if board is not None:
+            ray.kill(board)
 
 
 @ray.remote(num_cpus=1)
-def _counted(function: Callable[..., Any], *arguments: Any) -> Iterator[tuple[Any, tuple[int, int, str] | None]]:
-    """(None, progress) every POLL_S seconds in which there is any, then (the result, None)."""
-    latest: list[tuple[int, int, str]] = []
-
-    def call() -> Any:
-        with counting.shown(lambda *seen: latest.append(seen)):
-            return function(*arguments)
-
-    with ThreadPoolExecutor(1) as pool:
-        pending = pool.submit(call)
-        while wait([pending], POLL_S).not_done:
-            if latest:
-                seen = latest[-1]
-                latest.clear()
-                yield None, seen
-        yield pending.result(), None
+def _counted(function: Callable[..., Any], board: Any, *arguments: Any) -> Any:
+    with counting.shown(Reporter(board, total=0).count):
+        return function(*arguments)
 
 
 def watch(

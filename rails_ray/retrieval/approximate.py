@@ -108,7 +108,7 @@ class Approximate:
             return BruteForce(self.similarity, self.items).search(query, wanted)
         num_left = wanted.num_left(len(query), len(self.items), query.components.device)
         if wanted.threshold is None and len(query):
-            self._check_lists(min(wanted.k, int(num_left.max())))
+            self._check_lists(min(wanted.k, len(self.items)))
         reaches = None  # a threshold that the lists were not asked for
         if self.num_pairs == 1 and self.by_average is not None and wanted.threshold is not None:
             # One item more than wanted, so that the scan sees whether there are more.

@@ -220,7 +220,7 @@ def union(first: Candidates, second: Candidates) -> Candidates:
     rows = torch.cat([first.item_rows, second.item_rows], dim=1)
     is_there = torch.cat([first.is_there, second.is_there], dim=1)
     last = torch.minimum(first.last_cosine, second.last_cosine)
-    is_best, is_exhausted = first.is_best | second.is_best, first.is_exhausted & second.is_exhausted
+    is_best, is_exhausted = first.is_best & second.is_best, first.is_exhausted & second.is_exhausted
     is_unknown = zip(last.isposinf().tolist(), first.reasons, second.reasons, strict=True)
     reasons = [(own or other) if unknown else None for unknown, own, other in is_unknown]
     return Candidates(*distinct(rows, is_there), last, is_best, is_exhausted, reasons)

@@ -104,8 +104,8 @@ class Gated:
         wanted.check_queries(len(query))
         num_left = wanted.num_left(len(query), len(self.items), query.components.device)
         if wanted.threshold is None and len(query):
-            k = min(wanted.k, int(num_left.max()))
-            check_width("num_candidates", self.num_candidates, k, ", the k of the search")
+            least = min(wanted.k, len(self.items))
+            check_width("num_candidates", self.num_candidates, least, ", the k of the search")
         scored = self.scored(query, max(self.num_candidates, wanted.least), wanted.mask)
         running = Scan(replace(wanted, mask=None))
         item_rows, order = scored.item_rows.sort(dim=1)  # as a scan takes them

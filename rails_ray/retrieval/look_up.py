@@ -110,7 +110,7 @@ class Inverted:
         num_left = wanted.num_left(len(query), len(self.items), query.tables.device)
         size = max(len(query), 1)
         if wanted.threshold is None:
-            least = min(wanted.k, int(num_left.max())) if len(query) else 0
+            least = min(wanted.k, len(self.items)) if len(query) else 0
             check_width("num_candidates", self.num_candidates, least, ", the k of the search")
         else:  # in blocks, as a query may have any number of candidates
             size = max(BLOCK_TOUCHED // max(len(self.items), 1), 1)

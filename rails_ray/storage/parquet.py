@@ -66,8 +66,14 @@ def read_plain(source: Any, **how: Any) -> pa.Table:
 
     Raises:
         DamagedError: if a column has an extension type.
+        pyarrow.ArrowException: if it is no Parquet file.
     """
-    table = pq.read_table(source, **how)
+    try:
+        table = pq.read_table(source, **how)
+    except pa.ArrowException:
+        raise
+    except Exception as error:  # of the package that registered an extension type
+        raise DamagedError("a stored table must have columns of plain types, got one that cannot be read") from error
     for field in table.schema:
         if _is_extended(field.type):
             raise DamagedError(

@@ -46,7 +46,9 @@ class TextVectors:
         Args:
             read: gives the vectors of those that are not kept, each once.
         """
-        keys = np.frombuffer(b"".join(hashlib.sha256(text.encode()).digest() for text in texts), np.uint8)
+        keys = np.frombuffer(
+            b"".join(hashlib.sha256(text.encode(errors="surrogatepass")).digest() for text in texts), np.uint8
+        )
         keys = keys.reshape(-1, KEY_BYTES)
         found = np.empty((len(texts), self.width), np.float32)
         is_missing = np.ones(len(texts), np.bool_)

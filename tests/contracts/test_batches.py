@@ -17,7 +17,7 @@ from rails_ray.retrieval.searchable import Widths
 from rails_ray.similarities.states import take
 from rails_ray.wanted import Found
 from support.examples import publish_here
-from support.indexed import TOLERANCE, Question, corpus, each, questions, search
+from support.indexed import NUM_ITEMS, TOLERANCE, Question, corpus, each, questions, search
 
 NUM_QUERIES = 64
 
@@ -42,6 +42,17 @@ def test_lists_grow_for_the_queries_that_need_it_alone() -> None:
     for line in range(NUM_QUERIES):
         _, found = search(of, "per_embedding", asked.of_queries([line]), take(of.query, [line]))
         assert_same(found, whole, [line])
+
+
+@pytest.mark.parametrize("method", ["average", "combined", "gated", "per_embedding"])
+def test_lists_that_are_too_short_for_k_are_refused_whoever_asks_beside(method: str) -> None:
+    """However few items its own exclusions leave a query."""
+    of = corpus("sharp mixture", "no index", NUM_QUERIES)
+    few = [[*range(NUM_ITEMS - 3)], *([[]] * (NUM_QUERIES - 1))]
+    asked = Question(20, None, 0, few, Widths(num_candidates=5, num_per_embedding=2), 1)
+    for lines in ([0], [0, 1], [1]):
+        with pytest.raises(ValueError, match="must be at least"):
+            search(of, method, asked.of_queries(lines), take(of.query, lines))
 
 
 def test_a_request_is_answered_alone_as_in_a_batch_of_the_server(tmp_path: Path) -> None:

@@ -119,6 +119,14 @@ def arguments(folder: Path, made: Path) -> None:
     change(folder / "sentence_bert_config.json", model_args={"trust_remote_code": True})
 
 
+def kernels(folder: Path, made: Path) -> None:
+    change(folder / "sentence_bert_config.json", model_kwargs={"use_kernels": True})
+
+
+def tokenizer_elsewhere(folder: Path, made: Path) -> None:
+    change(folder / "sentence_bert_config.json", tokenizer_name_or_path="/elsewhere")
+
+
 def activation(folder: Path, made: Path) -> None:
     (folder / "1_Dense").mkdir(exist_ok=True)
     change(folder / "1_Dense" / "config.json", activation_function="torch.utils.cpp_extension.load")
@@ -137,6 +145,11 @@ def no_json(folder: Path, made: Path) -> None:
         (adapter, "must hold a whole model, got an adapter: merge it into its model and save that"),
         (attention, "must name attention that torch has, got 'somebody/kernel' in config.json"),
         (arguments, "must need no code of its own, got trust_remote_code in sentence_bert_config.json"),
+        (
+            kernels,
+            "must give its packages no arguments but attn_implementation, .*, got 'use_kernels' in sentence_bert",
+        ),
+        (tokenizer_elsewhere, "must hold all that it needs, got tokenizer_name_or_path '/elsewhere' in sentence_bert"),
         (activation, r"must name activations of torch\.nn, got 'torch\.utils\.cpp_extension\.load' in config.json"),
         (no_json, "must hold JSON in other.json, got: "),
     ],

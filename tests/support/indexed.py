@@ -38,7 +38,8 @@ NAMES = (
     *((kind, index) for kind in VECTORS for index in ("no index", *KINDS)),
     *((kind, "codes") for kind in ("quantized", "beside vectors", "without FAISS", "buckets", "terms")),
 )
-SOME = ("no index", "flat sq8", "ivf fp32", "hnsw fp16", "codes")
+NAMES = (*NAMES, ("dot product", "component"))  # an index of the only component beside none of the average
+SOME = ("component", "no index", "flat sq8", "ivf fp32", "hnsw fp16", "codes")
 
 
 def each(few: int, many: int) -> pytest.MarkDecorator:
@@ -106,6 +107,8 @@ def _made(kind: str, index: str, num_queries: int) -> tuple[Any, Any, list[list[
     surrogate = first_numbers if kind == "surrogate" else None
     items = items if surrogate is None else with_surrogate(items)
     names = [AVERAGE, TOGETHER, *map(component_name, range(pairs[1])), *([] if surrogate is None else [SURROGATE])]
+    if index == "component":
+        names, index = [component_name(0)], "ivf fp32"
     fitted = {} if index == "no index" else {name: _fitted(KINDS[index], vectors_of(items, name)) for name in names}
 
     def by_components(own: ItemState) -> Any:

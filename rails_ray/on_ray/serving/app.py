@@ -66,9 +66,10 @@ def application(args: ServeArgs, placement: Placement) -> Application:
     manifest = read_manifest(store, args.version)
     allowed = AllowedCode.given(args.allow_code)
     own = version_family(store, manifest, allowed)
-    own.check_code(has_ranker=args.ranker is not None)
-    if args.ranker is not None:
-        allowed = allowed.also(args.ranker.path)  # the word of whoever deploys
+    names_another = args.ranker is not None and args.ranker.path != own.ranker.path
+    own.check_code(has_ranker=names_another)
+    if args.ranker is not None and names_another:  # not by the version: whoever deploys has chosen it
+        allowed = allowed.also(args.ranker.path)
     calibration = calibrations.current(store, manifest.version) or NO_CALIBRATION
     pinned = {
         "storage": str(store),

@@ -232,7 +232,7 @@ def commented(config: dict[str, Any], profile: Profile, ports: ProxyPorts = Prox
         "# each other on all ports, as Ray's own processes must.",
     ]
     if profile == "production":
-        routers = f"{ROUTER_PORTS.start}-{ROUTER_PORTS.stop}"
+        routers = f"{ROUTER_PORTS[0]}-{ROUTER_PORTS[-1]}"
         lines += [
             "# HAProxy then takes requests in place of Ray's own proxy. A firewall or a NetworkPolicy must let in only",
             "# the port below, and none of these:",

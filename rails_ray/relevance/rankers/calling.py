@@ -69,7 +69,7 @@ def check_ranker(config: RankerConfig, allowed: AllowedCode) -> None:
     if not is_path(config.path):
         raise ValueError(_refusal(config))
     allowed.check(RANKER, config.path, OWN_RANKERS)
-    allowed.check_place(RANKER, config.path)
+    allowed.check_place(RANKER, config.path, OWN_RANKERS)
 
 
 def ranker_of(config: RankerConfig, allowed: AllowedCode = OURS_ALONE) -> HeavyRanker:
