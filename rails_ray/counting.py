@@ -1,5 +1,4 @@
-"""How far a long pass over items or queries is: counted where it is done, for whoever shows it. What lies between knows
-nothing of it.
+"""Progress of a long pass over items or queries, from where it is counted to where it is shown.
 
     with shown(on_progress):                  # whoever shows it
         rank_all(...)

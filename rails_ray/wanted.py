@@ -68,7 +68,7 @@ class Wanted:
         return self.mask.num_left(num_queries, num_items).to(device)
 
     def of_queries(self, lines: Int[Tensor, " b"]) -> "Wanted":
-        """What is asked for some queries, as a batch of their own.
+        """Select some queries, as a batch of their own.
 
         Args:
             lines: their numbers, ascending.
@@ -112,16 +112,16 @@ class Found(TopK):
         return gap_to(self.bound, reached.masked_fill(self.num_found() < wanted.least, -torch.inf))
 
     def ceiling(self, wanted: Wanted) -> Float[Tensor, " B"]:
-        """A score that no item missing from a list exceeds, whether the item belongs in the list or not: what whoever
-        asks another question than `wanted` needs to know. -inf if no item is missing, as far as a search without a
-        threshold can tell."""
+        """A score that no item missing from a list exceeds, be it one that belongs in the list or not; -inf if none is
+        missing, as far as a search without a threshold can tell. Needed by every caller that asks another question
+        than `wanted`."""
         reached = self._reached(wanted)
         if wanted.threshold is None:
             reached = reached.masked_fill(~self.is_truncated, -torch.inf)
         return torch.maximum(self.bound, reached)
 
     def of_queries(self, lines: Int[Tensor, " b"]) -> "Found":
-        """What was found for some queries, in this order."""
+        """Select the results of some queries, in this order."""
         return Found(
             self.scores[lines],
             self.item_rows[lines],
@@ -132,7 +132,7 @@ class Found(TopK):
         )
 
     def _reached(self, wanted: Wanted) -> Float[Tensor, " B"]:
-        """What a missing item had to reach, of lists that are long enough."""
+        """The score that a missing item had to reach, of lists that are long enough."""
         last = torch.cat([self.scores, torch.full_like(self.bound, torch.inf)[:, None]], dim=1)
         last = last.masked_fill(last == -torch.inf, torch.inf).amin(dim=1)
         return last if wanted.threshold is None else needed(last, wanted.threshold.float(), self.is_truncated)
@@ -161,7 +161,7 @@ def reasons_of(bound: Float[Tensor, " B"], reason: str | None) -> list[str | Non
 
 
 def joined(parts: Sequence[Found], lines: Int[Tensor, " B"] | None = None) -> Found:
-    """What was found for a batch of queries, from what was found for its parts.
+    """Join the results of parts of a batch of queries.
 
     Args:
         lines: the number of each query of the parts, one part after the other; by default they are in order.

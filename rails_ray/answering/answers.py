@@ -155,7 +155,7 @@ class Results:
 
 
 def _gaps(merged: Found, num_listed: NDArray[np.int64], done: Cut, *, ends_by_number: bool) -> Tensor:
-    """How far above the end of a list a missing item can score [B].
+    """Return the largest amount by which a missing item can score above the end of each list [B].
 
     Args:
         ends_by_number: whether no threshold ends a list.

@@ -247,7 +247,7 @@ class Engine:
         return cutoff, k, num_listed
 
     def _excludes_seen(self, query: QueryInput) -> bool:
-        """Whether the search skips the items of a query's history."""
+        """Decide if the search skips the items of a query's history: the request says, or else the version."""
         return self.excludes_seen if query.exclude_seen is None else query.exclude_seen
 
     def _deadline(self, budget: BudgetInput | None = None) -> Deadline:

@@ -65,7 +65,7 @@ class DataConfig:
 
     @property
     def excludes_seen(self) -> bool:
-        """Whether answers pass over the items of their query's history, chosen or not."""
+        """The choice, or True without one: answers pass over the items of their query's history."""
         return self.exclude_seen is not False
 
     @property

@@ -152,7 +152,7 @@ def _rankings(
 
 
 def _kept(batch: Scored, is_relevant: Bool[Tensor, "B X"], k: int, logit: ScoreLogit | None) -> dict[str, Tensor]:
-    """What a ranking keeps of a batch, by its fields."""
+    """Compute the fields of a ranking for one batch."""
     scores, top = batch.scores, select(batch.scores, k)
     generator = torch.Generator().manual_seed(batch.first)
     sampled = torch.randint(scores.shape[1], (len(scores), NUM_SAMPLED), generator=generator).to(scores.device)

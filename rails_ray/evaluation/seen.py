@@ -29,7 +29,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class SeenItems:
-    """What a report makes of the items of its queries' histories.
+    """Part of a report about the items of its queries' histories.
 
     is_excluded: whether its answers exclude them.
     num_seen: relevant items that lie in the history of their own query; of `num_relevant`.
@@ -51,12 +51,12 @@ class SeenItems:
 
     @property
     def are_many(self) -> bool:
-        """Whether so many are relevant that figures must say what became of them."""
+        """True if so many of them are relevant that figures must say how they count."""
         return self.num_seen > MOST_UNSAID * self.num_relevant
 
     @property
     def label(self) -> str:
-        """What the first figure is called."""
+        """Name of the first figure."""
         return EXCLUDED if self.is_excluded else ALLOWED
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class SeenItems:
 
 
 def has_both_figures(queries: Queries) -> bool:
-    """Whether figures are worth having with seen items excluded and allowed: nobody chose, and many are relevant."""
+    """Decide if a report needs both figures: nobody chose, and many seen items are relevant."""
     found = SeenItems.of(queries)
     return queries.exclude_seen is None and found is not None and found.are_many
 
@@ -89,9 +89,9 @@ def remark(seen_items: Mapping[str, Any], split: str) -> str:
     Args:
         seen_items: of a report, as JSON.
     """
-    told = _told(seen_items["num_seen"], seen_items["num_relevant"], split)
+    share = _share(seen_items["num_seen"], seen_items["num_relevant"], split)
     return (
-        f"{told}: the first figure excludes seen items, as requests do by default, and never finds these; the second "
+        f"{share}: the first figure excludes seen items, as requests do by default, and never finds these; the second "
         "allows seen items; --exclude-seen or --no-exclude-seen chooses one"
     )
 
@@ -100,13 +100,13 @@ def left_out(queries: Queries, split: str) -> list[str]:
     """A sentence on relevant items that no cut-off can keep; none if somebody chose, or there are few."""
     if not has_both_figures(queries):
         return []
-    told = _told(queries.num_seen_relevant, len(queries.relevant.rows), split)
+    share = _share(queries.num_seen_relevant, len(queries.relevant.rows), split)
     return [
-        f"{told}: requests exclude seen items by default, so that no cut-off keeps these; --exclude-seen or "
+        f"{share}: requests exclude seen items by default, so that no cut-off keeps these; --exclude-seen or "
         "--no-exclude-seen chooses"
     ]
 
 
-def _told(num_seen: int, num_relevant: int, split: str) -> str:
+def _share(num_seen: int, num_relevant: int, split: str) -> str:
     of_all = f"{num_seen:,} of the {num_relevant:,} items that split {split} asks for"
     return f"{of_all} ({num_seen / num_relevant:.1%}) are in the history of their own query"

@@ -75,9 +75,7 @@ class FastCodeIndex:
         num_left = wanted.num_left(len(queries), len(self.codes))
         places = wanted.k + spare_places(len(self.codes) - num_left)
         parts, lines_of_parts = [], []
-        for (
-            num
-        ) in places.unique().tolist():  # what a query finds depends on the length of its list, so on its own alone
+        for num in places.unique().tolist():  # each query has a list of its own length, whoever asks beside it
             lines = (places == num).nonzero()[:, 0]
             found = self._scanned(queries[lines], wanted.of_queries(lines), num_left[lines], num)
             parts.append(found)

@@ -229,7 +229,7 @@ def _reaching(cosines: Float[Tensor, "P N"], floor: Float[Tensor, " B"]) -> Bool
 
 
 def _are_few(is_needed: Bool[Tensor, "B X"]) -> bool:
-    """Whether gathering the pairs that need a gate costs less than it saves."""
+    """Decide if gathering the pairs that need a gate costs less than it saves."""
     return int(is_needed.sum()) < PRUNED_SHARE * is_needed.numel()
 
 

@@ -228,7 +228,7 @@ def encode(
 
 
 def _items_done(storage: Storage, version: str, planned: Sequence[PlannedPart], board: Any) -> tuple[int, int, str]:
-    """How many items are in parts that are written, or encoded for one that is not."""
+    """Count the items of written parts, and those that are encoded for parts that are not."""
     written, encoded = parts.rows_written(storage, version), latest(board)
     done = sum(
         part.num_items if part.first_row in written else encoded.get(str(part.first_row), (0, 0, ""))[0]

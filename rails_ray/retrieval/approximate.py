@@ -169,7 +169,7 @@ class Approximate:
     def _bound(
         self, query: QueryState, found: Candidates, threshold: Float[Tensor, " B"] | None
     ) -> Float[Tensor, " B"]:
-        """What no item outside the candidates exceeds; -inf if none of them belongs in the answer.
+        """Return a score that no item outside the candidates exceeds; -inf if none of them belongs in the answer.
 
         Args:
             threshold: one that the lists were not asked for. They hold all items that reach it if their last does not.

@@ -1,4 +1,4 @@
-"""How long to wait for an application that starts: as long as it makes progress."""
+"""Wait for an application that starts, as long as it makes progress."""
 
 import time
 from collections.abc import Callable, Hashable
