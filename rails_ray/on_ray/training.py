@@ -174,8 +174,7 @@ def train(
     if not runs.is_finished(store, begun.run):
         in_task(_finish, str(store), begun.run, allowed, on_progress=on_progress)
         if on_progress is not None:
-            num_steps = sum(map(steps_of, begun.pieces))
-            on_progress(num_steps, num_steps, "done")
+            on_progress(*Standing(begun.pieces, [piece.name for piece in begun.pieces]).seen({}))
     return runs.read(store, begun.run)
 
 
