@@ -82,7 +82,7 @@ class Reporter:
         if self._piece:
             self._write(self._steps, self._total, f"{done:,} of {total:,} {what}")
         else:
-            self._write(done, total, what)
+            self._write(done, total, what, is_due=done == total)
 
     def advance(self, done: int, total: int, what: str) -> None:
         """Write what a pass over all of the piece's work counts; a further pass goes on where the one before ended."""
@@ -106,9 +106,8 @@ def in_task(function: Callable[..., Result], *arguments: Any, on_progress: OnPro
     try:
         with told_plainly():
             reference = _counted.remote(function, board, *arguments)
-            while on_progress is not None and not ray.wait([reference], timeout=POLL_S)[0]:
-                for seen in latest(board).values():
-                    on_progress(*seen)
+            if on_progress is not None:
+                _pass_on_until(reference, board, on_progress)
             found: Result = ray.get(reference)
             return found
     finally:
@@ -116,10 +115,24 @@ def in_task(function: Callable[..., Result], *arguments: Any, on_progress: OnPro
             ray.kill(board)
 
 
+def _pass_on_until(reference: Any, board: Any, on_progress: OnProgress) -> None:
+    """Pass on what is new on a board until a task has ended."""
+    is_done, shown = False, None
+    while not is_done:
+        is_done = bool(ray.wait([reference], timeout=POLL_S)[0])
+        for seen in latest(board).values():
+            if seen != shown:
+                on_progress(*seen)
+            shown = seen
+
+
 @ray.remote(num_cpus=1)
 def _counted(function: Callable[..., Any], board: Any, *arguments: Any) -> Any:
     with counting.shown(Reporter(board, total=0).count):
-        return function(*arguments)
+        found = function(*arguments)
+    if board is not None:
+        ray.get(board.read.remote())  # so that the last count is there before the result
+    return found
 
 
 def watch(

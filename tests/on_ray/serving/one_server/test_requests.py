@@ -103,15 +103,18 @@ def test_excluded_items_are_searched_around_in_every_shard(served_version: Serve
 def test_the_cut_off_is_the_versions_own_unless_the_request_names_one(served_version: Served) -> None:
     calibrated = Cutoffs.read(Storage(str(served_version.root)), served_version.manifest).resolve(None, 60)
     expected = calibrated.model_dump(exclude_none=True, exclude_defaults=True)
-    own = client.search(served_version.url, [{"text": "red"}], k=60)
+    own = client.search(served_version.url, [{"text": "red"}])
     named = client.search(served_version.url, [{"text": "red"}], k=60, cutoff=expected)
     assert own["cutoff"] == expected
-    assert list(expected) == ["mass"]
+    assert list(expected) == ["mass", "min_items"]
     assert own["results"] == named["results"]
     everything = client.search(served_version.url, [{"text": "red"}], k=60, cutoff={"score": -1})["results"][0]
     assert everything["num_kept"] == 60
     threshold = own["results"][0]["threshold"]
     assert own["results"][0]["num_kept"] == sum(score >= threshold for score in everything["scores"])
+    listed = client.search(served_version.url, [{"text": "red"}], k=60)  # which names k alone
+    assert (listed["cutoff"], len(listed["results"][0]["items"])) == (expected, 60)
+    assert listed["results"][0]["num_kept"] == own["results"][0]["num_kept"]
     cut_short = client.search(served_version.url, [{"text": "red"}], k=5, cutoff={"score": -1})["results"][0]
     assert (cut_short["num_kept"], cut_short["is_truncated"]) == (5, True)
     assert not everything["is_truncated"]
@@ -151,7 +154,7 @@ def test_health_index_and_description(served_version: Served) -> None:
     assert facts.items() >= manifest.summary(served_version.manifest).items()
     stored = calibrations.read_current(Storage(str(served_version.root)), "v1")
     assert facts["calibration"] == stored.summary()
-    assert facts["cutoff"] == {"mass": 0.999 if stored.mass is None else stored.mass}
+    assert facts["cutoff"] == {"mass": 0.999 if stored.mass is None else stored.mass, "min_items": 1}
     assert (facts["ranker"], facts["takes_budget"]) == (None, False)
     paths = httpx.get(f"{url}/openapi.json").json()["paths"]
     of_models = {"/v2/models/{name}", "/v2/models/{name}/infer", "/v2/models/{name}/ready"}
