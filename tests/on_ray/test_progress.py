@@ -35,7 +35,7 @@ def test_counts_take_the_place_of_steps_or_stand_beside_them(piece: str, shown: 
     assert board.board.read() == {piece: (7, 9, "loss 1.500")}
     report.count(40, 50, "items encoded")
     assert board.board.read() == {piece: shown}
-    report.count(50, 50, "items encoded")  # too soon
+    report.count(45, 50, "items encoded")  # too soon
     assert board.board.read() == {piece: shown}
     report(8, 1.25)
     assert board.board.read() == {piece: (8, 9, "loss 1.250")}
