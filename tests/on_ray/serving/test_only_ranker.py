@@ -32,7 +32,8 @@ start."""
 @pytest.fixture(scope="module")
 def server(rbe_root: Path) -> Iterator[FromRoot]:
     """A ranker by default: one replica, one call at a time, ten seconds for each."""
-    args = ServeArgs(storage=str(rbe_root), allow_anonymous=True, ranker=RankerArgs(path=BY_PAIRS.path))
+    own = BY_PAIRS.path
+    args = ServeArgs(storage=str(rbe_root), allow_anonymous=True, ranker=RankerArgs(path=own), allow_code=[own])
     with served(args, Placement(ranker=RankerPlacement(num_cpus=0.1)), port=free_port()) as url:
         yield FromRoot(url, rbe_root)
 
