@@ -22,7 +22,7 @@ from support.indexed import NUM_ITEMS, TOLERANCE, Question, corpus, each, questi
 NUM_QUERIES = 64
 
 
-@each(few=1, many=3)
+@each(few=1, many=2)
 def test_a_query_is_answered_alone_as_in_company(kind: str, index: str, num: int) -> None:
     for of, method, asked in questions(kind, index, num, NUM_QUERIES):
         _, whole = search(of, method, asked)

@@ -21,7 +21,7 @@ from support.indexed import NUM_ITEMS, TOLERANCE, assert_claims, each, questions
 ALL = Coverage(shards_answered=1, num_shards=1, items_searched=NUM_ITEMS, num_items=NUM_ITEMS)
 
 
-@each(few=1, many=10)
+@each(few=1, many=6)
 def test_what_is_said_of_a_list_is_true(kind: str, index: str, num: int) -> None:
     for of, method, asked in questions(kind, index, num):
         parts, merged = search(of, method, asked)
@@ -32,7 +32,7 @@ def test_what_is_said_of_a_list_is_true(kind: str, index: str, num: int) -> None
             assert merged.gap(asked.wanted()).tolist() == [0] * len(of.scores)
 
 
-@each(few=1, many=10)
+@each(few=1, many=6)
 def test_what_an_answer_says_of_a_list_is_true(kind: str, index: str, num: int) -> None:
     """The certificate of a response, also of a list that ends above the threshold that the shards were asked for."""
     for of, method, asked in questions(kind, index, max(num // 4, 1)):

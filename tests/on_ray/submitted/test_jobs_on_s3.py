@@ -170,6 +170,7 @@ def test_a_killed_training_job_goes_on_from_its_checkpoint_when_it_is_submitted_
         "run": "first",
         "hit_rate": run.validation["hit_rate"],
         "mrr": run.validation["mrr"],
+        "seen_items": None,
         "seconds": round(run.training["seconds"], 3),
     }
 
@@ -236,6 +237,7 @@ def test_a_pipeline_stops_at_its_gate_and_goes_on_from_there_when_it_is_submitte
         "num_items": 60,
         "hit_rate": hit_rate,
         "former_hit_rate": hit_rate,
+        "seen_items": None,
     }
     assert versions.current_version(store) == "first"
     assert store.read("runs/first/training.json") == trained, "what was done must not be done again"
