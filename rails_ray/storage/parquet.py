@@ -70,7 +70,7 @@ def read_plain(source: Any, **how: Any) -> pa.Table:
     """
     try:
         table = pq.read_table(source, **how)
-    except pa.ArrowException:
+    except (pa.ArrowException, OSError):
         raise
     except Exception as error:  # of the package that registered an extension type
         raise DamagedError("a stored table must have columns of plain types, got one that cannot be read") from error

@@ -87,11 +87,17 @@ def test_widths_below_k(method: str, k: int, message: str) -> None:
     assert retriever.search(query, Wanted(k - 1)).k == k - 1
 
 
-def test_widths_need_not_be_more_than_the_items_that_are_left() -> None:
+def test_widths_need_not_be_more_than_the_items_there_are() -> None:
     searchable, query, _ = case(("components", "average"))
-    some = Exclusions.of([list(range(5, NUM_ITEMS))] * NUM_QUERIES)
-    found = searchable.search(query, Wanted(6, mask=some), "average", Widths(num_candidates=5))
-    assert found.num_found().tolist() == [5] * NUM_QUERIES
+    found = searchable.search(query, Wanted(NUM_ITEMS + 5), "average", Widths(num_candidates=NUM_ITEMS))
+    assert found.num_found().tolist() == [NUM_ITEMS] * NUM_QUERIES
+
+
+def test_a_refusal_depends_on_no_query_of_the_batch() -> None:
+    searchable, query, _ = case(("components", "average"))
+    left = Exclusions.of([list(range(5, NUM_ITEMS))] * NUM_QUERIES)
+    with pytest.raises(ValueError, match="num_candidates must be at least 6, the k of the search, got 5"):
+        searchable.search(query, Wanted(6, mask=left), "average", Widths(num_candidates=5))
 
 
 def test_a_round_that_fits_nothing() -> None:
