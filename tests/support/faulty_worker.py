@@ -100,9 +100,13 @@ CALLS: dict[str, Callable[[], Any]] = {
 
 
 def one_dies(call: str, file: Path) -> None:
-    """Leave in a file what the other one says."""
+    """Leave in a file what the other one says. They are connected first, or joining the group would fail."""
+    connected = file.with_suffix(".connected")
     if rank() == 1:
+        while not connected.exists():
+            time.sleep(0.01)
         os._exit(0)  # not another code: what starts the processes would end the others for it
+    connected.touch()
     file.write_text(told(CALLS[call]))
 
 
