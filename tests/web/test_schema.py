@@ -59,8 +59,6 @@ def test_the_document_names_the_header_of_each_question() -> None:
     assert [own["name"] for own in infer] == ["name", "x-deadline-ms"]
 
 
-# The server's threads share the process and its `random`, and may draw from it while an example is made.
-@pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
 @pytest.mark.parametrize("label", OPERATIONS)
 def test_every_answer_is_as_the_document_says(url: str, version: Version, label: str) -> None:
     item = version.search(["red"], k=1).results[0].items[0]
