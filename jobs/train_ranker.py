@@ -2,7 +2,7 @@
 
 import sys
 
-from rails_ray.cli import job
+from rails_ray.cli.main import job
 
 if __name__ == "__main__":
     sys.exit(job("train-ranker"))

@@ -5,33 +5,21 @@ import re
 import subprocess
 import sys
 import tomllib
-from fnmatch import fnmatch
 from functools import cache
 from typing import Any, get_args
 
 import pytest
 from torch import nn
 
-from rails_ray.build.family import Family
-from rails_ray.config import FamilyConfig
-from rails_ray.config.bm25 import Bm25Config
 from rails_ray.data.forms import FORMS
-from rails_ray.recipes import RECIPES
-from rails_ray.similarities.states import AnyItems, AnyQuery
+from rails_ray.families.base import Family
+from rails_ray.families.bm25.config import Bm25Config
+from rails_ray.families.config import FamilyConfig
+from rails_ray.families.recipes import RECIPES
+from rails_ray.modules.similarities.states import AnyItems, AnyQuery
 from support.sources import ROOT, asked_about, imported, module_of, named, sources
 
-MATHEMATICS = (
-    "encoders",
-    "similarities",
-    "kernels",
-    "losses",
-    "quantizers",
-    "indexes",
-    "retrieval",
-    "relevance",
-    "cutoffs",
-    "models",
-)
+MATHEMATICS = ("kernels", "modules", "search", "cutoffs", "reranking")
 
 
 def modules_of(*folders: str) -> list[str]:
@@ -73,18 +61,18 @@ def test_the_mathematics_runs_where_only_torch_numpy_scipy_and_jaxtyping_are() -
         "rdkit",
         "apted",
     }
-    names = [*modules_of(*MATHEMATICS), "rails_ray.top_k", "rails_ray.masks", "rails_ray.wanted", "rails_ray.scan"]
-    names.remove("rails_ray.encoders.tokenizer")  # imported where there are tokens to learn or to read
+    names = modules_of(*MATHEMATICS)
+    names.remove("rails_ray.modules.encoders.tokenizer")  # imported where there are tokens to learn or to read
     names.remove("rails_ray.kernels.compiled_loops")  # imported where there is numba
     code = f"""
 import importlib
 for name in {names!r}:
     importlib.import_module(name)
 import torch
-from rails_ray.retrieval.brute_force import BruteForce
-from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
-from rails_ray.similarities.states import ItemState, QueryState
-from rails_ray.wanted import Wanted
+from rails_ray.search.methods.brute_force import BruteForce
+from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
+from rails_ray.modules.similarities.states import ItemState, QueryState
+from rails_ray.search.spec import Wanted
 vectors = torch.eye(4)[:, None]
 query = QueryState(vectors[:2], None, torch.ones(2))
 found = BruteForce(DotProduct(DotProductConfig()), ItemState(vectors, None, vectors[:, 0])).search(query, Wanted(1))
@@ -95,11 +83,11 @@ assert found.item_rows.tolist() == [[0], [1]]
 
 
 def test_training_and_evaluation_run_without_ray() -> None:
-    names = modules_of("training", "evaluation", "collectives", "data", "storage", "recipes")
+    names = modules_of("training", "data", "storage", "families")
     names.remove("rails_ray.storage.s3")  # imported where a root is on S3, and there alone
     code = f"""
 import importlib
-for name in {[*names, "rails_ray.build", "rails_ray.config"]!r}:
+for name in {names!r}:
     importlib.import_module(name)
 """
     done = run_without({"ray", "faiss", "fsspec", "s3fs", "botocore", "aiobotocore"}, code)
@@ -157,28 +145,17 @@ def test_faiss_searches_without_a_gpu() -> None:
 # The members of the unions: a sixth family, a new kind of item or a new way to ask is named in its own files, in those
 # that choose, and in the mathematics that computes on it.
 
-FAMILY_ROOMS = {
-    "rails_ray/build/": "chooses: config to objects, and the one match",
-    "rails_ray/config/": "one file of a member each, which names itself, and the union",
-    "rails_ray/recipes/": "are configs of a family",
-    "rails_ray/models/": "one file of a member each, which names itself",
-}
+FAMILY_ROOMS = {"rails_ray/families/": "one folder of a member each, the union of their configs, and the one match"}
 STATE_ROOMS = {
-    "rails_ray/build/": "says which states a family has",
-    "rails_ray/encoders/": "make them",
-    "rails_ray/indexes/": "hold their tensors",
+    "rails_ray/families/": "says which states a family has, and whose models return them",
+    "rails_ray/modules/": "defines, makes, compares and scores them, and reads them back from codes",
+    "rails_ray/search/": "holds their tensors and searches them",
     "rails_ray/kernels/": "scan their tensors",
-    "rails_ray/losses/": "compare them",
-    "rails_ray/models/": "return them",
-    "rails_ray/quantizers/": "read them back from codes",
-    "rails_ray/relevance/surrogate.py": "fits vectors to their scores",
-    "rails_ray/retrieval/": "searches them",
-    "rails_ray/similarities/": "defines them, and scores the ones against the others",
+    "rails_ray/reranking/surrogate.py": "fits vectors to their scores",
 }
 STEP_ROOMS = {
     "rails_ray/training/contrast.py": "scores a dual encoder's queries against its items, on other workers too",
     "rails_ray/training/objectives.py": "reads the components that a loss compares",
-    "rails_ray/training/over_frozen.py": "stands in for a dual encoder whose states are there already",
     "rails_ray/training/quantizing.py": "replaces the components of items by what their codes stand for",
     "rails_ray/training/step.py": "is the step of a dual encoder",
     "rails_ray/training/terms.py": "regularises the components of items",
@@ -202,8 +179,8 @@ def configs() -> set[type]:
 
 @cache
 def models() -> set[type]:
-    """What can encode queries and items, of the modules of `models`."""
-    modules = [importlib.import_module(name) for name in modules_of("models")]
+    """What can encode queries and items, of the modules of families."""
+    modules = [importlib.import_module(name) for name in modules_of("families") if name.endswith(".model")]
     classes = {one for module in modules for one in vars(module).values() if isinstance(one, type)}
     return {one for one in classes if issubclass(one, nn.Module) and hasattr(one, "encode_items")}
 
@@ -215,7 +192,7 @@ def families() -> set[type]:
 
 @cache
 def states() -> set[type]:
-    for name in modules_of("similarities"):
+    for name in modules_of("modules/similarities"):
         importlib.import_module(name)
     return in_package(subclasses(AnyQuery) | subclasses(AnyItems))
 
@@ -228,9 +205,7 @@ def forms() -> set[type]:
 def test_the_members_are_found() -> None:
     assert len(configs()) == len(families()) == len(models()) >= 3
     assert {family.__name__ for family in families()} >= {"DualEncoderFamily", "SolarFamily", "Bm25Family"}
-    assert {own.__module__.rpartition(".")[2] for own in models()} == {
-        own.__module__.rpartition(".")[2] for own in families()
-    }
+    assert {folder_of(own.__module__) for own in models()} == {folder_of(own.__module__) for own in families()}
     assert len(states()) >= 6
     assert len(forms()) == len(FORMS)
 
@@ -245,9 +220,13 @@ def is_in(path: str, rooms: Any) -> bool:
     return any(path == room or (room.endswith("/") and path.startswith(room)) for room in rooms)
 
 
-def is_beside(module: str, member: type) -> bool:
-    """Whether both are of one family, as build.solar and models.solar are."""
-    return module.rpartition(".")[2] == member.__module__.rpartition(".")[2]
+FOLDERS = {file.parent.name for file in (ROOT / "rails_ray" / "families").glob("*/config.py")}
+
+
+def folder_of(module: str) -> str:
+    """The folder of a family that a module lies in; nothing if it lies in none."""
+    parts = module.split(".")
+    return parts[2] if parts[:2] == ["rails_ray", "families"] and parts[2:] and parts[2] in FOLDERS else ""
 
 
 def violations(path: str, source: str) -> set[str]:
@@ -266,13 +245,16 @@ def violations(path: str, source: str) -> set[str]:
         found |= mentions(source, states(), modules=False)
     if not is_in(path, FORM_ROOMS):
         found |= mentions(source, forms())
-    if not path.startswith("rails_ray/build/"):
+    if not path.startswith("rails_ray/families/"):
         members = configs() | families() | models() | states() | forms() | {Family, AnyQuery, AnyItems}
         asked = asked_about(source) & {*(member.__name__ for member in members), "family.kind", "form"}
         found |= {f"asks for {name}" for name in asked}
-    all_of_families = configs() | families() | models()
-    if module_of(path) in {member.__module__ for member in all_of_families}:  # one family knows no other
-        found |= mentions(source, {member for member in all_of_families if not is_beside(module_of(path), member)})
+    if not path.startswith("rails_ray/families/"):
+        found |= {name for name in imported(source) if folder_of(name)}
+    if own := folder_of(module_of(path)):  # one family knows no other
+        all_of_families = configs() | families() | models()
+        found |= mentions(source, {member for member in all_of_families if folder_of(member.__module__) != own})
+        found |= {name for name in imported(source) if folder_of(name) not in ("", own)}
     return found
 
 
@@ -290,31 +272,51 @@ def test_each_room_is_there_and_has_a_member_at_home() -> None:
             assert any(mentions(source, members) for source in inside), room
 
 
+STATES = "rails_ray.modules.similarities.states"
+SOLAR = "rails_ray.families.solar.family"
+
+
 @pytest.mark.parametrize(
     ("path", "line", "violation"),
     [
-        ("on_ray/encoding.py", "from rails_ray.config.solar import SolarConfig", "SolarConfig"),
-        ("on_ray/encoding.py", "from rails_ray.build.solar import LAST_STEPS", "rails_ray.build.solar"),
-        ("on_ray/encoding.py", "from rails_ray.build import solar", "rails_ray.build.solar"),
-        ("on_ray/training.py", "import rails_ray.models.dual_encoder", "rails_ray.models.dual_encoder"),
-        ("on_ray/serving/router.py", "from rails_ray.models.solar import Solar", "Solar"),
-        ("on_ray/serving/shard.py", "from rails_ray.similarities.states import Codes", "Codes"),
-        ("on_ray/serving/shard.py", "import rails_ray.similarities as s; s.states.Codes", "Codes"),
-        ("answering/encoder.py", "def f(query: 'Tables'): ...", "Tables"),
-        ("storage/parquet.py", "from rails_ray.similarities.bm25 import TermWeights", "TermWeights"),
-        ("evaluation/report.py", "from rails_ray.similarities.states import ItemState", "ItemState"),
-        ("collectives/gather.py", "from rails_ray.similarities.states import QueryState", "QueryState"),
-        ("training/loop.py", "from rails_ray.models.dual_encoder import DualEncoder", "DualEncoder"),
-        ("commands/query.py", "from rails_ray.data.forms.text import TextForm", "TextForm"),
-        ("cli.py", "is_solar = config.family.kind == 'solar'", "solar"),
-        ("cli.py", "is_solar = config.family.kind == one", "asks for family.kind"),
-        ("rendering.py", "if model.form == 'text': ...", "asks for form"),
-        ("config/bm25.py", "from rails_ray.config.solar import SolarConfig", "SolarConfig"),
-        ("build/bm25.py", "from rails_ray.build.solar import LAST_STEPS", "rails_ray.build.solar"),
-        ("models/bm25.py", "from rails_ray.models.dual_encoder import DualEncoder", "DualEncoder"),
-        ("similarities/explain.py", "def f(items):\n    return isinstance(items, Codes | ItemState)", "asks for Codes"),
-        ("retrieval/rounds.py", "def f(q):\n    match q:\n        case Tables(): ...", "asks for Tables"),
-        ("retrieval/rounds.py", "is_codes = type(items) is Codes", "asks for Codes"),
+        ("on_ray/encoding.py", "from rails_ray.families.solar.config import SolarConfig", "SolarConfig"),
+        (
+            "on_ray/encoding.py",
+            "from rails_ray.families.solar.family import LAST_STEPS",
+            "rails_ray.families.solar.family",
+        ),
+        ("on_ray/encoding.py", "from rails_ray.families import solar", "rails_ray.families.solar"),
+        ("on_ray/training.py", "import rails_ray.families.dual_encoder.model", "rails_ray.families.dual_encoder.model"),
+        ("on_ray/serving/router.py", "from rails_ray.families.solar.model import Solar", "Solar"),
+        ("on_ray/serving/shard.py", f"from {STATES} import Codes", "Codes"),
+        ("on_ray/serving/shard.py", "import rails_ray.modules.similarities as s; s.states.Codes", "Codes"),
+        ("serving/encoder.py", "def f(query: 'Tables'): ...", "Tables"),
+        ("storage/parquet.py", "from rails_ray.modules.similarities.bm25 import TermWeights", "TermWeights"),
+        ("training/evaluation/report.py", f"from {STATES} import ItemState", "ItemState"),
+        (
+            "training/collectives/gather.py",
+            f"from {STATES} import QueryState",
+            "QueryState",
+        ),
+        ("training/loop.py", "from rails_ray.families.dual_encoder.model import DualEncoder", "DualEncoder"),
+        ("cli/query.py", "from rails_ray.data.forms.text import TextForm", "TextForm"),
+        ("cli/main.py", "is_solar = config.family.kind == 'solar'", "solar"),
+        ("cli/main.py", "is_solar = config.family.kind == one", "asks for family.kind"),
+        ("cli/rendering.py", "if model.form == 'text': ...", "asks for form"),
+        ("families/bm25/config.py", "from rails_ray.families.solar.config import SolarConfig", "SolarConfig"),
+        (
+            "families/bm25/family.py",
+            "from rails_ray.families.solar.family import LAST_STEPS",
+            "rails_ray.families.solar.family",
+        ),
+        ("families/bm25/model.py", "from rails_ray.families.dual_encoder.model import DualEncoder", "DualEncoder"),
+        (
+            "modules/similarities/explain.py",
+            "isinstance(items, Codes | ItemState)",
+            "asks for Codes",
+        ),
+        ("search/rounds.py", "def f(q):\n    match q:\n        case Tables(): ...", "asks for Tables"),
+        ("search/rounds.py", "is_codes = type(items) is Codes", "asks for Codes"),
     ],
 )
 def test_one_line_too_many_is_found(path: str, line: str, violation: str) -> None:
@@ -326,8 +328,8 @@ def test_a_family_is_three_lines_of_files_that_others_share() -> None:
     """BM25 came last. Beside its own files it is named by the union of the config, by the match, and by the list of
     recipes."""
     recipes = {recipe.__module__ for recipe in RECIPES if isinstance(recipe().family, Bm25Config)}
-    own = {path for path in sources() if path.endswith("/bm25.py") or module_of(path) in recipes}
-    assert len(own) == 6, "config, build, models, similarities, retrieval, recipes"
+    own = {path for path in sources() if "/bm25" in path or module_of(path) in recipes}
+    assert len(own) == 7, "a folder of four files, a similarity, a method, recipes"
     modules = {module_of(path) for path in own}
     members = {one for one in configs() | families() | models() | states() if one.__module__ in modules}
     assert len(members) == 5, "config, family, model, and the states of queries and items"
@@ -337,12 +339,11 @@ def test_a_family_is_three_lines_of_files_that_others_share() -> None:
         for path, source in sources().items()
         if path not in own and (imported(source) & modules or named(source) & names)
     }
-    assert shared == {"rails_ray/build/__init__.py", "rails_ray/config/__init__.py", "rails_ray/recipes/__init__.py"}
+    assert shared == {f"rails_ray/families/{name}.py" for name in ("__init__", "config", "recipes/__init__")}
 
 
-def test_no_folder_of_tests_is_left_out(request: pytest.FixtureRequest) -> None:
-    """pytest passes over some names of folders, build among them, unless it is told otherwise."""
-    left_out = request.config.getini("norecursedirs")
-    folders = {part for file in (ROOT / "tests").rglob("test_*.py") for part in file.relative_to(ROOT).parts[:-1]}
-    assert "build" in folders
-    assert [name for name in folders for pattern in left_out if fnmatch(name, pattern)] == []
+def test_no_folder_has_a_name_that_tools_pass_over() -> None:
+    """pytest, ripgrep, Docker and editors take some names for output."""
+    files = [file for top in ("rails_ray", "tests", "jobs", "serve", "k8s") for file in (ROOT / top).rglob("*")]
+    folders = {part for file in files for part in file.relative_to(ROOT).parts[:-1]}
+    assert not folders & {"build", "dist", "out", "target", "node_modules", "venv", "env", "lib"}

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rails_ray import cli
-from rails_ray.commands import stages
+from rails_ray.cli import stages
+from rails_ray.cli.main import job
 from rails_ray.storage.filesystem import Storage
 from support.examples import encode
 
@@ -43,7 +43,7 @@ def last_line(text: str) -> dict[str, Any]:
 def test_a_job_that_fails_returns_the_code_and_says_why_in_its_last_line(
     name: str, arguments: list[str], code: int, error: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.job(name, [str(tmp_path) if word == "EMPTY" else word for word in arguments]) == code
+    assert job(name, [str(tmp_path) if word == "EMPTY" else word for word in arguments]) == code
     out, errors = capfd.readouterr()
     told = last_line(out)
     assert told.keys() == {"job", "error"}
@@ -57,13 +57,13 @@ def test_a_job_that_succeeds_tells_in_its_last_line_what_it_made(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     encode(Storage(str(tmp_path)), "v1", [3, 2])
-    assert cli.job("publish", ["--version", "v1", "--storage", str(tmp_path)]) == 0
+    assert job("publish", ["--version", "v1", "--storage", str(tmp_path)]) == 0
     assert last_line(capfd.readouterr().out) == {"job": "publish", "version": "v1", "num_items": 5, "num_parts": 2}
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_help_is_no_jobs_end(name: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert cli.job(name, ["--help"]) == 0
+    assert job(name, ["--help"]) == 0
     out = capfd.readouterr().out
     assert f"rails-ray {name}" in out
     assert '{"job"' not in out
@@ -85,7 +85,7 @@ def test_a_job_that_breaks_off_says_so_in_its_last_line_and_shows_where(
 
     monkeypatch.setattr(stages.Publish, "run", break_off)
     with pytest.raises(type(raised)):
-        cli.job("publish", ["--version", "v1", "--storage", "/nowhere"])
+        job("publish", ["--version", "v1", "--storage", "/nowhere"])
     assert last_line(capfd.readouterr().out) == {"job": "publish", "error": error}
 
 
@@ -93,7 +93,7 @@ def test_a_job_takes_its_arguments_from_the_command_line(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["jobs/encode.py", "--run", "r", "--storage", "relative"])
-    assert cli.job("encode") == 2
+    assert job("encode") == 2
     assert "got 'relative'" in last_line(capfd.readouterr().out)["error"]
 
 
@@ -104,7 +104,7 @@ def test_the_jobs_hold_no_logic_and_importing_them_does_nothing(folder: str) -> 
     for name, file in zip(JOBS, files, strict=True):
         document, system, command, guard = ast.parse(file.read_text()).body
         assert isinstance(document, ast.Expr)
-        assert ast.unparse([system, command]) == "import sys\nfrom rails_ray.cli import job"
+        assert ast.unparse([system, command]) == "import sys\nfrom rails_ray.cli.main import job"
         assert ast.unparse(guard) == f"if __name__ == '__main__':\n    sys.exit(job({name!r}))"
     modules = ", ".join(f"{folder.replace('/', '.')}.{file.stem}" for file in files)
     done = subprocess.run(

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from rails_ray import cli, recipes
-from rails_ray.answering.schemas import ExplainRequest, FeedbackRequest, SearchRequest
+from rails_ray.cli.main import parse
+from rails_ray.families import recipes
+from rails_ray.serving.schemas import ExplainRequest, FeedbackRequest, SearchRequest
 from support.command_line import ROOT, code_blocks, readme_commands, shell_lines
 
 LONGEST_README = 140  # lines: README.md sells and starts, all else stands beside what it is about
@@ -42,7 +43,7 @@ def check_module(words: list[str]) -> None:
     assert package in ("rails_ray.jobs", "jobs", "jobs.benches")
     assert find_spec(words[2]) is not None, words[2]
     if package != "jobs.benches":
-        cli.parse([name.replace("_", "-"), *words[3:]])
+        parse([name.replace("_", "-"), *words[3:]])
 
 
 def check_request(words: list[str]) -> None:
@@ -69,7 +70,7 @@ def test_every_line_of_shell_code_is_a_command_of_ours(file: str) -> None:
     for line in lines:
         match shlex.split(line):
             case ["rails-ray", *arguments]:
-                cli.parse(arguments)
+                parse(arguments)
             case ["make", target]:
                 assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
             case ["ray", "job", "submit", *words]:
@@ -95,10 +96,10 @@ def test_every_command_in_a_sentence_is_one_of_ours(file: str, capsys: pytest.Ca
     spans = [re.sub(r"\s+", " ", span) for span in re.findall(r"`([^`]+)`", prose)]
     for arguments in [shlex.split(span)[1:] for span in spans if span.startswith("rails-ray ")]:
         if any(word.startswith("--") for word in arguments):
-            cli.parse(arguments)
+            parse(arguments)
         else:  # named, not given in full
             with pytest.raises(SystemExit) as stopped:
-                cli.parse([*arguments, "--help"])
+                parse([*arguments, "--help"])
             assert stopped.value.code == 0
             assert "usage" in capsys.readouterr().out
     for span in spans:

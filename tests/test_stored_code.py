@@ -15,17 +15,18 @@ from typing import Any
 import pytest
 import yaml
 
-from rails_ray import cli, local
 from rails_ray.allowed_code import VARIABLE, AllowedCode
-from rails_ray.answering.tuning import tune_cutoffs
-from rails_ray.build import family
-from rails_ray.build.data import read_data
-from rails_ray.build.run_ranker import RunRanker
-from rails_ray.config import from_json, to_json
+from rails_ray.cli.main import EXIT_BAD_ARGUMENT, main
+from rails_ray.cli.tuning import tune_cutoffs
+from rails_ray.families import family
+from rails_ray.families.config import from_json, to_json
+from rails_ray.families.data import read_data
+from rails_ray.families.rbe.run_ranker import RunRanker
 from rails_ray.on_ray.serving.app import application, build
 from rails_ray.on_ray.serving.plan import Placement, RankerArgs, ServeArgs
-from rails_ray.relevance import rankers
-from rails_ray.relevance.rankers.calling import OWN_RANKERS, RankerConfig, ranker_of
+from rails_ray.reranking import rankers
+from rails_ray.reranking.rankers.calling import OWN_RANKERS, RankerConfig, ranker_of
+from rails_ray.serving import local
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from support.ranked import BY_PAIRS
@@ -37,7 +38,7 @@ import pathlib
 from functools import partial
 from subprocess import Popen, getoutput
 
-from rails_ray.relevance.rankers.cross_encoder import CrossEncoderRanker
+from rails_ray.reranking.rankers.cross_encoder import CrossEncoderRanker
 from rails_ray.storage.filesystem import Storage
 from support.ranked import by_pairs as borrowed
 
@@ -148,7 +149,7 @@ def test_no_command_opens_them(
 ) -> None:
     root, ran = request.getfixturevalue(which), tmp_path / "it-ran"
     asked = [word.replace("IT-RAN", str(ran)) for word in command]
-    assert cli.main([*asked, "--storage", str(root)]) == cli.EXIT_BAD_ARGUMENT
+    assert main([*asked, "--storage", str(root)]) == EXIT_BAD_ARGUMENT
     told = capsys.readouterr()
     assert told.out == ""
     assert f"{NOT_TOLD}: if you trust" in told.err
@@ -207,7 +208,7 @@ def test_what_a_version_names_is_not_the_word_of_whoever_deploys(
     root, bound = renamed(of_ranker, tmp_path, "mine:Popen", str(program)), list[Any]()
     monkeypatch.setattr("ray.serve.Deployment.bind", lambda self, *given: bound.append((self.name, given)))
     printed = ["serve", "--print-config", "--allow-anonymous", "--storage", str(root), "--allow-code", "mine"]
-    assert cli.main(printed) == 0
+    assert main(printed) == 0
     [served] = yaml.safe_load(capsys.readouterr().out)["applications"]
     application(ServeArgs.model_validate(served["args"]), Placement())
     allowed = dict(bound)["Ranker"][-1]
@@ -215,7 +216,7 @@ def test_what_a_version_names_is_not_the_word_of_whoever_deploys(
     with pytest.raises(ValueError, match="must name a ranker that is defined where code is allowed, got 'mine:Popen'"):
         ranker_of(RankerConfig(path="mine:Popen", folder=str(program)), allowed)
     assert not ran.exists()
-    assert cli.main([*printed[:-2], "--ranker.path", "mine:rank"]) == 0  # the user's own word in this call
+    assert main([*printed[:-2], "--ranker.path", "mine:rank"]) == 0  # the user's own word in this call
     [served] = yaml.safe_load(capsys.readouterr().out)["applications"]
     assert served["args"]["allow_code"] == ["mine:rank"]
 
@@ -231,7 +232,7 @@ def test_our_own_rankers_may_lie_in_the_storage() -> None:
     ("allow_code", "told"),
     [
         (["rails_ray"], "must name modules of your own, got rails_ray: the rankers of rails-ray are allowed"),
-        (["rails_ray.web"], "must name modules of your own, got rails_ray.web"),
+        (["rails_ray.serving.http"], "must name modules of your own, got rails_ray.serving.http"),
         (["my rankers"], "must name modules, such as my_rankers or my_rankers.fast, got 'my rankers'"),
         (["a", ""], "got ''"),
         ([".relative"], r"got '\.relative'"),
@@ -310,23 +311,23 @@ def test_one_path_is_allowed_as_it_is_named(of_ranker: Path, tmp_path: Path, mod
         "rails_ray_evil:rank",
         "Mine:rank",
         "RAILS_RAY.build.run_ranker:RunRanker",
-        "rails_ray.cli:main",
-        "rails_ray.web.keys:Path",
-        "rails_ray.web.keys:KeysFile",
+        "rails_ray.cli.main:main",
+        "rails_ray.serving.http.keys:Path",
+        "rails_ray.serving.http.keys:KeysFile",
         "rails_ray.storage.filesystem:Storage",
-        "rails_ray.relevance.rankers.calling:importlib",
-        "rails_ray.relevance.rankers.calling:ranker_of",
-        "rails_ray.collectives.processes:pickle",
+        "rails_ray.reranking.rankers.calling:importlib",
+        "rails_ray.reranking.rankers.calling:ranker_of",
+        "rails_ray.training.collectives.processes:pickle",
         "rails_ray:__loader__",
         # what is no MODULE:NAME
-        "rails_ray.web.keys:os.system",
-        "rails_ray.build.run_ranker:RunRanker.__init__",
-        "rails_ray.relevance.rankers..evil:rank",
-        "rails_ray.build.run_ranker:RunRanker:more",
-        "rails_ray.build.run_ranker:RunRanker\n",
-        "rails_ray.build.run_ranker: RunRanker",
-        " rails_ray.build.run_ranker:RunRanker",
-        "rails_ray.build.run_ranker",
+        "rails_ray.serving.http.keys:os.system",
+        "rails_ray.families.rbe.run_ranker:RunRanker.__init__",
+        "rails_ray.reranking.rankers..evil:rank",
+        "rails_ray.families.rbe.run_ranker:RunRanker:more",
+        "rails_ray.families.rbe.run_ranker:RunRanker\n",
+        "rails_ray.families.rbe.run_ranker: RunRanker",
+        " rails_ray.families.rbe.run_ranker:RunRanker",
+        "rails_ray.families.rbe.run_ranker",
         ".mine:rank",
         "mine/sub:rank",
         "../mine:rank",
@@ -373,7 +374,7 @@ def test_modules_of_the_storage_are_not_imported(
 def test_a_run_that_ranks_names_no_code_either(of_encoder: Path, of_ranker: Path, tmp_path: Path) -> None:
     """A ranker of ours that reads another config."""
     told = f"run named names the encoder function 'subprocess:getoutput', {NOT_TOLD}"
-    path, folder = "rails_ray.build.run_ranker:RunRanker", f"{of_encoder}/runs/named"
+    path, folder = "rails_ray.families.rbe.run_ranker:RunRanker", f"{of_encoder}/runs/named"
     with pytest.raises(ValueError, match=told):
         ranker_of(RankerConfig(path=path, folder=folder))
     with pytest.raises(ValueError, match=told):
@@ -384,7 +385,7 @@ def test_a_run_that_ranks_names_no_code_either(of_encoder: Path, of_ranker: Path
 
 def test_a_run_that_ranks_is_passed_what_is_allowed(tmp_path: Path, of_ranker: Path) -> None:
     publish_with_encoder(tmp_path / "s", "support.text_vectors:encode")
-    path, folder = "rails_ray.build.run_ranker:RunRanker", f"{tmp_path}/s/runs/named"
+    path, folder = "rails_ray.families.rbe.run_ranker:RunRanker", f"{tmp_path}/s/runs/named"
     root = renamed(of_ranker, tmp_path, path, folder)
     opened = local.open(str(root), allow_code=["support"])
     [result] = opened.search(["red hat"], k=3, budget={"calls": 30}).results
@@ -398,12 +399,12 @@ def test_an_encoder_that_is_allowed(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert local.open(str(root), allow_code=["support"]).search(["red hat"], k=3).results[0].items
     assert tune_cutoffs(Storage(str(root)), version="v1", kinds=["top_k"], allow_code=["support"]).cutoff
     query = ["query", "red hat", "--local", "--storage", str(root), "--cutoff", "top_k", "3"]
-    assert cli.main(query) == cli.EXIT_BAD_ARGUMENT
-    assert cli.main([*query, "--allow-code", "support.text_vectors"]) == 0
-    assert cli.main(["tune", "--cutoff", "top_k", "--storage", str(root), "--allow-code", "support"]) == 0
+    assert main(query) == EXIT_BAD_ARGUMENT
+    assert main([*query, "--allow-code", "support.text_vectors"]) == 0
+    assert main(["tune", "--cutoff", "top_k", "--storage", str(root), "--allow-code", "support"]) == 0
     assert "red hat" in capsys.readouterr().out
     printed = ["serve", "--print-config", "--allow-anonymous", "--storage", str(root), "--allow-code", "support"]
-    assert cli.main(printed) == 0
+    assert main(printed) == 0
     [served] = yaml.safe_load(capsys.readouterr().out)["applications"]
     assert served["args"]["allow_code"] == ["support"]
 
@@ -437,6 +438,6 @@ def test_in_a_process_of_its_own(of_ranker: Path, made: Path) -> None:
     """As the report has it: the command, as a user runs it."""
     command = [sys.executable, "-m", "rails_ray.cli", "query", "red", "--local", "--storage", str(of_ranker)]
     ended = subprocess.run(command, capture_output=True, text=True)
-    assert ended.returncode == cli.EXIT_BAD_ARGUMENT
+    assert ended.returncode == EXIT_BAD_ARGUMENT
     assert ended.stderr.startswith("rails-ray: version v1 names the ranker 'subprocess:Popen', code that")
     assert not made.exists()

@@ -16,7 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from rails_ray.build.version import version_items, version_model
+from rails_ray.families.version import version_items, version_model
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.versions import read_manifest
 

@@ -45,14 +45,14 @@ from jobs.benches.chaos_faults import (
 )
 from jobs.benches.record import Record, last_execution
 from rails_ray import on_ray
-from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.config import to_json
 from rails_ray.data import emoji
+from rails_ray.families.config import to_json
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.recipes.emoji import emoji_mol
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT
 from rails_ray.on_ray.serving.app import application, served
 from rails_ray.on_ray.serving.plan import NAME, Placement, ServeArgs
-from rails_ray.recipes.emoji import emoji_mol
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state

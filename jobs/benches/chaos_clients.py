@@ -13,10 +13,10 @@ import numpy as np
 import psutil
 import torch
 
-from rails_ray.build.version import version_family, version_items, version_model
+from rails_ray.families.version import version_family, version_items, version_model
+from rails_ray.search.spec import Wanted
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
-from rails_ray.wanted import Wanted
 
 K = 5
 COLUMNS = ("requests", "failed", "refused", "wrong", "recover_s", "p50_s", "p99_s", "per_s")

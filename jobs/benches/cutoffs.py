@@ -42,11 +42,11 @@ from rails_ray.cutoffs.policies import (
     cut,
 )
 from rails_ray.data.emoji import SHOWCASE
-from rails_ray.losses.beta_nce import beta_logit
+from rails_ray.families.recipes.emoji import emoji_mol
+from rails_ray.modules.losses.beta_nce import beta_logit
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
-from rails_ray.recipes.emoji import emoji_mol
 
 PORT = 8322
 B, K, TURN, REPEATS = 32, 1000, 10, 200

@@ -33,31 +33,31 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from jobs.benches.record import Record, quiet
-from rails_ray.build.data import read_data
-from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.collectives.each import from_each
-from rails_ray.collectives.gather import gather_constants
-from rails_ray.collectives.group import Place, num_workers, rank
-from rails_ray.collectives.mean import mean_over_workers
-from rails_ray.collectives.processes import in_processes
-from rails_ray.collectives.ring import Ring, over_all_items
-from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.batch import Sampler, TrainingBatch
 from rails_ray.data.dataset import DataSet
-from rails_ray.encoders.components import ComponentsConfig
-from rails_ray.encoders.text import TransformerConfig
-from rails_ray.evaluation.ranking import encode_items
-from rails_ray.evaluation.report import validate
-from rails_ray.losses.negatives import Relevance, Roles, roles_among_copies
-from rails_ray.losses.sampled_softmax import scaled_logit
-from rails_ray.losses.streaming_log_sum_exp import Sums
-from rails_ray.models.dual_encoder import DualEncoder
-from rails_ray.recipes import by_name
-from rails_ray.similarities.dot_product import DotProductConfig
-from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
-from rails_ray.similarities.states import ItemState, QueryState, concatenate, tensors_of, with_tensors
+from rails_ray.families.config import DataConfig, RunConfig
+from rails_ray.families.data import read_data
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.families.recipes import by_name
+from rails_ray.modules.encoders.components import ComponentsConfig
+from rails_ray.modules.encoders.text import TransformerConfig
+from rails_ray.modules.losses.negatives import Relevance, Roles, roles_among_copies
+from rails_ray.modules.losses.sampled_softmax import scaled_logit
+from rails_ray.modules.losses.streaming_log_sum_exp import Sums
+from rails_ray.modules.similarities.dot_product import DotProductConfig
+from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
+from rails_ray.modules.similarities.states import ItemState, QueryState, concatenate, tensors_of, with_tensors
 from rails_ray.storage.filesystem import Storage
+from rails_ray.training.collectives.each import from_each
+from rails_ray.training.collectives.gather import gather_constants
+from rails_ray.training.collectives.group import Place, num_workers, rank
+from rails_ray.training.collectives.mean import mean_over_workers
+from rails_ray.training.collectives.processes import in_processes
+from rails_ray.training.collectives.ring import Ring, over_all_items
 from rails_ray.training.contrast import Contrast, Gathered, PrimaryAndImage, Streamed, WithinBatch
+from rails_ray.training.evaluation.ranking import encode_items
+from rails_ray.training.evaluation.report import validate
 from rails_ray.training.loop import train
 from rails_ray.training.objectives import Contrastive, ContrastiveConfig, Objective
 from rails_ray.training.step import TrainingStep

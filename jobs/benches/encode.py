@@ -40,14 +40,13 @@ import tyro
 from rich.console import Console
 
 from jobs.benches.record import Record
-from rails_ray import config
-from rails_ray.build import family
-from rails_ray.build.data import read_corpus
-from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.corpus import item_inputs
-from rails_ray.encoders.two_tower import TwoTowerConfig
-from rails_ray.recipes import by_name
+from rails_ray.families import config, family
+from rails_ray.families.config import DataConfig, RunConfig
+from rails_ray.families.data import read_corpus
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.recipes import by_name
+from rails_ray.modules.encoders.two_tower import TwoTowerConfig
 from rails_ray.storage import parquet, parts, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded

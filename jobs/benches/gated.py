@@ -29,17 +29,16 @@ from torch import Tensor
 from jobs.benches import table5
 from jobs.benches.record import Record
 from jobs.benches.surrogate import encoded, recall
-from rails_ray import config
-from rails_ray.build import family
-from rails_ray.build.data import read_data
-from rails_ray.relevance.surrogate import SurrogateConfig, fit_surrogate, scores_of_all
-from rails_ray.retrieval.gated import weighted
-from rails_ray.retrieval.searchable import ByComponents, Widths
-from rails_ray.similarities.states import ItemState, QueryState, take
+from rails_ray.families import config, family
+from rails_ray.families.data import read_data
+from rails_ray.kernels.top_k import select
+from rails_ray.modules.similarities.states import ItemState, QueryState, take
+from rails_ray.reranking.surrogate import SurrogateConfig, fit_surrogate, scores_of_all
+from rails_ray.search.methods.gated import weighted
+from rails_ray.search.searcher import ByComponents, Widths
+from rails_ray.search.spec import Found, Wanted
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
-from rails_ray.top_k import select
-from rails_ray.wanted import Found, Wanted
 
 BATCHES = (32, 1)
 NUM_TEST, NUM_SAMPLED, NUM_SINGLE = 300, 2048, 16  # queries, items that a surrogate is fitted to, queries one by one

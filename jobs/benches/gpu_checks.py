@@ -25,10 +25,10 @@ from jobs.benches.gpu_scan import K, Shape, corpora, methods, search
 from jobs.benches.gpu_step import CASES, SMALL, Training, built, made_small, mixture_step
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.data.queries import ItemLists, Queries
-from rails_ray.encoders.text import TextTransformer, Tokens, TransformerConfig
 from rails_ray.kernels import lookup_scan, postings
-from rails_ray.relevance.l2_greedy import l2_greedy
-from rails_ray.similarities.states import map_tensors
+from rails_ray.modules.encoders.text import TextTransformer, Tokens, TransformerConfig
+from rails_ray.modules.similarities.states import map_tensors
+from rails_ray.reranking.l2_greedy import l2_greedy
 from rails_ray.training.contrast import Contrast, Gathered, Streamed
 
 ROOT = Path(__file__).parents[2]

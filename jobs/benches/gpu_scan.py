@@ -20,17 +20,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from jobs.benches.gpu_measuring import Bench, Case, median_ms, peak_mb, products_in, work_of_the_host
-from rails_ray.encoders.components import ComponentsConfig, ItemComponents, QueryComponents
-from rails_ray.encoders.temperature import TemperatureConfig
-from rails_ray.losses.mutual_information import mutual_information
-from rails_ray.retrieval.approximate import Approximate, Lists
-from rails_ray.retrieval.brute_force import BruteForce
-from rails_ray.retrieval.two_pass import TwoPass
-from rails_ray.similarities import Scorer
-from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
-from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
-from rails_ray.similarities.states import ItemState, QueryState, concatenate, take, tensors_of
-from rails_ray.wanted import Wanted
+from rails_ray.modules.encoders.components import ComponentsConfig, ItemComponents, QueryComponents
+from rails_ray.modules.encoders.temperature import TemperatureConfig
+from rails_ray.modules.losses.mutual_information import mutual_information
+from rails_ray.modules.similarities import Scorer
+from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
+from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
+from rails_ray.modules.similarities.states import ItemState, QueryState, concatenate, take, tensors_of
+from rails_ray.search.methods.approximate import Approximate, Lists
+from rails_ray.search.methods.brute_force import BruteForce
+from rails_ray.search.methods.two_pass import TwoPass
+from rails_ray.search.spec import Wanted
 
 K = 100
 GATE_HIDDEN = 128

@@ -22,21 +22,21 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from jobs.benches.gpu_measuring import DTYPES, Bench, Case, median_ms, peak_mb, products_in, work_of_the_host
-from rails_ray.collectives.group import num_workers
 from rails_ray.data.batch import PairSampler, WindowSampler
 from rails_ray.data.buckets import BucketSampler
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.data.queries import ItemLists, Queries, Visits
-from rails_ray.encoders.bags import Bags, of_length_one
-from rails_ray.encoders.components import ComponentsConfig, ItemComponents, QueryComponents
-from rails_ray.encoders.sasrec import Sasrec, SasrecConfig
-from rails_ray.encoders.solar import Chunk, ChunksConfig
-from rails_ray.encoders.temperature import TemperatureConfig
-from rails_ray.encoders.two_tower import TwoTower, TwoTowerConfig
-from rails_ray.losses.beta_nce import beta_logit
-from rails_ray.models.dual_encoder import DualEncoder
-from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
+from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.modules.encoders.bags import Bags, of_length_one
+from rails_ray.modules.encoders.components import ComponentsConfig, ItemComponents, QueryComponents
+from rails_ray.modules.encoders.sasrec import Sasrec, SasrecConfig
+from rails_ray.modules.encoders.solar import Chunk, ChunksConfig
+from rails_ray.modules.encoders.temperature import TemperatureConfig
+from rails_ray.modules.encoders.two_tower import TwoTower, TwoTowerConfig
+from rails_ray.modules.losses.beta_nce import beta_logit
+from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.training.buckets import BucketStep
+from rails_ray.training.collectives.group import num_workers
 from rails_ray.training.contrast import Contrast, Gathered, Streamed, WithinBatch
 from rails_ray.training.objectives import Contrastive
 from rails_ray.training.step import TrainingStep, in_one_process

@@ -36,13 +36,13 @@ from ray.serve.handle import DeploymentHandle
 from jobs.benches.chaos_clients import own_processes
 from jobs.benches.record import Record
 from rails_ray import on_ray
-from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.config import to_json
+from rails_ray.families.config import to_json
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.recipes.emoji import emoji_mol
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
-from rails_ray.recipes.emoji import emoji_mol
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state

@@ -30,16 +30,16 @@ from rich.console import Console
 from jobs.benches import pretrained
 from jobs.benches.record import Record
 from rails_ray.data.sources import Sources
-from rails_ray.indexes.faiss_index import FIRST_VECTOR, Built, FaissIndex, IndexConfig, build, fit
-from rails_ray.indexes.flat import FlatConfig, FlatIndex
-from rails_ray.indexes.flat import Storage as Kept
-from rails_ray.indexes.hnsw import HnswConfig
-from rails_ray.indexes.ivf import IvfConfig
-from rails_ray.indexes.probing import Probing
+from rails_ray.search.indexes.faiss_index import FIRST_VECTOR, Built, FaissIndex, IndexConfig, build, fit
+from rails_ray.search.indexes.flat import FlatConfig, FlatIndex
+from rails_ray.search.indexes.flat import Storage as Kept
+from rails_ray.search.indexes.hnsw import HnswConfig
+from rails_ray.search.indexes.ivf import IvfConfig
+from rails_ray.search.indexes.probing import Probing
+from rails_ray.search.spec import Wanted
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.memory import aligned
 from rails_ray.storage.tables import ID, TEXT
-from rails_ray.wanted import Wanted
 
 NUM_QUERIES, K, HITS = 32, 10, 100
 COPIES = 3  # of an index: the same call takes 20% more or less time on another copy, by the pages it got

@@ -17,9 +17,9 @@ import tyro
 
 from jobs.benches.record import Record
 from jobs.benches.table5 import timed
-from rails_ray.retrieval.sharded import merge
-from rails_ray.top_k import select
-from rails_ray.wanted import Found, Wanted
+from rails_ray.kernels.top_k import select
+from rails_ray.search.sharded import merge
+from rails_ray.search.spec import Found, Wanted
 
 SHARDS, CANDIDATES, QUERIES = 8, 1000, 32
 

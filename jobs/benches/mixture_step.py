@@ -30,12 +30,12 @@ from rich.console import Console
 
 from jobs.benches.quality_models import Cell, Settings, config_of, data_of
 from jobs.benches.record import Record
-from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.config.dual_encoder import UniformNegatives
 from rails_ray.data.batch import SharedBy
 from rails_ray.data.dataset import DataSet
-from rails_ray.encoders.components import ComponentsConfig
-from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
+from rails_ray.families.dual_encoder.config import UniformNegatives
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.modules.encoders.components import ComponentsConfig
+from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.training import contrast, memory
 from rails_ray.training.step import in_one_process
 

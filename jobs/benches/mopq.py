@@ -33,18 +33,18 @@ from rich.console import Console
 from jobs.benches import mopq_compressed, mopq_speed
 from jobs.benches.mopq_models import KS, Bench, Encoded, Trained, codebooks, dense, encoded_densely
 from jobs.benches.record import Record, recorded
-from rails_ray.config.storing import Method
-from rails_ray.quantizers.by_faiss import NAMES_BY_BYTES, fit_by_faiss
-from rails_ray.quantizers.distill_vq import DistillVqConfig
-from rails_ray.quantizers.dpq import DpqConfig
-from rails_ray.quantizers.dqn import DqnConfig
-from rails_ray.quantizers.dvsq import DvsqConfig
-from rails_ray.quantizers.jpq import JpqConfig
-from rails_ray.quantizers.mopq import MopqConfig
-from rails_ray.quantizers.opq import fit_opq
-from rails_ray.quantizers.pq import fit_pq
-from rails_ray.quantizers.product import ProductQuantizer
-from rails_ray.quantizers.spq import SpqConfig
+from rails_ray.families.vector_items.storing import Method
+from rails_ray.modules.quantizers.distill_vq import DistillVqConfig
+from rails_ray.modules.quantizers.dpq import DpqConfig
+from rails_ray.modules.quantizers.dqn import DqnConfig
+from rails_ray.modules.quantizers.dvsq import DvsqConfig
+from rails_ray.modules.quantizers.faiss_fit import NAMES_BY_BYTES, fit_by_faiss
+from rails_ray.modules.quantizers.jpq import JpqConfig
+from rails_ray.modules.quantizers.mopq import MopqConfig
+from rails_ray.modules.quantizers.opq import fit_opq
+from rails_ray.modules.quantizers.pq import fit_pq
+from rails_ray.modules.quantizers.product import ProductQuantizer
+from rails_ray.modules.quantizers.spq import SpqConfig
 from rails_ray.storage.filesystem import Storage
 
 GRIDS: dict[str, tuple[Method, ...]] = {

@@ -16,24 +16,25 @@ from torch import Tensor
 from jobs.benches.indexes import in_turns
 from jobs.benches.mopq_models import store
 from jobs.benches.record import Record, quiet
-from rails_ray.build import family, quantized
-from rails_ray.build.data import for_data, read_data
-from rails_ray.config import DataConfig, RunConfig
-from rails_ray.config.storing import PqItems
 from rails_ray.data.dataset import DataSet
-from rails_ray.encoders.two_tower import TwoTowerConfig
-from rails_ray.evaluation.ranking import encode_items, query_batches
-from rails_ray.quantizers.similarity import QuantizedSimilarity
-from rails_ray.recipes import by_name
-from rails_ray.retrieval.brute_force import BruteForce
-from rails_ray.retrieval.quantized import ByQuantized
-from rails_ray.similarities.states import ItemState, QueryState, concatenate, take
+from rails_ray.families import family
+from rails_ray.families.config import DataConfig, RunConfig
+from rails_ray.families.data import for_data, read_data
+from rails_ray.families.recipes import by_name
+from rails_ray.families.vector_items import quantized
+from rails_ray.families.vector_items.storing import PqItems
+from rails_ray.modules.encoders.two_tower import TwoTowerConfig
+from rails_ray.modules.quantizers.similarity import QuantizedSimilarity
+from rails_ray.modules.similarities.states import ItemState, QueryState, concatenate, take
+from rails_ray.search.methods.brute_force import BruteForce
+from rails_ray.search.methods.quantized import ByQuantized
+from rails_ray.search.spec import Wanted
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
+from rails_ray.training.evaluation.ranking import encode_items, query_batches
 from rails_ray.training.loop import train
 from rails_ray.training.piece import Given
-from rails_ray.wanted import Wanted
 
 K, NUM_QUERIES, TIMED = 100, 1024, 32
 PARTS = (4, 8, 16, 32)  # of a component of 64 numbers; 32 are an eighth of its bytes

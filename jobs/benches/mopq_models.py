@@ -16,34 +16,34 @@ import torch
 from torch import Tensor
 
 from jobs.benches.record import quiet
-from rails_ray.build import family
-from rails_ray.build.data import for_data, read_data
-from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.build.quantizer_piece import ENCODER, QUANTIZER, QuantizerPiece, trained_quantizer
-from rails_ray.config import DataConfig, RunConfig, to_json
-from rails_ray.config.dual_encoder import InBatchNegatives
-from rails_ray.config.storing import Method, PqItems, TrainedConfig
 from rails_ray.data.batch import TrainingBatch
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.queries import Queries
-from rails_ray.encoders.components import ComponentsConfig
-from rails_ray.encoders.two_tower import TwoTowerConfig
-from rails_ray.evaluation.ranking import encode_items, query_batches
-from rails_ray.losses.negatives import Roles
-from rails_ray.quantizers.learned import Assigned, Matched, Quantized
-from rails_ray.quantizers.opq import OpqConfig
-from rails_ray.quantizers.product import ProductQuantizer
-from rails_ray.recipes import by_name
-from rails_ray.similarities.dot_product import DotProductConfig
-from rails_ray.similarities.states import ItemState, QueryState, take
+from rails_ray.families import family
+from rails_ray.families.config import DataConfig, RunConfig, to_json
+from rails_ray.families.data import for_data, read_data
+from rails_ray.families.dual_encoder.config import InBatchNegatives
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.recipes import by_name
+from rails_ray.families.vector_items.quantizer_piece import ENCODER, QUANTIZER, QuantizerPiece, trained_quantizer
+from rails_ray.families.vector_items.storing import Method, PqItems, TrainedConfig
+from rails_ray.modules.encoders.components import ComponentsConfig
+from rails_ray.modules.encoders.two_tower import TwoTowerConfig
+from rails_ray.modules.losses.negatives import Roles
+from rails_ray.modules.model import PairModel
+from rails_ray.modules.quantizers.learned import Assigned, Matched, Quantized
+from rails_ray.modules.quantizers.opq import OpqConfig
+from rails_ray.modules.quantizers.product import ProductQuantizer
+from rails_ray.modules.similarities.dot_product import DotProductConfig
+from rails_ray.modules.similarities.states import ItemState, QueryState, take
 from rails_ray.storage import quantizers, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import WEIGHTS
 from rails_ray.training import state
 from rails_ray.training.contrast import Gates
+from rails_ray.training.evaluation.ranking import encode_items, query_batches
 from rails_ray.training.loop import TrainingConfig, train
 from rails_ray.training.objectives import ContrastiveConfig, Objective
-from rails_ray.training.over_frozen import PairModel
 from rails_ray.training.piece import Given
 from rails_ray.training.step import TrainingStep
 from rails_ray.training.terms import Compared

@@ -15,18 +15,18 @@ from torch import Tensor
 
 from jobs.benches.indexes import COPIES, in_turns
 from jobs.benches.record import Record
-from rails_ray.faiss_library import faiss_library
-from rails_ray.indexes.codes import CodeIndex
-from rails_ray.indexes.fast_codes import FastCodeIndex
-from rails_ray.quantizers.in_faiss import to_faiss
-from rails_ray.quantizers.pq import fit_pq
-from rails_ray.quantizers.product import ProductQuantizer, pack, residual_norms
-from rails_ray.quantizers.similarity import QuantizedSimilarity
-from rails_ray.retrieval.quantized import ByQuantized
-from rails_ray.retrieval.searchable import DEFAULT_WIDTHS
-from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
-from rails_ray.similarities.states import QuantizedItems, QueryState
-from rails_ray.wanted import Wanted
+from rails_ray.kernels.faiss_library import faiss_library
+from rails_ray.modules.quantizers.faiss_convert import to_faiss
+from rails_ray.modules.quantizers.pq import fit_pq
+from rails_ray.modules.quantizers.product import ProductQuantizer, pack, residual_norms
+from rails_ray.modules.quantizers.similarity import QuantizedSimilarity
+from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
+from rails_ray.modules.similarities.states import QuantizedItems, QueryState
+from rails_ray.search.indexes.codes import CodeIndex
+from rails_ray.search.indexes.fast_codes import FastCodeIndex
+from rails_ray.search.methods.quantized import ByQuantized
+from rails_ray.search.searcher import DEFAULT_WIDTHS
+from rails_ray.search.spec import Wanted
 
 WIDTH, NUM_QUERIES, K, RESCORED = 128, 32, 10, 1000
 

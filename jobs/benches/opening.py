@@ -140,7 +140,7 @@ def served(checkout: Path, storage: Path) -> dict[str, Any]:
 @contextmanager
 def command(checkout: Path, storage: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     """A command of `rails-ray` as this checkout has it, with a cluster of its own."""
-    code = "import sys; from rails_ray.cli import main; sys.exit(main())"
+    code = "import sys; from rails_ray.cli.main import main; sys.exit(main())"
     environment = {**os.environ, "PYTHONPATH": str(checkout), "RAY_DATA_LOG_LEVEL": "ERROR"}
     with subprocess.Popen(
         [sys.executable, "-c", code, *words, "--storage", str(storage)],

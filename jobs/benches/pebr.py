@@ -26,17 +26,17 @@ from rich.console import Console
 
 from jobs.benches import pebr_data, pebr_models
 from jobs.benches.record import Record
-from rails_ray import rendering
-from rails_ray.build import family
-from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.config import RunConfig
+from rails_ray.cli import rendering
 from rails_ray.cutoffs.calibration import Calibration
 from rails_ray.cutoffs.distributions import UNIFORM, sphere
 from rails_ray.cutoffs.measuring import LEVELS, measure
 from rails_ray.cutoffs.policies import NucleusCutoff
 from rails_ray.data.dataset import DataSet
-from rails_ray.evaluation.calibrating import fitted_background, list_lengths, positives_of
-from rails_ray.evaluation.ranking import Ranking
+from rails_ray.families import family
+from rails_ray.families.config import RunConfig
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.training.evaluation.calibrating import fitted_background, list_lengths, positives_of
+from rails_ray.training.evaluation.ranking import Ranking
 
 MODELS = ("softmax", "beta", "exp")
 MEAN_KEPT = {"emoji": (5, 20), "wordnet": (20, 200), "ml-1m": (50, 200), "amazon-beauty": (20, 200)}

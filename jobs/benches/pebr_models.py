@@ -7,16 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-from rails_ray.build import family
-from rails_ray.build.data import for_data
-from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.config import RunConfig
 from rails_ray.data.dataset import DataSet
-from rails_ray.encoders.two_tower import TwoTowerConfig
-from rails_ray.evaluation.ranking import Ranking, encode_items, rank_all
-from rails_ray.models.dual_encoder import DualEncoder
-from rails_ray.recipes import by_name
+from rails_ray.families import family
+from rails_ray.families.config import RunConfig
+from rails_ray.families.data import for_data
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.families.recipes import by_name
+from rails_ray.modules.encoders.two_tower import TwoTowerConfig
 from rails_ray.training import state
+from rails_ray.training.evaluation.ranking import Ranking, encode_items, rank_all
 from rails_ray.training.loop import train
 from rails_ray.training.objectives import ContrastiveConfig, MaximumLikelihoodConfig, PointwiseConfig
 from rails_ray.training.step import in_one_process

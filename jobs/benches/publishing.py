@@ -28,9 +28,9 @@ from moto.server import ThreadedMotoServer
 from rich.console import Console
 
 from jobs.benches.record import Record
-from rails_ray import rendering
+from rails_ray.cli import rendering
 from rails_ray.errors import ConflictError, NotFoundError, RailsRayError
-from rails_ray.similarities.states import ItemState
+from rails_ray.modules.similarities.states import ItemState
 from rails_ray.storage import manifest, parquet, parts, shards, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded

@@ -51,13 +51,13 @@ from jobs.benches.quality_models import (
 from jobs.benches.quality_rows import NAME, ends, ends_by_seed
 from jobs.benches.quality_rows import trials as trials_of
 from jobs.benches.record import RESULTS, Record, quiet, recorded
-from rails_ray import rendering
-from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.config import RunConfig, to_json
+from rails_ray.cli import rendering
 from rails_ray.data.dataset import DataSet
-from rails_ray.evaluation.mixtures import measures
-from rails_ray.models.dual_encoder import DualEncoder
+from rails_ray.families.config import RunConfig, to_json
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.model import DualEncoder
 from rails_ray.training import state
+from rails_ray.training.evaluation.mixtures import measures
 from rails_ray.training.loop import train
 from rails_ray.training.step import in_one_process
 

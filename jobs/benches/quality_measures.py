@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.queries import Queries
-from rails_ray.evaluation.metrics import ndcg_of_queries
-from rails_ray.evaluation.ranking import encode_items, query_batches, rank_all
-from rails_ray.evaluation.report import HIT_RATES
-from rails_ray.models.dual_encoder import DualEncoder
-from rails_ray.retrieval.searchable import ByComponents, Widths
-from rails_ray.similarities.mol import MixtureOfLogits
-from rails_ray.wanted import Wanted
+from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.modules.similarities.mol import MixtureOfLogits
+from rails_ray.search.searcher import ByComponents, Widths
+from rails_ray.search.spec import Wanted
+from rails_ray.training.evaluation.metrics import ndcg_of_queries
+from rails_ray.training.evaluation.ranking import encode_items, query_batches, rank_all
+from rails_ray.training.evaluation.report import HIT_RATES
 
 RESAMPLES, BLOCK = 10_000, 100  # resamples, and how many are drawn at once
 K, LEAST_RECALL, NUM_SEARCHED, REPEATS = 100, 0.99, 320, 3  # of a search

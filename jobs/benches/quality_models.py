@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jobs.benches import vectors
-from rails_ray.build.data import for_data, read_data
-from rails_ray.config import DataConfig, RunConfig
-from rails_ray.config.dual_encoder import CrossDeviceNegatives, DualEncoderConfig, UniformNegatives
 from rails_ray.data.dataset import DataSet
-from rails_ray.encoders.components import ComponentsConfig
-from rails_ray.encoders.hstu import HstuConfig
-from rails_ray.encoders.sasrec import SasrecConfig
-from rails_ray.encoders.text import TransformerConfig
-from rails_ray.encoders.two_tower import TwoTowerConfig
-from rails_ray.encoders.vectors import VectorsConfig
-from rails_ray.similarities.dot_product import DotProductConfig
-from rails_ray.similarities.mol import MixtureOfLogitsConfig
+from rails_ray.families.config import DataConfig, RunConfig
+from rails_ray.families.data import for_data, read_data
+from rails_ray.families.dual_encoder.config import CrossDeviceNegatives, DualEncoderConfig, UniformNegatives
+from rails_ray.modules.encoders.components import ComponentsConfig
+from rails_ray.modules.encoders.hstu import HstuConfig
+from rails_ray.modules.encoders.sasrec import SasrecConfig
+from rails_ray.modules.encoders.text import TransformerConfig
+from rails_ray.modules.encoders.two_tower import TwoTowerConfig
+from rails_ray.modules.encoders.vectors import VectorsConfig
+from rails_ray.modules.similarities.dot_product import DotProductConfig
+from rails_ray.modules.similarities.mol import MixtureOfLogitsConfig
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.loop import TrainingConfig
 from rails_ray.training.objectives import ContrastiveConfig

@@ -32,18 +32,13 @@ import torch
 from jobs.benches import rbe_data
 from jobs.benches.rbe_models import NUM_BEST, TRAINING, Matrix, after_calls, anncur, axn, dual_encoder, head, hits, rbe
 from jobs.benches.record import Record
-from rails_ray import local, on_ray
-from rails_ray.indexes.faiss_index import FaissIndex, build, fit
-from rails_ray.indexes.flat import FlatConfig
-from rails_ray.indexes.hnsw import HnswConfig
-from rails_ray.indexes.ivf import IvfConfig
-from rails_ray.indexes.probing import Probing
+from rails_ray import on_ray
 from rails_ray.on_ray.cluster import cluster
-from rails_ray.relevance.embedding import on_sphere
-from rails_ray.relevance.l2_greedy import l2_greedy
-from rails_ray.relevance.rankers import candidates_of
-from rails_ray.relevance.rankers.calling import RankerConfig, ranker_of, score_all
-from rails_ray.relevance.supports import (
+from rails_ray.reranking.embedding import on_sphere
+from rails_ray.reranking.l2_greedy import l2_greedy
+from rails_ray.reranking.rankers import candidates_of
+from rails_ray.reranking.rankers.calling import RankerConfig, ranker_of, score_all
+from rails_ray.reranking.supports import (
     ClusterSupports,
     FirstSupports,
     L2GreedySupports,
@@ -51,9 +46,15 @@ from rails_ray.relevance.supports import (
     PopularSupports,
     RandomSupports,
 )
+from rails_ray.search.indexes.faiss_index import FaissIndex, build, fit
+from rails_ray.search.indexes.flat import FlatConfig
+from rails_ray.search.indexes.hnsw import HnswConfig
+from rails_ray.search.indexes.ivf import IvfConfig
+from rails_ray.search.indexes.probing import Probing
+from rails_ray.search.spec import Wanted
+from rails_ray.serving import local
 from rails_ray.training.loop import Progress
 from rails_ray.training.relevances import found_of_best
-from rails_ray.wanted import Wanted
 
 SEEDS = (0, 1, 2)
 RANKERS = {
@@ -102,7 +103,7 @@ def ranker_config(storage: Path, name: str) -> RankerConfig:
     """The ranker of a data set, with the folder that it was trained to."""
     folder = storage / "data" / name / "ranker"
     return RankerConfig(
-        path=f"rails_ray.relevance.rankers.{RANKERS[name]}", folder=str(folder) if folder.exists() else ""
+        path=f"rails_ray.reranking.rankers.{RANKERS[name]}", folder=str(folder) if folder.exists() else ""
     )
 
 

@@ -80,7 +80,7 @@ def molecules() -> list[str]:
     import rdkit
     from rdkit import Chem, rdBase
 
-    from rails_ray.relevance.rankers.molecules import in_space
+    from rails_ray.reranking.rankers.molecules import in_space
 
     lines = (Path(rdkit.__file__).parent / "Data" / "NCI" / "first_5K.smi").read_text().splitlines()
     with rdBase.BlockLogs():
@@ -104,7 +104,7 @@ def molecules() -> list[str]:
 
 def syntax_trees() -> list[str]:
     """Functions of Python's standard library, of moderate size, in a random order; no two have equal trees."""
-    from rails_ray.relevance.rankers.syntax_trees import tree_of
+    from rails_ray.reranking.rankers.syntax_trees import tree_of
 
     found = dict[Any, str]()
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
@@ -146,7 +146,7 @@ def cross_encoder(name: str, folder: Path, source: Path) -> None:
     from rails_ray.data.forms import FORMS
     from rails_ray.data.queries import ItemLists, Queries
     from rails_ray.data.sources import Sources
-    from rails_ray.relevance.rankers.cross_encoder import CrossEncoderConfig
+    from rails_ray.reranking.rankers.cross_encoder import CrossEncoderConfig
     from rails_ray.training.loop import TrainingConfig
     from rails_ray.training.rankers import train_cross_encoder
 
@@ -171,7 +171,7 @@ def cross_encoder(name: str, folder: Path, source: Path) -> None:
 
 def films(name: str, folder: Path, source: Path) -> None:
     """MovieLens: users are the queries, named by their numbers; and boosted trees that rank films for them."""
-    from rails_ray.relevance.rankers.boosted import Features, TreesConfig
+    from rails_ray.reranking.rankers.boosted import Features, TreesConfig
     from rails_ray.training.rankers import train_boosted
 
     sizes = SPLITS[name]

@@ -14,16 +14,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rails_ray.build import family
-from rails_ray.build.data import for_data, read_data
-from rails_ray.build.rbe import RbeFamily
-from rails_ray.config import DataConfig, RunConfig
-from rails_ray.config.rbe import RbeConfig
-from rails_ray.losses.distilled import distilled
-from rails_ray.recipes import by_name
-from rails_ray.relevance.axn import Axn
-from rails_ray.relevance.rankers import boosted
-from rails_ray.relevance.scored import SupportScores
+from rails_ray.families import family
+from rails_ray.families.config import DataConfig, RunConfig
+from rails_ray.families.data import for_data, read_data
+from rails_ray.families.rbe.config import RbeConfig
+from rails_ray.families.rbe.family import RbeFamily
+from rails_ray.families.recipes import by_name
+from rails_ray.modules.losses.distilled import distilled
+from rails_ray.reranking.axn import Axn
+from rails_ray.reranking.rankers import boosted
+from rails_ray.reranking.scored import SupportScores
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.loop import Progress, TrainingConfig, train
 from rails_ray.training.piece import Given

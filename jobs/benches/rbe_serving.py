@@ -30,14 +30,14 @@ from ray.serve.handle import DeploymentHandle
 from jobs.benches.http import PORT, TURN, Nothing, summary
 from jobs.benches.record import Record
 from rails_ray import on_ray
-from rails_ray.config import DataConfig
+from rails_ray.families.config import DataConfig
+from rails_ray.families.recipes import by_name
 from rails_ray.on_ray.cluster import cluster
-from rails_ray.on_ray.filling import fill
+from rails_ray.on_ray.relevance_matrix import fill
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import Placement, RankerPlacement, ServeArgs
-from rails_ray.recipes import by_name
-from rails_ray.relevance.rankers import Candidate
-from rails_ray.relevance.rankers.calling import RankerConfig
+from rails_ray.reranking.rankers import Candidate
+from rails_ray.reranking.rankers.calling import RankerConfig
 
 NUM_ITEMS, NUM_QUERIES = 2000, 220
 FREE = RankerConfig(path="jobs.benches.rbe_serving:free")

@@ -51,13 +51,13 @@ from jobs.benches.solar_models import (
     zero_shot,
 )
 from rails_ray import on_ray
-from rails_ray.build.data import for_data, read_data
-from rails_ray.build.solar import SolarFamily
-from rails_ray.config import DataConfig
+from rails_ray.families.config import DataConfig
+from rails_ray.families.data import for_data, read_data
+from rails_ray.families.recipes import by_name
+from rails_ray.families.solar.family import SolarFamily
+from rails_ray.modules.quantizers import random_codes
 from rails_ray.on_ray.cluster import cluster
-from rails_ray.on_ray.placing import Placing
-from rails_ray.quantizers import random_codes
-from rails_ray.recipes import by_name
+from rails_ray.on_ray.resources import Placing
 from rails_ray.storage.filesystem import Storage
 
 

@@ -13,23 +13,23 @@ from rich.progress import track
 from torch import Tensor
 
 from jobs.benches.record import quiet
-from rails_ray.build.data import for_data, read_data
-from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.build.solar import SolarFamily
-from rails_ray.config import DataConfig, RunConfig
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.queries import Queries
-from rails_ray.evaluation.metrics import attainable_precision, precision, recall_of_relevant
-from rails_ray.evaluation.ranking import encode_items
-from rails_ray.indexes.inverted import InvertedIndex, top_buckets
-from rails_ray.models.solar import Solar, predicted_buckets
-from rails_ray.quantizers.item_codes import ItemCodes
-from rails_ray.recipes import by_name
-from rails_ray.retrieval.searchable import ByCodes, ByComponents, Widths
-from rails_ray.similarities.states import Tables
+from rails_ray.families.config import DataConfig, RunConfig
+from rails_ray.families.data import for_data, read_data
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.recipes import by_name
+from rails_ray.families.solar.family import SolarFamily
+from rails_ray.families.solar.model import Solar, predicted_buckets
+from rails_ray.modules.quantizers.item_codes import ItemCodes
+from rails_ray.modules.similarities.states import Tables
+from rails_ray.search.indexes.inverted import InvertedIndex, top_buckets
+from rails_ray.search.searcher import ByCodes, ByComponents, Widths
+from rails_ray.search.spec import Wanted
 from rails_ray.storage.filesystem import Storage
+from rails_ray.training.evaluation.metrics import attainable_precision, precision, recall_of_relevant
+from rails_ray.training.evaluation.ranking import encode_items
 from rails_ray.training.loop import train
-from rails_ray.wanted import Wanted
 
 K = 100  # items of a list
 BATCH_SIZE = 32  # queries of a search, and of a timing

@@ -36,15 +36,15 @@ from rich.table import Table
 from torch import Tensor
 
 from jobs.benches.record import Record
-from rails_ray.indexes.flat import FlatIndex
-from rails_ray.indexes.inverted import InvertedIndex, top_buckets
-from rails_ray.indexes.lookup import LookupIndex
 from rails_ray.kernels.compiled import loops
-from rails_ray.quantizers import random_codes
-from rails_ray.retrieval.look_up import FullLookUp, Inverted
-from rails_ray.similarities.states import Codes, Tables
-from rails_ray.top_k import TopK
-from rails_ray.wanted import Wanted
+from rails_ray.kernels.top_k import TopK
+from rails_ray.modules.quantizers import random_codes
+from rails_ray.modules.similarities.states import Codes, Tables
+from rails_ray.search.indexes.flat import FlatIndex
+from rails_ray.search.indexes.inverted import InvertedIndex, top_buckets
+from rails_ray.search.indexes.lookup import LookupIndex
+from rails_ray.search.methods.look_up import FullLookUp, Inverted
+from rails_ray.search.spec import Wanted
 
 WIDTH = 1600  # of a dense vector; the dual encoder that the paper compares
 NUM_RELEVANT = 100

@@ -35,16 +35,16 @@ from rich.table import Table
 from torch import Tensor
 
 from jobs.benches.record import Record
-from rails_ray.encoders.components import ComponentsConfig, ItemComponents, QueryComponents
-from rails_ray.encoders.temperature import TemperatureConfig
-from rails_ray.losses.mutual_information import mutual_information
-from rails_ray.retrieval import Retriever
-from rails_ray.retrieval.approximate import Approximate, Lists
-from rails_ray.retrieval.brute_force import BruteForce
-from rails_ray.retrieval.two_pass import TwoPass
-from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
-from rails_ray.similarities.states import ItemState, QueryState, concatenate, map_tensors, take
-from rails_ray.wanted import Found, Wanted
+from rails_ray.modules.encoders.components import ComponentsConfig, ItemComponents, QueryComponents
+from rails_ray.modules.encoders.temperature import TemperatureConfig
+from rails_ray.modules.losses.mutual_information import mutual_information
+from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
+from rails_ray.modules.similarities.states import ItemState, QueryState, concatenate, map_tensors, take
+from rails_ray.search.methods import Retriever
+from rails_ray.search.methods.approximate import Approximate, Lists
+from rails_ray.search.methods.brute_force import BruteForce
+from rails_ray.search.methods.two_pass import TwoPass
+from rails_ray.search.spec import Found, Wanted
 
 K = 100
 NAIVE_PAIRS = 2**28  # B * X * P that the naive methods may hold at once: 1 GB a tensor

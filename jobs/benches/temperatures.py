@@ -23,21 +23,21 @@ from rich.table import Table
 
 from jobs.benches import pebr_data, pebr_models
 from jobs.benches.record import Record
-from rails_ray import rendering
-from rails_ray.build import family
-from rails_ray.config import RunConfig
+from rails_ray.cli import rendering
 from rails_ray.data.dataset import DataSet
-from rails_ray.evaluation.calibrating import (
+from rails_ray.families import family
+from rails_ray.families.config import RunConfig
+from rails_ray.modules.model import Model
+from rails_ray.training.evaluation.calibrating import (
     backgrounds_of,
     fitted_background,
     fitted_factors,
     nuclei_watched,
     shares_kept,
 )
-from rails_ray.evaluation.ranking import encode_items, rank_all
-from rails_ray.evaluation.report import LONGEST_LIST
-from rails_ray.evaluation.softmax import LogLikelihoods
-from rails_ray.models import Model
+from rails_ray.training.evaluation.ranking import encode_items, rank_all
+from rails_ray.training.evaluation.report import LONGEST_LIST
+from rails_ray.training.evaluation.softmax import LogLikelihoods
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
-from rails_ray.similarities.states import ItemState, QueryState
+from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
+from rails_ray.modules.similarities.states import ItemState, QueryState
 
 DTYPE = torch.float64
 MOST_CERTAIN = 30.0  # a gate is at most sigmoid of it: 1e-13 from 0 and 1

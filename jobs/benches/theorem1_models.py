@@ -15,8 +15,8 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
-from rails_ray.similarities.states import ItemState, QueryState
+from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
+from rails_ray.modules.similarities.states import ItemState, QueryState
 
 NUM_BEST = 10  # best items of a query, where relevance is a score
 NUM_RELEVANT = 4  # relevant items of a query, where it is one or none

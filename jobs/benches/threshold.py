@@ -36,9 +36,9 @@ from torch import Tensor
 
 from jobs.benches.record import Record
 from jobs.benches.table5 import SHAPES, timed, train
-from rails_ray.indexes.flat import FlatIndex
-from rails_ray.retrieval.brute_force import BruteForce
-from rails_ray.wanted import Found, Wanted
+from rails_ray.search.indexes.flat import FlatIndex
+from rails_ray.search.methods.brute_force import BruteForce
+from rails_ray.search.spec import Found, Wanted
 
 BATCH = 32
 NUM_ABOVE = (10, 100, 1000)  # items a query that reach the threshold

@@ -32,10 +32,10 @@ from ray import serve as ray_serve
 
 from jobs.benches.http import PORT, in_each_profile, publish, summary
 from jobs.benches.record import Record
-from rails_ray import local
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ONGOING_OF_ROUTER, ServeArgs
+from rails_ray.serving import local
 
 TEXTS = ("pizza", "flag", "dog", "heart", "rain", "car", "moon", "tree")
 LOADS = ((1, 1), (32, 1), (1, 32), (8, 32), (32, 32))  # clients, queries of a request

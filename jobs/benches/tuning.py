@@ -22,21 +22,21 @@ from rich.table import Table
 
 from jobs.benches import pebr_data, pebr_models
 from jobs.benches.record import Record
-from rails_ray import rendering
-from rails_ray.answering.cutoffs import Cutoffs
-from rails_ray.answering.tuning import asked_by, lists_of, try_kinds
-from rails_ray.build import family
-from rails_ray.config import RunConfig
+from rails_ray.cli import rendering
+from rails_ray.cli.tuning import asked_by, lists_of, try_kinds
 from rails_ray.cutoffs.distributions import UNIFORM
 from rails_ray.cutoffs.temperatures import HELD_OUT
 from rails_ray.cutoffs.tuning import KINDS, tune
 from rails_ray.data.dataset import DataSet
-from rails_ray.evaluation.calibrating import backgrounds_of, fitted_background, fitted_factors, positives_of
-from rails_ray.evaluation.ranking import encode_items, rank_all
-from rails_ray.evaluation.report import LONGEST_LIST
-from rails_ray.evaluation.softmax import LogLikelihoods
-from rails_ray.models import Model
+from rails_ray.families import family
+from rails_ray.families.config import RunConfig
+from rails_ray.modules.model import Model
+from rails_ray.serving.cutoffs import Cutoffs
 from rails_ray.storage.calibrations import StoredCalibration
+from rails_ray.training.evaluation.calibrating import backgrounds_of, fitted_background, fitted_factors, positives_of
+from rails_ray.training.evaluation.ranking import encode_items, rank_all
+from rails_ray.training.evaluation.report import LONGEST_LIST
+from rails_ray.training.evaluation.softmax import LogLikelihoods
 
 BETAS = (0.5, 1.0, 2.0)
 

@@ -25,15 +25,15 @@ from rich.console import Console
 
 from jobs.benches import pretrained
 from jobs.benches.record import Record
-from rails_ray.build import family
-from rails_ray.build.data import for_data, read_data
-from rails_ray.config import DataConfig
 from rails_ray.data.sources import Sources
 from rails_ray.data.vectors import as_column
-from rails_ray.evaluation.report import evaluate
-from rails_ray.recipes import by_name
+from rails_ray.families import family
+from rails_ray.families.config import DataConfig
+from rails_ray.families.data import for_data, read_data
+from rails_ray.families.recipes import by_name
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.tables import ID, TEXT
+from rails_ray.training.evaluation.report import evaluate
 from rails_ray.training.piece import Given, fit
 
 RECIPES = ("vector-cosine", "vector-dot", "vector-mol")

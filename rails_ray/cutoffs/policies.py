@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from rails_ray.cutoffs import Cutoff, Decision
 from rails_ray.cutoffs.calibration import Calibration
 from rails_ray.cutoffs.distributions import ScoreDistribution, check_temperature
-from rails_ray.losses import ScoreLogit
+from rails_ray.modules.losses import ScoreLogit
 
 TOLERANCE = 2**-7  # of a cosine: vectors stored in bfloat16 are longer than 1 by up to half of it
 GRIDS, CELLS = 4, 128  # of [-1, 1]: to 7e-9, below the spacing of float32 at 1

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.cutoffs.distributions import Background, Floats, ScoreDistribution
-from rails_ray.losses import ScoreLogit
+from rails_ray.modules.losses import ScoreLogit
 
 # Half octaves: the spline between them finds the maximum to a thousandth of f, a tenth of its usual interval.
 FACTORS = 2.0 ** np.arange(-4, 8.25, 0.5)

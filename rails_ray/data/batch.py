@@ -26,9 +26,9 @@ from torch import Tensor
 from rails_ray.data.drawing import Drawing, Uniform
 from rails_ray.data.epochs import Epochs
 from rails_ray.data.queries import ItemLists, Queries, Visits
-from rails_ray.encoders.histories import Histories
-from rails_ray.losses.glas import CoOccurrence
-from rails_ray.losses.negatives import Relevance, Roles, are_relevant, roles
+from rails_ray.modules.encoders.histories import Histories
+from rails_ray.modules.losses.glas import CoOccurrence
+from rails_ray.modules.losses.negatives import Relevance, Roles, are_relevant, roles
 
 SharedBy = Literal["batch", "history", "query"]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rails_ray.data.batch import FeatureRows
 from rails_ray.data.epochs import Epochs
 from rails_ray.data.queries import ItemLists
-from rails_ray.losses.bucket_cross_entropy import Positives
+from rails_ray.modules.losses.bucket_cross_entropy import Positives
 
 
 @dataclass(frozen=True)

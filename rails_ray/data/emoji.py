@@ -12,7 +12,7 @@ import emoji
 import numpy as np
 import pyarrow as pa
 
-from rails_ray.encoders.character_ngrams import WORD, normalise
+from rails_ray.modules.encoders.character_ngrams import WORD, normalise
 
 LONGEST_FRAGMENT = 3  # words
 

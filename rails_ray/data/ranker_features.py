@@ -18,7 +18,7 @@ from numpy import ndarray
 
 from rails_ray.data.forms import FORMS
 from rails_ray.data.sources import Sources
-from rails_ray.relevance.rankers.boosted import Features
+from rails_ray.reranking.rankers.boosted import Features
 from rails_ray.storage.rows import Rows, check_distinct, rows_of
 from rails_ray.storage.tables import ID, NUMBER, TEXT
 

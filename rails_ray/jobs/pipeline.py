@@ -5,7 +5,7 @@ ray job submit -- python -m rails_ray.jobs.pipeline emoji-mol --run demo --stora
 
 import sys
 
-from rails_ray.cli import job
+from rails_ray.cli.main import job
 
 if __name__ == "__main__":
     sys.exit(job("pipeline"))

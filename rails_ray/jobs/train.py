@@ -5,7 +5,7 @@ ray job submit -- python -m rails_ray.jobs.train emoji-mol --run demo --storage 
 
 import sys
 
-from rails_ray.cli import job
+from rails_ray.cli.main import job
 
 if __name__ == "__main__":
     sys.exit(job("train"))

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.kernels.compiled import in_threads, loops_for
-from rails_ray.masks import HiddenRows, Mask
-from rails_ray.top_k import TopK, select
+from rails_ray.kernels.top_k import TopK, select
 
 BLOCK_ITEMS = 2**18  # their sums take 1 MB, half of a core's cache
 BLOCK_SUMS = 2**24  # queries * items of a block of the version in torch, 64 MB
@@ -40,6 +39,15 @@ class Postings(NamedTuple):
 
     starts: Int[Tensor, "K R+1"]
     rows: Int[Tensor, "K X"]
+
+
+class HiddenRows(NamedTuple):
+    """Hidden rows as a compiled loop reads them: query q has rows[starts[q] : ends[q]], ascending. Queries with the
+    same hidden items may share them."""
+
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    rows: NDArray[np.int64]
 
 
 class Summed(NamedTuple):
@@ -113,7 +121,7 @@ def plain_best_sums(
     buckets: Integer[Tensor, "B K m"],
     weights: Float[Tensor, "B K m"],
     num: int,
-    mask: Mask | None = None,
+    hidden: HiddenRows | None = None,
 ) -> Summed:
     """`best_sums` in torch, with a sum for every item: on a GPU, and if numba is not installed."""
     num_items = postings.rows.shape[1]
@@ -122,8 +130,9 @@ def plain_best_sums(
     for first in range(0, max(len(buckets), 1), size):
         block = slice(first, first + size)
         scores = _sums(postings, buckets[block], weights[block].float())
-        if mask is not None:
-            scores = mask.of_queries(torch.arange(first, first + len(scores))).hide(scores)
+        if hidden is not None:
+            for score, start, end in zip(scores, hidden.starts[first:], hidden.ends[first:], strict=False):
+                score[torch.from_numpy(hidden.rows[start:end]).to(score.device)] = -torch.inf
         top_k = select(scores, num)
         rows = top_k.item_rows.masked_fill(top_k.scores == -torch.inf, 0)
         parts.append((top_k.scores, rows, (scores > -torch.inf).sum(dim=1)))
@@ -136,18 +145,18 @@ def best_sums(
     buckets: Integer[Tensor, "B K m"],
     weights: Float[Tensor, "B K m"],
     num: int,
-    mask: Mask | None = None,
+    hidden: HiddenRows | None = None,
 ) -> Summed:
     """For each query, the min(num, X) items with the largest sums among the items that its postings touch.
 
     Args:
         buckets: each query's buckets, distinct within a chunk and in 0 .. R - 1, which is not checked.
         weights: finite.
-        mask: hides items, which then are not touched.
+        hidden: items that are not touched.
     """
     loops = loops_for(postings.rows, buckets, weights)
     if loops is None:
-        return plain_best_sums(postings, buckets, weights, num, mask)
+        return plain_best_sums(postings, buckets, weights, num, hidden)
     num_queries, num_items = len(buckets), postings.rows.shape[1]
     num = min(num, num_items)
     found = np.full((num_queries, num), NO_KEY)
@@ -157,7 +166,7 @@ def best_sums(
         postings.rows.numpy(),
         buckets.long().contiguous().numpy(),
         weights.detach().float().contiguous().numpy(),
-        *(_nothing_hidden(num_queries) if mask is None else mask.hidden_rows(num_queries, num_items)),
+        *(_nothing_hidden(num_queries) if hidden is None else hidden),
     )
 
     def work(first: int, end: int) -> None:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from rails_ray.on_ray.calibrating import calibrate
     from rails_ray.on_ray.encoding import encode
     from rails_ray.on_ray.evaluating import evaluate
-    from rails_ray.on_ray.filling import fill
     from rails_ray.on_ray.pipelining import pipeline
     from rails_ray.on_ray.publishing import publish
+    from rails_ray.on_ray.relevance_matrix import fill
     from rails_ray.on_ray.submitting import submit
     from rails_ray.on_ray.training import train
 

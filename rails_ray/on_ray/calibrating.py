@@ -4,14 +4,19 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from rails_ray.allowed_code import AllowedCode
-from rails_ray.build import family
-from rails_ray.build.version_queries import VersionQueries
-from rails_ray.config import DataConfig
 from rails_ray.cutoffs.calibration import NUM_SEGMENTS, Calibration
-from rails_ray.cutoffs.offers import BACKGROUNDS
+from rails_ray.cutoffs.support import BACKGROUNDS
 from rails_ray.cutoffs.temperatures import HELD_OUT
-from rails_ray.evaluation import seen
-from rails_ray.evaluation.calibrating import (
+from rails_ray.families import family
+from rails_ray.families.config import DataConfig
+from rails_ray.families.version_queries import VersionQueries
+from rails_ray.on_ray.evaluating import check_split
+from rails_ray.on_ray.progress import OnProgress, in_task
+from rails_ray.storage import calibrations
+from rails_ray.storage.calibrations import StoredCalibration
+from rails_ray.storage.filesystem import Storage
+from rails_ray.training.evaluation import seen
+from rails_ray.training.evaluation.calibrating import (
     CalibrationReport,
     backgrounds_of,
     fitted_background,
@@ -22,14 +27,9 @@ from rails_ray.evaluation.calibrating import (
     report_on,
     shares_kept,
 )
-from rails_ray.evaluation.ranking import Ranking, Scored, rank_all
-from rails_ray.evaluation.report import LONGEST_LIST
-from rails_ray.evaluation.softmax import LogLikelihoods
-from rails_ray.on_ray.evaluating import check_split
-from rails_ray.on_ray.progress import OnProgress, in_task
-from rails_ray.storage import calibrations
-from rails_ray.storage.calibrations import StoredCalibration
-from rails_ray.storage.filesystem import Storage
+from rails_ray.training.evaluation.ranking import Ranking, Scored, rank_all
+from rails_ray.training.evaluation.report import LONGEST_LIST
+from rails_ray.training.evaluation.softmax import LogLikelihoods
 
 
 def calibrate(

@@ -18,19 +18,19 @@ import pyarrow as pa
 import ray
 from numpy.typing import NDArray
 
-from rails_ray import config, counting
+from rails_ray import counting
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
-from rails_ray.build import family
-from rails_ray.build.data import read_corpus, training_queries, with_data
-from rails_ray.build.items import Fitting, ItemEncoder, NewCodes
-from rails_ray.config import DataConfig
 from rails_ray.data.corpus import ItemFiles, ItemSource, ListedItems, Scan, check_distinct, digest_of, item_inputs
 from rails_ray.errors import DamagedError
+from rails_ray.families import config, family
+from rails_ray.families.config import DataConfig
+from rails_ray.families.data import read_corpus, training_queries, with_data
+from rails_ray.families.items import Fitting, ItemEncoder, NewCodes
 from rails_ray.on_ray import indexing
 from rails_ray.on_ray.cluster import reserved_device
-from rails_ray.on_ray.doing import do_all
 from rails_ray.on_ray.failures import told_plainly
 from rails_ray.on_ray.progress import OnProgress, Reporter, in_task, latest, new_board, watch
+from rails_ray.on_ray.task_runner import do_all
 from rails_ray.storage import manifest, parquet, parts, runs
 from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.storage.ids import keys_of

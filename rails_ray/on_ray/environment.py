@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from rails_ray.web.limits import HEADERS_S
-from rails_ray.web.ports import check_port, check_port_number
+from rails_ray.serving.http.limits import HEADERS_S
+from rails_ray.serving.http.ports import check_port, check_port_number
 
 Profile = Literal["local", "production"]
 

@@ -9,11 +9,10 @@ import numpy as np
 import ray
 import torch
 
-from rails_ray import config
-from rails_ray.build import family
-from rails_ray.build.family import Family
-from rails_ray.indexes import faiss_index
+from rails_ray.families import config, family
+from rails_ray.families.base import Family
 from rails_ray.on_ray.failures import told_plainly
+from rails_ray.search.indexes import faiss_index
 from rails_ray.storage import indexes, manifest
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded, IndexEntry, PartEntry

@@ -7,23 +7,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
-from rails_ray.build import family
-from rails_ray.config import RunConfig, from_json, import_paths
 from rails_ray.errors import ConflictError, DamagedError, GateError, NotFoundError
-from rails_ray.evaluation.gates import Gates, objection
-from rails_ray.evaluation.report import Report
+from rails_ray.families import family
+from rails_ray.families.config import RunConfig, from_json, import_paths
 from rails_ray.on_ray.calibrating import calibrate
 from rails_ray.on_ray.encoding import encode
 from rails_ray.on_ray.evaluating import evaluate
 from rails_ray.on_ray.fitting import CHECKPOINT_S
-from rails_ray.on_ray.placing import Placing
 from rails_ray.on_ray.progress import OnProgress
 from rails_ray.on_ray.publishing import publish
+from rails_ray.on_ray.resources import Placing
 from rails_ray.on_ray.training import TIMEOUT_S, train
 from rails_ray.storage import calibrations, versions
 from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.runs import Run
+from rails_ray.training.evaluation.gates import Gates, objection
+from rails_ray.training.evaluation.report import Report
 
 Stage = Callable[[str], AbstractContextManager[OnProgress]]
 

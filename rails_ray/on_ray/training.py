@@ -26,22 +26,22 @@ from ray.train.v2.api.config import ScalingConfig
 from ray.train.v2.api.exceptions import TrainingFailedError
 from torch import nn
 
-from rails_ray import config, counting
+from rails_ray import counting
 from rails_ray.allowed_code import AllowedCode
-from rails_ray.build import family
-from rails_ray.build.data import for_data, read_data
-from rails_ray.collectives import group
-from rails_ray.collectives.first import from_first
-from rails_ray.config import RunConfig
 from rails_ray.errors import TrainingError
+from rails_ray.families import config, family
+from rails_ray.families.config import RunConfig
+from rails_ray.families.data import for_data, read_data
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.fitting import CHECKPOINT_S, MAX_RESTARTS, Every, fit_to_end, reason_of
-from rails_ray.on_ray.placing import Placing
 from rails_ray.on_ray.progress import POLL_S, OnProgress, Reporter, in_task, latest, new_board
-from rails_ray.on_ray.standing import Standing
+from rails_ray.on_ray.resources import Placing
+from rails_ray.on_ray.run_state import Standing
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.training import state
+from rails_ray.training.collectives import group
+from rails_ray.training.collectives.first import from_first
 from rails_ray.training.piece import Given, Piece, fit, steps_of
 
 TIMEOUT_S = 600.0  # longer than the first worker may be busy alone with validation or a checkpoint

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rails_ray.errors import DamagedError, NotFoundError
-from rails_ray.quantizers.item_codes import ItemCodes
+from rails_ray.modules.quantizers.item_codes import ItemCodes
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded, read_file

@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.errors import DamagedError
-from rails_ray.similarities.states import AnyItems
+from rails_ray.modules.similarities.states import AnyItems
 
 NAMED = ("item_id", "title", "text")  # columns beside those of the items' state
 STATE = "state"  # key of the items' state in a part's metadata

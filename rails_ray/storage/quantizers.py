@@ -17,7 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from rails_ray.errors import DamagedError
-from rails_ray.quantizers.product import ProductQuantizer
+from rails_ray.modules.quantizers.product import ProductQuantizer
 
 NAME = "quantizer.safetensors"
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from rails_ray.errors import DamagedError
-from rails_ray.indexes import VectorIndex
-from rails_ray.indexes.faiss_index import FIRST_VECTOR, FaissIndex, on_gpu
-from rails_ray.similarities.states import AnyItems
+from rails_ray.modules.similarities.states import AnyItems
+from rails_ray.search.indexes import VectorIndex
+from rails_ray.search.indexes.faiss_index import FIRST_VECTOR, FaissIndex, on_gpu
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds

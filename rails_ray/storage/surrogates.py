@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from rails_ray.errors import DamagedError
-from rails_ray.relevance.surrogate import Surrogate
+from rails_ray.reranking.surrogate import Surrogate
 
 NAME = "surrogate.safetensors"
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from rails_ray.data.batch import FeatureRows
 from rails_ray.data.buckets import BucketBatch
-from rails_ray.encoders.bags import Bags
-from rails_ray.encoders.solar import Chunk, Vectors
-from rails_ray.indexes.inverted import NUM_PROBES
-from rails_ray.losses.bucket_cross_entropy import Positives, bucket_cross_entropy, sampled_bucket_cross_entropy
+from rails_ray.modules.encoders.bags import Bags
+from rails_ray.modules.encoders.solar import Chunk, Vectors
+from rails_ray.modules.losses.bucket_cross_entropy import Positives, bucket_cross_entropy, sampled_bucket_cross_entropy
+from rails_ray.search.indexes.inverted import NUM_PROBES
 from rails_ray.training.step import precision_on
 
 BATCH_SIZE = 512  # validation queries encoded at once

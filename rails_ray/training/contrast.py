@@ -21,16 +21,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from rails_ray.collectives import gather as gathering
-from rails_ray.collectives.dcs import primary_and_image
-from rails_ray.collectives.group import Place, place_of
-from rails_ray.collectives.ring import Ring, Shift, over_all_items, shift_on_ring
 from rails_ray.data.batch import Groups, TrainingBatch
-from rails_ray.losses.negatives import Roles, are_copies, roles_among_copies
-from rails_ray.losses.streaming_log_sum_exp import Sums
-from rails_ray.similarities.states import ItemState, QueryState, take, tensors_of, with_tensors
+from rails_ray.modules.losses.negatives import Roles, are_copies, roles_among_copies
+from rails_ray.modules.losses.streaming_log_sum_exp import Sums
+from rails_ray.modules.model import PairModel
+from rails_ray.modules.similarities.states import ItemState, QueryState, take, tensors_of, with_tensors
+from rails_ray.training.collectives import gather as gathering
+from rails_ray.training.collectives.dcs import primary_and_image
+from rails_ray.training.collectives.group import Place, place_of
+from rails_ray.training.collectives.ring import Ring, Shift, over_all_items, shift_on_ring
 from rails_ray.training.objectives import Contrastive, Objective
-from rails_ray.training.over_frozen import PairModel
 from rails_ray.training.parts import equal_parts, sum_in_parts
 
 Gates = Float[Tensor, "B P"] | None

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from rails_ray.data.batch import FeatureRows
 from rails_ray.data.queries import Queries
-from rails_ray.evaluation.ranking import QUERY_BATCH, encode_items, in_batches
-from rails_ray.masks import Exclusions
-from rails_ray.models import Model
-from rails_ray.retrieval.searchable import ByComponents
-from rails_ray.wanted import Wanted
+from rails_ray.modules.model import Model
+from rails_ray.search.masks import Exclusions
+from rails_ray.search.searcher import ByComponents
+from rails_ray.search.spec import Wanted
+from rails_ray.training.evaluation.ranking import QUERY_BATCH, encode_items, in_batches
 
 
 class Mining(nn.Module):

@@ -21,13 +21,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rails_ray.losses import ScoreLogit
-from rails_ray.losses import streaming_log_sum_exp as streaming
-from rails_ray.losses.maximum_likelihood import BetaParameters, maximum_likelihood
-from rails_ray.losses.negatives import Roles
-from rails_ray.losses.pointwise import pointwise
-from rails_ray.losses.sampled_softmax import sampled_softmax
-from rails_ray.similarities.states import QueryState
+from rails_ray.modules.losses import ScoreLogit
+from rails_ray.modules.losses import streaming_log_sum_exp as streaming
+from rails_ray.modules.losses.maximum_likelihood import BetaParameters, maximum_likelihood
+from rails_ray.modules.losses.negatives import Roles
+from rails_ray.modules.losses.pointwise import pointwise
+from rails_ray.modules.losses.sampled_softmax import sampled_softmax
+from rails_ray.modules.similarities.states import QueryState
 
 INITIAL_OFFSET = 10.0  # -log(1 - c) of a usual mass c; training moves it
 LARGEST_COUNT = 1e3  # largest alpha and beta: a score then deviates by .03, and no density grows without bound

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rails_ray.collectives.dcs import with_gradients
+from rails_ray.training.collectives.dcs import with_gradients
 
 NUMBERS_ON_CPU = 2**23  # of a part; calls take longer than arithmetic with many fewer
 NUMBERS_ON_GPU = 2**27  # fewer would not fill a GPU

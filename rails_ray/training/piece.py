@@ -11,11 +11,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
-from rails_ray.collectives.each import from_each
 from rails_ray.data.batch import Batch
 from rails_ray.data.dataset import DataSet
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
+from rails_ray.training.collectives.each import from_each
 from rails_ray.training.loop import Progress, TrainingConfig, train
 
 

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rails_ray.quantizers.learned import Assigned, LearnedQuantizer, Matched, Method, Quantized
-from rails_ray.similarities.states import ItemState
+from rails_ray.modules.quantizers.learned import Assigned, LearnedQuantizer, Matched, Method, Quantized
+from rails_ray.modules.similarities.states import ItemState
 from rails_ray.training.terms import Compared
 
 REVIVE_EVERY = 100  # steps; at 512 pairs each, some 50,000 items have then passed a dead codeword by

@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rails_ray.relevance.embedding import RelevanceEmbedding
-from rails_ray.relevance.scored import SupportScores
-from rails_ray.top_k import select
+from rails_ray.kernels.top_k import select
+from rails_ray.reranking.embedding import RelevanceEmbedding
+from rails_ray.reranking.scored import SupportScores
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from rails_ray.collectives.group import place_of
 from rails_ray.data.batch import TrainingBatch
-from rails_ray.randomness import drawing, new_seed
-from rails_ray.similarities.states import ItemState, QueryState, State, concatenate, take, tensors_of
+from rails_ray.modules.model import PairModel
+from rails_ray.modules.similarities.states import ItemState, QueryState, State, concatenate, take, tensors_of
+from rails_ray.training.collectives.group import place_of
 from rails_ray.training.contrast import Contrast
 from rails_ray.training.objectives import Objective
-from rails_ray.training.over_frozen import PairModel
 from rails_ray.training.quantizing import Quantizing
+from rails_ray.training.randomness import drawing, new_seed
 from rails_ray.training.terms import Compared, Term
 
 

@@ -16,10 +16,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rails_ray.data.batch import TrainingBatch
-from rails_ray.losses.glas import glas
-from rails_ray.losses.mutual_information import mutual_information
-from rails_ray.quantizers.learned import Quantized
-from rails_ray.similarities.states import ItemState, QueryState
+from rails_ray.modules.losses.glas import glas
+from rails_ray.modules.losses.mutual_information import mutual_information
+from rails_ray.modules.quantizers.learned import Quantized
+from rails_ray.modules.similarities.states import ItemState, QueryState
 
 
 @dataclass(frozen=True, kw_only=True)

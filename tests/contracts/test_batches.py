@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from rails_ray import local
-from rails_ray.answering.batching import MOST_QUERIES, Batches
-from rails_ray.answering.engine import Answered
-from rails_ray.answering.schemas import QueryResult, SearchRequest
-from rails_ray.retrieval.searchable import Widths
-from rails_ray.similarities.states import take
-from rails_ray.wanted import Found
+from rails_ray.modules.similarities.states import take
+from rails_ray.search.searcher import Widths
+from rails_ray.search.spec import Found
+from rails_ray.serving import local
+from rails_ray.serving.batching import MOST_QUERIES, Batches
+from rails_ray.serving.engine import Answered
+from rails_ray.serving.schemas import QueryResult, SearchRequest
 from support.examples import publish_here
 from support.indexed import NUM_ITEMS, TOLERANCE, Question, corpus, each, questions, search
 

@@ -6,15 +6,15 @@ import math
 import numpy as np
 import torch
 
-from rails_ray.answering.answers import results_of
-from rails_ray.answering.schemas import Coverage
-from rails_ray.answering.shards import Asked, ShardAnswer
 from rails_ray.cutoffs.policies import ScoreCutoff, TopKCutoff
-from rails_ray.indexes.ivf import IvfConfig
-from rails_ray.retrieval.searchable import ByComponents, Widths
-from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
-from rails_ray.similarities.states import ItemState, QueryState
-from rails_ray.wanted import Wanted
+from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
+from rails_ray.modules.similarities.states import ItemState, QueryState
+from rails_ray.search.indexes.ivf import IvfConfig
+from rails_ray.search.searcher import ByComponents, Widths
+from rails_ray.search.spec import Wanted
+from rails_ray.serving.answers import results_of
+from rails_ray.serving.schemas import Coverage
+from rails_ray.serving.shard_search import Asked, ShardAnswer
 from support.faiss_indexes import opened
 from support.indexed import NUM_ITEMS, TOLERANCE, assert_claims, each, questions, search
 

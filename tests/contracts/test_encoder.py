@@ -9,13 +9,13 @@ import torch
 
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.data.queries import DenseRows, ItemLists, Visits
-from rails_ray.encoders import Encoder
-from rails_ray.encoders.frozen import FrozenText, FunctionConfig
-from rails_ray.encoders.hstu import Hstu, HstuConfig
-from rails_ray.encoders.sasrec import Sasrec, SasrecConfig
-from rails_ray.encoders.text import TextTransformer, TransformerConfig
-from rails_ray.encoders.two_tower import TwoTower, TwoTowerConfig
-from rails_ray.encoders.vectors import Vectors, VectorsConfig
+from rails_ray.modules.encoders import Encoder
+from rails_ray.modules.encoders.frozen import FrozenText, FunctionConfig
+from rails_ray.modules.encoders.hstu import Hstu, HstuConfig
+from rails_ray.modules.encoders.sasrec import Sasrec, SasrecConfig
+from rails_ray.modules.encoders.text import TextTransformer, TransformerConfig
+from rails_ray.modules.encoders.two_tower import TwoTower, TwoTowerConfig
+from rails_ray.modules.encoders.vectors import Vectors, VectorsConfig
 from support.text_vectors import WIDTH
 
 TEXTS = ["red car", "a blue hat, and another", "car", "Ünïcode 狗 ピザ", "red car"]

@@ -15,31 +15,31 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from rails_ray.answering.cutoffs import Cutoffs
-from rails_ray.answering.encoder import encode
-from rails_ray.answering.schemas import CutoffInput
-from rails_ray.build import family
-from rails_ray.build.data import for_data, read_corpus, read_data
-from rails_ray.build.family import Family
-from rails_ray.build.items import Fitting, ItemEncoder
-from rails_ray.config import DataConfig, FamilyConfig, RunConfig, allowed_here, from_json, to_json
 from rails_ray.cutoffs.distributions import UNIFORM
 from rails_ray.data.corpus import Corpus, item_inputs
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.data.queries import SPLITS, ItemLists
-from rails_ray.encoders.frozen import FunctionConfig
 from rails_ray.errors import UnsupportedError
-from rails_ray.masks import Exclusions
-from rails_ray.models import Model
-from rails_ray.retrieval.searchable import Searchable
-from rails_ray.similarities.states import AnyItems, AnyQuery, concatenate, take, tensors_of
+from rails_ray.families import family
+from rails_ray.families.base import Family
+from rails_ray.families.config import DataConfig, FamilyConfig, RunConfig, allowed_here, from_json, to_json
+from rails_ray.families.data import for_data, read_corpus, read_data
+from rails_ray.families.items import Fitting, ItemEncoder
+from rails_ray.modules.encoders.frozen import FunctionConfig
+from rails_ray.modules.model import Model
+from rails_ray.modules.similarities.states import AnyItems, AnyQuery, concatenate, take, tensors_of
+from rails_ray.search.masks import Exclusions
+from rails_ray.search.searcher import Searchable
+from rails_ray.search.spec import Wanted
+from rails_ray.serving.cutoffs import Cutoffs
+from rails_ray.serving.encoder import encode
+from rails_ray.serving.schemas import CutoffInput
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import item_part, item_state, part_to_bytes
 from rails_ray.training.objectives import ContrastiveConfig
 from rails_ray.training.piece import Given, fit
-from rails_ray.wanted import Wanted
 from support.examples import (
     of_numbers,
     small_bm25_config,

@@ -16,16 +16,16 @@ from torch import Tensor
 import oracles.ranking
 import oracles.scores
 import oracles.vectors
-from rails_ray.indexes import Index, flat, lookup
-from rails_ray.indexes.faiss_index import FaissIndex, IndexConfig, build, fit
-from rails_ray.indexes.fast_codes import FastCodeIndex
-from rails_ray.indexes.flat import FlatConfig, FlatIndex
-from rails_ray.indexes.hnsw import HnswConfig
-from rails_ray.indexes.ivf import IvfConfig
-from rails_ray.indexes.lookup import LookupIndex
-from rails_ray.masks import Exclusions
-from rails_ray.quantizers.product import ProductQuantizer
-from rails_ray.wanted import Wanted
+from rails_ray.modules.quantizers.product import ProductQuantizer
+from rails_ray.search.indexes import Index, flat, lookup
+from rails_ray.search.indexes.faiss_index import FaissIndex, IndexConfig, build, fit
+from rails_ray.search.indexes.fast_codes import FastCodeIndex
+from rails_ray.search.indexes.flat import FlatConfig, FlatIndex
+from rails_ray.search.indexes.hnsw import HnswConfig
+from rails_ray.search.indexes.ivf import IvfConfig
+from rails_ray.search.indexes.lookup import LookupIndex
+from rails_ray.search.masks import Exclusions
+from rails_ray.search.spec import Wanted
 
 WIDTH, NUM_ENTRIES, NUM_CODEWORDS = 3, 5, 7
 

@@ -12,14 +12,14 @@ import pytest
 import safetensors.torch
 import torch
 
-from rails_ray.build import family
-from rails_ray.build.data import for_data, read_data
-from rails_ray.config import DataConfig, RunConfig, to_json
-from rails_ray.config.dual_encoder import HardNegatives, InBatchNegatives, MixedNegatives, PopularityNegatives
 from rails_ray.data.dataset import DataSet
-from rails_ray.encoders.hstu import HstuConfig
-from rails_ray.encoders.text import TransformerConfig
-from rails_ray.quantizers.dvsq import DvsqConfig
+from rails_ray.families import family
+from rails_ray.families.config import DataConfig, RunConfig, to_json
+from rails_ray.families.data import for_data, read_data
+from rails_ray.families.dual_encoder.config import HardNegatives, InBatchNegatives, MixedNegatives, PopularityNegatives
+from rails_ray.modules.encoders.hstu import HstuConfig
+from rails_ray.modules.encoders.text import TransformerConfig
+from rails_ray.modules.quantizers.dvsq import DvsqConfig
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.piece import Fitted, Given, Piece, fit, steps_of

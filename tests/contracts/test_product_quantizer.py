@@ -6,18 +6,18 @@ from typing import get_args
 import pytest
 import torch
 
-from rails_ray.config.storing import Method
-from rails_ray.quantizers.distill_vq import DistillVqConfig
-from rails_ray.quantizers.dpq import DpqConfig
-from rails_ray.quantizers.dqn import DqnConfig
-from rails_ray.quantizers.dvsq import DvsqConfig
-from rails_ray.quantizers.in_faiss import from_faiss, to_faiss
-from rails_ray.quantizers.jpq import JpqConfig
-from rails_ray.quantizers.mopq import MopqConfig
-from rails_ray.quantizers.opq import fit_opq
-from rails_ray.quantizers.pq import fit_pq
-from rails_ray.quantizers.product import ProductQuantizer, pack, unpack
-from rails_ray.quantizers.spq import SpqConfig
+from rails_ray.families.vector_items.storing import Method
+from rails_ray.modules.quantizers.distill_vq import DistillVqConfig
+from rails_ray.modules.quantizers.dpq import DpqConfig
+from rails_ray.modules.quantizers.dqn import DqnConfig
+from rails_ray.modules.quantizers.dvsq import DvsqConfig
+from rails_ray.modules.quantizers.faiss_convert import from_faiss, to_faiss
+from rails_ray.modules.quantizers.jpq import JpqConfig
+from rails_ray.modules.quantizers.mopq import MopqConfig
+from rails_ray.modules.quantizers.opq import fit_opq
+from rails_ray.modules.quantizers.pq import fit_pq
+from rails_ray.modules.quantizers.product import ProductQuantizer, pack, unpack
+from rails_ray.modules.quantizers.spq import SpqConfig
 from rails_ray.storage import quantizers
 from support.quantizers import SELECTIONS, some_vectors
 

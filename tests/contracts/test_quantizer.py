@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rails_ray.quantizers import random_codes
+from rails_ray.modules.quantizers import random_codes
 
 Coder = Callable[[list[Any], int, int, int], NDArray[np.int32]]  # item ids, K, R, seed
 

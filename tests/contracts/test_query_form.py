@@ -11,21 +11,21 @@ import pytest
 import torch
 from pydantic import create_model
 
-from rails_ray.answering.encoder import encode
-from rails_ray.answering.schemas import ASKED_BY, QueryInput
-from rails_ray.build import Family, family
-from rails_ray.build.data import for_data, read_corpus, read_data
-from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.build.rbe import RbeFamily
-from rails_ray.build.solar import SolarFamily
-from rails_ray.config import DataConfig, RunConfig, allowed_here
 from rails_ray.data.corpus import Corpus, item_inputs
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import FORMS, QueryForm, QueryReader
 from rails_ray.data.queries import Inputs
 from rails_ray.data.sources import Sources
 from rails_ray.errors import NotFoundError
-from rails_ray.models import Model
+from rails_ray.families import Family, family
+from rails_ray.families.config import DataConfig, RunConfig, allowed_here
+from rails_ray.families.data import for_data, read_corpus, read_data
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.rbe.family import RbeFamily
+from rails_ray.families.solar.family import SolarFamily
+from rails_ray.modules.model import Model
+from rails_ray.serving.encoder import encode
+from rails_ray.serving.schemas import ASKED_BY, QueryInput
 from rails_ray.storage.filesystem import Storage
 from support.examples import (
     small_config,

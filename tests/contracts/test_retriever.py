@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles.ranking
-from rails_ray.losses.beta_nce import beta_logit
-from rails_ray.masks import Exclusions
-from rails_ray.retrieval import Retriever
-from rails_ray.retrieval.searchable import Widths
-from rails_ray.retrieval.sharded import merge, of_corpus
-from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
-from rails_ray.similarities.mol import MixtureOfLogits
-from rails_ray.similarities.states import map_tensors, take
-from rails_ray.wanted import Wanted
+from rails_ray.modules.losses.beta_nce import beta_logit
+from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
+from rails_ray.modules.similarities.mol import MixtureOfLogits
+from rails_ray.modules.similarities.states import map_tensors, take
+from rails_ray.search.masks import Exclusions
+from rails_ray.search.methods import Retriever
+from rails_ray.search.searcher import Widths
+from rails_ray.search.sharded import merge, of_corpus
+from rails_ray.search.spec import Wanted
 from support.bitmap import Bitmap
 from support.examples import random_states, sharp_mixture, small_mixture
 from support.of_codes import FEW_PROBES
@@ -58,9 +58,9 @@ def test_it_equals_the_oracle(named: Named, shape: tuple[int, int, int], data: s
     ask = drawn(data, scores)
     wanted, widths = wanted_of(ask), widths_of(len(items) + 3, len(items))
     with (
-        patch("rails_ray.retrieval.brute_force.BLOCK_ITEMS", block),
-        patch("rails_ray.indexes.lookup.BLOCK_SCORES", block),
-        patch("rails_ray.retrieval.look_up.BLOCK_TOUCHED", block),
+        patch("rails_ray.search.methods.brute_force.BLOCK_ITEMS", block),
+        patch("rails_ray.search.indexes.lookup.BLOCK_SCORES", block),
+        patch("rails_ray.search.methods.look_up.BLOCK_TOUCHED", block),
     ):
         found = searchable_of(items).search(query, wanted, named[1], widths)
     assert_oracle(found, scores, wanted, ask[3])
@@ -119,7 +119,7 @@ def test_any_mask_hides_what_pairs_hide(
     hidden = [[row for row, own in enumerate(is_hidden) if own]] * len(query)
     searchable, bitmap = searchable_of(items), Bitmap(torch.tensor(is_hidden))
     widths = widths_of(max(width, ask[1]), len(items))
-    with patch("rails_ray.retrieval.look_up.BLOCK_TOUCHED", 2 * len(items)):
+    with patch("rails_ray.search.methods.look_up.BLOCK_TOUCHED", 2 * len(items)):
         found = searchable.search(query, wanted_of(ask, bitmap), named[1], widths)
         pairs = searchable.search(query, wanted_of(ask, Exclusions.of(hidden)), named[1], widths)
     assert_same(found, pairs)
@@ -335,7 +335,7 @@ def test_rescoring_in_blocks_of_queries_gives_one_answer(monkeypatch: pytest.Mon
     retriever = searchable.retriever("combined", Widths(num_candidates=10, num_per_embedding=2))
     wanted = Wanted(5, mask=Exclusions.of([[1], [], [2, 3]]))
     whole = retriever.search(query, wanted)
-    monkeypatch.setattr("rails_ray.retrieval.rescore.BLOCK_PAIRS", 1)
+    monkeypatch.setattr("rails_ray.search.rescore.BLOCK_PAIRS", 1)
     assert torch.equal(retriever.search(query, wanted).item_rows, whole.item_rows)
 
 
@@ -347,7 +347,7 @@ def test_a_search_makes_no_index(named: Named, monkeypatch: pytest.MonkeyPatch) 
         raise AssertionError("an index is made anew")
 
     for module, name in (("flat", "FlatIndex"), ("lookup", "LookupIndex"), ("inverted", "InvertedIndex")):
-        monkeypatch.setattr(f"rails_ray.indexes.{module}.{name}.__init__", refused)
+        monkeypatch.setattr(f"rails_ray.search.indexes.{module}.{name}.__init__", refused)
     for wanted in WANTED.values():
         searchable.search(query, wanted, named[1])
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rails_ray.masks import Exclusions
-from rails_ray.retrieval.searchable import Searchable, Widths
-from rails_ray.wanted import Wanted
+from rails_ray.search.masks import Exclusions
+from rails_ray.search.searcher import Searchable, Widths
+from rails_ray.search.spec import Wanted
 from support.examples import random_states, small_mixture
 from support.retrievers import NUM_ITEMS, NUM_QUERIES, Named, any_method, case, either, of_a_mixture, retriever_of
 from support.searchables import make_searchable

@@ -10,11 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rails_ray.build import family
-from rails_ray.config.storing import PqItems
-from rails_ray.recipes import RECIPES
-from rails_ray.similarities.bm25 import TermCounts, TermWeights
-from rails_ray.similarities.states import (
+from rails_ray.families import family
+from rails_ray.families.recipes import RECIPES
+from rails_ray.families.vector_items.storing import PqItems
+from rails_ray.modules.similarities.bm25 import TermCounts, TermWeights
+from rails_ray.modules.similarities.states import (
     AnyItems,
     AnyQuery,
     Codes,

@@ -20,8 +20,8 @@ from rails_ray.cutoffs.policies import (
     TopKCutoff,
     cut,
 )
-from rails_ray.losses.beta_nce import beta_logit
-from rails_ray.losses.exp_nce import exp_logit
+from rails_ray.modules.losses.beta_nce import beta_logit
+from rails_ray.modules.losses.exp_nce import exp_logit
 
 SCORES = np.array([[0.9, 0.8, 0.1], [0.3, 0.2, 0.1]])
 TEMPERATURE = np.array([0.1, 0.5])

@@ -22,7 +22,7 @@ from rails_ray.cutoffs.temperatures import (
     means,
     tempered,
 )
-from rails_ray.losses.exp_nce import exp_logit
+from rails_ray.modules.losses.exp_nce import exp_logit
 
 BETA = BetaDistribution(UNIFORM)
 KINDS = [pytest.param(BetaDistribution, "beta", id="beta"), pytest.param(ExpDistribution, "exp", id="exp")]

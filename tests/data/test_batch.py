@@ -8,7 +8,7 @@ import oracles.ranking
 from rails_ray.data.batch import PairSampler, TrainingBatch, WindowSampler
 from rails_ray.data.dataset import Texts
 from rails_ray.data.queries import ItemLists, Queries, Visits
-from rails_ray.encoders.character_ngrams import hash_texts
+from rails_ray.modules.encoders.character_ngrams import hash_texts
 from support.examples import window_sampler
 
 RELEVANT = [[0, 1], [1], [4], [0, 2, 4], [2]]  # item 3 answers nothing

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import oracles.losses
 from rails_ray.data.buckets import BucketBatch, BucketSampler, positives_of
 from rails_ray.data.queries import ItemLists
-from rails_ray.encoders.solar import Vectors
+from rails_ray.modules.encoders.solar import Vectors
 
 BUCKETS = np.array([2, 0, 2, 1], dtype=np.int32)
 RELEVANT = ItemLists.of([[0, 2], [1], [3, 0, 1], [2, 1], [3]])

@@ -7,7 +7,7 @@ from rails_ray.data import emoji
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms.text import TextForm
 from rails_ray.data.sources import Sources
-from rails_ray.encoders.character_ngrams import normalise
+from rails_ray.modules.encoders.character_ngrams import normalise
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
 

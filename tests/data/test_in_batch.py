@@ -5,7 +5,7 @@ import torch
 from rails_ray.data.batch import TrainingBatch
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.data.queries import ItemLists, Queries
-from rails_ray.encoders.character_ngrams import hash_texts
+from rails_ray.modules.encoders.character_ngrams import hash_texts
 from support.cross_device_worker import ANSWERS, ITEMS, QUERIES, Case, model_of, sampler_of
 
 

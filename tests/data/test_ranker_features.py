@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rails_ray import cli
+from rails_ray.cli.main import main
 from rails_ray.data import ranker_features
 from rails_ray.data.sources import Sources
 from rails_ray.errors import NotFoundError
@@ -89,5 +89,5 @@ def test_options_that_do_not_fit(
     tmp_path: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["train-ranker", "--folder", str(write(tmp_path)), "--to", str(tmp_path / "trees")]
-    assert cli.main([*asked, *words]) == 2
+    assert main([*asked, *words]) == 2
     assert told in capsys.readouterr().err

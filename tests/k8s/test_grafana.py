@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from rails_ray.answering.metrics import Metrics
 from rails_ray.on_ray.serving import listening
+from rails_ray.serving.metrics import Metrics
 
 DASHBOARD = json.loads((Path(__file__).parents[2] / "k8s" / "grafana.json").read_text())
 OF_KIND = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_count", "_sum")}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rails_ray.web.keys import Key
+from rails_ray.serving.http.keys import Key
 from support.kuberay import CRDS, REPOSITORY, Object, Pod, cluster_of, groups
 from support.manifests import (
     K8S,

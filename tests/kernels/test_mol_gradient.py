@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rails_ray.kernels import mol_gradient
-from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
-from rails_ray.similarities.states import ItemState, QueryState, map_tensors, take
+from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
+from rails_ray.modules.similarities.states import ItemState, QueryState, map_tensors, take
 from support.examples import random_states, small_mixture
 
 

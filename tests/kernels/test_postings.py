@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import oracles.codes
 from rails_ray.kernels import compiled, lookup_scan, postings
 from rails_ray.kernels.postings import Summed
-from rails_ray.masks import Exclusions
-from rails_ray.top_k import TopK, select
+from rails_ray.kernels.top_k import TopK, select
+from rails_ray.search.masks import Exclusions
 
 INTEGERS = [torch.uint8, torch.int16, torch.int32, torch.int64]
 a_shape = st.tuples(  # B, X, K, R, m as a share of R, seed
@@ -188,11 +188,11 @@ def test_a_machine_without_numba_searches() -> None:
 import sys
 sys.modules["numba"] = None
 import torch
-from rails_ray.indexes.inverted import InvertedIndex
-from rails_ray.indexes.lookup import LookupIndex
-from rails_ray.retrieval.look_up import Inverted, FullLookUp
-from rails_ray.similarities.states import Codes, Tables
-from rails_ray.wanted import Wanted
+from rails_ray.search.indexes.inverted import InvertedIndex
+from rails_ray.search.indexes.lookup import LookupIndex
+from rails_ray.search.methods.look_up import Inverted, FullLookUp
+from rails_ray.modules.similarities.states import Codes, Tables
+from rails_ray.search.spec import Wanted
 items = Codes(torch.tensor([[0, 1], [1, 0]]))
 query = Tables(torch.eye(2)[None], torch.ones(1))
 for retriever in (FullLookUp(items, LookupIndex(items.codes)), Inverted(items, InvertedIndex(items.codes, 2), 2, 2)):

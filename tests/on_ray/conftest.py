@@ -5,7 +5,7 @@ from dataclasses import replace
 import pyarrow.parquet as pq
 import pytest
 
-from rails_ray.config import DataConfig, RunConfig
+from rails_ray.families.config import DataConfig, RunConfig
 from support.examples import small_config, write_text_data
 
 

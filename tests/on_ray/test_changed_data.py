@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rails_ray.config import DataConfig, RunConfig
 from rails_ray.errors import TrainingError
+from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.on_ray import training
 from rails_ray.storage.filesystem import Storage
 

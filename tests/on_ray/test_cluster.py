@@ -7,7 +7,7 @@ import pytest
 import ray
 from ray.exceptions import RaySystemError
 
-from rails_ray import cli
+from rails_ray.cli.main import EXIT_FAILED, main
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.cluster import cluster
 
@@ -138,7 +138,7 @@ def test_an_error_inside_the_block_is_left_as_it_is(fake: Fake) -> None:
 
 def test_the_command_says_it_in_a_sentence(fake: Fake, tmp_path, capfd: pytest.CaptureFixture[str]) -> None:
     fake.failures = [TIMED_OUT, TIMED_OUT]
-    assert cli.main(["evaluate", "--storage", str(tmp_path)]) == cli.EXIT_FAILED
+    assert main(["evaluate", "--storage", str(tmp_path)]) == EXIT_FAILED
     (told,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("rails-ray: ")]
     assert told.startswith(
         "rails-ray: Ray must start on this machine, got: The current node timed out during startup: "

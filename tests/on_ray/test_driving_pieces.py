@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from rails_ray import on_ray
-from rails_ray.build import family
-from rails_ray.config import DataConfig, RunConfig
+from rails_ray.families import family
+from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.on_ray.fitting import Every
-from rails_ray.on_ray.standing import Standing
+from rails_ray.on_ray.run_state import Standing
 from rails_ray.on_ray.training import Assignment, begin, work
 from rails_ray.storage import codes, runs
 from rails_ray.storage.filesystem import Storage

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from rails_ray import on_ray
-from rails_ray.build.version import version_items
-from rails_ray.config import DataConfig
 from rails_ray.errors import StorageError
+from rails_ray.families.config import DataConfig
+from rails_ray.families.version import version_items
 from rails_ray.on_ray import encoding
 from rails_ray.on_ray.encoding import Work
 from rails_ray.storage import manifest, parts, tables

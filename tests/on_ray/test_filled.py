@@ -9,11 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from rails_ray import cli, local, on_ray
-from rails_ray.build import family
-from rails_ray.build.version import version_items
-from rails_ray.config import DataConfig, from_json
-from rails_ray.relevance.rankers import candidates_of
+from rails_ray import on_ray
+from rails_ray.cli.main import EXIT_BAD_ARGUMENT, main
+from rails_ray.families import family
+from rails_ray.families.config import DataConfig, from_json
+from rails_ray.families.version import version_items
+from rails_ray.reranking.rankers import candidates_of
+from rails_ray.serving import local
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.versions import read_described
@@ -64,7 +66,7 @@ def test_the_commands_go_from_texts_to_an_answer(
 ) -> None:
     data, storage = write_text_data(tmp_path / "data"), ["--storage", str(tmp_path / "s")]
     ranker = ["--ranker.path", BY_PAIRS.path]
-    assert cli.main(["relevance", "--name", "m", "--folder", str(data), "--timeout-s", "60", *ranker, *storage]) == 0
+    assert main(["relevance", "--name", "m", "--folder", str(data), "--timeout-s", "60", *ranker, *storage]) == 0
     told = capsys.readouterr().out
     folder = str(tmp_path / "s" / "relevance" / "m")
     assert "no hole" in told
@@ -72,21 +74,21 @@ def test_the_commands_go_from_texts_to_an_answer(
         "\n", ""
     )
     sizes = ["--num-supports", "6", "--num-best", "5", "--training.num-steps", "20", "--embedding.width", "9"]
-    assert cli.main(["train", "text-rbe", "--run", "r", "--data.folder", folder, *ranker, *sizes, *storage]) == 0
-    assert cli.main(["encode", "--run", "r", "--version", "v", *storage, "--codes", "4x16", "--keep-vectors"]) == 0
-    assert cli.main(["publish", "--version", "v", *storage]) == 0
-    assert cli.main(["evaluate", "--version", "v", *storage]) == 0
+    assert main(["train", "text-rbe", "--run", "r", "--data.folder", folder, *ranker, *sizes, *storage]) == 0
+    assert main(["encode", "--run", "r", "--version", "v", *storage, "--codes", "4x16", "--keep-vectors"]) == 0
+    assert main(["publish", "--version", "v", *storage]) == 0
+    assert main(["evaluate", "--version", "v", *storage]) == 0
     capsys.readouterr()
     query, allowed = ["query", "red hat", "--local", *storage, "--calls", "40"], ["--allow-code", "support"]
-    assert cli.main(query) == cli.EXIT_BAD_ARGUMENT
+    assert main(query) == EXIT_BAD_ARGUMENT
     assert "version v names the ranker 'support.ranked:by_pairs', code that this" in capsys.readouterr().err
-    assert cli.main([*query, *allowed]) == 0
+    assert main([*query, *allowed]) == 0
     assert "calls, the heavy ranker's order" in capsys.readouterr().out
-    assert cli.main(["train", "text-dot", "--data.folder", folder, "--training.num-steps", "5", *storage]) == 0
+    assert main(["train", "text-dot", "--data.folder", folder, "--training.num-steps", "5", *storage]) == 0
     cut = ["--calls", "40", "--cutoff", "score", ".5"]
-    assert cli.main(["query", "red hat", "--local", *storage, *allowed, *cut]) == 2
+    assert main(["query", "red hat", "--local", *storage, *allowed, *cut]) == 2
     assert "--cutoff must be left out beside --calls, got score" in capsys.readouterr().err
-    assert cli.main(["query", "red hat", "--local", *storage, *allowed, "--deadline-ms", "40"]) == 2
+    assert main(["query", "red hat", "--local", *storage, *allowed, "--deadline-ms", "40"]) == 2
     assert "--deadline-ms and --rounds must stand beside --calls, got none" in capsys.readouterr().err
     assert json.loads((tmp_path / "s" / "relevance" / "m" / "matrix.json").read_text())["num_holes"] == 0
 
@@ -97,12 +99,12 @@ def test_the_commands_go_from_features_to_a_matrix_of_boosted_trees(
     data, storage = write_text_data(tmp_path / "data"), ["--storage", str(tmp_path / "s")]
     write_word_features(data)
     asked = ["train-ranker", "--kind", "boosted", "--folder", str(data), "--to", str(tmp_path / "trees")]
-    assert cli.main([*asked, "--trees.num-rounds", "80", "--trees.num-leaves", "15"]) == 0
-    ranker = ["--ranker.path", "rails_ray.relevance.rankers.boosted:BoostedRanker"]
+    assert main([*asked, "--trees.num-rounds", "80", "--trees.num-leaves", "15"]) == 0
+    ranker = ["--ranker.path", "rails_ray.reranking.rankers.boosted:BoostedRanker"]
     ranker += ["--ranker.folder", str(tmp_path / "trees")]
     following = f"next: rails-ray relevance --name NAME --folder {data} {' '.join(ranker)}"
     assert following in capsys.readouterr().out.replace("\n", "")
-    assert cli.main(["relevance", "--name", "m", "--folder", str(data), *ranker, *storage]) == 0
+    assert main(["relevance", "--name", "m", "--folder", str(data), *ranker, *storage]) == 0
     assert "no hole" in capsys.readouterr().out
     found, given = (read(folder, "relevance") for folder in (tmp_path / "s" / "relevance" / "m", data))
     best = dict(zip(reversed(found["query_id"]), reversed(found["item_id"]), strict=True))

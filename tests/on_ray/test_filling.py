@@ -12,16 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rails_ray import local, on_ray
-from rails_ray.build import family
-from rails_ray.build.version import version_items
-from rails_ray.config import DataConfig
+from rails_ray import on_ray
 from rails_ray.data.scored import ScoredTexts
 from rails_ray.data.sources import Sources
 from rails_ray.errors import DamagedError, NotFoundError, UnavailableError
-from rails_ray.on_ray.filling import Sampling, fill
-from rails_ray.relevance.rankers import candidates_of
-from rails_ray.relevance.rankers.calling import RankerConfig, scores_of
+from rails_ray.families import family
+from rails_ray.families.config import DataConfig
+from rails_ray.families.version import version_items
+from rails_ray.on_ray.relevance_matrix import Sampling, fill
+from rails_ray.reranking.rankers import candidates_of
+from rails_ray.reranking.rankers.calling import RankerConfig, scores_of
+from rails_ray.serving import local
 from rails_ray.storage import relevances
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.versions import read_described
@@ -141,7 +142,7 @@ def test_what_a_ranker_changes_is_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_ranker_that_ends_each_process_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rails_ray.on_ray.doing.MAX_DEATHS", 1)
+    monkeypatch.setattr("rails_ray.on_ray.task_runner.MAX_DEATHS", 1)
     data = write_text_data(tmp_path / "data", num_items=12)
     with pytest.raises(UnavailableError, match="the cluster must complete the work, got: "):
         fill(str(tmp_path), "m", str(data), RankerConfig(path="support.ranked:ending"), num_workers=1)
@@ -300,7 +301,7 @@ def test_a_name_that_is_used_again_is_of_the_new_matrix(tmp_path: Path, monkeypa
         for number in range(num_tasks):
             do(number)
 
-    monkeypatch.setattr("rails_ray.on_ray.filling.do_all", do_here)
+    monkeypatch.setattr("rails_ray.on_ray.relevance_matrix.do_all", do_here)
     folder = tmp_path / "ranker"
     folder.mkdir()
     (folder / "weight").write_text("1")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rails_ray import on_ray
-from rails_ray.config import DataConfig, RunConfig
 from rails_ray.errors import StorageError, TrainingError
-from rails_ray.indexes.hnsw import HnswConfig
+from rails_ray.families.config import DataConfig, RunConfig
+from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 from support.examples import small_config, write_text_data, write_untrained_run

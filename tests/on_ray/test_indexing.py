@@ -9,16 +9,17 @@ import faiss
 import numpy as np
 import pytest
 
-from rails_ray import config as configs
-from rails_ray import local, on_ray
-from rails_ray.answering.shards import ShardSearch
-from rails_ray.build import family
-from rails_ray.build.version import version_vectors
+from rails_ray import on_ray
 from rails_ray.errors import DamagedError, UnsupportedError
-from rails_ray.indexes.flat import FlatConfig
-from rails_ray.indexes.hnsw import HnswConfig
-from rails_ray.indexes.ivf import IvfConfig
+from rails_ray.families import config as configs
+from rails_ray.families import family
+from rails_ray.families.version import version_vectors
 from rails_ray.on_ray import indexing
+from rails_ray.search.indexes.flat import FlatConfig
+from rails_ray.search.indexes.hnsw import HnswConfig
+from rails_ray.search.indexes.ivf import IvfConfig
+from rails_ray.serving import local
+from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.storage import manifest, runs
 from rails_ray.storage.filesystem import Storage
 from support.untrained_runs import published, write_runs
@@ -172,7 +173,7 @@ def test_without_faiss(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
         raise UnsupportedError("an index of FAISS needs the package faiss, which is not installed")
 
-    monkeypatch.setattr("rails_ray.indexes.faiss_index.faiss_library", missing)
+    monkeypatch.setattr("rails_ray.search.indexes.faiss_index.faiss_library", missing)
     assert plain.search(QUERIES[:1], 3).results
     assert local.open(str(root), "no-index").search(QUERIES[:1], 3).results
     with pytest.raises(UnsupportedError, match="needs the package faiss"):

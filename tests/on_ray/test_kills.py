@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from rails_ray import on_ray
-from rails_ray.build.data import read_data
-from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.config import DataConfig, RunConfig
-from rails_ray.config.dual_encoder import CrossDeviceNegatives
+from rails_ray.families.config import DataConfig, RunConfig
+from rails_ray.families.data import read_data
+from rails_ray.families.dual_encoder.config import CrossDeviceNegatives
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.storage import manifest, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.loop import train

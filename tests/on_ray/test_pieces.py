@@ -17,16 +17,17 @@ import torch
 from ray.cloudpickle import register_pickle_by_value, unregister_pickle_by_value
 
 import support.pieces
-from rails_ray import cli, on_ray
-from rails_ray.build import family
-from rails_ray.build.data import for_data, read_data
-from rails_ray.build.solar import SolarFamily
-from rails_ray.build.version import version_model
-from rails_ray.config import DataConfig, RunConfig, to_json
+from rails_ray import on_ray
+from rails_ray.cli.main import main
 from rails_ray.errors import TrainingError
-from rails_ray.models.solar import Solar, predicted_buckets
+from rails_ray.families import family
+from rails_ray.families.config import DataConfig, RunConfig, to_json
+from rails_ray.families.data import for_data, read_data
+from rails_ray.families.solar.family import SolarFamily
+from rails_ray.families.solar.model import Solar, predicted_buckets
+from rails_ray.families.version import version_model
 from rails_ray.on_ray.pipelining import pipeline
-from rails_ray.on_ray.placing import Placing
+from rails_ray.on_ray.resources import Placing
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.training import Begun, Settings, begin, fit_pieces
@@ -219,7 +220,7 @@ def test_chunks_that_fail_are_named_and_the_others_can_be_served_if_asked(
 
     with pytest.raises(ValueError, match="run 'r' must have all 3 trained pieces, got 2: train it again"):
         on_ray.encode(root, "r", version="v")
-    assert cli.main(["encode", "--run", "r", "--version", "v", "--min-chunks", "2", "--storage", root]) == 0
+    assert main(["encode", "--run", "r", "--version", "v", "--min-chunks", "2", "--storage", root]) == 0
     encoded = on_ray.publish(root, "v")
     assert [entry.path for entry in encoded.weights] == ["chunk-000/model.safetensors", "chunk-002/model.safetensors"]
     assert family(own).model_facts(encoded) == {"chunks_trained": 2, "num_chunks": 3}
@@ -311,7 +312,7 @@ def test_items_come_and_go_by_versions_alone(
 
     newest = corpus("again", range(80))
     newer = ["--folder", str(newest.folder), "--new-codes", "predicted"]
-    assert cli.main(["encode", "--run", "r", "--version", "predicted", *newer, "--storage", root]) == 0
+    assert main(["encode", "--run", "r", "--version", "predicted", *newer, "--storage", root]) == 0
     predicted = on_ray.publish(root, "predicted")
     of_predicted, model = codes.of_version(store, predicted), version_model(store, predicted)
     assert np.array_equal(of_predicted.codes[:75], of_again.codes[:75])

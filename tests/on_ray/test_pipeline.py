@@ -9,17 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from rails_ray import config, on_ray
-from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.config import DataConfig, RunConfig
+from rails_ray import on_ray
 from rails_ray.errors import ConflictError, GateError
-from rails_ray.evaluation.gates import Gates
-from rails_ray.evaluation.report import Report
+from rails_ray.families import config
+from rails_ray.families.config import DataConfig, RunConfig
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.on_ray.pipelining import Outcome
 from rails_ray.on_ray.progress import OnProgress
 from rails_ray.storage import manifest, runs, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
+from rails_ray.training.evaluation.gates import Gates
+from rails_ray.training.evaluation.report import Report
 from support.examples import times_of, write_untrained_run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]

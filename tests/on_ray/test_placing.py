@@ -1,6 +1,6 @@
 import pytest
 
-from rails_ray.on_ray.placing import Placing
+from rails_ray.on_ray.resources import Placing
 
 CPUS, TWO_GPUS = [{"CPU": 4.0}], [{"CPU": 4.0, "GPU": 2.0}]
 TWO_NODES = [{"CPU": 4.0, "GPU": 1.0}, {"CPU": 6.0, "GPU": 1.0}, {}]

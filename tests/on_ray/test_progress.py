@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from rails_ray import cli, counting, on_ray
-from rails_ray.build import family
+from rails_ray import counting, on_ray
+from rails_ray.cli.main import main
+from rails_ray.families import family
+from rails_ray.families.recipes import by_name
 from rails_ray.on_ray import training
 from rails_ray.on_ray.progress import POLL_S, ProgressBoard, Reporter, in_task
 from rails_ray.on_ray.training import Assignment, Settings
-from rails_ray.recipes import by_name
 from support.clocks import clock_of
 from support.examples import write_vector_data
 
@@ -90,11 +91,11 @@ def test_a_task_tells_what_it_counts() -> None:
 def test_items_that_are_encoded_are_counted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     data, storage = write_vector_data(tmp_path / "data", num_items=60), str(tmp_path / "s")
     told = ("--storage", storage)
-    assert cli.main(["train", "vector-cosine", "--data.folder", str(data), "--run", "r", *told]) == 0
+    assert main(["train", "vector-cosine", "--data.folder", str(data), "--run", "r", *told]) == 0
     seen = Seen()
     on_ray.encode(storage, "r", version="v", part_items=20, on_progress=lambda *one: seen.append(one))
     assert seen[-1] == (60, 60, "items")
     assert all(0 <= done <= 60 and total == 60 for done, total, _ in seen)
     capfd.readouterr()
-    assert cli.main(["evaluate", "--run", "r", *told]) == 0
+    assert main(["evaluate", "--run", "r", *told]) == 0
     assert "evaluate" in capfd.readouterr().out

@@ -8,24 +8,26 @@ import numpy as np
 import pytest
 import torch
 
-from rails_ray import cli, local, on_ray
-from rails_ray.build import family
-from rails_ray.build.data import read_data
-from rails_ray.build.quantized import Coded, quantizer_of
-from rails_ray.build.version import version_items
-from rails_ray.config.storing import FullItems, PqItems
+from rails_ray import on_ray
+from rails_ray.cli.main import main
 from rails_ray.errors import DamagedError
-from rails_ray.evaluation.ranking import encode_items
-from rails_ray.indexes.ivf import IvfConfig
-from rails_ray.quantizers.pq import PqConfig
-from rails_ray.quantizers.product import unpack
-from rails_ray.quantizers.read_back import shortened
-from rails_ray.retrieval.searchable import METHODS
-from rails_ray.similarities.states import QuantizedItems
+from rails_ray.families import family
+from rails_ray.families.data import read_data
+from rails_ray.families.vector_items.quantized import Coded, quantizer_of
+from rails_ray.families.vector_items.storing import FullItems, PqItems
+from rails_ray.families.version import version_items
+from rails_ray.modules.quantizers.pq import PqConfig
+from rails_ray.modules.quantizers.product import unpack
+from rails_ray.modules.quantizers.read_back import shortened
+from rails_ray.modules.similarities.states import QuantizedItems
+from rails_ray.search.indexes.ivf import IvfConfig
+from rails_ray.search.searcher import METHODS
+from rails_ray.serving import local
 from rails_ray.storage import quantizers, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import item_state
 from rails_ray.storage.shards import read_part
+from rails_ray.training.evaluation.ranking import encode_items
 from support.examples import small_config, write_untrained_run
 from support.untrained_runs import of, published, write_runs
 
@@ -184,14 +186,14 @@ def test_the_command(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
         "3",
         *storage,
     ]
-    assert cli.main([*command, "--keep-vectors"]) == 0
+    assert main([*command, "--keep-vectors"]) == 0
     told = re.search(r"codes: mean squared error ([\d.e-]+) an item; (\d+) codewords have no", capfd.readouterr().out)
     assert told is not None
     assert 0 < float(told[1]) < 2, "of two components of length 1"
     assert int(told[2]) < 96
-    assert cli.main(["publish", "--version", "by-command", *storage]) == 0
+    assert main(["publish", "--version", "by-command", *storage]) == 0
     query = ["query", "red car", "--local", "--version", "by-command", "--method", "ivf_lookup", "--nprobe", "3"]
-    assert cli.main([*query, *storage]) == 0
+    assert main([*query, *storage]) == 0
     assert "ivf_lookup" in capfd.readouterr().out
     for wrong, told in (
         (["--codes", "8"], "--codes must be PARTSxCODEWORDS, as 8x256, got '8'"),
@@ -199,5 +201,5 @@ def test_the_command(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
         (["--keep-vectors"], "keep_vectors must stand beside codes, got none: ask for codes, such as 8x256"),
         (["--code-lists", "3"], "code_lists must stand beside codes, got none"),
     ):
-        assert cli.main(["encode", "--run", "mixture", "--version", "wrong", *wrong, *storage]) == 2
+        assert main(["encode", "--run", "mixture", "--version", "wrong", *wrong, *storage]) == 2
         assert told in capfd.readouterr().err

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from rails_ray import cli, local, on_ray
-from rails_ray.build.version import version_config
-from rails_ray.config import DataConfig, RunConfig, to_json
-from rails_ray.evaluation.gates import Gates
-from rails_ray.evaluation.report import Report
-from rails_ray.evaluation.seen import ALLOWED, EXCLUDED
+from rails_ray import on_ray
+from rails_ray.cli.main import main
+from rails_ray.families.config import DataConfig, RunConfig, to_json
+from rails_ray.families.version import version_config
+from rails_ray.serving import local
 from rails_ray.storage import calibrations, runs, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
+from rails_ray.training.evaluation.gates import Gates
+from rails_ray.training.evaluation.report import Report
+from rails_ray.training.evaluation.seen import ALLOWED, EXCLUDED
 from rails_ray.training.loop import TrainingConfig
 from support.sessions import (
     NUM_REPEATED,
@@ -74,13 +76,13 @@ def test_evaluation_of_a_run_and_of_a_version_has_both_figures(root: Path) -> No
 
 
 def test_what_evaluate_prints(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["evaluate", "--version", "v", "--storage", str(root)]) == 0
+    assert main(["evaluate", "--version", "v", "--storage", str(root)]) == 0
     text = capsys.readouterr().out
     assert told("test") in text
     lines = [line for line in text.splitlines() if "seen items" in line and "│" in line]
     assert [f"v, {label}" in line for line, label in zip(lines, (EXCLUDED, ALLOWED), strict=True)] == [True, True]
     assert f"{SHARE:.4f}" in lines[1]
-    assert cli.main(["evaluate", "--version", "v", "--storage", str(root), "--no-exclude-seen"]) == 0
+    assert main(["evaluate", "--version", "v", "--storage", str(root), "--no-exclude-seen"]) == 0
     text = capsys.readouterr().out
     assert "history of their own query" not in text
     [line] = [line for line in text.splitlines() if "seen items" in line]
@@ -105,7 +107,7 @@ def test_cut_offs_are_calibrated_on_the_answers_of_requests(root: Path, tmp_path
 def test_a_version_may_be_encoded_for_other_requests(root: Path) -> None:
     """Without another training. What a version was begun with, it keeps."""
     arguments = ["encode", "--run", "r", "--version", "allowing", "--storage", str(root)]
-    assert cli.main([*arguments, "--no-exclude-seen"]) == 0
+    assert main([*arguments, "--no-exclude-seen"]) == 0
     told = "version 'allowing' must keep the exclude_seen that it was begun with, False, got None: choose another"
     with pytest.raises(ValueError, match=told):
         on_ray.encode(str(root), "r", version="allowing")
@@ -135,7 +137,7 @@ def trained(
     small = ["--training.num-steps", "4", "--training.batch-size", "8", "--training.validate-every", "2"]
     option = {None: [], True: ["--exclude-seen"], False: ["--no-exclude-seen"]}[exclude_seen]
     arguments = ["train", "ml1m-sasrec", "--run", f"by-{run}", "--data.folder", str(root / "data"), "--workers", "1"]
-    assert cli.main([*arguments, *small, *option, "--storage", str(root)]) == 0
+    assert main([*arguments, *small, *option, "--storage", str(root)]) == 0
     return capsys.readouterr().out, made
 
 

@@ -12,27 +12,28 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 
-from rails_ray import client, on_ray
-from rails_ray.build.data import read_data
-from rails_ray.build.version import version_config, version_model
-from rails_ray.config import DataConfig, RunConfig
-from rails_ray.config.dual_encoder import DualEncoderConfig, UniformNegatives
-from rails_ray.encoders.components import ComponentsConfig
-from rails_ray.encoders.sasrec import SasrecConfig
+from rails_ray import on_ray
 from rails_ray.errors import DamagedError, NotFoundError, StorageError
-from rails_ray.evaluation.ranking import encode_items
-from rails_ray.masks import Exclusions
+from rails_ray.families.config import DataConfig, RunConfig
+from rails_ray.families.data import read_data
+from rails_ray.families.dual_encoder.config import DualEncoderConfig, UniformNegatives
+from rails_ray.families.version import version_config, version_model
+from rails_ray.modules.encoders.components import ComponentsConfig
+from rails_ray.modules.encoders.sasrec import SasrecConfig
+from rails_ray.modules.similarities.mol import MixtureOfLogitsConfig
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
-from rails_ray.retrieval.brute_force import BruteForce
-from rails_ray.similarities.mol import MixtureOfLogitsConfig
+from rails_ray.search.masks import Exclusions
+from rails_ray.search.methods.brute_force import BruteForce
+from rails_ray.search.spec import Wanted
+from rails_ray.serving import client
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.runs import Run
+from rails_ray.training.evaluation.ranking import encode_items
 from rails_ray.training.loop import TrainingConfig
 from rails_ray.training.objectives import ContrastiveConfig
-from rails_ray.wanted import Wanted
 from support.ports import free_port
 from support.s3_server import new_bucket
 

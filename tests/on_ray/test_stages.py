@@ -12,24 +12,24 @@ import pytest
 import torch
 
 import oracles.ranking
-from rails_ray import config, on_ray
-from rails_ray.build import family
-from rails_ray.build.data import for_data, read_data
-from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.build.version import version_calibration, version_items
-from rails_ray.commands.stages import Evaluate
-from rails_ray.config import DataConfig, RunConfig
+from rails_ray import on_ray
+from rails_ray.cli.stages import Evaluate
 from rails_ray.cutoffs.measuring import drift, measure
 from rails_ray.data.dataset import DataSet
 from rails_ray.errors import DamagedError, NotFoundError, TrainingError
-from rails_ray.evaluation.calibrating import positives_of
-from rails_ray.evaluation.ranking import encode_items, rank_all
-from rails_ray.evaluation.report import HIT_RATES
-from rails_ray.models.dual_encoder import DualEncoder
-from rails_ray.similarities.states import ItemState
+from rails_ray.families import config, family
+from rails_ray.families.config import DataConfig, RunConfig
+from rails_ray.families.data import for_data, read_data
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.families.version import version_calibration, version_items
+from rails_ray.modules.similarities.states import ItemState
 from rails_ray.storage import calibrations, manifest, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.runs import Run
+from rails_ray.training.evaluation.calibrating import positives_of
+from rails_ray.training.evaluation.ranking import encode_items, rank_all
+from rails_ray.training.evaluation.report import HIT_RATES
 from support.examples import small_history_config, times_of, write_sequence_data, write_untrained_run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]

@@ -6,18 +6,19 @@ from typing import Any
 
 import pytest
 
-from rails_ray import cli, on_ray
+from rails_ray import on_ray
 from rails_ray.allowed_code import VARIABLE
-from rails_ray.config import DataConfig
-from rails_ray.on_ray.filling import fill
+from rails_ray.cli.main import EXIT_BAD_ARGUMENT, main
+from rails_ray.families.config import DataConfig
 from rails_ray.on_ray.pipelining import pipeline
-from rails_ray.relevance.rankers.calling import RankerConfig
+from rails_ray.on_ray.relevance_matrix import fill
+from rails_ray.reranking.rankers.calling import RankerConfig
 from support.examples import small_config, write_text_data
 from support.stored_code import OF_TEXTS, publish_with_encoder
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 NOT_TOLD = "code that this process was not told to run"
-RUN_RANKER = "rails_ray.build.run_ranker:RunRanker"
+RUN_RANKER = "rails_ray.families.rbe.run_ranker:RunRanker"
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +66,15 @@ def test_what_a_user_names_is_allowed_for_that_call(tmp_path: Path, capsys: pyte
     data, root = write_text_data(tmp_path / "data"), str(tmp_path / "s")
     named = ["--encoder.kind", "function", "--encoder.function", OF_TEXTS.function, "--data.folder", str(data)]
     train = ["train", "text-dot", "--run", "r", "--storage", root, "--training.num-steps", "3", "--workers", "1"]
-    assert cli.main([*train, *named]) == 0
+    assert main([*train, *named]) == 0
     assert "next: rails-ray encode --run r --allow-code support.text_vectors --storage" in capsys.readouterr().out
     version = ["--run", "r", "--version", "v", "--storage", root]
-    assert cli.main(["encode", *version]) == cli.EXIT_BAD_ARGUMENT
+    assert main(["encode", *version]) == EXIT_BAD_ARGUMENT
     assert f"run r names the encoder function 'support.text_vectors:encode', {NOT_TOLD}" in capsys.readouterr().err
-    assert cli.main(["encode", *version, "--allow-code", "support"]) == 0
-    assert cli.main(["evaluate", "--version", "v", "--storage", root]) == cli.EXIT_BAD_ARGUMENT
-    assert cli.main(["evaluate", "--version", "v", "--storage", root, "--allow-code", "support"]) == 0
-    assert cli.main(["calibrate", "--version", "v", "--storage", root, "--allow-code", "support.ranked"]) == 2
+    assert main(["encode", *version, "--allow-code", "support"]) == 0
+    assert main(["evaluate", "--version", "v", "--storage", root]) == EXIT_BAD_ARGUMENT
+    assert main(["evaluate", "--version", "v", "--storage", root, "--allow-code", "support"]) == 0
+    assert main(["calibrate", "--version", "v", "--storage", root, "--allow-code", "support.ranked"]) == 2
 
 
 def test_a_pipeline_is_one_call(tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ import pytest
 import safetensors.torch
 import torch
 
-from rails_ray import on_ray, recipes
-from rails_ray.build import family
-from rails_ray.build.data import read_data
-from rails_ray.config import DataConfig, RunConfig
-from rails_ray.config.dual_encoder import CrossDeviceNegatives
-from rails_ray.config.storing import PqItems, TrainedConfig
+from rails_ray import on_ray
 from rails_ray.errors import TrainingError
+from rails_ray.families import family, recipes
+from rails_ray.families.config import DataConfig, RunConfig
+from rails_ray.families.data import read_data
+from rails_ray.families.dual_encoder.config import CrossDeviceNegatives
+from rails_ray.families.vector_items.storing import PqItems, TrainedConfig
 from rails_ray.storage import quantizers, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state

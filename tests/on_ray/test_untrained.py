@@ -8,8 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rails_ray import cli, local, on_ray
+from rails_ray import on_ray
+from rails_ray.cli.main import EXIT_BAD_ARGUMENT, EXIT_FAILED, main
 from rails_ray.errors import NotFoundError
+from rails_ray.serving import local
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from support.examples import write_text_data, write_vector_data
@@ -18,7 +20,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
 
 def command(*words: object, code: int = 0) -> None:
-    assert cli.main([str(word) for word in words]) == code
+    assert main([str(word) for word in words]) == code
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def test_codes_of_fewer_vectors_than_they_are_wide(tmp_path: Path, capfd: pytest
     words = ("encode", "--recipe", "vector-cosine", "--folder", tmp_path / "data", "--storage", tmp_path / "storage")
     command(*words, "--version", "few", "--codes", "8x16")
     capfd.readouterr()
-    command(*words, "--version", "fewer", "--codes", "8x256", code=cli.EXIT_BAD_ARGUMENT)
+    command(*words, "--version", "fewer", "--codes", "8x256", code=EXIT_BAD_ARGUMENT)
     assert "there are items, 40, got 256: take fewer codewords, --codes 8x32" in " ".join(
         capfd.readouterr().err.split()
     )
@@ -74,7 +76,7 @@ def test_queries_of_one_split_are_enough_to_measure(tmp_path: Path, capfd: pytes
     command(*words, "--folder", data)  # the same run again, without its name
     assert on_ray.evaluate(str(tmp_path / "storage"), version="v1").hit_rate[10] > 0.5
     capfd.readouterr()
-    command("calibrate", "--version", "v1", *storage, code=cli.EXIT_BAD_ARGUMENT)
+    command("calibrate", "--version", "v1", *storage, code=EXIT_BAD_ARGUMENT)
     assert "must hold a query with a relevant item in split 'valid', got none" in capfd.readouterr().err
     command("encode", "--run", "v1", "--version", "v2", "--items", data / "items.parquet", *storage)
     assert on_ray.evaluate(str(tmp_path / "storage"), version="v2").num_queries == 180
@@ -122,5 +124,5 @@ def test_queries_without_relevance_are_not_read(tmp_path: Path, capfd: pytest.Ca
     (tmp_path / "other" / "relevance.parquet").unlink()
     storage = ("--storage", tmp_path / "storage")
     command("encode", "--recipe", "vector-cosine", "--folder", tmp_path / "other", "--version", "v", *storage)
-    command("evaluate", "--version", "v", *storage, code=cli.EXIT_FAILED)
+    command("evaluate", "--version", "v", *storage, code=EXIT_FAILED)
     assert "other/relevance.parquet must exist, got no such file" in capfd.readouterr().err

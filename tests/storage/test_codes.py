@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rails_ray.errors import DamagedError
-from rails_ray.quantizers.item_codes import ItemCodes
-from rails_ray.similarities.states import Codes
+from rails_ray.modules.quantizers.item_codes import ItemCodes
+from rails_ray.modules.similarities.states import Codes
 from rails_ray.storage import codes, manifest, parquet, parts
 from rails_ray.storage.filesystem import Storage
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rails_ray.errors import DamagedError
-from rails_ray.similarities.states import Codes, ItemState
+from rails_ray.modules.similarities.states import Codes, ItemState
 from rails_ray.storage import codes, parquet
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import StateEntry, StateReader, item_part, item_state, part_to_bytes

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from rails_ray import cli
+from rails_ray.cli.main import main
 from rails_ray.errors import ConflictError, DamagedError, NotFoundError, RailsRayError, StorageError
-from rails_ray.similarities.states import ItemState
+from rails_ray.modules.similarities.states import ItemState
 from rails_ray.storage import manifest, shards, versions
 from rails_ray.storage.filesystem import Storage
 from support.examples import encode
@@ -121,7 +121,7 @@ def test_the_command_says_in_a_sentence_what_is_wrong_with_storage(
     if not keys:
         monkeypatch.delenv("AWS_ACCESS_KEY_ID")
         monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    assert cli.main(["index", "list", "--storage", s3 if root == "BUCKET" else root]) in (1, 2)
+    assert main(["index", "list", "--storage", s3 if root == "BUCKET" else root]) in (1, 2)
     text = capfd.readouterr().err
     assert message in text
     assert text.startswith("rails-ray: ")

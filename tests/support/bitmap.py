@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rails_ray.masks import HiddenRows
+from rails_ray.search.masks import HiddenRows
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rails_ray import local
-from rails_ray.answering.budgets import KeptScores
-from rails_ray.local import Version
+from rails_ray.serving import local
+from rails_ray.serving.budgets import KeptScores
+from rails_ray.serving.local import Version
 from support.ranked import by_pairs
 
 QUERIES = ["red hat", "blue", "green bo"]  # the last is in no data set

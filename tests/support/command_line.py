@@ -5,7 +5,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from rails_ray.config import RunConfig
+from rails_ray.families.config import RunConfig
 from support import processes
 
 ROOT = Path(__file__).parents[2]

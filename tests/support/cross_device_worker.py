@@ -9,19 +9,19 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.collectives.gather import gather_constants
-from rails_ray.collectives.group import device, num_workers, rank
-from rails_ray.collectives.mean import mean_over_workers
-from rails_ray.config import RunConfig
 from rails_ray.data.dataset import Texts
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.data.queries import ItemLists, Queries
-from rails_ray.encoders.text import TransformerConfig
-from rails_ray.losses.mutual_information import mutual_information
-from rails_ray.losses.negatives import Relevance, are_copies, roles_among_copies
-from rails_ray.models.dual_encoder import DualEncoder
-from rails_ray.similarities.states import concatenate
+from rails_ray.families.config import RunConfig
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.modules.encoders.text import TransformerConfig
+from rails_ray.modules.losses.mutual_information import mutual_information
+from rails_ray.modules.losses.negatives import Relevance, are_copies, roles_among_copies
+from rails_ray.modules.similarities.states import concatenate
+from rails_ray.training.collectives.gather import gather_constants
+from rails_ray.training.collectives.group import device, num_workers, rank
+from rails_ray.training.collectives.mean import mean_over_workers
 from rails_ray.training.contrast import Contrast, Gathered, PrimaryAndImage, Streamed, WithinBatch
 from rails_ray.training.objectives import ContrastiveConfig
 from rails_ray.training.step import TrainingStep, in_one_process

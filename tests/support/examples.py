@@ -17,27 +17,27 @@ import torch
 import torch.nn.functional as F
 from safetensors import safe_open
 
-from rails_ray.build.data import read_data
-from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.build.solar import SolarFamily
-from rails_ray.config import DataConfig, RunConfig, to_json
-from rails_ray.config.bm25 import Bm25Config
-from rails_ray.config.dual_encoder import DualEncoderConfig, UniformNegatives
-from rails_ray.config.solar import SolarConfig
-from rails_ray.config.storing import PqItems, TrainedConfig
 from rails_ray.data.batch import PairSampler, WindowSampler
 from rails_ray.data.dataset import Texts
 from rails_ray.data.queries import ItemLists, Queries, Visits
 from rails_ray.data.vectors import as_column
-from rails_ray.encoders.components import ComponentsConfig
-from rails_ray.encoders.sasrec import SasrecConfig
-from rails_ray.encoders.solar import ChunksConfig
-from rails_ray.encoders.two_tower import TwoTowerConfig
-from rails_ray.encoders.vectors import VectorsConfig
-from rails_ray.models.dual_encoder import DualEncoder
-from rails_ray.similarities.dot_product import DotProductConfig
-from rails_ray.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
-from rails_ray.similarities.states import ItemState, QueryState
+from rails_ray.families.bm25.config import Bm25Config
+from rails_ray.families.config import DataConfig, RunConfig, to_json
+from rails_ray.families.data import read_data
+from rails_ray.families.dual_encoder.config import DualEncoderConfig, UniformNegatives
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.families.solar.config import SolarConfig
+from rails_ray.families.solar.family import SolarFamily
+from rails_ray.families.vector_items.storing import PqItems, TrainedConfig
+from rails_ray.modules.encoders.components import ComponentsConfig
+from rails_ray.modules.encoders.sasrec import SasrecConfig
+from rails_ray.modules.encoders.solar import ChunksConfig
+from rails_ray.modules.encoders.two_tower import TwoTowerConfig
+from rails_ray.modules.encoders.vectors import VectorsConfig
+from rails_ray.modules.similarities.dot_product import DotProductConfig
+from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
+from rails_ray.modules.similarities.states import ItemState, QueryState
 from rails_ray.storage import codes, manifest, parts, runs, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 import oracles.ranking
-from rails_ray.indexes.faiss_index import Built, FaissIndex, IndexConfig, build, fit
-from rails_ray.indexes.flat import FlatConfig
-from rails_ray.indexes.hnsw import HnswConfig
-from rails_ray.indexes.ivf import IvfConfig
-from rails_ray.indexes.probing import Probing
-from rails_ray.wanted import Found, Wanted
+from rails_ray.search.indexes.faiss_index import Built, FaissIndex, IndexConfig, build, fit
+from rails_ray.search.indexes.flat import FlatConfig
+from rails_ray.search.indexes.hnsw import HnswConfig
+from rails_ray.search.indexes.ivf import IvfConfig
+from rails_ray.search.indexes.probing import Probing
+from rails_ray.search.spec import Found, Wanted
 
 WIDTH = 8
 STORAGES = ("fp32", "fp16", "sq8")

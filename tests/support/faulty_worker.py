@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rails_ray.collectives.gather import gather, gather_constants
-from rails_ray.collectives.group import place_of, rank
-from rails_ray.collectives.mean import mean_over_workers
-from rails_ray.collectives.ring import shift_on_ring
 from rails_ray.errors import LostWorkerError
+from rails_ray.training.collectives.gather import gather, gather_constants
+from rails_ray.training.collectives.group import place_of, rank
+from rails_ray.training.collectives.mean import mean_over_workers
+from rails_ray.training.collectives.ring import shift_on_ring
 from support.cross_device_worker import BASELINES, FORMS, Case, model_of, sampler_of, step_of
 
 

@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 
 import oracles.ranking
-from rails_ray.indexes.faiss_index import FaissIndex, IndexConfig, build, fit
-from rails_ray.masks import Exclusions
-from rails_ray.retrieval.bm25 import ByTerms
-from rails_ray.retrieval.candidates import AVERAGE, SURROGATE, TOGETHER, component_name, vectors_of
-from rails_ray.retrieval.quantized import ByQuantized
-from rails_ray.retrieval.searchable import ByCodes, ByComponents, Searchable, Widths
-from rails_ray.retrieval.sharded import merge, of_corpus
-from rails_ray.similarities.bm25 import Bm25
-from rails_ray.similarities.dot_product import DotProduct, DotProductConfig
-from rails_ray.similarities.look_up import LookUp
-from rails_ray.similarities.states import AnyItems, AnyQuery, ItemState, take
-from rails_ray.wanted import Found, Wanted
+from rails_ray.modules.similarities.bm25 import Bm25
+from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
+from rails_ray.modules.similarities.look_up import LookUp
+from rails_ray.modules.similarities.states import AnyItems, AnyQuery, ItemState, take
+from rails_ray.search.candidates import AVERAGE, SURROGATE, TOGETHER, component_name, vectors_of
+from rails_ray.search.indexes.faiss_index import FaissIndex, IndexConfig, build, fit
+from rails_ray.search.masks import Exclusions
+from rails_ray.search.methods.bm25 import ByTerms
+from rails_ray.search.methods.quantized import ByQuantized
+from rails_ray.search.searcher import ByCodes, ByComponents, Searchable, Widths
+from rails_ray.search.sharded import merge, of_corpus
+from rails_ray.search.spec import Found, Wanted
 from support.examples import random_states, sharp_mixture, small_mixture
 from support.faiss_indexes import KINDS
 from support.of_codes import NUM_BUCKETS, look_ups, random_codes
@@ -91,7 +91,7 @@ def _made(kind: str, index: str, num_queries: int) -> tuple[Any, Any, list[list[
         similarity, query, items, scored = made
 
         def by_codes(own: AnyItems) -> Any:
-            with patch("rails_ray.retrieval.quantized.has_faiss", lambda: kind != "without FAISS"):
+            with patch("rails_ray.search.methods.quantized.has_faiss", lambda: kind != "without FAISS"):
                 return ByQuantized(similarity, own)
 
         return query, items, mixture(query, scored).scores.tolist(), by_codes

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
+from rails_ray.cli.inspecting.report import inspect
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.data.sources import Sources
-from rails_ray.inspecting.report import inspect
 from rails_ray.storage.ids import ItemIds
 from support.examples import (
     write_number_data,

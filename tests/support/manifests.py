@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rails_ray import cli
+from rails_ray.cli.main import parse
 from support.kuberay import CRDS, REPOSITORY, Object, Pod, at, pods
 
 OVERLAYS = ["cpu", "gpu"]
@@ -107,7 +107,7 @@ def parsed(entrypoint: str) -> Any:
     assert find_spec(module) is not None
     package, _, command = module.rpartition(".")
     assert package == "rails_ray.jobs"
-    return cli.parse([command, *arguments])
+    return parse([command, *arguments])
 
 
 def secrets() -> list[Object]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from rails_ray.config import RunConfig
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.queries import DenseRows, ItemLists, Queries, SparseRows
+from rails_ray.families.config import RunConfig
 from rails_ray.storage.ids import ItemIds
 from support.examples import small_solar_config
 

@@ -3,9 +3,9 @@
 import torch
 
 import oracles.scores
-from rails_ray.indexes.lookup import LookupIndex
-from rails_ray.retrieval.look_up import FullLookUp
-from rails_ray.similarities.states import Codes, Tables
+from rails_ray.modules.similarities.states import Codes, Tables
+from rails_ray.search.indexes.lookup import LookupIndex
+from rails_ray.search.methods.look_up import FullLookUp
 
 NUM_CHUNKS, NUM_BUCKETS, FEW_PROBES = 3, 7, 3
 

@@ -2,11 +2,11 @@
 
 import torch
 
-from rails_ray.build.quantized import read_back
-from rails_ray.quantizers.product import ProductQuantizer, pack, residual_norms
-from rails_ray.quantizers.similarity import QuantizedSimilarity
-from rails_ray.similarities.mol import MixtureOfLogits
-from rails_ray.similarities.states import ItemState, QuantizedItems, QueryState
+from rails_ray.families.vector_items.quantized import read_back
+from rails_ray.modules.quantizers.product import ProductQuantizer, pack, residual_norms
+from rails_ray.modules.quantizers.similarity import QuantizedSimilarity
+from rails_ray.modules.similarities.mol import MixtureOfLogits
+from rails_ray.modules.similarities.states import ItemState, QuantizedItems, QueryState
 from support.examples import random_states
 from support.quantizers import a_rotation
 

@@ -3,7 +3,7 @@
 import torch
 
 import oracles.scores
-from rails_ray.similarities.bm25 import NO_TERM, TermCounts, TermWeights
+from rails_ray.modules.similarities.bm25 import NO_TERM, TermCounts, TermWeights
 
 NUM_TERMS = 9  # so few that many are shared
 LONGEST_QUERY, LONGEST_ITEM = 4, 5

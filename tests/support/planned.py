@@ -4,12 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rails_ray.planning.machines import machine
-from rails_ray.planning.plans import (
-    Corpus,
-)
-from rails_ray.planning.searches import Search
-from rails_ray.planning.shapes import Names, Shape
+from rails_ray.cli.planning.machines import machine
+from rails_ray.cli.planning.plans import Corpus
+from rails_ray.cli.planning.searches import Search
+from rails_ray.cli.planning.shapes import Names, Shape
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "jobs/benches/results"

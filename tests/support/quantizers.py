@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from rails_ray.quantizers.product import ProductQuantizer, Selection
+from rails_ray.modules.quantizers.product import ProductQuantizer, Selection
 
 SELECTIONS: tuple[Selection, ...] = ("l2", "cosine", "inner_product", "bilinear")
 

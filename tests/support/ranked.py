@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rails_ray.config import RunConfig
-from rails_ray.config.rbe import RbeConfig
-from rails_ray.encoders.frozen import FunctionConfig
-from rails_ray.relevance.embedding import RelevanceEmbeddingConfig
-from rails_ray.relevance.rankers import Candidate, HeavyRanker, candidates_of
-from rails_ray.relevance.rankers.calling import RankerConfig, score_all
+from rails_ray.families.config import RunConfig
+from rails_ray.families.rbe.config import RbeConfig
+from rails_ray.modules.encoders.frozen import FunctionConfig
+from rails_ray.reranking.embedding import RelevanceEmbeddingConfig
+from rails_ray.reranking.rankers import Candidate, HeavyRanker, candidates_of
+from rails_ray.reranking.rankers.calling import RankerConfig, score_all
 from rails_ray.storage import relevances
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.loop import TrainingConfig

@@ -8,16 +8,16 @@ import torch
 from hypothesis import strategies as st
 
 import oracles.ranking
-from rails_ray.masks import Exclusions, Mask
-from rails_ray.retrieval import Retriever
-from rails_ray.retrieval.bm25 import ByTerms
-from rails_ray.retrieval.quantized import ByQuantized
-from rails_ray.retrieval.searchable import METHODS, ByCodes, Searchable, Widths
-from rails_ray.similarities.bm25 import Bm25, TermWeights
-from rails_ray.similarities.look_up import LookUp
-from rails_ray.similarities.mol import MixtureOfLogits
-from rails_ray.similarities.states import AnyItems, AnyQuery, QueryState, Tables, map_tensors, take
-from rails_ray.wanted import Found, Wanted
+from rails_ray.modules.similarities.bm25 import Bm25, TermWeights
+from rails_ray.modules.similarities.look_up import LookUp
+from rails_ray.modules.similarities.mol import MixtureOfLogits
+from rails_ray.modules.similarities.states import AnyItems, AnyQuery, QueryState, Tables, map_tensors, take
+from rails_ray.search.masks import Exclusions, Mask
+from rails_ray.search.methods import Retriever
+from rails_ray.search.methods.bm25 import ByTerms
+from rails_ray.search.methods.quantized import ByQuantized
+from rails_ray.search.searcher import METHODS, ByCodes, Searchable, Widths
+from rails_ray.search.spec import Found, Wanted
 from support.examples import random_states, small_mixture
 from support.of_codes import FEW_PROBES, NUM_BUCKETS, look_ups, random_codes
 from support.of_quantized import NUM_LISTS, random_quantized

@@ -6,11 +6,11 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from rails_ray.retrieval.bm25 import ByTerms
-from rails_ray.retrieval.quantized import ByQuantized
-from rails_ray.retrieval.searchable import ByCodes, ByComponents, Searchable
-from rails_ray.similarities.bm25 import TermWeights
-from rails_ray.similarities.states import AnyItems, Codes, ItemState, QuantizedItems, QueryState
+from rails_ray.modules.similarities.bm25 import TermWeights
+from rails_ray.modules.similarities.states import AnyItems, Codes, ItemState, QuantizedItems, QueryState
+from rails_ray.search.methods.bm25 import ByTerms
+from rails_ray.search.methods.quantized import ByQuantized
+from rails_ray.search.searcher import ByCodes, ByComponents, Searchable
 
 
 def make_searchable(similarity: Any, items: AnyItems) -> Searchable[Any]:

@@ -6,12 +6,12 @@ from typing import Any
 
 import httpx
 
-from rails_ray.masks import Exclusions
-from rails_ray.models.dual_encoder import DualEncoder
-from rails_ray.retrieval.brute_force import BruteForce
-from rails_ray.similarities.states import ItemState
+from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.modules.similarities.states import ItemState
+from rails_ray.search.masks import Exclusions
+from rails_ray.search.methods.brute_force import BruteForce
+from rails_ray.search.spec import Wanted
 from rails_ray.storage.manifest import Manifest
-from rails_ray.wanted import Wanted
 
 TEXTS = ["red", "blue hat", "tree", "gold ring", "car"]
 NO_CHUNKS = {"chunks_trained": None, "num_chunks": None}  # in the coverage of a model of one piece

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from rails_ray.build.data import for_data, read_corpus, read_data
-from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.config import DataConfig, RunConfig, to_json
-from rails_ray.models.dual_encoder import DualEncoder
+from rails_ray.families.config import DataConfig, RunConfig, to_json
+from rails_ray.families.data import for_data, read_corpus, read_data
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.model import DualEncoder
 from rails_ray.storage import manifest, parts, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import item_part

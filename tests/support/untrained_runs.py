@@ -4,9 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rails_ray import local, on_ray
-from rails_ray.config import DataConfig, RunConfig
-from rails_ray.local import Version
+from rails_ray import on_ray
+from rails_ray.families.config import DataConfig, RunConfig
+from rails_ray.serving import local
+from rails_ray.serving.local import Version
 from rails_ray.storage.filesystem import Storage
 from support.examples import small_config, small_vector_config, write_text_data, write_untrained_run, write_vector_data
 

@@ -9,9 +9,7 @@ import faiss
 import h5py
 import numpy as np
 
-from rails_ray.data.vector_files.formats import (
-    open_vectors,
-)
+from rails_ray.data.vector_files.formats import open_vectors
 
 WITHOUT_IDS = ["npy", "fvecs", "fbin", "hdf5", "h5"]
 

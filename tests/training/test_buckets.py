@@ -9,12 +9,12 @@ import oracles.losses
 import oracles.ranking
 from rails_ray.data.buckets import BucketBatch, BucketSampler, positives_of
 from rails_ray.data.queries import ItemLists, SparseRows
-from rails_ray.encoders.solar import Chunk, ChunksConfig, Vectors
-from rails_ray.losses.bucket_cross_entropy import bucket_cross_entropy
-from rails_ray.models.solar import Solar
-from rails_ray.quantizers import random_codes
-from rails_ray.similarities.look_up import LookUpConfig
-from rails_ray.similarities.states import Codes
+from rails_ray.families.solar.model import Solar
+from rails_ray.modules.encoders.solar import Chunk, ChunksConfig, Vectors
+from rails_ray.modules.losses.bucket_cross_entropy import bucket_cross_entropy
+from rails_ray.modules.quantizers import random_codes
+from rails_ray.modules.similarities.look_up import LookUpConfig
+from rails_ray.modules.similarities.states import Codes
 from rails_ray.training import buckets, state
 from rails_ray.training.buckets import BucketStep, bucket_recall, measured_probes
 from rails_ray.training.loop import Progress, TrainingConfig, train

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import oracles.losses
-from rails_ray import recipes
-from rails_ray.build.data import read_data
-from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.config import DataConfig, RunConfig, from_json, to_json
-from rails_ray.config.dual_encoder import InBatchNegatives
 from rails_ray.data.batch import PairSampler, relevance_of
-from rails_ray.losses.glas import CoOccurrence
-from rails_ray.models.dual_encoder import DualEncoder
+from rails_ray.families import recipes
+from rails_ray.families.config import DataConfig, RunConfig, from_json, to_json
+from rails_ray.families.data import read_data
+from rails_ray.families.dual_encoder.config import InBatchNegatives
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.modules.losses.glas import CoOccurrence
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.step import in_one_process
 from rails_ray.training.terms import TermsConfig

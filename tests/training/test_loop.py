@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rails_ray.build.dual_encoder import DualEncoderFamily
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.training import state
 from rails_ray.training.loop import Progress, TrainingConfig, Validation, learning_rate_factor, train
 from rails_ray.training.step import TrainingStep, in_one_process

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.config.dual_encoder import HardNegatives
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.queries import ItemLists, Queries
+from rails_ray.families.dual_encoder.config import HardNegatives
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.storage.ids import ItemIds
 from rails_ray.training.loop import TrainingConfig, train
 from rails_ray.training.mining import Mining, hardest

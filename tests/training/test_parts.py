@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rails_ray.build.dual_encoder import DualEncoderFamily
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.training import contrast, parts
 from rails_ray.training.parts import NUMBERS_ON_CPU, equal_parts, sum_in_parts
 from rails_ray.training.step import in_one_process

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.quantizers.dqn import DqnConfig
-from rails_ray.quantizers.learned import Matched, Method
-from rails_ray.quantizers.mopq import MopqConfig
-from rails_ray.quantizers.product import ProductQuantizer
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.modules.quantizers.dqn import DqnConfig
+from rails_ray.modules.quantizers.learned import Matched, Method
+from rails_ray.modules.quantizers.mopq import MopqConfig
+from rails_ray.modules.quantizers.product import ProductQuantizer
 from rails_ray.training.quantizing import MethodTerm, Quantizing
 from rails_ray.training.step import TrainingStep
 from support.examples import sampler_of, small_config

@@ -5,13 +5,13 @@ import torch
 
 import oracles.losses
 import oracles.vectors
-from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.config import RunConfig
-from rails_ray.config.dual_encoder import CrossDeviceNegatives, Loss
 from rails_ray.data.batch import PairSampler, TrainingBatch
 from rails_ray.data.in_batch import InBatchSampler
-from rails_ray.encoders.text import TransformerConfig
-from rails_ray.similarities.states import take
+from rails_ray.families.config import RunConfig
+from rails_ray.families.dual_encoder.config import CrossDeviceNegatives, Loss
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.modules.encoders.text import TransformerConfig
+from rails_ray.modules.similarities.states import take
 from rails_ray.training.objectives import ContrastiveConfig, MaximumLikelihoodConfig, PointwiseConfig
 from rails_ray.training.step import TrainingStep, in_one_process
 from rails_ray.training.terms import TermsConfig

@@ -29,7 +29,7 @@ from rails_ray.data.packaged import Packaged
 from rails_ray.data.queries import SPLITS, Inputs
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
-from rails_ray.models import Model
+from rails_ray.modules.model import Model
 
 
 @runtime_checkable

@@ -9,17 +9,11 @@ from pydantic import Field
 from rails_ray.data.corpus import Corpus
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import numbers
-from rails_ray.data.forms.fields import (
-    LARGEST_INTEGER,
-    LARGEST_NUMBER,
-    FeatureNumber,
-    FieldDefinition,
-    Finite,
-)
+from rails_ray.data.forms.fields import LARGEST_INTEGER, LARGEST_NUMBER, FeatureNumber, FieldDefinition, Finite
 from rails_ray.data.queries import SPLITS, SparseRows
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
-from rails_ray.models import Model
+from rails_ray.modules.model import Model
 
 
 class FeaturesForm:

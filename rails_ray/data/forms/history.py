@@ -33,7 +33,7 @@ from rails_ray.data.forms.fields import FieldDefinition, IdField, shortened
 from rails_ray.data.queries import SPLITS, ItemLists, Queries, Visits
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
-from rails_ray.models import Model
+from rails_ray.modules.model import Model
 from rails_ray.storage.ids import ItemIds, keys_of
 from rails_ray.storage.manifest import HISTORIES, ITEMS
 from rails_ray.storage.parquet import read_plain, to_bytes

@@ -23,7 +23,7 @@ from rails_ray.data.relevance import by_split
 from rails_ray.data.scored import ScoredTexts
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
-from rails_ray.models import Model
+from rails_ray.modules.model import Model
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.rows import Rows, check_distinct, rows_of
 from rails_ray.storage.tables import ID, TEXT

@@ -25,7 +25,7 @@ from rails_ray.data.queries import SPLITS
 from rails_ray.data.relevance import are_to_be_read, by_split, no_queries
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
-from rails_ray.models import Model
+from rails_ray.modules.model import Model
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.rows import check_distinct
 from rails_ray.storage.tables import ID, TEXT, Batch

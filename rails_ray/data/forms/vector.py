@@ -14,7 +14,7 @@ from rails_ray.data.forms.fields import FieldDefinition, Finite, check_embedding
 from rails_ray.data.queries import SPLITS, DenseRows
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
-from rails_ray.models import Model
+from rails_ray.modules.model import Model
 
 
 @dataclass(frozen=True)

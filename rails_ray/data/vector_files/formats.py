@@ -19,7 +19,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from rails_ray.data.vector_files import Reader, Writer, bins, faiss_index, hdf5, npy, parquet, vecs
+from rails_ray.data.vector_files import Reader, Writer, bins, hdf5, npy, parquet, vecs
+from rails_ray.data.vector_files import faiss_file as faiss_index
 from rails_ray.data.vector_files.rows import ListFile, VectorFile, to_ids
 from rails_ray.data.vector_files.writing import Holds, checked, labelled, whole_file
 from rails_ray.errors import NotFoundError

@@ -1,5 +1,5 @@
-"""Serving over HTTP: a router, and one deployment per shard of the corpus, around `rails_ray.answering` and
-`rails_ray.web`.
+"""Serving over HTTP: a router, and one deployment per shard of the corpus, around `rails_ray.serving` and
+`rails_ray.serving.http`.
 
 | member         | what it does                                                                       |
 |----------------|------------------------------------------------------------------------------------|

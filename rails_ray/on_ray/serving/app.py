@@ -18,10 +18,9 @@ from ray.serve.config import HTTPOptions
 from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, LoggingConfig
 
 from rails_ray.allowed_code import AllowedCode
-from rails_ray.answering.cutoffs import NO_CALIBRATION, Cutoffs
-from rails_ray.build.family import Family
-from rails_ray.build.version import version_family
 from rails_ray.errors import UnavailableError
+from rails_ray.families.base import Family
+from rails_ray.families.version import version_family
 from rails_ray.on_ray.serving.listening import most_passed
 from rails_ray.on_ray.serving.plan import (
     NAME,
@@ -37,11 +36,12 @@ from rails_ray.on_ray.serving.ranker import Ranker
 from rails_ray.on_ray.serving.router import Router
 from rails_ray.on_ray.serving.shard import Shard
 from rails_ray.on_ray.serving.starting import ProgressWatch, picture, still_missing
+from rails_ray.serving.cutoffs import NO_CALIBRATION, Cutoffs
+from rails_ray.serving.http.keys import KeysFile
+from rails_ray.serving.http.ports import check_port
 from rails_ray.storage import calibrations
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.versions import read_manifest
-from rails_ray.web.keys import KeysFile
-from rails_ray.web.ports import check_port
 
 ANSWER_TIMEOUT_S = 120.0  # for the first answer of an application whose replicas run
 LOOK_S = 0.2  # between two looks at an application that starts

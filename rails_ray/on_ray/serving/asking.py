@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.serve.exceptions import BackPressureError, ReplicaUnavailableError
 
-from rails_ray.answering.deadlines import is_late, left_s
 from rails_ray.errors import BusyError, UnavailableError
 from rails_ray.on_ray.failures import own_cause
 from rails_ray.on_ray.serving.direct import Replicas
 from rails_ray.on_ray.serving.identity import Answer
 from rails_ray.on_ray.serving.ranker import RankerCaller
 from rails_ray.on_ray.serving.short_work import ShortWork
-from rails_ray.retrieval.rounds import AskRanker, AskShards, Rounds
+from rails_ray.search.rounds import AskRanker, AskShards, Rounds
+from rails_ray.serving.deadlines import is_late, left_s
 
 Value = TypeVar("Value")
 

@@ -8,10 +8,10 @@ import msgpack
 import numpy as np
 import torch
 
-from rails_ray.answering.shards import Asked, ShardAnswer, ShardExplanation
-from rails_ray.retrieval.searchable import Widths
-from rails_ray.similarities.states import AnyQuery
-from rails_ray.wanted import Found
+from rails_ray.modules.similarities.states import AnyQuery
+from rails_ray.search.searcher import Widths
+from rails_ray.search.spec import Found
+from rails_ray.serving.shard_search import Asked, ShardAnswer, ShardExplanation
 
 ARRAY, TENSOR, RECORD = 1, 2, 3  # msgpack's extension types
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from ray.serve import metrics
 
-from rails_ray.answering.instruments import Instrument
+from rails_ray.serving.instruments import Instrument
 
 EVERY_S = 1.0  # between two notes
 MOST_NOTED = 20  # values of a histogram with the same labels between two notes

@@ -13,12 +13,12 @@ from ray import serve as ray_serve
 from ray.serve.exceptions import RayServeException
 from starlette.middleware import Middleware
 
-from rails_ray.answering.instruments import Instrument
 from rails_ray.on_ray.serving.instruments import OfReplica
-from rails_ray.web import slow_headers
-from rails_ray.web.access import MAX_WAITING_BYTES, Access
-from rails_ray.web.crowds import Crowd
-from rails_ray.web.limits import MAX_REQUESTS
+from rails_ray.serving.http import header_timeout as slow_headers
+from rails_ray.serving.http.access import MAX_WAITING_BYTES, Access
+from rails_ray.serving.http.admission import Crowd
+from rails_ray.serving.http.limits import MAX_REQUESTS
+from rails_ray.serving.instruments import Instrument
 
 VARIABLE = "RAILS_RAY_MAX_PASSED"
 REFUSED = ("rails_ray_refused", "requests that a proxy refused itself", ("path", "status"))

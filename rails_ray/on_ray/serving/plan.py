@@ -7,10 +7,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from rails_ray.allowed_code import VARIABLE, AllowedCode
-from rails_ray.answering.schemas import CutoffInput
 from rails_ray.on_ray.environment import ROUTER_PORTS, Profile, ProxyPorts, variables_of
-from rails_ray.web.limits import ANSWER_S, DEADLINE_S, MAX_BODY_BYTES, MAX_REQUESTS
-from rails_ray.web.ports import LOOPBACK
+from rails_ray.serving.http.limits import ANSWER_S, DEADLINE_S, MAX_BODY_BYTES, MAX_REQUESTS
+from rails_ray.serving.http.ports import LOOPBACK
+from rails_ray.serving.schemas import CutoffInput
 
 NAME = "rails-ray"
 SHARD, RANKER = "Shard", "Ranker"  # how the names of deployments begin

@@ -16,10 +16,6 @@ from ray import serve as ray_serve
 from ray.serve.handle import DeploymentHandle
 
 from rails_ray.allowed_code import AllowedCode
-from rails_ray.answering.batching import ASSUMED_K
-from rails_ray.answering.engine import Answered, Engine, Limits
-from rails_ray.answering.schemas import ExplainRequest, ExplainResponse, SearchRequest
-from rails_ray.answering.traffic import Traffic
 from rails_ray.errors import BusyError, UnavailableError
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.serving.asking import Shards
@@ -27,12 +23,16 @@ from rails_ray.on_ray.serving.direct import Replicas
 from rails_ray.on_ray.serving.instruments import OfReplica
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.ranker import RankerCaller
+from rails_ray.serving.batching import ASSUMED_K
+from rails_ray.serving.engine import Answered, Engine, Limits
+from rails_ray.serving.http import logs, query_log
+from rails_ray.serving.http.access import Access
+from rails_ray.serving.http.api import Server, api_of
+from rails_ray.serving.http.keys import KeysFile
+from rails_ray.serving.schemas import ExplainRequest, ExplainResponse, SearchRequest
+from rails_ray.serving.traffic import Traffic
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.versions import read_manifest
-from rails_ray.web import logs, query_log
-from rails_ray.web.access import Access
-from rails_ray.web.api import Server, api_of
-from rails_ray.web.keys import KeysFile
 
 
 def _router() -> Server:

@@ -8,17 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 from ray import serve as ray_serve
 
-from rails_ray.answering.shards import Asked, ShardAnswer, ShardExplanation, ShardSearch
 from rails_ray.item_ids import ItemId
+from rails_ray.modules.similarities.states import AnyQuery
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.serving.direct import Address, Listener
 from rails_ray.on_ray.serving.identity import of_identity
 from rails_ray.on_ray.serving.plan import ONGOING_OF_SHARD, QUEUED_OF_SHARD
 from rails_ray.on_ray.serving.scaling import ONGOING
-from rails_ray.similarities.states import AnyQuery
+from rails_ray.serving.heap import give_back_soon, trim
+from rails_ray.serving.shard_search import Asked, ShardAnswer, ShardExplanation, ShardSearch
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.versions import read_manifest
-from rails_ray.web.heap import give_back_soon, trim
 
 METHODS = ("search", "log_sum_exp", "explain", "num_items")  # that routers ask for
 MANY_ITEMS = 50_000  # in an answer: some 10 MB of ids, titles and scores

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles.data
-from rails_ray.build.dual_encoder import DualEncoderFamily
 from rails_ray.data.forms import history as history_form
 from rails_ray.data.forms.history import HistoryForm, SequenceData
 from rails_ray.data.queries import Visits
 from rails_ray.data.sources import Sources
 from rails_ray.errors import NotFoundError
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds

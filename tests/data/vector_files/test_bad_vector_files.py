@@ -18,12 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rails_ray.data.vector_files.folder import open_items
-from rails_ray.data.vector_files.formats import (
-    WRITERS,
-    open_lists,
-    open_vectors,
-    write_vectors,
-)
+from rails_ray.data.vector_files.formats import WRITERS, open_lists, open_vectors, write_vectors
 from rails_ray.errors import NotFoundError
 from rails_ray.storage.filesystem import Storage
 from support.vector_files import (

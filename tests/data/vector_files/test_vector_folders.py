@@ -16,13 +16,7 @@ from hypothesis import strategies as st
 from rails_ray.data.forms import numbers
 from rails_ray.data.sources import Sources
 from rails_ray.data.vector_files.folder import PART_BYTES, UNFINISHED, export_folder, import_folder, open_items
-from rails_ray.data.vector_files.formats import (
-    READERS,
-    WRITERS,
-    open_lists,
-    open_vectors,
-    write_vectors,
-)
+from rails_ray.data.vector_files.formats import READERS, WRITERS, open_lists, open_vectors, write_vectors
 from rails_ray.data.vector_files.truth import Lengths, is_cosine
 from rails_ray.data.vectors import as_column
 from rails_ray.errors import ConflictError, DamagedError, NotFoundError

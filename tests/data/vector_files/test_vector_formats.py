@@ -16,13 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rails_ray.data.vector_files import bins
-from rails_ray.data.vector_files.formats import (
-    WRITERS,
-    export_vectors,
-    open_lists,
-    open_vectors,
-    write_vectors,
-)
+from rails_ray.data.vector_files.formats import WRITERS, export_vectors, open_lists, open_vectors, write_vectors
 from rails_ray.data.vector_files.rows import BLOCK_BYTES, BLOCK_ROWS, rows_within
 from support.vector_files import (
     WITHOUT_IDS,

@@ -7,9 +7,7 @@ import faiss
 import numpy as np
 import pytest
 
-from rails_ray.data.vector_files.formats import (
-    open_vectors,
-)
+from rails_ray.data.vector_files.formats import open_vectors
 from support.vector_files import as_faiss, read, rows
 
 WIDTH, NUM_ROWS = 8, 300

@@ -14,7 +14,7 @@ from rails_ray.on_ray.serving import asking
 from rails_ray.on_ray.serving.asking import PAUSES_S, Shards
 from rails_ray.on_ray.serving.identity import Answer, of_identity
 from rails_ray.on_ray.serving.router import Router
-from rails_ray.retrieval.rounds import AskShards, Rounds
+from rails_ray.search.rounds import AskShards, Rounds
 
 
 class Handle:

@@ -25,10 +25,10 @@ from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 
 from jobs.benches import chaos_clients
 from jobs.benches import chaos_faults as chaos
-from rails_ray import client
 from rails_ray.errors import AccessError, RailsRayError
 from rails_ray.on_ray.environment import ENVIRONMENT, PORT_VARIABLES, PRODUCTION_ENVIRONMENT, ProxyPorts
 from rails_ray.on_ray.serving.plan import NAME, Placement, ServeArgs, serve_config
+from rails_ray.serving import client
 from support.examples import publish_untrained, write_text_data
 from support.head_node import HeadNode, head_node
 from support.ports import free_ports

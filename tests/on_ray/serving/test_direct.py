@@ -14,7 +14,7 @@ from rails_ray.on_ray.serving import direct
 from rails_ray.on_ray.serving.asking import Shards
 from rails_ray.on_ray.serving.direct import KEY, Address
 from rails_ray.on_ray.serving.frames import packed
-from rails_ray.web.deadlines import in_time
+from rails_ray.serving.http.deadlines import in_time
 from support.direct_calls import VALUES, Handle, Replica, asked, direct_to, run, until
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from rails_ray.answering.shards import Asked, ShardAnswer, ShardExplanation
+from rails_ray.modules.similarities.bm25 import TermCounts
+from rails_ray.modules.similarities.states import AnyQuery, Tables
 from rails_ray.on_ray.serving.frames import RECORD, packed, unpacked
-from rails_ray.retrieval.searchable import Widths
-from rails_ray.similarities.bm25 import TermCounts
-from rails_ray.similarities.states import AnyQuery, Tables
-from rails_ray.wanted import Found
+from rails_ray.search.searcher import Widths
+from rails_ray.search.spec import Found
+from rails_ray.serving.shard_search import Asked, ShardAnswer, ShardExplanation
 from support.examples import random_states
 
 QUERY, _ = random_states(3, 5, p_q=2, p_x=2, width=6)

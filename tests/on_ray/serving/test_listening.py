@@ -10,10 +10,10 @@ from ray import serve as ray_serve
 from starlette.middleware import Middleware
 
 from rails_ray.on_ray.serving import listening
-from rails_ray.web.access import Access
-from rails_ray.web.crowds import Crowd
-from rails_ray.web.keys import Keys
-from rails_ray.web.limits import MAX_REQUESTS
+from rails_ray.serving.http.access import Access
+from rails_ray.serving.http.admission import Crowd
+from rails_ray.serving.http.keys import Keys
+from rails_ray.serving.http.limits import MAX_REQUESTS
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import httpx
 import pytest
 import ray
 
-from rails_ray import local
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import Placement, RankerArgs, RankerPlacement, ServeArgs
+from rails_ray.serving import local
 from support.ports import free_port
 from support.processes import wait_for
 from support.ranked import BY_PAIRS, by_pairs

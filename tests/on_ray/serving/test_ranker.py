@@ -14,8 +14,8 @@ from ray.serve.exceptions import BackPressureError
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.errors import LateError, UnavailableError, UnsupportedError
 from rails_ray.on_ray.serving.ranker import LATE, Ranker, RankerCaller
-from rails_ray.relevance.rankers import Candidates
-from rails_ray.retrieval.rounds import AskRanker, RankerCall
+from rails_ray.reranking.rankers import Candidates
+from rails_ray.search.rounds import AskRanker, RankerCall
 
 CANDIDATES = Candidates(["a", "b"], ["red hat", "blue car"])
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from ray import serve as ray_serve
 
-from rails_ray import client
 from rails_ray.on_ray.serving import plan
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import NAME, Placement, ServeArgs
+from rails_ray.serving import client
 from support.examples import publish_untrained, write_text_data
 from support.ports import free_port
 

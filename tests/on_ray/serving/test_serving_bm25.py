@@ -12,13 +12,13 @@ import pytest
 import oracles.ranking
 import oracles.scores
 from rails_ray import on_ray
-from rails_ray.build.data import read_data
-from rails_ray.config import DataConfig
 from rails_ray.data.dataset import DataSet
 from rails_ray.errors import UnsupportedError
+from rails_ray.families.config import DataConfig
+from rails_ray.families.data import read_data
+from rails_ray.families.recipes import by_name
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
-from rails_ray.recipes import by_name
 from rails_ray.storage import runs, versions
 from rails_ray.storage.filesystem import Storage
 from support.examples import write_text_data

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rails_ray import local
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import Placement, RankerArgs, RankerPlacement, ServeArgs
+from rails_ray.serving import local
 from support.examples import publish_untrained, write_text_data
 from support.ports import free_port
 from support.ranked import SLOW_S, by_pairs

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from rails_ray.config.storing import PqItems
-from rails_ray.local import Version
+from rails_ray.families.vector_items.storing import PqItems
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
+from rails_ray.serving.local import Version
 from support.ports import free_port
 from support.served_version import ASKED, TEXTS, AtUrl
 from support.untrained_runs import published, write_runs

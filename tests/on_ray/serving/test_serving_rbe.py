@@ -10,9 +10,9 @@ import httpx
 import pytest
 import ray
 
-from rails_ray import client, local
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import Placement, RankerArgs, RankerPlacement, ServeArgs
+from rails_ray.serving import client, local
 from support.ports import free_port
 from support.ranked import NUM_SUPPORTS, by_pairs
 from support.served_version import FromRoot

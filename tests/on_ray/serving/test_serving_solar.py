@@ -8,15 +8,15 @@ import httpx
 import numpy as np
 import pytest
 
-from rails_ray import cli
-from rails_ray.build.version import version_items, version_model
-from rails_ray.masks import Exclusions
-from rails_ray.models.solar import Solar
+from rails_ray.cli.main import main
+from rails_ray.families.solar.model import Solar
+from rails_ray.families.version import version_items, version_model
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
+from rails_ray.search.masks import Exclusions
+from rails_ray.search.spec import Wanted
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.shards import Items
-from rails_ray.wanted import Wanted
 from support.examples import publish_solar, write_text_data
 from support.ports import free_port
 from support.searchables import make_searchable
@@ -132,7 +132,7 @@ def test_explanations_are_of_chunks(server: Server) -> None:
 
 def test_the_command_says_what_an_answer_lacks(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["red", "qqqq", "--show", "50", "--k", "50", "--method", "inverted", "--num-probes", "1"]
-    assert cli.main(["query", *words, "--url", server.url]) == 0
+    assert main(["query", *words, "--url", server.url]) == 0
     told = " ".join(capfd.readouterr().out.split())
     assert "3 of 4 chunks of the model are trained" in told
     assert "'red': the buckets looked up hold no more items; raise --num-probes to look up more" in told

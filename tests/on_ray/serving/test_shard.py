@@ -14,22 +14,22 @@ import numpy as np
 import pytest
 import torch
 
-from rails_ray import client
-from rails_ray.answering.encoder import EncodedQueries
-from rails_ray.answering.engine import Engine
-from rails_ray.answering.schemas import SearchRequest, SearchResponse
-from rails_ray.answering.shards import Asked
-from rails_ray.build.dual_encoder import DualEncoderFamily
-from rails_ray.config import to_json
 from rails_ray.errors import DamagedError, UnavailableError, UnsupportedError
+from rails_ray.families.config import to_json
+from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.modules.similarities.states import take
 from rails_ray.on_ray.serving import shard as shard_module
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.asking import Shards
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.shard import Shard
-from rails_ray.retrieval.brute_force import BruteForce
-from rails_ray.retrieval.searchable import METHODS, Widths
-from rails_ray.similarities.states import take
+from rails_ray.search.methods.brute_force import BruteForce
+from rails_ray.search.searcher import METHODS, Widths
+from rails_ray.serving import client
+from rails_ray.serving.encoder import EncodedQueries
+from rails_ray.serving.engine import Engine
+from rails_ray.serving.schemas import SearchRequest, SearchResponse
+from rails_ray.serving.shard_search import Asked
 from rails_ray.storage import manifest, parts, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state

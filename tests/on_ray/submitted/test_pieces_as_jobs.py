@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from ray.util.state import list_placement_groups
 
-from rails_ray.config import DataConfig, RunConfig
+from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from support.command_line import options_of

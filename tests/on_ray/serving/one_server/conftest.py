@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from rails_ray import on_ray
-from rails_ray.build.version import version_items, version_model
+from rails_ray.families.version import version_items, version_model
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.storage.filesystem import Storage

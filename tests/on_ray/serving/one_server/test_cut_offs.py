@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rails_ray.answering.cutoffs import Cutoffs
-from rails_ray.answering.schemas import CutoffInput
 from rails_ray.cutoffs.policies import cut
-from rails_ray.retrieval.brute_force import BruteForce
+from rails_ray.search.methods.brute_force import BruteForce
+from rails_ray.serving.cutoffs import Cutoffs
+from rails_ray.serving.schemas import CutoffInput
 from rails_ray.storage.filesystem import Storage
 from support.served_version import ASKED, TEXTS, Served
 

@@ -8,16 +8,16 @@ import pytest
 import ray
 import torch
 
-from rails_ray import client, local
-from rails_ray.answering.cutoffs import Cutoffs
 from rails_ray.errors import DamagedError, NotFoundError, UnavailableError
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import Placement, ServeArgs, serve_config
-from rails_ray.retrieval.searchable import METHODS
+from rails_ray.search.searcher import METHODS
+from rails_ray.serving import client, local
+from rails_ray.serving.cutoffs import Cutoffs
+from rails_ray.serving.http.ports import check_port
+from rails_ray.serving.http.streaming import PIECE_BYTES
 from rails_ray.storage import calibrations, manifest
 from rails_ray.storage.filesystem import Storage
-from rails_ray.web.ports import check_port
-from rails_ray.web.streaming import PIECE_BYTES
 from support.ports import free_port
 from support.served_version import ASKED, NO_CHUNKS, TEXTS, Served
 

@@ -1,0 +1,29 @@
+"""The command line: `main` parses arguments and turns errors into exit codes; each command is a class of fields.
+
+| member      | commands                                                          |
+|-------------|-------------------------------------------------------------------|
+| `stages`    | quickstart, train, publish, evaluate, calibrate, pipeline         |
+| `tune`      | tune                                                              |
+| `encode`    | encode                                                            |
+| `rankers`   | train-ranker                                                      |
+| `relevance` | relevance                                                         |
+| `serving`   | serve                                                             |
+| `query`     | query                                                             |
+| `index`     | index list, show, verify, rollback, import, export                |
+| `plan`      | plan                                                              |
+| `inspect`   | inspect                                                           |
+| `keys`      | new-key                                                           |
+
+`inspecting` and `planning` compute what two of them print, `tuning` what `tune` does; `rendering` and `plotting` make
+what people look at, `quickstart` is the tour.
+"""
+
+from typing import Any, Protocol
+
+
+class Command(Protocol):
+    """A command: its arguments are its fields."""
+
+    def run(self) -> dict[str, Any] | None:
+        """Run the command and print as it goes. Returns the fields of a job's last line, as JSON values."""
+        ...

@@ -1,0 +1,201 @@
+"""The stage encode as a command: a run's items, or vectors as they are, into an index version."""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from rails_ray.cli.base import AllowsCode, AskedOfHistories, Stored, load, out, say_next
+from rails_ray.cli.stages import data_config
+from rails_ray.families.config import RunConfig
+from rails_ray.families.recipes import by_name
+from rails_ray.families.vector_items.storing import Dtype, IndexOf
+
+INDEX_OPTIONS = {  # of encode: the field that each fills in, and the kinds of index that have it
+    "index_storage": ("storage", ("flat", "ivf", "hnsw")),
+    "nlist": ("nlist", ("ivf",)),
+    "hnsw_m": ("M", ("hnsw",)),
+    "ef_construction": ("ef_construction", ("hnsw",)),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encode(AllowsCode, Stored, AskedOfHistories):
+    """Encode a run's items into an index version. `rails-ray publish` then makes it ready to serve.
+
+    Args:
+        run_name: A run that `rails-ray train` made. With --recipe: a name for the new run.
+        recipe: A recipe that trains nothing, vector-cosine or baseline-bm25, in place of a run; the data need no
+            queries.
+        version: Name of the version. Give the name of an unfinished version to resume it. If left out: the run's name
+            and the time.
+        shards: Parts of the corpus that are searched in parallel.
+        shard_by: position: shards of consecutive items. hash: shards by a hash of the item's id, in which an item stays
+            when others come and go.
+        workers: Encoders that run in parallel.
+        use_gpu: Give each worker a GPU. If left out: yes, if the cluster has enough GPUs when encoding begins (an
+            autoscaling cluster may not have them yet).
+        part_items: Most items in a part; a crash loses at most one part of each worker.
+        codes: Store components as codes: 8x256 cuts each into 8 parts with 256 codewords, which takes 8 bytes. With 16
+            codewords or fewer a part takes half a byte. If left out: as the run says.
+        keep_vectors: Keep the components beside their codes, which then only choose candidates.
+        code_lists: Lists that codes are put in, for the method ivf_lookup. If left out: as the run says, or none.
+        keep_texts: Keep the items' texts, so that a heavy ranker can rerank what a search finds (text-rbe always does).
+        surrogate: Vectors that find candidates for a mixture, for the method surrogate: ridge or mlp, fitted to its
+            scores for 1,000 training queries.
+        surrogate_reads: What they are computed from: the query, or the query's scores of 100 items (supports).
+        surrogate_width: Width of the map; a vector has one number more. If left out: 63.
+        dtype: Type of the numbers of items' vectors. If left out: the run's.
+        index: What finds candidates: flat (a scan), ivf (lists) or hnsw (a graph), built by FAISS. If left out: the
+            run's.
+        index_storage: What the index keeps of a number: fp32, fp16, or sq8 for 8 bits. If left out: fp32.
+        index_of: Which vectors of an item the index holds: the mean of its components, each component, or both.
+        nlist: Lists of an ivf index. If left out: 4 times the square root of a shard's items, but at most 5,128.
+        hnsw_m: Links of an item in an hnsw index. If left out: 32.
+        ef_construction: Items in the beam that finds these links. If left out: 80.
+        folder: Data whose items to encode, such as newer data. If left out: the run's data.
+        items: File, folder or pattern of the items alone, in place of --folder.
+        new_codes: How SOLAR chooses buckets for items that it was not trained on. least_loaded: buckets with room;
+            predicted: the buckets that the model predicts for the item's text.
+        min_chunks: Fewest trained chunks of SOLAR to accept. If left out: all.
+    """
+
+    run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
+    recipe: str | None = None
+    version: str | None = None
+    shards: int = 2
+    shard_by: Literal["position", "hash"] = "position"
+    workers: int = 1
+    use_gpu: bool | None = None
+    part_items: int = 16_384
+    codes: str | None = None
+    keep_vectors: bool = False
+    code_lists: int | None = None
+    keep_texts: bool = False
+    surrogate: Literal["none", "ridge", "mlp"] | None = None
+    surrogate_reads: Literal["query", "supports"] | None = None
+    surrogate_width: int | None = None
+    dtype: Dtype | None = None
+    index: Literal["flat", "ivf", "hnsw"] | None = None
+    index_storage: Literal["fp32", "fp16", "sq8"] | None = None
+    index_of: IndexOf | None = None
+    nlist: int | None = None
+    hnsw_m: int | None = None
+    ef_construction: int | None = None
+    folder: str | None = None
+    items: str | None = None
+    new_codes: Literal["least_loaded", "predicted"] = "least_loaded"
+    min_chunks: int | None = None
+
+    def run(self) -> dict[str, Any]:
+        load()
+        from rails_ray import on_ray
+        from rails_ray.cli import rendering
+        from rails_ray.on_ray.cluster import cluster
+        from rails_ray.storage import quantizers
+        from rails_ray.storage.filesystem import Storage, timed_name
+
+        run_config, stored = self.untrained(), self.stored()
+        run = self.run_name or self.version or timed_name(f"{self.recipe}")  # the same again, to resume the version
+        version = self.version or (timed_name(run) if self.run_name else run)
+        with rendering.bar(out, f"encode {version}") as on_progress, cluster(self.workers + 2):
+            if run_config is not None:
+                on_ray.train(run_config, self.storage, run=run, num_workers=1, on_progress=on_progress)
+            encoded = on_ray.encode(
+                self.storage,
+                run,
+                version=version,
+                num_shards=self.shards,
+                shard_by=self.shard_by,
+                num_workers=self.workers,
+                use_gpu=self.use_gpu,
+                part_items=self.part_items,
+                data=data_config(self.folder, self.items, self.excludes_seen),
+                stored=stored,
+                new_codes=self.new_codes,
+                min_chunks=self.min_chunks,
+                allow_code=self.allow_code,
+                on_progress=on_progress,
+            )
+        made = f", {len(encoded.indexes)} indexes" if encoded.indexes else ""
+        out.print(f"version {encoded.version}: {encoded.num_items} items in {len(encoded.shard_items)} shards{made}")
+        if quantizers.NAME in {entry.path for entry in encoded.files}:
+            facts = quantizers.facts(Storage(self.storage).read(f"versions/{encoded.version}/{quantizers.NAME}"))
+            out.print(rendering.of_codes(facts))
+        say_next(f"rails-ray publish --version {encoded.version}", self.storage)
+        return {"version": encoded.version, "num_items": encoded.num_items, "shard_items": encoded.shard_items}
+
+    def untrained(self) -> RunConfig | None:
+        """The config of the run to make, by a recipe that trains nothing; None for a run that there is.
+
+        Raises:
+            ValueError: if neither a run nor a recipe is named, or the recipe trains.
+        """
+        from rails_ray.families import family
+
+        if self.recipe is None:
+            if self.run_name is None:
+                raise ValueError("encode must have --run or --recipe, got neither: name a run, or vector-cosine")
+            return None
+        run_config = by_name(self.recipe)
+        if family(run_config).trains:
+            raise ValueError(
+                f"--recipe must name a recipe that trains nothing, got {self.recipe}: run `rails-ray train "
+                f"{self.recipe}`, then encode its --run"
+            )
+        return replace(run_config, data=data_config(self.folder, self.items) or run_config.data)
+
+    def stored(self) -> dict[str, Any]:
+        """How to store items, where it differs from the run's config."""
+        from rails_ray.search.indexes.flat import FlatConfig
+        from rails_ray.search.indexes.hnsw import HnswConfig
+        from rails_ray.search.indexes.ivf import IvfConfig
+
+        given = dict[str, Any]()
+        for option, (field_name, kinds) in INDEX_OPTIONS.items():
+            value = getattr(self, option)
+            if value is not None and self.index not in kinds:
+                named, came = f"--{option.replace('_', '-')}", self.index or "none"
+                raise ValueError(f"{named} must stand beside --index {' or '.join(kinds)}, got {came}")
+            if value is not None:
+                given[field_name] = value
+        made: dict[str, Any] = {"flat": FlatConfig, "ivf": IvfConfig, "hnsw": HnswConfig}
+        index = None if self.index is None else made[self.index](**given)
+        asked = {
+            "codes": self.sizes(),
+            "keep_vectors": self.keep_vectors or None,
+            "code_lists": self.code_lists,
+            "keep_texts": self.keep_texts or None,
+            "surrogate": self.fields_of_surrogate() or None,
+            "dtype": self.dtype,
+            "index": index,
+            "index_of": self.index_of,
+        }
+        return {name: value for name, value in asked.items() if value is not None}
+
+    def fields_of_surrogate(self) -> dict[str, Any]:
+        """The fields of a surrogate that differ from the run's.
+
+        Raises:
+            ValueError: if there are fields of one, but it is none.
+        """
+        given = {"kind": self.surrogate, "reads": self.surrogate_reads, "width": self.surrogate_width}
+        for option in ("reads", "width"):
+            if given[option] is not None and self.surrogate in (None, "none"):
+                came = self.surrogate or "none"
+                raise ValueError(f"--surrogate-{option} must stand beside --surrogate ridge or mlp, got {came}")
+        return {name: value for name, value in given.items() if value is not None}
+
+    def sizes(self) -> tuple[int, int] | None:
+        """Parts of a code and codewords of each; None to store items as the run does."""
+        from rails_ray.modules.quantizers.product import check_sizes
+
+        if self.codes is None:
+            return None
+        sizes = re.fullmatch(r"(\d+)x(\d+)", self.codes)
+        if sizes is None:
+            raise ValueError(f"--codes must be PARTSxCODEWORDS, as 8x256, got {self.codes!r}")
+        num_subspaces, num_codewords = int(sizes[1]), int(sizes[2])
+        check_sizes(num_subspaces, num_subspaces, num_codewords)
+        return num_subspaces, num_codewords

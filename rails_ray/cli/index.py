@@ -1,0 +1,182 @@
+"""List, show, verify and roll back index versions; vectors from files and into files."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from rails_ray.cli.base import Stored, errors, out
+from rails_ray.errors import DamagedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListVersions(Stored):
+    """List all versions and their states: current, published, encoded, encoding (maybe cut off) or damaged."""
+
+    def run(self) -> None:
+        from rails_ray.cli import rendering
+        from rails_ray.storage import versions
+        from rails_ray.storage.filesystem import Storage
+
+        out.print(rendering.versions(versions.listed(Storage(self.storage)), f"versions in {self.storage}"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowVersion(Stored):
+    """Show the facts and the files of a version."""
+
+    version: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[VERSION]")] = None
+    """A published version. If left out: the current one."""
+
+    def run(self) -> None:
+        from rails_ray.cli import rendering
+        from rails_ray.storage.filesystem import Storage
+        from rails_ray.storage.versions import read_manifest
+
+        out.print(*rendering.version(read_manifest(Storage(self.storage), self.version)), sep="\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyVersion(Stored):
+    """Check every byte of a version and of its calibration against the stored checksums."""
+
+    version: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[VERSION]")] = None
+    """A published version. If left out: the current one."""
+
+    def run(self) -> None:
+        from rails_ray.cli import rendering
+        from rails_ray.storage import calibrations, versions
+        from rails_ray.storage.filesystem import Storage
+
+        store = Storage(self.storage)
+        manifest = versions.read_manifest(store, self.version)
+        num_files = len(manifest.parts) + len(manifest.indexes) + len(manifest.files)
+        damages = []
+        with rendering.bar(out, f"verify {manifest.version}") as on_progress:
+            for done, damage in enumerate(versions.damages(store, manifest), start=1):
+                on_progress(done, num_files, "files")
+                damages += [damage] if damage else []
+        try:
+            calibration = calibrations.read_current(store, manifest.version)
+        except DamagedError as error:
+            damages.append(str(error))
+        for damage in damages:
+            errors.print(f"rails-ray: {damage}", highlight=False, markup=False, soft_wrap=True)
+        if damages:
+            raise DamagedError(f"all {num_files} files of {manifest.version} must be whole, got {len(damages)} damaged")
+        out.print(f"version {manifest.version}: {num_files} files, {manifest.num_items} items, all as published")
+        if calibration is not None:
+            out.print(f"calibrated at {calibration.created_at} on {calibration.positives.num_queries} queries")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollback(Stored):
+    """Make an earlier version current again. A running server keeps the version that it started with."""
+
+    version: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[VERSION]")] = None
+    """A published version. If left out: the one that was current before."""
+
+    def run(self) -> None:
+        from rails_ray.storage import versions
+        from rails_ray.storage.filesystem import Storage
+
+        manifest = versions.rollback(Storage(self.storage), self.version)
+        out.print(f"version {manifest.version} is current: {manifest.num_items} items, {len(manifest.parts)} parts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Import:
+    """Make a data folder of a file of vectors: .npy, .fvecs, .fbin, .parquet, .hdf5 or .faiss.
+
+    Args:
+        source: The file of the items' vectors. HDF5 of ann-benchmarks has queries and their neighbors too.
+        folder: The data folder to make, local or s3://bucket/prefix.
+        queries: File of the queries' vectors.
+        truth: File of each query's neighbors, .ivecs or .ibin: they become its relevant items.
+        split: Split that all queries get: train, valid or test.
+        distance: What the neighbors are nearest by, if the file does not say it: angular, euclidean or dot.
+        format: Format of the source. If left out: by the ending of its name.
+        use_truth: Take the neighbors. Without them queries have no relevant items.
+    """
+
+    source: tyro.conf.Positional[str]
+    folder: str
+    queries: str | None = None
+    truth: str | None = None
+    split: str = "test"
+    distance: str | None = None
+    format: str | None = None
+    use_truth: bool = True
+
+    def run(self) -> None:
+        from rails_ray.data.vector_files.folder import import_folder
+        from rails_ray.storage.filesystem import Storage
+
+        with out.status(f"importing {self.source}"):
+            imported = import_folder(
+                self.source,
+                Storage(self.folder),
+                queries=self.queries,
+                truth=self.truth,
+                split=self.split,
+                format=self.format,
+                distance=self.distance,
+                use_truth=self.use_truth,
+            )
+        out.print(f"{self.folder}: {imported}", highlight=False, soft_wrap=True, markup=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export(Stored):
+    """Write vectors to a file: the items' vectors of a data folder, or what a version stores of its items.
+
+    Args:
+        target: The file to write: .npy, .fvecs, .fbin, .parquet, .hdf5 or .faiss.
+        folder: A data folder. If left out: a version.
+        version: A version, published or not. If left out: the current one.
+        component: Number of the component to write, from 0, of a version whose items have several. If left out: the
+            mean component.
+        format: Format of the target. If left out: by the ending of its name.
+        use_ids: Write the items' ids; .parquet holds any, .faiss integers.
+    """
+
+    target: tyro.conf.Positional[str]
+    folder: str | None = None
+    version: str | None = None
+    component: int | None = None
+    format: str | None = None
+    use_ids: bool = True
+
+    def run(self) -> None:
+        from rails_ray.data.vector_files.folder import export_folder
+        from rails_ray.data.vector_files.formats import export_vectors
+        from rails_ray.families.version import version_vectors
+        from rails_ray.storage.filesystem import Storage
+        from rails_ray.storage.versions import read_described
+
+        with out.status(f"exporting to {self.target}"):
+            if self.folder is not None:
+                export_folder(Storage(self.folder), self.target, format=self.format, use_ids=self.use_ids)
+            else:
+                store = Storage(self.storage)
+                found = version_vectors(store, read_described(store, self.version), self.component)
+                blocks = ((ids if self.use_ids else None, block) for ids, block in found.blocks)
+                export_vectors(self.target, found.width, blocks, format=self.format)
+        out.print(f"written to {self.target}", highlight=False, soft_wrap=True, markup=False)
+
+
+@dataclass(frozen=True)
+class Index:
+    """List, show, verify and roll back index versions; vectors from files and into files."""
+
+    action: tyro.conf.OmitSubcommandPrefixes[
+        Annotated[ListVersions, tyro.conf.subcommand("list")]
+        | Annotated[ShowVersion, tyro.conf.subcommand("show")]
+        | Annotated[VerifyVersion, tyro.conf.subcommand("verify")]
+        | Annotated[Rollback, tyro.conf.subcommand("rollback")]
+        | Annotated[Import, tyro.conf.subcommand("import")]
+        | Annotated[Export, tyro.conf.subcommand("export")]
+    ]
+
+    def run(self) -> None:
+        self.action.run()

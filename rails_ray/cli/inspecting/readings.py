@@ -1,0 +1,116 @@
+"""The ways in which recipes read a data set, and which of them its columns allow.
+
+| reading    | tables                                                                   |
+|------------|--------------------------------------------------------------------------|
+| `text`     | items with texts, queries that are texts, relevance                      |
+| `vector`   | items, queries that are vectors, relevance                               |
+| `vectors`  | the same, and the items are vectors too                                  |
+| `features` | items, queries that are features with values, relevance                  |
+| `history`  | items, interactions; users, if there is such a table                     |
+
+`COLUMNS` says what the forms in `rails_ray.data.forms` read of each table; a test holds it to what they refuse.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from rails_ray.data.forms import FORMS, QueryForm
+from rails_ray.data.vectors import VECTOR
+from rails_ray.families import family
+from rails_ray.families.recipes import by_name, names
+from rails_ray.storage.tables import ID, INTEGER, INTEGERS, NUMBERS, TEXT, Columns
+
+RELEVANCE = {"query_id": ID, "item_id": ID}
+COLUMNS: Mapping[str, Mapping[str, Columns]] = {
+    "text": {
+        "items": {"item_id": ID, "text": TEXT},
+        "queries": {"query_id": ID, "text": TEXT, "split": TEXT},
+        "relevance": RELEVANCE,
+    },
+    "vector": {
+        "items": {"item_id": ID},
+        "queries": {"query_id": ID, "split": TEXT, "vector": NUMBERS},
+        "relevance": RELEVANCE,
+    },
+    "features": {
+        "items": {"item_id": ID},
+        "queries": {"query_id": ID, "split": TEXT, "feature_indices": INTEGERS, "feature_values": NUMBERS},
+        "relevance": RELEVANCE,
+    },
+    "history": {
+        "items": {"item_id": ID},
+        "interactions": {"user_id": ID, "item_id": ID, "position": INTEGER},
+    },
+}
+OPTIONAL: Mapping[str, Columns] = {  # of the items
+    "text": {"title": TEXT},
+    "vector": {"title": TEXT, "text": TEXT},
+    "features": {"title": TEXT, "text": TEXT},
+    "history": {"title": TEXT},
+}
+INSTEAD = {"position": "timestamp"}  # a column that does as well
+USERS = {"user_id": ID}  # of a table that may be left out
+ANY_COLUMN = tuple({column for tables in COLUMNS.values() for columns in tables.values() for column in columns})
+"""What a table may have that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """
+    form_name: the name of the form in `FORMS`.
+    form: what reads it.
+    item_columns: columns with vectors of items.
+    recipes: the recipes that read so.
+    untrained: those of them that train nothing, and can do with items alone.
+    """
+
+    name: str
+    form_name: str
+    form: QueryForm
+    item_columns: tuple[str, ...]
+    recipes: tuple[str, ...]
+    untrained: tuple[str, ...]
+
+    @property
+    def columns(self) -> dict[str, Columns]:
+        """The columns that it needs, by table."""
+        needed = dict(COLUMNS[self.form_name])
+        return needed | {"items": {**needed["items"], **dict.fromkeys(self.item_columns, VECTOR)}}
+
+    def lacks(self, there: Mapping[str, Collection[str]]) -> list[str]:
+        """The tables and columns that are not there, such as `relevance` and `queries.split`.
+
+        Args:
+            there: the columns of each table.
+        """
+        missing = []
+        for table, columns in self.columns.items():
+            if table not in there:
+                missing.append(table)
+            else:
+                absent = (column for column in columns if not {column, INSTEAD.get(column)} & set(there[table]))
+                missing += [f"{table}.{column}" for column in absent]
+        return missing
+
+    def can_do_with_items(self, lacks: Sequence[str]) -> bool:
+        """Whether a recipe reads data that lack so much: every table but the items."""
+        return bool(self.untrained) and set(lacks) == self.columns.keys() - {"items"}
+
+
+def readings() -> list[Reading]:
+    """The readings of all recipes; one that reads more than another comes before it."""
+    recipes = dict[tuple[str, tuple[str, ...]], list[str]]()
+    forms = dict[tuple[str, tuple[str, ...]], QueryForm]()
+    for recipe in names():
+        form = family(by_name(recipe)).form
+        form_name = next(name for name, other in FORMS.items() if other.fields.keys() == form.fields.keys())
+        read = form_name, getattr(form, "item_columns", ())  # only vectors have some
+        recipes.setdefault(read, []).append(recipe)
+        forms.setdefault(read, form)  # of texts with scores and without: those without, which need less
+    found = []
+    for (form_name, item_columns), own in recipes.items():
+        form = forms[form_name, item_columns]
+        name = f"{form_name}s" if item_columns else form_name
+        untrained = tuple(recipe for recipe in own if not family(by_name(recipe)).trains)
+        found.append(Reading(name, form_name, form, item_columns, tuple(own), untrained))
+    return sorted(found, key=lambda reading: -len(reading.item_columns))

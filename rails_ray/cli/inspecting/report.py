@@ -1,0 +1,189 @@
+"""All that a look at a data set says, as plain JSON values."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rails_ray.cli.inspecting import baselines, facts, tables, timing
+from rails_ray.cli.inspecting.baselines import Baseline
+from rails_ray.cli.inspecting.problems import problems
+from rails_ray.cli.inspecting.readings import ANY_COLUMN, Reading, readings
+from rails_ray.cli.inspecting.tables import Survey
+from rails_ray.cli.inspecting.verdicts import Verdict, is_for_packaged, verdict
+from rails_ray.data.dataset import DataSet
+from rails_ray.data.forms.numbers import mapped_vectors
+from rails_ray.data.queries import DenseRows
+from rails_ray.data.sources import NAMES, Sources
+from rails_ray.errors import NotFoundError
+from rails_ray.families import family
+from rails_ray.families.base import Family
+from rails_ray.families.recipes import by_name, names
+
+NUM_TIMED = 2  # recipes of a reading whose training is timed: the first that fit, in the order of their list
+STEPS = ("tables", "data", "facts", "baselines", "timing")
+Told = Callable[[int, int, str], None]
+
+
+def inspect(
+    sources: Sources,
+    *,
+    num_sampled: int,
+    has_timing: bool,
+    exclude_seen: bool | None = None,
+    told: Told = lambda done, total, note: None,
+) -> dict[str, Any]:
+    """What a data set is, what is wrong with it, which recipes fit, what they take and what they must beat.
+
+    Args:
+        num_sampled: texts and vectors that are looked at, at most.
+        has_timing: whether to time the recipes that fit.
+        exclude_seen: whether answers exclude the items of a query's history; None: nobody chose, so they do.
+        told: hears of progress.
+
+    Raises:
+        NotFoundError: if there is no table at all.
+    """
+
+    def step(number: int) -> None:
+        told(number, len(STEPS), STEPS[number])
+
+    step(0)
+    surveyed, ignored = tables.survey(sources), tables.other_files(sources)
+    if not surveyed:
+        raise NotFoundError(f"{sources} must hold a table of {', '.join(NAMES)}, got {', '.join(ignored) or 'none'}")
+    step(1)
+    looked = _looked(sources, surveyed)
+    step(2)
+    verdicts = _verdicts(looked, num_sampled)
+    report: dict[str, Any] = {
+        "folder": str(sources),
+        "tables": {name: _of_table(own) for name, own in surveyed.items()},
+        "ignored": ignored,
+        "readings": {
+            name: {"fits": name in looked.read and not own, "lacks": own} for name, own in looked.lacks.items()
+        },
+        "problems": looked.problems,
+        "facts": {own[0].name: facts.of(data, num_sampled) for own, data in looked.groups()},
+        "splits": facts.splits(surveyed["queries"].table) if looked.has_queries() else None,
+        "recipes": {name: dict(vars(own)) for name, own in verdicts.items()},
+    }
+    step(3)
+    report["baselines"] = [
+        one.to_dict() for own, data in looked.groups() for one in _baselines(own, data.choosing(exclude_seen), verdicts)
+    ]
+    step(4)
+    report["times"] = _times(looked, verdicts) if has_timing else None
+    told(len(STEPS), len(STEPS), "done")
+    return report
+
+
+@dataclass(frozen=True)
+class Looked:
+    """
+    lacks: the tables and columns that each reading lacks, by its name.
+    read: what was read, by the name of the reading; items alone, without queries, if that is all there is.
+    """
+
+    readings: list[Reading]
+    lacks: dict[str, list[str]]
+    read: dict[str, DataSet]
+    problems: list[str]
+
+    def groups(self) -> list[tuple[list[Reading], DataSet]]:
+        """The readings that share what was read: one that needs less than another does."""
+        found = dict[int, list[Reading]]()
+        for own in self.readings:
+            if own.name in self.read:
+                found.setdefault(id(self.read[own.name]), []).append(own)
+        return [(own, self.read[own[0].name]) for own in found.values()]
+
+    def has_queries(self) -> bool:
+        """Whether queries of a table were read."""
+        there = (own for own in self.readings if own.name in self.read and not self.lacks[own.name])
+        return any("queries" in own.columns for own in there)
+
+
+def _looked(sources: Sources, surveyed: dict[str, Survey]) -> Looked:
+    """Read the data in each way that their columns allow, or else find out what is wrong."""
+    own, wrong = readings(), list[str]()
+    there = {name: table.columns or (ANY_COLUMN if table.unreadable else ()) for name, table in surveyed.items()}
+    looked = Looked(own, {reading.name: reading.lacks(there) for reading in own}, {}, wrong)
+    for reading in own:
+        more = (other.name for other in own if other.form_name == reading.form_name and other.name in looked.read)
+        shared, lacks = next(more, None), looked.lacks[reading.name]
+        if lacks and not reading.can_do_with_items(lacks):
+            continue
+        if shared is not None:
+            looked.read[reading.name] = looked.read[shared]
+            continue
+        try:
+            looked.read[reading.name] = _items_alone(sources, reading) if lacks else reading.form.read(sources)
+        except ValueError as error:
+            wrong += problems(sources, reading, surveyed, str(error))
+    if all(looked.lacks.values()) and not looked.read and not wrong:
+        wrong.append(_first_lack(sources, min(own, key=lambda reading: len(looked.lacks[reading.name]))))
+    wrong[:] = dict.fromkeys(wrong)
+    return looked
+
+
+def _items_alone(sources: Sources, reading: Reading) -> DataSet:
+    """Data without queries. The form leaves vectors of items to encoding then; here they are read too."""
+    read = reading.form.read(sources, ())
+    if not reading.item_columns:
+        return read
+    return replace(read, item_inputs=DenseRows(mapped_vectors(sources.table("items"), reading.item_columns)))
+
+
+def _first_lack(sources: Sources, nearest: Reading) -> str:
+    """What training says of data that lack a table or a column."""
+    try:
+        nearest.form.read(sources)
+    except (ValueError, NotFoundError) as error:
+        return str(error)
+    raise AssertionError("data that lack something must be refused")
+
+
+def _of_table(own: Survey) -> dict[str, Any]:
+    return {"files": own.num_files, "rows": own.num_rows, "bytes": own.size_bytes, "columns": list(own.columns)}
+
+
+def _verdicts(looked: Looked, num_sampled: int) -> dict[str, Verdict]:
+    """The verdict on each recipe, in the order of their list; those for the data in the package come last."""
+    found = {}
+    for reading in looked.readings:
+        for recipe in reading.recipes:
+            lacks = looked.lacks[reading.name]
+            if reading.name in looked.read and (not lacks or recipe in reading.untrained):
+                found[recipe] = verdict(_family(recipe), looked.read[reading.name], num_sampled)
+            elif lacks:
+                found[recipe] = Verdict(False, f"the data lack {', '.join(lacks)}")
+            else:
+                found[recipe] = Verdict(False, "training refuses the data: see the problems")
+    return {recipe: found[recipe] for recipe in sorted(names(), key=lambda recipe: is_for_packaged(_family(recipe)))}
+
+
+def _family(recipe: str) -> Family:
+    return family(by_name(recipe))
+
+
+def _fitting(own: list[Reading], verdicts: dict[str, Verdict]) -> list[Family]:
+    return [_family(recipe) for recipe in verdicts for one in own if recipe in one.recipes and verdicts[recipe].fits]
+
+
+def _baselines(own: list[Reading], read: DataSet, verdicts: dict[str, Verdict]) -> list[Baseline]:
+    """The recipes that train nothing, or popularity; nothing without queries."""
+    if not len(read.queries["test"]):
+        return []
+    plain = [one for one in _fitting(own, verdicts) if not one.trains]
+    return [baselines.untrained(one, read) for one in plain] or [baselines.popularity(read)]
+
+
+def _times(looked: Looked, verdicts: dict[str, Verdict]) -> dict[str, dict[str, Any] | None]:
+    """By recipe; None for a model that is too large to be built here."""
+    found = dict[str, dict[str, Any] | None]()
+    for own, read in looked.groups():
+        trained = [one for one in _fitting(own, verdicts) if one.trains and not is_for_packaged(one)]
+        for one in trained[:NUM_TIMED]:
+            name = one.config.name
+            found[name] = timing.timed(one, read).to_dict() if timing.can_be_timed(one, read) else None
+    return found

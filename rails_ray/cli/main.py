@@ -1,0 +1,168 @@
+"""The `rails-ray` command: arguments in, an exit code out."""
+
+import itertools
+import json
+import os
+import re
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from rails_ray import __version__
+from rails_ray.cli import Command, encode, index, inspect, keys, plan, query, rankers, relevance, serving, stages, tune
+from rails_ray.cli.base import EXIT_BAD_ARGUMENT, EXIT_FAILED, EXIT_INTERRUPTED, Stored, errors, fail, out
+from rails_ray.errors import RailsRayError
+from rails_ray.families.recipes import by_name, names
+
+DESCRIPTION = "Train, index and serve retrieval with learned similarities on Ray."
+
+Commands = (
+    Annotated[stages.Quickstart, tyro.conf.subcommand("quickstart")]
+    | Annotated[stages.Train, tyro.conf.subcommand("train")]
+    | Annotated[rankers.TrainRanker, tyro.conf.subcommand("train-ranker")]
+    | Annotated[relevance.Relevance, tyro.conf.subcommand("relevance")]
+    | Annotated[encode.Encode, tyro.conf.subcommand("encode")]
+    | Annotated[stages.Publish, tyro.conf.subcommand("publish")]
+    | Annotated[stages.Evaluate, tyro.conf.subcommand("evaluate")]
+    | Annotated[stages.Calibrate, tyro.conf.subcommand("calibrate")]
+    | Annotated[tune.Tune, tyro.conf.subcommand("tune")]
+    | Annotated[stages.Pipeline, tyro.conf.subcommand("pipeline")]
+    | Annotated[serving.Serve, tyro.conf.subcommand("serve")]
+    | Annotated[keys.NewKey, tyro.conf.subcommand("new-key")]
+    | Annotated[query.Query, tyro.conf.subcommand("query")]
+    | Annotated[index.Index, tyro.conf.subcommand("index")]
+    | Annotated[plan.PlanDeployment, tyro.conf.subcommand("plan")]
+    | Annotated[inspect.InspectData, tyro.conf.subcommand("inspect")]
+)
+WITH_RECIPE = {"train": stages.Train, "pipeline": stages.Pipeline}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code. An error that a user can cause is one sentence on stderr."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        command = parse(arguments)
+        _quiet_ray()
+        command.run()
+    except ValueError as error:
+        return _fail(error, EXIT_BAD_ARGUMENT)
+    except (RailsRayError, OSError) as error:
+        return _fail(error, EXIT_FAILED)
+    except KeyboardInterrupt:
+        errors.print("rails-ray: stopped")
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def job(name: str, arguments: Sequence[str] | None = None) -> int:
+    """Run a command as a job on the cluster that it was submitted to, and return its exit code.
+
+    The last line on stdout is JSON: {"job": name} with the command's results, or with its `error`.
+
+    Args:
+        arguments: the command's arguments, without its name.
+    """
+    code = EXIT_FAILED
+    told: dict[str, Any] | None = {"error": "the job must end by itself, got an interruption"}
+    try:
+        command = _parsed([name, *(sys.argv[1:] if arguments is None else arguments)])
+        if command is None:  # help: no job has ended
+            told = None
+            return 0
+        _check_storage(command)
+        _quiet_ray()
+        told = command.run() or {}
+        code = 0
+    except (ValueError, RailsRayError, OSError) as error:
+        code = _fail(error, EXIT_BAD_ARGUMENT if isinstance(error, ValueError) else EXIT_FAILED)
+        told = {"error": str(error)}
+    except SystemExit as error:  # Ray's way to end a driver at a signal: `ray job stop` sends SIGTERM
+        told = {"error": f"the job must end by itself, got signal {error.code}"}
+        raise
+    except Exception as error:
+        told = {"error": f"{type(error).__name__}: {error}"}
+        raise
+    finally:
+        if told is not None:
+            print(json.dumps({"job": name, **told}), flush=True)
+    return code
+
+
+def _parsed(arguments: Sequence[str]) -> Any:
+    """The command; None if the arguments ask only for help.
+
+    Raises:
+        ValueError: if an argument is wrong; tyro has said on stderr which.
+    """
+    try:
+        return parse(arguments)
+    except SystemExit as error:
+        if error.code:
+            raise ValueError("the arguments must fit the command, got one that does not: the log names it") from None
+        return None
+
+
+def _check_storage(command: Any) -> None:
+    """Raises:
+    ValueError: if storage lies in the working directory: Ray deletes a job's copy of it.
+    """
+    if not isinstance(command, Stored):
+        return
+    if "://" not in command.storage and not Path(command.storage).expanduser().is_absolute():
+        raise ValueError(
+            "a job's --storage must be s3://bucket/prefix, or an absolute folder that all machines of the cluster "
+            f"share, got {command.storage!r}"
+        )
+
+
+def parse(arguments: Sequence[str]) -> Command:
+    """The command that these arguments name.
+
+    Raises:
+        ValueError: if a recipe is unknown.
+        SystemExit: if an argument is wrong or asks for help, as in `argparse`.
+    """
+    if arguments == ["--version"]:
+        out.print(__version__)
+        raise SystemExit(0)
+    kind = WITH_RECIPE.get(arguments[0]) if arguments else None
+    if kind is None:
+        return tyro.cli(Commands, prog="rails-ray", description=DESCRIPTION, args=arguments)
+
+    def parsed(recipe: str) -> Any:  # the recipe decides the fields and their defaults
+        default = kind(recipe=recipe, config=by_name(recipe).with_kinds(_kinds(arguments)))
+        return tyro.cli(kind, prog=f"rails-ray {arguments[0]}", args=arguments[1:], default=default)
+
+    named = next((word for word in arguments[1:] if word in names()), stages.DEFAULT_RECIPE)
+    command = parsed(named)
+    # The recipe may be unknown, or an option's value may look like a recipe.
+    found: Command = command if command.recipe == named else parsed(command.recipe)
+    return found
+
+
+def _kinds(arguments: Sequence[str]) -> dict[str, str]:
+    """The kinds that `--NAME.kind KIND` chooses. They decide which other options exist."""
+    words = [part for argument in arguments for part in argument.split("=", 1)]
+    found = {}
+    for word, kind in itertools.pairwise(words):
+        option = re.fullmatch(r"--([\w.-]+)\.kind", word)
+        if option is not None:
+            found[option[1].replace("-", "_")] = kind
+    return found
+
+
+def _quiet_ray() -> None:
+    """Keep Ray quiet, so that our own progress can be seen. Ray reads its environment when it is first imported."""
+    if "RAY_ADDRESS" not in os.environ:  # give our own cluster its own secret, not one in the home folder
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "CRITICAL")
+
+
+def _fail(error: Exception, code: int) -> int:
+    fail(error)
+    return code

@@ -1,0 +1,106 @@
+"""A plan in sentences: what sets its numbers, what they rest on, and which commands follow."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from rails_ray.cli.planning import measured
+from rails_ray.cli.planning.machines import Cpu
+from rails_ray.cli.planning.plans import Corpus, Demand, Plan, may_widen, plan
+
+STORED_AS = {"fp16": "float16", "bf16": "bfloat16"}  # `encode --dtype`, which is float32 if left out
+INDEX_OF = {"average": "average", "ann": "average", "per_embedding": "components", "combined": "both"}  # by method
+
+
+def num_units(corpus: Corpus, made: Plan) -> int:
+    """GPUs, or CPU cores, of all replicas of all shards."""
+    return made.num_machines * corpus.machine.num_units
+
+
+def conclusion(corpus: Corpus, demand: Demand, made: Plan, by_batch: Mapping[int, Plan | None]) -> list[str]:
+    """What sets the numbers of shards and replicas, and what would be cheaper.
+
+    Args:
+        by_batch: plans for other requests, by their number of queries.
+    """
+    by_memory, by_latency = made.num_shards_by_memory, made.num_shards_by_latency
+    if made.num_shards == 1:
+        shards = "One shard holds all items and keeps the latency"
+    elif by_latency > by_memory:
+        shards = f"The latency sets the {made.num_shards:,} shards, where memory asks for {by_memory:,}"
+    else:
+        shards = f"Memory sets the {made.num_shards:,} shards, where the latency asks for {by_latency:,}"
+    setter = "The queries set" if made.num_replicas_by_load >= demand.availability else "Availability sets"
+    total = f"{num_units(corpus, made):,} {corpus.machine.unit} in all"
+    sentences = [
+        f"{shards}; {made.bound_by} takes most of a search.",
+        f"{setter} the {made.num_replicas:,} replicas of each shard: {total}{_cheaper(corpus, made, by_batch)}.",
+    ]
+    if corpus.machine.is_gpu and _is_met_without_gpu(corpus, demand, made):
+        sentences.append(f"No GPU is needed: as many replicas of {measured.CORES} CPU cores each meet the demand.")
+    return sentences
+
+
+def _cheaper(corpus: Corpus, made: Plan, by_batch: Mapping[int, Plan | None]) -> str:
+    """What larger requests would take, if that is less."""
+    larger = {size: other for size, other in by_batch.items() if other is not None and size > corpus.search.batch}
+    if not larger:
+        return ""
+    size, best = min(larger.items(), key=lambda one: one[1].num_machines)
+    if best.num_machines >= made.num_machines:
+        return ""
+    return f"; requests of {size} queries would take {num_units(corpus, best):,}"
+
+
+def _is_met_without_gpu(corpus: Corpus, demand: Demand, made: Plan) -> bool:
+    """Whether pairs of CPU cores, as many as GPUs at most, meet the demand too."""
+    try:
+        return plan(replace(corpus, machine=Cpu()), demand).num_machines <= made.num_machines
+    except ValueError:
+        return False
+
+
+def notes(corpus: Corpus, made: Plan) -> list[str]:
+    """What the numbers rest on, and what to watch."""
+    found = []
+    if corpus.machine.is_gpu:
+        found.append(
+            "roofline only, not measured: rails-ray has no measured row of a GPU. The time assumes a fused scan, and "
+            "--efficiency is an assumption."
+        )
+    else:
+        found.append(
+            f"times are of {measured.CORES} cores, from measured rows. They lie within a factor of "
+            f"{measured.WORST_FACTOR:g} of all rows that a test compares them with. Other cores were not measured."
+        )
+    if corpus.search.index != "flat":
+        told = (
+            f"what index {corpus.search.index} misses depends on the vectors: `rails-ray serve --shadow-fraction` "
+            "measures it."
+        )
+        if not corpus.machine.is_gpu:
+            told += " Its time was compared with that of 32 queries in 148,730 and a million items: a factor of two."
+        found.append(told)
+    if may_widen(corpus):
+        found.append(
+            "lists so short may hold fewer than k distinct items. The search then doubles them and starts again."
+        )
+    if corpus.shape.dtype == "int8":
+        found.append("an index version stores fp32, fp16 or bf16, not int8 yet.")
+    if corpus.machine.is_gpu or made.num_routers != made.num_replicas:
+        gpus = " and no GPU" if corpus.machine.is_gpu else ""
+        found.append(
+            f"in the config that the last command prints, give the Router {made.num_routers:,} replicas{gpus}."
+        )
+    return found
+
+
+def commands(corpus: Corpus, made: Plan) -> list[str]:
+    """The commands that build and serve what was planned."""
+    encode = f"rails-ray encode --run RUN --shards {made.num_shards}"
+    if corpus.shape.dtype in STORED_AS:
+        encode += f" --dtype {STORED_AS[corpus.shape.dtype]}"
+    if corpus.search.index != "flat":
+        encode += f" --index {corpus.search.index} --index-of {INDEX_OF[corpus.search.method]}"
+    reserved = "--gpus 1" if corpus.machine.is_gpu else f"--cpus {measured.CORES}"
+    serve = f"rails-ray serve --profile production --keys-file keys --replicas {made.num_replicas} {reserved}"
+    return [encode, f"{serve} --print-config"]

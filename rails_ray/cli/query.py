@@ -1,0 +1,198 @@
+"""Query a server, or a version in this process."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any
+
+import tyro
+
+from rails_ray.allowed_code import AllowedCode
+from rails_ray.cli.base import STORAGE, AllowsCode, errors, out
+from rails_ray.cli.serving import CutoffName, check_folder, named_cutoff
+from rails_ray.reranking.rankers.calling import RankerConfig, ranker_of
+
+Search = Callable[..., Any]
+DEFAULT_URL = "http://127.0.0.1:8000"
+MORE_BY_BUCKETS = "the buckets looked up hold no more items; raise --num-probes to look up more"
+MORE_BY_INDEX = "the index found no more items; raise --nprobe or --ef-search to look at more"
+
+
+@dataclass(frozen=True)
+class Query(AllowsCode):
+    """Query a running server, or a version in this process, with what its index takes: texts, users or a history,
+    features, or a vector.
+
+    Args:
+        texts: Text queries.
+        user_id: Users, by their ids in the index; one query each.
+        history: Item ids in time order; one query.
+        features: Features as NUMBER:VALUE, such as 17:0.5, or NUMBER for a value of 1; one query.
+        embedding: The numbers of a vector; one query.
+        k: Most items per query to count as kept. If left out: 1000, or fewer for many queries.
+        show: Items per query to show.
+        cutoff: Name and value of the cut-off. If left out: the server's own.
+        method: brute_force and two_pass are exact. per_embedding, average, combined, gated (mixtures only), ann (dot
+            products only), surrogate (versions with one), lookup and ivf_lookup (components stored as codes) and
+            inverted (SOLAR only) are approximate and say how far off an answer can be.
+        num_probes: Buckets that inverted looks up in each chunk.
+        nprobe: Lists that ivf_lookup, or an ivf index, scans.
+        ef_search: Items in the beam of an hnsw index.
+        calls: Budget of calls of the heavy ranker for each query. If left out: none but those that an index of RBE
+            spends on a query.
+        deadline_ms: With --calls: milliseconds after which the order is the index's.
+        rounds: With --calls: rounds that the reranking is split into (AXN).
+        url: Address of the server. If it needs an API key, set RAILS_RAY_API_KEY.
+        local: Load the version into this process instead of asking a server.
+        ranker: With --local: the heavy ranker. If left out: the one that a version of RBE was made with.
+        storage: With --local: folder or s3://bucket/prefix that holds the version.
+        version: With --local: a published version. If left out: the current one.
+    """
+
+    texts: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[TEXT ...]")] = ()
+    user_id: tuple[str, ...] = ()
+    history: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    embedding: tuple[float, ...] = ()
+    k: int | None = None
+    show: int = 4
+    cutoff: tuple[CutoffName, float] | None = None
+    method: str = "brute_force"
+    num_probes: int | None = None
+    nprobe: int | None = None
+    ef_search: int | None = None
+    calls: int | None = None
+    deadline_ms: float | None = None
+    rounds: int = 1
+    url: str = DEFAULT_URL
+    local: bool = False
+    ranker: RankerConfig = field(default_factory=RankerConfig)
+    storage: str = STORAGE
+    version: str | None = None
+
+    def run(self) -> None:
+        from rails_ray.cli import rendering
+
+        if not (self.texts or self.user_id or self.history or self.features or self.embedding):
+            raise ValueError("give at least 1 query, got none")
+        kinds, search = self._here() if self.local else self._at_url()
+        names, queries = zip(*self.asked(kinds), strict=True)
+        cutoff = None if self.cutoff is None else named_cutoff(self.cutoff)
+        how: dict[str, Any] = {
+            "method": self.method,
+            "num_probes": self.num_probes,
+            "nprobe": self.nprobe,
+            "ef_search": self.ef_search,
+        }
+        budget = self.budget()
+        best = search(queries, self.show, **how, **budget, cutoff={"top_k": self.show})
+        cut = best
+        if not budget:
+            cut = search(queries, self.k, **how, cutoff=cutoff)
+        certified = _certified([result["certificate"] for result in best["results"]])
+        out.print(rendering.answers(names, cut, best, f"version {cut['version']}, {self.method}: {certified}"))
+        coverage = cut["coverage"]
+        if coverage["num_chunks"] != coverage["chunks_trained"]:
+            out.print(f"{coverage['chunks_trained']} of {coverage['num_chunks']} chunks of the model are trained")
+        for name, result in zip(names, best["results"], strict=True):
+            if result["is_short"]:
+                out.print(f"{name!r}: {MORE_BY_BUCKETS if self.method == 'inverted' else MORE_BY_INDEX}")
+            if result["is_known"] is False:
+                out.print(f"training saw no part of {name!r}: this is the answer to an empty query")
+            if result["error"] is not None:
+                errors.print(f"rails-ray: {name!r}: {result['error']}", highlight=False, markup=False, soft_wrap=True)
+            elif budget:
+                out.print(f"{name!r}: {_told(result['budget'])}", highlight=False, markup=False, soft_wrap=True)
+
+    def budget(self) -> dict[str, Any]:
+        """The field `budget` of the request, if there is one.
+
+        Raises:
+            ValueError: if a part of it is given without --calls.
+        """
+        if self.calls is None:
+            if self.deadline_ms is not None or self.rounds != 1:
+                raise ValueError("--deadline-ms and --rounds must stand beside --calls, got none")
+            return {}
+        if self.cutoff is not None:
+            raise ValueError(f"--cutoff must be left out beside --calls, got {self.cutoff[0]}")
+        return {"budget": {"calls": self.calls, "deadline_ms": self.deadline_ms, "rounds": self.rounds}}
+
+    def _at_url(self) -> tuple[dict[str, str], Search]:
+        """The fields that the server's index takes, and what searches there."""
+        from rails_ray.serving import client
+
+        return client.index(self.url)["query"], partial(client.search, self.url)
+
+    def _here(self) -> tuple[dict[str, str], Search]:
+        """The fields that a version takes, and what searches it in this process."""
+        from rails_ray.serving import local
+
+        check_folder(self.ranker)
+        allowed = AllowedCode.given(self.allow_code).also(self.ranker.path)
+        ranker = ranker_of(self.ranker, allowed) if self.ranker.path else None
+        with out.status("loading the version"):
+            version = local.open(self.storage, self.version, ranker=ranker, allow_code=self.allow_code)
+        return version.facts["query"], lambda *asked, **how: version.search(*asked, **how).model_dump()
+
+    def asked(self, kinds: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
+        """The queries, each with the name to show for it.
+
+        Args:
+            kinds: type of each field of a query that the index takes.
+        """
+        asked: list[tuple[str, dict[str, Any]]] = [(text, {"text": text}) for text in self.texts]
+        asked += [(f"user {user}", {"user_id": typed(user, kinds.get("user_id"))}) for user in self.user_id]
+        if self.history:
+            history = [typed(item, kinds.get("history")) for item in self.history]
+            asked.append((f"after {' '.join(self.history)}", {"history": history}))
+        if self.features:
+            asked.append((" ".join(self.features), {"features": _features(self.features)}))
+        if self.embedding:
+            if not all(map(math.isfinite, self.embedding)):
+                raise ValueError(f"--embedding must be finite numbers, got {' '.join(map(str, self.embedding))}")
+            asked.append((f"vector of {len(self.embedding)} numbers", {"embedding": self.embedding}))
+        return asked
+
+
+def _told(budget: dict[str, Any]) -> str:
+    """What became of a budget."""
+    order = "the heavy ranker's order" if budget["is_reranked"] else "the index's order"
+    reason = "" if budget["reason"] is None else f": {budget['reason']}"
+    return f"{budget['calls_used']} calls, {order}{reason}"
+
+
+def _certified(certificates: list[dict[str, Any]]) -> str:
+    """What the certificates of all lists together say."""
+    gaps = [certificate["gap"] for certificate in certificates]
+    if None in gaps:
+        return "approximate"
+    return "exact" if not max(gaps) else f"a missing item scores at most {max(gaps):.2g} more than the last item"
+
+
+def typed(word: str, kind: str | None) -> str | int:
+    """An id in the type that the index uses."""
+    is_number = kind is not None and "int" in kind and word.removeprefix("-").isdecimal()
+    return int(word) if is_number else word
+
+
+def _features(words: tuple[str, ...]) -> dict[str, float]:
+    """Feature values by feature number.
+
+    Raises:
+        ValueError: if a word is not NUMBER or NUMBER:VALUE, or a number comes twice.
+    """
+    values: dict[str, float] = {}
+    for word in words:
+        number, colon, value = word.partition(":")
+        try:
+            key, own = str(int(number)), float(value) if colon else 1.0
+        except ValueError:
+            own = math.nan
+        if not math.isfinite(own):
+            raise ValueError(f"--features must be numbers with finite values, such as 17:0.5, got {word!r}")
+        if key in values:
+            raise ValueError(f"--features must name each feature once, got {key} twice")
+        values[key] = own
+    return values

@@ -1,0 +1,350 @@
+"""Serve a version over HTTP."""
+
+import dataclasses
+import math
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rails_ray.cli.base import EXIT_FAILED, AllowsCode, Stored, fail, load, out
+from rails_ray.reranking.rankers.calling import RankerConfig
+
+if TYPE_CHECKING:
+    from rails_ray.on_ray.environment import ProxyPorts
+
+LOOK_S = 1.0  # between two looks at the file of keys
+
+CutoffName = Literal["mass", "coverage", "nucleus", "probability", "score", "top_k"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranker:
+    """The heavy ranker and where it runs.
+
+    Args:
+        path: Import path, MODULE:NAME. If left out: the version's own.
+        folder: What it reads. If left out: the version's own, or nothing.
+        replicas: Replicas of the ranker.
+        cpus: CPUs that each replica reserves.
+        gpus: GPUs that each replica reserves; may be a part of one.
+        timeout_s: Seconds that a call may take, its wait for a place included.
+        concurrency: Calls that a replica scores at once.
+        max_in_flight: Calls of a router that are under way at once; others wait.
+    """
+
+    path: str = ""
+    folder: str = ""
+    replicas: int = 1
+    cpus: float = 1
+    gpus: float = 0
+    timeout_s: float = 10
+    concurrency: int = 1
+    max_in_flight: int = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Haproxy:
+    """Ports that profile production opens on each machine, next to the one of the requests.
+
+    Args:
+        stats_port: HAProxy's statistics, on all interfaces. If left out: RAY_SERVE_HAPROXY_STATS_PORT, or 8404.
+        metrics_port: HAProxy's metrics, on all interfaces. If left out: RAY_SERVE_HAPROXY_METRICS_PORT, or 9101.
+        fallback_port: Ray's own proxy, which HAProxy asks if it knows no router. If left out:
+            RAY_SERVE_FALLBACK_PROXY_HTTP_PORT, or 8500.
+    """
+
+    stats_port: int | None = None
+    metrics_port: int | None = None
+    fallback_port: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serve(AllowsCode, Stored):
+    """Serve an index version over HTTP until Ctrl-C, or print a config for `serve deploy`.
+
+    Args:
+        version: A published version. If left out: the current one.
+        keys_file: File with one API key a line. A request must carry one of them as its bearer token. You may edit the
+            file while the server runs: a missing or empty file lets nobody in, a malformed one keeps the last good
+            keys.
+        allow_anonymous: Answer anyone who can reach the port, without keys.
+        profile: local: loopback only. production: all interfaces, HAProxy and Serve's faster settings; HAProxy also
+            opens the ports of --haproxy.
+        haproxy: Ports of profile production, next to the one of the requests.
+        host: Address to listen on. If left out: 127.0.0.1, or 0.0.0.0 in production.
+        port: HTTP port.
+        replicas: Replicas of the router and of each shard. If left out: 1, or 2 in production, so that one may die.
+        max_replicas: Most replicas when autoscaling on load. If left out: no autoscaling.
+        cpus: CPUs that each replica reserves.
+        gpus: GPUs that each replica reserves; may be a part of one.
+        cutoff: Cut-off for requests that name none: its name and value. If left out: the version's.
+        shadow_fraction: Fraction of the searches by an approximate method that are searched again exactly in the
+            background; /v1/index and the metrics tell their recall.
+        log_queries: Log each search with its queries and the id of its request. By default no query is logged.
+        ranker: The heavy ranker, which a request's budget pays for. If left out: the one that a version of RBE was made
+            with.
+        lite: One process without Ray, for a laptop or a test: same API, same answers, one search at a time.
+        print_config: Print a config for `serve deploy`, with one deployment per shard, and exit.
+    """
+
+    version: str | None = None
+    keys_file: str | None = None
+    allow_anonymous: bool = False
+    profile: Literal["local", "production"] = "local"
+    haproxy: Haproxy = field(default_factory=lambda: Haproxy())
+    host: str | None = None
+    port: int = 8000
+    replicas: int | None = None
+    max_replicas: int | None = None
+    cpus: float = 0.1
+    gpus: float = 0
+    cutoff: tuple[CutoffName, float] | None = None
+    shadow_fraction: float = 0
+    log_queries: bool = False
+    ranker: Ranker = field(default_factory=lambda: Ranker())
+    lite: bool = False
+    print_config: bool = False
+
+    def run(self) -> None:
+        if self.lite:
+            self._run_lite()
+            return
+        load()
+        from rails_ray.on_ray.environment import set_profile
+        from rails_ray.on_ray.serving.plan import Placement, RankerPlacement, ServeArgs, commented, serve_config
+        from rails_ray.serving.http.ports import LOOPBACK, check_port, check_port_number
+
+        host = self.host or ("0.0.0.0" if self.profile == "production" else "127.0.0.1")
+        if self.profile == "local" and host not in LOOPBACK:
+            raise ValueError(f"profile local must listen on loopback, got --host {host}: use --profile production")
+        is_production = self.profile == "production"
+        if is_production and not self.print_config and "RAY_ADDRESS" in os.environ:
+            raise ValueError(
+                "profile production must be set on all machines before Ray starts, got a cluster that runs "
+                "(RAY_ADDRESS): set the variables that --print-config prints there, and deploy what it prints"
+            )
+        check_port_number(self.port)
+        ports = self._ports()
+        if not self.print_config and "RAY_ADDRESS" not in os.environ:  # a cluster of our own
+            set_profile(self.profile, ports)  # Ray Serve reads it when it is first imported, below
+        from contextlib import ExitStack
+
+        from rails_ray.allowed_code import AllowedCode
+        from rails_ray.cli import rendering
+        from rails_ray.families.version import version_family
+        from rails_ray.on_ray import liveness
+        from rails_ray.on_ray.cluster import cluster
+        from rails_ray.on_ray.serving.app import ranker_of_family, served
+        from rails_ray.storage.filesystem import Storage
+        from rails_ray.storage.versions import read_manifest
+
+        self._check_who_gets_in()
+        cutoff = cutoff_of(self.cutoff)
+        replicas = self.replicas if self.replicas is not None else 2 if is_production else 1
+        placement = Placement(
+            replicas=replicas,
+            max_replicas=self.max_replicas,
+            num_cpus=self.cpus,
+            num_gpus=self.gpus,
+            ranker=RankerPlacement(replicas=self.ranker.replicas, num_cpus=self.ranker.cpus, num_gpus=self.ranker.gpus),
+        )
+        store = Storage(self.storage)
+        manifest = read_manifest(store, self.version)
+        allowed = AllowedCode.given(self.allow_code).also(self.ranker.path)
+        own = version_family(store, manifest, allowed)
+        own.check_code(has_ranker=bool(self.ranker.path))
+        ranker = self._ranker(ranker_of_family(own))
+        num_shards = len(manifest.shard_items)
+        arguments = ServeArgs(
+            storage=str(store),
+            version=manifest.version,
+            keys_file=None if self.keys_file is None else str(Path(self.keys_file).expanduser().absolute()),
+            allow_anonymous=self.allow_anonymous,
+            cutoff=cutoff,
+            shadow_fraction=self.shadow_fraction,
+            log_queries=self.log_queries,
+            ranker=ranker,
+            allow_code=list(allowed.named),
+        )
+        if self.print_config:
+            config = serve_config(arguments, placement, num_shards, host=host, port=self.port)
+            print(commented(config, self.profile, ports), end="")
+            return
+        check_port(host, self.port)
+        if is_production:
+            ports.check_free(host)
+        num_replicas = (1 + num_shards) * (self.max_replicas or replicas)
+        num_cpus = placement.num_cpus * num_replicas + (self.ranker.cpus * self.ranker.replicas if ranker else 0)
+        with ExitStack() as stack:
+            with rendering.spinner(out, f"deploy version {manifest.version}"):
+                is_own = stack.enter_context(cluster(4 + math.ceil(num_cpus)))
+                url = stack.enter_context(served(arguments, placement, host=host, port=self.port, leave_serve=is_own))
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, in place of Ray's stack trace
+            self._tell(url)
+            liveness.stay(_telling(arguments.keys_file), fail, EXIT_FAILED)
+
+    def _run_lite(self) -> None:
+        self._check_lite()
+        self._check_who_gets_in()
+        with out.status("loading torch"):
+            from rails_ray.allowed_code import AllowedCode
+            from rails_ray.reranking.rankers.calling import ranker_of
+            from rails_ray.serving import local
+            from rails_ray.serving.engine import Limits
+            from rails_ray.serving.http import logs, query_log
+            from rails_ray.serving.http.limits import DEADLINE_S
+            from rails_ray.serving.http.lite import Lite, listening
+
+        own = RankerConfig(path=self.ranker.path, folder=self.ranker.folder).at_absolute_folder()
+        check_folder(own)
+        version = local.open(
+            self.storage,
+            self.version,
+            device="cuda" if self.gpus else "cpu",
+            ranker=ranker_of(own, AllowedCode.given(self.allow_code).also(own.path)) if own.path else None,
+            cutoff=cutoff_of(self.cutoff),
+            limits=Limits(deadline_s=DEADLINE_S),
+            allow_code=self.allow_code,
+        )
+        keys_file = None if self.keys_file is None else str(Path(self.keys_file).expanduser().absolute())
+        path, host = own.path or version.ranker_path, self.host or "127.0.0.1"
+        logs.to_stderr()
+        noting = query_log.noting(self.log_queries)
+        lite = Lite(version, keys_file, ranker_path=path, shadow_fraction=self.shadow_fraction, on_search=noting)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with listening(lite, host=host, port=self.port) as server:
+            self._tell(f"http://{host}:{self.port}")
+            tell = _telling(keys_file)
+            while server.is_alive():
+                tell()
+                server.join(LOOK_S)
+
+    def _check_lite(self) -> None:
+        """Raises:
+        ValueError: for options that one process cannot keep.
+        """
+        from rails_ray.serving.http.ports import LOOPBACK
+
+        if self.host is not None and self.host not in LOOPBACK:
+            raise ValueError(f"--lite must listen on loopback, got --host {self.host}: leave --lite out")
+        given = {
+            "--profile production": self.profile == "production",
+            "--replicas": self.replicas not in (None, 1),
+            "--max-replicas": self.max_replicas is not None,
+            "--print-config": self.print_config,
+            "--cpus": self.cpus != Serve.cpus,
+            "--haproxy options": self.haproxy != Haproxy(),
+            "--ranker options": self.ranker != Ranker(path=self.ranker.path, folder=self.ranker.folder),
+        }
+        for name, is_given in given.items():
+            if is_given:
+                raise ValueError(f"--lite must be one process without Ray, got {name} beside it: leave one of them out")
+
+    def _ports(self) -> "ProxyPorts":
+        """Raises:
+        ValueError: for ports that cannot be.
+        """
+        from rails_ray.on_ray.environment import ProxyPorts, chosen_ports
+
+        if self.profile != "production":
+            if self.haproxy != Haproxy():
+                raise ValueError(
+                    f"--haproxy options must be given with --profile production, got --profile {self.profile}: leave "
+                    "them out"
+                )
+            return ProxyPorts()
+        ports = chosen_ports(dataclasses.asdict(self.haproxy), os.environ)
+        ports.check_all_differ(self.port)
+        return ports
+
+    def _check_who_gets_in(self) -> None:
+        if not 0 <= self.shadow_fraction <= 1:
+            raise ValueError(f"--shadow-fraction must be between 0 and 1, got {self.shadow_fraction:g}")
+        if (self.keys_file is None) != self.allow_anonymous:
+            came = "neither" if self.keys_file is None else "both"
+            raise ValueError(f"give --keys-file, or --allow-anonymous to answer anyone, got {came}")
+
+    def _tell(self, url: str) -> None:
+        keys = "to anyone" if self.allow_anonymous else f"to holders of a key in {self.keys_file}"
+        told = f"serving at {url} {keys} until Ctrl-C; API: {url}/openapi.json"
+        out.print(told, highlight=False, soft_wrap=True)
+
+    def _ranker(self, own: Any) -> Any:
+        """The heavy ranker to deploy: the one that is named, or else the version's own; None for none."""
+        from pydantic import ValidationError
+
+        from rails_ray.on_ray.serving.plan import RankerArgs
+        from rails_ray.serving.validation_messages import sentence
+
+        named = RankerConfig(path=self.ranker.path, folder=self.ranker.folder).at_absolute_folder()
+        if own is None and not named.path:
+            check_folder(named)
+            return None
+        try:
+            return RankerArgs(
+                path=named.path or own.path,
+                folder=named.folder or ("" if named.path else own.folder),
+                timeout_s=self.ranker.timeout_s,
+                concurrency=self.ranker.concurrency,
+                max_in_flight=self.ranker.max_in_flight,
+            )
+        except ValidationError as error:
+            name, _, told = sentence(dict(error.errors()[0])).partition(" ")
+            raise ValueError(f"--ranker.{name.replace('_', '-')} {told}") from None
+
+
+def check_folder(ranker: RankerConfig) -> None:
+    """Raises:
+    ValueError: for a folder of no ranker.
+    """
+    if ranker.folder and not ranker.path:
+        raise ValueError(f"--ranker.folder must stand beside --ranker.path, got {ranker.folder} alone")
+
+
+def _telling(keys_file: str | None) -> Callable[[], None]:
+    """A function that reports, at each call, what has changed about the file of keys."""
+    from rails_ray.serving.http.keys import KeysFile
+
+    if keys_file is None:
+        return lambda: None
+    keys, told = KeysFile(keys_file), None
+
+    def tell() -> None:
+        nonlocal told
+        problem = keys.look().problem
+        if problem != told:
+            told = problem
+            if problem is None:
+                out.print(f"the keys of {keys_file} are valid", highlight=False, soft_wrap=True)
+            else:
+                fail(problem)
+
+    return tell
+
+
+def cutoff_of(given: tuple[str, float] | None) -> Any:
+    """The default cut-off of a deployment.
+
+    Raises:
+        ValueError: if its value is out of range.
+    """
+    from pydantic import ValidationError
+
+    from rails_ray.serving.schemas import CutoffInput
+    from rails_ray.serving.validation_messages import sentence
+
+    if given is None:
+        return None
+    try:
+        return CutoffInput(**named_cutoff(given))
+    except ValidationError as error:
+        raise ValueError(f"--cutoff {sentence(dict(error.errors()[0]))}") from None
+
+
+def named_cutoff(cutoff: tuple[str, float]) -> dict[str, Any]:
+    """A cut-off as the JSON of a request: top_k must be an integer there."""
+    name, value = cutoff
+    return {name: int(value) if name == "top_k" and value.is_integer() else value}

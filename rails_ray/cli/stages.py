@@ -1,0 +1,338 @@
+"""The stages as commands, but for encode: train, publish, evaluate, calibrate; quickstart and pipeline run several."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from rails_ray.cli.base import AllowsCode, AskedOfHistories, Stored, errors, load, out, say_next, say_seen
+from rails_ray.families.config import DataConfig, RunConfig, import_paths
+from rails_ray.families.recipes import by_name, names
+from rails_ray.on_ray.resources import Placing
+from rails_ray.training.evaluation.gates import Gates
+from rails_ray.training.evaluation.report import Report
+from rails_ray.training.evaluation.seen import labelled
+
+DEFAULT_RECIPE = "emoji-mol"
+RECIPE_HELP = (
+    f"One of {', '.join(names())}. In a name, mol stands for Mixture of Logits and dot for dot product. "
+    "An option with a dot changes one field of the recipe. A .kind option replaces a part of the model: "
+    "`--encoder.kind transformer --help` shows the options of that kind; a wrong kind lists the right ones."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quickstart(Stored):
+    """Run every stage on packaged data: train, encode, publish, serve, query over HTTP, and measure."""
+
+    steps: int | None = None
+    """Training steps of each model; fewer are faster but train worse models. If left out: the recipes' own."""
+    port: int = 8000
+    """HTTP port on 127.0.0.1."""
+    keep: bool = False
+    """Keep serving until Ctrl-C, and print a curl command to try."""
+
+    def run(self) -> None:
+        load()
+        from rails_ray.cli.quickstart import quickstart
+
+        quickstart(self.storage, num_steps=self.steps, port=self.port, keep=self.keep, console=out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfRecipe(AllowsCode, Stored, AskedOfHistories):
+    """The options of a command that trains.
+
+    Args:
+        run_name: Name of the run, and of the version that a pipeline makes. Give the name of an unfinished run to
+            resume it. If left out: the recipe's name and the time.
+        workers: Data-parallel workers. For SOLAR: how many chunks to train at once.
+        use_gpu: Give each worker a GPU. If left out: yes, if the cluster has enough GPUs when the run begins (an
+            autoscaling cluster may not have them yet). SOLAR uses a GPU if the cluster has one; --chunks.num-gpus sets
+            each chunk's share.
+        checkpoint_s: Seconds between checkpoints, and so the most work that a crash can lose.
+        timeout_s: Seconds that workers wait for one another before all restart from the last checkpoint. SOLAR's
+            workers do not wait for one another.
+        resume: Fail unless --run names a run that was begun. A run resumes without this flag too.
+        chunks: Where SOLAR's chunks are trained.
+    """
+
+    recipe: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="[RECIPE]", help=RECIPE_HELP)] = DEFAULT_RECIPE
+    run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
+    workers: int = 2
+    use_gpu: bool | None = None
+    checkpoint_s: float = 60.0
+    timeout_s: float = 600.0
+    resume: bool = False
+    chunks: Placing = field(default_factory=Placing)
+    config: Annotated[tyro.conf.AvoidSubcommands[RunConfig], tyro.conf.arg(name="")] = field(
+        default_factory=lambda: by_name(DEFAULT_RECIPE)
+    )
+
+    def chosen(self) -> RunConfig:
+        """The config, with what the options choose about seen items.
+
+        Raises:
+            ValueError: if one of them contradicts --data.exclude-seen.
+        """
+        own, data = self.excludes_seen, self.config.data
+        if own is None:
+            return self.config
+        if data.exclude_seen not in (None, own):
+            named = "--exclude-seen" if own else "--no-exclude-seen"
+            raise ValueError(f"--data.exclude-seen must agree with {named}, got {data.exclude_seen}: give one of them")
+        return dataclasses.replace(self.config, data=dataclasses.replace(data, exclude_seen=own))
+
+    def check_resume(self) -> None:
+        """Raises:
+        ValueError: if `resume` is set and no such run was begun.
+        """
+        from rails_ray.storage import runs
+        from rails_ray.storage.filesystem import Storage
+
+        if self.resume and not (self.run_name and runs.is_begun(Storage(self.storage), self.run_name)):
+            raise ValueError(
+                f"--resume needs --run to name a run that was begun in {self.storage}, got {self.run_name!r}: leave "
+                "--resume out to begin a new run"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(OfRecipe):
+    """Train a model by a recipe and store it as a run. Options change the recipe's fields."""
+
+    def run(self) -> dict[str, Any]:
+        load()
+        from rails_ray import on_ray
+        from rails_ray.cli import rendering
+        from rails_ray.on_ray.cluster import cluster
+        from rails_ray.storage.filesystem import timed_name
+
+        name = self.run_name or timed_name(self.config.name)
+        run_config = self.chosen()
+        self.check_resume()
+        with rendering.bar(out, f"train {name}") as on_progress, cluster(self.workers + 2):
+            run = on_ray.train(
+                run_config,
+                self.storage,
+                run=name,
+                num_workers=self.workers,
+                use_gpu=self.use_gpu,
+                checkpoint_s=self.checkpoint_s,
+                timeout_s=self.timeout_s,
+                placing=self.chunks,
+                allow_code=self.allow_code,
+                on_progress=on_progress,
+            )
+        _show_pieces(run.name, run.training)
+        for line in validated(run.validation):
+            out.print(f"run {run.name}: {line}, {run.training['seconds']:.0f} s of training")
+        say_seen(run.validation.get("seen_items"), "valid")
+        say_next(f"rails-ray encode --run {run.name}", self.storage, import_paths(self.config))
+        return {
+            "run": run.name,
+            "hit_rate": run.validation["hit_rate"],
+            "mrr": run.validation["mrr"],
+            "seen_items": run.validation.get("seen_items"),
+            "seconds": round(run.training["seconds"], 3),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Publish(Stored):
+    """Check an encoded version, write its manifest, and make it the current one."""
+
+    version: str
+    """A version that `rails-ray encode` made."""
+
+    def run(self) -> dict[str, Any]:
+        load()
+        from rails_ray.cli import rendering
+        from rails_ray.on_ray.publishing import publish
+
+        with rendering.bar(out, f"check {self.version}") as on_progress:
+            manifest = publish(self.storage, self.version, on_file=partial(on_progress, note="files"))
+        out.print(f"version {manifest.version} is current: {manifest.num_items} items, {len(manifest.parts)} parts")
+        say_next("rails-ray serve --allow-anonymous", self.storage)
+        return {"version": manifest.version, "num_items": manifest.num_items, "num_parts": len(manifest.parts)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(AllowsCode, Stored, AskedOfHistories):
+    """Measure a run or a version on held-out queries."""
+
+    run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
+    """Run to evaluate. Give this or --version."""
+    version: str | None = None
+    """Version to evaluate, published or not. If left out: the current one."""
+    split: str = "test"
+    """Queries to evaluate on: train, valid or test."""
+    folder: str | None = None
+    """Data to evaluate on, such as newer data. If left out: the data of the run or version."""
+
+    def run(self) -> dict[str, Any]:
+        load()
+        from rails_ray import on_ray
+        from rails_ray.cli import rendering
+        from rails_ray.cutoffs.measuring import drift
+        from rails_ray.on_ray.cluster import cluster
+
+        with rendering.bar(out, "evaluate") as on_progress, cluster():
+            report = on_ray.evaluate(
+                self.storage,
+                run=self.run_name,
+                version=self.version,
+                split=self.split,
+                data=data_config(self.folder, exclude_seen=self.excludes_seen),
+                allow_code=self.allow_code,
+                on_progress=on_progress,
+            )
+        name = self.run_name or self.version or "current version"
+        out.print(rendering.reports(_lines(name, report), f"{report.num_queries} queries of split {report.split}"))
+        say_seen(report.to_dict()["seen_items"], report.split)
+        if report.coverage is not None:
+            out.print(rendering.coverage(report.coverage, "what the calibration of this version keeps"))
+            warning = drift(report.coverage)
+            if warning is not None:
+                errors.print(f"rails-ray: warning: {warning}", highlight=False, markup=False, soft_wrap=True)
+        return {"evaluated": name, **report.to_dict()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrate(AllowsCode, Stored, AskedOfHistories):
+    """Calibrate a version's cut-offs on one split of queries (coverage, and the temperatures behind mass and nucleus)
+    and measure them on another. Restart a running server to use them."""
+
+    version: str | None = None
+    """Version to calibrate, published or not. If left out: the current one."""
+    split: str = "valid"
+    """Queries to calibrate on: train, valid or test."""
+    measured_on: str = "test"
+    """Queries to measure the calibration on: train, valid or test, but not --split."""
+    background: Literal["uniform", "sphere", "fitted"] = "uniform"
+    """Distribution assumed for the score of any item; fitted: to the version's own scores."""
+    folder: str | None = None
+    """Data to calibrate on, such as newer data. If left out: the version's data."""
+    segments: int = 3
+    """Groups of queries, by tau_q, to calibrate separately."""
+    plot: Path | None = None
+    """PNG file to draw. If left out: calibration-VERSION.png."""
+
+    def run(self) -> dict[str, Any]:
+        load()
+        from rails_ray import on_ray
+        from rails_ray.cli import plotting, rendering
+        from rails_ray.on_ray.cluster import cluster
+        from rails_ray.storage.filesystem import Storage
+        from rails_ray.storage.versions import read_described
+
+        version = read_described(Storage(self.storage), self.version).version
+        with rendering.bar(out, f"calibrate {version}") as on_progress, cluster():
+            report = on_ray.calibrate(
+                self.storage,
+                version=version,
+                split=self.split,
+                measured_on=self.measured_on,
+                background=self.background,
+                num_segments=self.segments,
+                data=data_config(self.folder, exclude_seen=self.excludes_seen),
+                allow_code=self.allow_code,
+                on_progress=on_progress,
+            )
+        title = f"{report.num_queries} queries of split {self.split} calibrate, split {self.measured_on} measures"
+        out.print(rendering.calibration(report, f"version {version}: {title}"))
+        if report.shares:
+            title = "what mass and nucleus keep of the relevant, beside the share that they name"
+            out.print(rendering.shares(report.shares, report.factors, title))
+        for sentence in report.left_out:
+            out.print(f"left out: {sentence}", highlight=False, soft_wrap=True, markup=False)
+        path = self.plot or Path(f"calibration-{version}.png")
+        plotting.calibration(report, f"version {version}", path)
+        out.print(f"drawn in {path}", highlight=False, soft_wrap=True, markup=False)
+        return {"calibrated": version, **dataclasses.asdict(report)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline(OfRecipe):
+    """Train, encode, evaluate, and publish the version if it is good enough compared with the current one."""
+
+    shards: int = 2
+    """Parts of the corpus that are searched in parallel."""
+    gates: Annotated[Gates, tyro.conf.arg(name="")] = field(default_factory=Gates)
+    """What the version must reach on the test queries to be published."""
+
+    def run(self) -> dict[str, Any]:
+        load()
+        from rails_ray.cli import rendering
+        from rails_ray.on_ray.cluster import cluster
+        from rails_ray.on_ray.pipelining import pipeline
+
+        def show(report: Report, former: Report | None) -> None:
+            rows = [*_lines("new version", report), *(_lines("current version", former) if former else [])]
+            out.print(rendering.reports(rows, f"{report.num_queries} queries of split {report.split}"))
+            say_seen(report.to_dict()["seen_items"], report.split)
+
+        run_config = self.chosen()
+        self.check_resume()
+        with cluster(self.workers + 2):
+            done = pipeline(
+                run_config,
+                self.storage,
+                run=self.run_name,
+                num_workers=self.workers,
+                use_gpu=self.use_gpu,
+                num_shards=self.shards,
+                gates=self.gates,
+                checkpoint_s=self.checkpoint_s,
+                timeout_s=self.timeout_s,
+                placing=self.chunks,
+                allow_code=self.allow_code,
+                stage=partial(rendering.bar, out),
+                on_report=show,
+            )
+        _show_pieces(done.run.name, done.run.training)
+        manifest = done.manifest
+        out.print(f"version {manifest.version} is current: {manifest.num_items} items, {len(manifest.parts)} parts")
+        say_next("rails-ray serve --allow-anonymous", self.storage, import_paths(self.config))
+        return {
+            "run": done.run.name,
+            "version": manifest.version,
+            "num_items": manifest.num_items,
+            "hit_rate": done.report.hit_rate,
+            "seen_items": done.report.to_dict()["seen_items"],
+            "former_hit_rate": None if done.former is None else done.former.hit_rate,
+        }
+
+
+def _show_pieces(run: str, training: dict[str, Any]) -> None:
+    """Print the measures of each piece of a run that has several."""
+    from rails_ray.cli import rendering
+
+    if "pieces" in training:
+        out.print(rendering.pieces(training["pieces"], f"pieces of run {run}"))
+
+
+def validated(validation: Mapping[str, Any]) -> list[str]:
+    """A clause on the validation of a run, or two if there are figures with seen items excluded and allowed."""
+    if not validation["hit_rate"]:
+        return ["no queries to measure it with"]
+    return [
+        f"validation hit rate@1 {own['hit_rate']['1']:.4f}, hit rate@10 {own['hit_rate']['10']:.4f}, MRR "
+        f"{own['mrr']:.4f}{'' if label is None else f', {label}'}"
+        for label, own in labelled(validation)
+    ]
+
+
+def _lines(name: str, report: Report) -> list[tuple[str, Report, float | None]]:
+    """The lines of a report in a table."""
+    return [(own_name, own, None) for own_name, own in report.by_name(name)]
+
+
+def data_config(folder: str | None, items: str | None = None, exclude_seen: bool | None = None) -> DataConfig | None:
+    """The data that options name; None if they name none."""
+    found = DataConfig(folder=folder, items=items, exclude_seen=exclude_seen)
+    return None if found == DataConfig() else found

@@ -1,0 +1,284 @@
+"""What everything above asks of a run, whatever it trains.
+
+A family defines what only it can know. The methods with a body suit every model that computes each item from its input;
+other families override them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from torch import Tensor
+
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode
+from rails_ray.cutoffs.support import Offers
+from rails_ray.data.dataset import DataSet
+from rails_ray.data.forms import QueryForm
+from rails_ray.data.sources import Sources
+from rails_ray.families.config import RunConfig
+from rails_ray.families.items import ByModel, Fit, Fitting, ItemEncoder
+from rails_ray.modules.model import Model
+from rails_ray.modules.similarities.states import AnyItems
+from rails_ray.reranking.rankers import Candidate
+from rails_ray.reranking.rankers.calling import RankerConfig
+from rails_ray.search.indexes import VectorIndex
+from rails_ray.search.indexes.faiss_index import IndexConfig
+from rails_ray.search.searcher import Searchable
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.ids import ItemIds
+from rails_ray.storage.manifest import Encoded
+from rails_ray.training.evaluation.report import Report, validate
+from rails_ray.training.piece import Piece
+
+Read = Callable[[str], bytes]
+NO_INDEXES: Mapping[str, VectorIndex] = MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What says before any training whether a run suits a data set.
+
+    num_buckets: buckets that its items are shared out to; None if items have no codes.
+    max_length: tokens of a text, or items of a history, that it reads; None if it reads all.
+    similarity: kind of the similarity of components; None if items are compared otherwise.
+    """
+
+    num_buckets: int | None = None
+    max_length: int | None = None
+    similarity: str | None = None
+
+
+class Family(ABC):
+    """A run."""
+
+    config: RunConfig
+    allowed: AllowedCode = OURS_ALONE
+    """Code that the config may name."""
+
+    @property
+    @abstractmethod
+    def item_state(self) -> type[AnyItems]:
+        """The class of its items, as a version stores them."""
+
+    @property
+    @abstractmethod
+    def form(self) -> QueryForm:
+        """The form of the queries that its model reads."""
+
+    @property
+    @abstractmethod
+    def offers(self) -> Offers:
+        """What cut-offs may build on."""
+
+    @property
+    def sizes(self) -> Sizes:
+        """What says whether it suits a data set."""
+        return Sizes()
+
+    # Data
+
+    def completed(self, read: DataSet) -> RunConfig:
+        """The config, completed from its data set, so that it says everything by itself.
+
+        Raises:
+            ValueError: if it was completed from other data, or names sizes that these data do not have.
+        """
+        return self.with_items(read.item_ids)
+
+    @property
+    def data_name(self) -> str:
+        """The data set in messages."""
+        return str(Sources(self.config.data.folder, self.config.data.places))
+
+    def check_can_be_asked(self, read: DataSet) -> None:
+        """Check that the model of a trained run can be asked about a data set.
+
+        Raises:
+            ValueError: if a row of the model is another item there, or queries are not what it reads.
+        """
+        self.completed(read)
+
+    @property
+    def has_a_row_for_each_item(self) -> bool:
+        """Whether the model can only encode the items that it was trained on."""
+        return False
+
+    def with_items(self, item_ids: ItemIds) -> RunConfig:
+        """The config, completed from these items if the model has a row for each item.
+
+        Raises:
+            ValueError: if a row of the model is another item there.
+        """
+        return self.config
+
+    def check_code(self, has_ranker: bool = False) -> None:  # noqa: B027, as most families name none
+        """Check that the code that the config names may be carried out. Nothing is imported.
+
+        Args:
+            has_ranker: whether another heavy ranker takes the place of the config's.
+
+        Raises:
+            ValueError: if it may not.
+        """
+
+    # Heavy rankers
+
+    @property
+    def ranker(self) -> RankerConfig:
+        """The heavy ranker that a run was made with; one without a path for none."""
+        return RankerConfig()
+
+    def supports(self, model: Model) -> Sequence[Candidate]:
+        """What the heavy ranker must score for a query before the model can encode it; nothing, if the model reads the
+        query itself."""
+        return ()
+
+    @property
+    def has_one_vector(self) -> bool:
+        """Whether an item is stored as one vector, whose inner product with a query's is the score."""
+        return False
+
+    # Training
+
+    @abstractmethod
+    def pieces(self) -> Sequence[Piece]:
+        """What a run trains; a piece stands behind the pieces that it comes after."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether any piece takes steps; if none does, a run can do without queries."""
+        return any(piece.training is not None for piece in self.pieces())
+
+    def remarks(self, read: DataSet) -> list[str]:
+        """What whoever trains should know about these data, a sentence each."""
+        return []
+
+    def begin(self, read: DataSet) -> Callable[[Storage, str], None]:
+        """Decide what a run fixes before it trains. The result is a function that stores it in the run's folder, once.
+
+        Raises:
+            ValueError: if a run of this config cannot be trained on these data.
+        """
+        return lambda storage, run: None
+
+    def validation(self, storage: Storage, run: str, model: Model, read: DataSet) -> Report:
+        """The report on the validation queries of a run's model, all pieces together; cut off by mass if the run
+        trains tau_q."""
+        distribution = self.offers.distribution() if self.offers.has_trained_temperature else None
+        items = partial(self.run_items, storage, run, model, read)
+        return validate(model, items, read.queries["valid"], distribution)
+
+    @abstractmethod
+    def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> Model:
+        """A stored model, in evaluation mode.
+
+        Args:
+            weights: each file of the run's weights with its path.
+
+        Raises:
+            ValueError: if the weights do not fit such a model.
+        """
+
+    def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> Any:
+        """What scores the items of a stored model, if possible without what encodes queries. Raises what
+        `trained_model` does."""
+        return self.trained_model(weights).similarity
+
+    def version_similarity(self, weights: Iterable[tuple[str, bytes]], read: Read) -> Any:
+        """What scores the items of a version.
+
+        Args:
+            read: gives a file of the version, by its name.
+        """
+        return self.trained_similarity(weights)
+
+    def as_scored(self, items: Any, read: Read) -> Any:
+        """Stored items as the model's own similarity scores them."""
+        return items
+
+    def model_facts(self, described: Encoded) -> dict[str, int]:
+        """What every answer says about a version's model, beside how much of the corpus was searched."""
+        return {}
+
+    # Items: fit, then map
+
+    @property
+    def encodes_inputs(self) -> bool:
+        """Whether an item's state is computed from its input. That takes the model, and a GPU if there is one."""
+        return True
+
+    def fit(self, asked: Fitting) -> Fit:
+        """Decide what the map of items needs beside the model.
+
+        Raises:
+            ValueError: if it cannot be made as asked.
+        """
+        asked.need_least_loaded(self.config.name)
+        return Fit()
+
+    def item_encoder(
+        self, storage: Storage, folder: str, weights: Iterable[tuple[str, bytes]], device: str
+    ) -> ItemEncoder:
+        """What maps items to their states, once what `fit` decided is stored.
+
+        Args:
+            folder: the version's folder.
+            weights: the run's weights, read only if they are needed.
+        """
+        return ByModel(self.trained_model(weights).to(device))
+
+    def run_items(self, storage: Storage, run: str, model: Model, data: DataSet) -> AnyItems:
+        """All items of a data set as the model of a run has them."""
+        return ByModel(model)(data.item_ids, data.item_inputs)
+
+    def stored_as(self, **fields: Any) -> RunConfig:
+        """The config of a version that stores its items otherwise than the run says: by `items` or `codes`,
+        `keep_vectors`, `code_lists`, `surrogate`, `dtype`, `index`, `index_of`, `keep_texts`.
+
+        Raises:
+            ValueError: if its items cannot be stored so.
+        """
+        if fields:
+            name, value = next(iter(fields.items()))
+            raise ValueError(f"{name} must be left out for run {self.config.name}, which has no choice, got {value}")
+        return self.config
+
+    @property
+    def keeps_texts(self) -> bool:
+        """Whether a version keeps its items' texts, for heavy rankers."""
+        return False
+
+    @property
+    def storing(self) -> str:
+        """How a version stores its items, as far as the config decides it: other bytes for another text."""
+        return ""
+
+    @property
+    def index_config(self) -> IndexConfig | None:
+        """What finds candidates, if it is built when items are encoded."""
+        return None
+
+    @property
+    def index_names(self) -> Sequence[str]:
+        """The names of the indexes of a shard."""
+        return ()
+
+    def indexed(self, items: Any, name: str) -> Tensor:
+        """The vectors of items that an index of this name holds [X, d]."""
+        raise KeyError(name)
+
+    @abstractmethod
+    def searchable(
+        self, similarity: Any, items: Any, indexes: Mapping[str, VectorIndex] = NO_INDEXES
+    ) -> Searchable[Any]:
+        """Loaded items, ready to be searched.
+
+        Args:
+            indexes: the shard's indexes by name, if any were built.
+
+        Raises:
+            ValueError: if the similarity cannot compare such items.
+        """

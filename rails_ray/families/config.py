@@ -1,0 +1,175 @@
+"""The tree of small configs that describes one run; its JSON lies beside every artefact of the run.
+
+Each member of a union carries its `kind`, by which it is read back.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, get_args, get_type_hints
+
+import tyro
+from pydantic import Field, TypeAdapter, ValidationError
+
+from rails_ray.allowed_code import AllowedCode
+from rails_ray.families.bm25.config import Bm25Config
+from rails_ray.families.dual_encoder.config import DualEncoderConfig
+from rails_ray.families.rbe.config import RbeConfig
+from rails_ray.families.solar.config import SolarConfig
+from rails_ray.modules.encoders.frozen import FunctionConfig
+from rails_ray.reranking.rankers.calling import RankerConfig
+from rails_ray.training.loop import TrainingConfig
+
+FamilyConfig = DualEncoderConfig | SolarConfig | Bm25Config | RbeConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Where queries and items come from.
+
+    Args:
+        folder: folder of the tables, local or s3://bucket/prefix; by default the packaged emoji. `rails_ray.data.forms`
+            has the tables for each form of query. Each is a file NAME.parquet, or a folder NAME of Parquet files.
+        items: file, folder or pattern (* and ?) of the items, if they are not in the folder.
+        queries: likewise of the queries.
+        relevance: likewise of the relevance.
+        interactions: likewise of the interactions.
+        exclude_seen: whether an answer passes over the items of its query's history: in validation, evaluation, tuning
+            and calibration, and in a server for requests that do not say. None: not chosen, so it does.
+        num_valid: emoji queries held out for validation; a folder's tables name their own.
+        num_test: emoji queries held out for the test; a folder's tables name their own.
+        split_seed: seeds the split of the emoji queries.
+    """
+
+    folder: str | None = None
+    items: str | None = None
+    queries: str | None = None
+    relevance: str | None = None
+    interactions: str | None = None
+    exclude_seen: bool | None = None
+    num_valid: int = 2000
+    num_test: int = 2000
+    split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("num_valid", "num_test"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    def over(self, former: "DataConfig") -> "DataConfig":
+        """These data in place of former ones: a folder takes the place of all tables, single tables of what they name.
+        A choice about seen items holds until another is made."""
+        places: dict[str, Any] = self.places
+        chosen = former.exclude_seen if self.exclude_seen is None else self.exclude_seen
+        return replace(self if self.folder is not None else replace(former, **places), exclude_seen=chosen)
+
+    @property
+    def excludes_seen(self) -> bool:
+        """The choice, or True without one: answers pass over the items of their query's history."""
+        return self.exclude_seen is not False
+
+    @property
+    def places(self) -> dict[str, str]:
+        """The tables that are not in the folder, by name."""
+        named = {name: getattr(self, name) for name in PLACED}
+        return {name: place for name, place in named.items() if place is not None}
+
+
+PLACED = ("items", "queries", "relevance", "interactions")  # tables that can have a place of their own
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that decides what a run computes.
+
+    Args:
+        name: name of the recipe; by default a run is called by it and the time.
+        seed: seeds initial weights, batches and dropout.
+        family: what is trained, and how its items are found.
+    """
+
+    name: str
+    seed: int = 0
+    data: DataConfig = field(default_factory=DataConfig)
+    family: Annotated[FamilyConfig, Field(discriminator="kind"), tyro.conf.arg(name="")] = field(
+        default_factory=DualEncoderConfig
+    )
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+    def with_family(self, **fields: Any) -> "RunConfig":
+        """A copy with these fields of its family."""
+        return dataclasses.replace(self, family=dataclasses.replace(self.family, **fields))
+
+    def with_kinds(self, kinds: Mapping[str, str]) -> "RunConfig":
+        """A copy with other members of its family's unions. A member of another kind begins with its defaults.
+
+        Args:
+            kinds: the kind that each union gets, by the name of its field, or by the dotted names of fields down to it.
+
+        Raises:
+            ValueError: if a field is no union of the family, or has no such kind.
+        """
+        return dataclasses.replace(self, family=_with_kinds(self.family, kinds))
+
+
+def _with_kinds(config: Any, kinds: Mapping[str, str], where: str = "") -> Any:
+    changed, below = dict[str, Any](), dict[str, dict[str, str]]()
+    for path, kind in kinds.items():
+        name, _, rest = path.partition(".")
+        members = _members(type(config), name)
+        if rest:
+            below.setdefault(name, {})[rest] = kind
+        elif kind not in members:
+            raise ValueError(f"{where}{name}.kind must be one of {', '.join(members) or 'none'}, got {kind!r}")
+        elif not isinstance(getattr(config, name), members[kind]):
+            changed[name] = members[kind](kind=kind)
+    for name, own in below.items():
+        part = changed.get(name, getattr(config, name, None))
+        changed[name] = _with_kinds(part, own, f"{where}{name}.")
+    return dataclasses.replace(config, **changed)
+
+
+def _members(config: type, name: str) -> dict[str, Any]:
+    """The members of a union by their kinds; none if the field is no union."""
+    hint = get_type_hints(config).get(name) if dataclasses.is_dataclass(config) else None
+    found = [member for member in get_args(hint) or (hint,) if dataclasses.is_dataclass(member)]
+    hints = [(member, get_type_hints(member).get("kind")) for member in found]
+    return {kind: member for member, literal in hints for kind in get_args(literal)}
+
+
+def import_paths(config: Any) -> list[str]:
+    """The import paths of code that a config names, in its fields and theirs."""
+    if isinstance(config, FunctionConfig | RankerConfig):
+        path = config.path if isinstance(config, RankerConfig) else config.function
+        return [path] if path else []
+    if not dataclasses.is_dataclass(config):
+        return []
+    return [path for part in dataclasses.fields(config) for path in import_paths(getattr(config, part.name))]
+
+
+def allowed_here(config: RunConfig, allow_code: Sequence[str] = ()) -> AllowedCode:
+    """Allow the code that a config names if the config was written here, not read from storage.
+
+    Raises:
+        ValueError: as `AllowedCode.given`.
+    """
+    return AllowedCode.given(allow_code).also(*import_paths(config)).read_by(f"the config of {config.name}")
+
+
+CODEC = TypeAdapter(RunConfig)
+
+
+def to_json(config: RunConfig) -> bytes:
+    return CODEC.dump_json(config, indent=1)
+
+
+def from_json(data: bytes) -> RunConfig:
+    """Raises:
+    ValueError: if a field is unknown or out of range.
+    """
+    try:
+        return CODEC.validate_json(data, strict=True, extra="forbid")
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"a run's config must have the fields of RunConfig, got: {where}: {first['msg']}") from None

@@ -1,0 +1,97 @@
+"""Config -> what a run reads: its data set, its corpus, and the fields that these fill in; a part of `build`."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode
+from rails_ray.data.corpus import Corpus
+from rails_ray.data.dataset import DataSet
+from rails_ray.data.queries import SPLITS, Queries
+from rails_ray.data.sources import Sources
+from rails_ray.families import family
+from rails_ray.families.config import DataConfig, RunConfig
+from rails_ray.storage import parquet
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.ids import ItemIds
+
+
+def read_data(config: RunConfig, storage: Storage, needed: Collection[str] | None = None) -> DataSet:
+    """The data set of a run: a user's tables, or packaged ones, which are written to storage the first time.
+
+    Args:
+        needed: splits that must have a query; by default all if the run trains, else none.
+
+    Raises:
+        NotFoundError, ValueError: as `QueryForm.read`.
+    """
+    own = family(config)
+    if needed is None:
+        needed = SPLITS if own.trains else ()
+    return own.form.read(sources(config, storage), needed).choosing(config.data.exclude_seen)
+
+
+def training_queries(config: RunConfig, storage: str) -> Queries:
+    """The queries that a run was trained on.
+
+    Raises:
+        NotFoundError, ValueError: as `read_data`, and if there are none.
+    """
+    return read_data(config, Storage(storage), ("train",)).queries["train"]
+
+
+def read_corpus(config: RunConfig, storage: Storage) -> Corpus:
+    """The items to encode, and what answers need beside them.
+
+    Raises:
+        NotFoundError, ValueError: as `QueryForm.read`, and if the model cannot encode these items.
+    """
+    own = family(with_data(config, config.data))
+    corpus = own.form.corpus(sources(config, storage))
+    if own.has_a_row_for_each_item:
+        own.with_items(ItemIds(corpus.items.read()["item_id"]))
+    return corpus
+
+
+def sources(config: RunConfig, storage: Storage) -> Sources:
+    """Where the tables of a run are."""
+    data = with_data(config, config.data).data
+    if data.folder is not None or data.places:
+        return Sources(data.folder, data.places)
+    form, sizes = family(config).form, (config.data.num_valid, config.data.num_test, config.data.split_seed)
+    packaged = form.packaged
+    if packaged is None:
+        raise ValueError(
+            f"recipe {config.name} needs a data set with {form.tables}, got none: name --data.folder, or for encode "
+            "--folder"
+        )
+    folder = Storage(f"{storage}/data/{packaged.name}-{'-'.join(map(str, sizes))}")
+    if not folder.exists(f"{packaged.files[-1]}.parquet"):
+        made = packaged.tables(*sizes)
+        for name in packaged.files:
+            folder.write(f"{name}.parquet", parquet.to_bytes(getattr(made, name)))
+    return Sources(str(folder))
+
+
+def with_data(config: RunConfig, data: DataConfig) -> RunConfig:
+    """The config of a run with these data, at absolute places, as workers run in folders of their own."""
+    places: dict[str, Any] = {name: _absolute(place) for name, place in data.places.items()}
+    folder = None if data.folder is None else _absolute(data.folder)
+    return replace(config, data=replace(data, folder=folder, **places))
+
+
+def _absolute(place: str) -> str:
+    return place if "://" in place else str(Path(place).expanduser().resolve())
+
+
+def for_data(config: RunConfig, read: DataSet, allowed: AllowedCode = OURS_ALONE) -> RunConfig:
+    """The config of a run, completed from its data set, so that it says everything by itself.
+
+    Args:
+        allowed: code that the config may name.
+
+    Raises:
+        ValueError: as `Family.completed`.
+    """
+    return family(with_data(config, config.data), allowed).completed(read)

@@ -1,0 +1,9 @@
+"""Dual encoders of RAILS, pEBR and MoPQ: two towers, and a similarity that compares their components.
+
+| member   | what it is                                      |
+|----------|-------------------------------------------------|
+| `config` | its fields                                      |
+| `model`  | its weights, and what encodes queries and items |
+| `family` | its training, its items and its searches        |
+| `train`  | samplers and training steps                     |
+"""

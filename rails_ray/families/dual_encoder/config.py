@@ -1,0 +1,324 @@
+"""The dual encoder: a query and an item each become components, which a similarity compares."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import tyro
+from pydantic import Field
+
+from rails_ray.data.batch import SharedBy
+from rails_ray.families.vector_items.storing import FullItems, IndexOf, Items, PqItems, TrainedConfig
+from rails_ray.modules.encoders.components import ComponentsConfig
+from rails_ray.modules.encoders.frozen import FunctionConfig, SentenceTransformerConfig
+from rails_ray.modules.encoders.histories import HistoryConfig
+from rails_ray.modules.encoders.hstu import HstuConfig
+from rails_ray.modules.encoders.sasrec import SasrecConfig
+from rails_ray.modules.encoders.temperature import TemperatureConfig
+from rails_ray.modules.encoders.text import TransformerConfig
+from rails_ray.modules.encoders.two_tower import TwoTowerConfig
+from rails_ray.modules.encoders.vectors import VectorsConfig
+from rails_ray.modules.similarities.dot_product import DotProductConfig
+from rails_ray.modules.similarities.mol import MixtureOfLogitsConfig
+from rails_ray.reranking.surrogate import SurrogateConfig
+from rails_ray.search.indexes.faiss_index import IndexConfig
+from rails_ray.search.indexes.flat import FlatConfig
+from rails_ray.training.objectives import ContrastiveConfig, MaximumLikelihoodConfig, NoneConfig, PointwiseConfig
+from rails_ray.training.terms import TermsConfig
+
+Encoder = (
+    TwoTowerConfig
+    | TransformerConfig
+    | SasrecConfig
+    | HstuConfig
+    | VectorsConfig
+    | SentenceTransformerConfig
+    | FunctionConfig
+)
+Similarity = MixtureOfLogitsConfig | DotProductConfig
+Loss = ContrastiveConfig | PointwiseConfig | MaximumLikelihoodConfig | NoneConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnNegatives:
+    """Items drawn from the corpus.
+
+    Args:
+        num_items: N, items drawn at a time; in text data the positives are among them.
+        shared_by: what has the same ones: all queries of a step, those of a history, or none but the query itself.
+            The wider, the cheaper; the narrower, the more of the corpus a step sees.
+    """
+
+    num_items: int = 512
+    shared_by: SharedBy = "batch"
+
+    def __post_init__(self) -> None:
+        if self.num_items < 1:
+            raise ValueError(f"num_items must be at least 1, got {self.num_items}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UniformNegatives(DrawnNegatives):
+    """Items drawn uniformly; see `DrawnNegatives`."""
+
+    kind: Literal["uniform"] = "uniform"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PopularityNegatives(DrawnNegatives):
+    """Items drawn as often as they answer training queries, to a power.
+
+    Args:
+        power: 0 draws all alike, 1 by how often they answer.
+        is_corrected: whether a negative counts for as many items as it stands for (the logQ correction).
+    """
+
+    kind: Literal["popularity"] = "popularity"
+    power: float = 1.0
+    is_corrected: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.power <= 1:
+            raise ValueError(f"power must be in [0, 1], got {self.power}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixedNegatives(DrawnNegatives):
+    """Uniform items and popular ones.
+
+    For texts and vectors, these are the positives of the other queries of a worker, and `num_items` drawn uniformly.
+    For histories, half of `num_items` are drawn by how often they come next.
+
+    Args:
+        is_corrected: as in `PopularityNegatives`.
+    """
+
+    kind: Literal["mixed"] = "mixed"
+    is_corrected: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardNegatives(DrawnNegatives):
+    """Items drawn uniformly, and the wrong items that the model ranks highest for the queries of a step.
+
+    Args:
+        num_hard: H, hard negatives of a query.
+        mine_every: steps between two searches for them; the first steps train without.
+    """
+
+    kind: Literal["hard"] = "hard"
+    num_hard: int = 1
+    mine_every: int = 500
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("num_hard", "mine_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InBatchNegatives:
+    """The positives of the other queries of the same worker.
+
+    Args:
+        is_corrected: as in `PopularityNegatives`.
+    """
+
+    kind: Literal["in_batch"] = "in_batch"
+    is_corrected: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossDeviceNegatives:
+    """The positives of the other queries of all workers.
+
+    Args:
+        block_size: items that a worker scores at once; blocks of embeddings then travel from worker to worker. 0
+            gathers all embeddings on each worker.
+    """
+
+    kind: Literal["cross_device"] = "cross_device"
+    block_size: int = 0
+
+    def __post_init__(self) -> None:
+        if self.block_size < 0:
+            raise ValueError(f"block_size must be at least 0, got {self.block_size}")
+
+
+Negatives = (
+    UniformNegatives | PopularityNegatives | MixedNegatives | HardNegatives | InBatchNegatives | CrossDeviceNegatives
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DualEncoderConfig:
+    """What a run of a dual encoder is made of.
+
+    A field with a `kind` is a union; these are its kinds:
+
+        encoder      two_tower, transformer, sentence_transformer, function (texts); sasrec, hstu (histories);
+                     vectors
+        similarity   mixture_of_logits, dot_product
+        loss         beta_nce, exp_nce, sampled_softmax, pointwise, maximum_likelihood; none trains nothing
+        negatives    uniform, popularity, mixed, hard, in_batch, cross_device
+        items        full, pq
+        index        flat, ivf, hnsw
+
+    Args:
+        items: how an index stores its items.
+        index: what finds candidates.
+        index_of: which vectors of an item it holds: its mean component, or each of its components.
+        surrogate: vectors that find candidates for the mixture, stored beside the components.
+        negatives: the items that a query is trained against.
+        encode_size: queries or items that a worker encodes at once in training (gradient caching); 0 for all.
+        has_texts: whether an index keeps its items' texts, for heavy rankers.
+    """
+
+    kind: Annotated[Literal["dual_encoder"], tyro.conf.Suppress] = "dual_encoder"
+    encoder: Annotated[Encoder, Field(discriminator="kind")] = field(default_factory=TwoTowerConfig)
+    components: ComponentsConfig = field(default_factory=ComponentsConfig)
+    temperature: TemperatureConfig = field(default_factory=TemperatureConfig)
+    similarity: Annotated[Similarity, Field(discriminator="kind")] = field(default_factory=MixtureOfLogitsConfig)
+    items: Annotated[Items, Field(discriminator="kind")] = field(default_factory=FullItems)
+    index: Annotated[IndexConfig, Field(discriminator="kind")] = field(default_factory=FlatConfig)
+    index_of: IndexOf = "average"
+    surrogate: SurrogateConfig = field(default_factory=SurrogateConfig)
+    loss: Annotated[Loss, Field(discriminator="kind")] = field(default_factory=ContrastiveConfig)
+    terms: TermsConfig = field(default_factory=TermsConfig)
+    negatives: Annotated[Negatives, Field(discriminator="kind")] = field(default_factory=UniformNegatives)
+    encode_size: int = 0
+    has_texts: bool = False
+
+    @property
+    def trained_quantizer(self) -> TrainedConfig | None:
+        """How codebooks are trained; None if none are."""
+        if isinstance(self.items, PqItems) and isinstance(self.items.quantizer, TrainedConfig):
+            return self.items.quantizer
+        return None
+
+    def __post_init__(self) -> None:
+        if self.encode_size < 0:
+            raise ValueError(f"encode_size must be at least 0, got {self.encode_size}")
+        if isinstance(self.encoder, HistoryConfig):
+            self._check_histories(self.encoder)
+        elif isinstance(self.negatives, DrawnNegatives) and self.negatives.shared_by != "batch":
+            raise ValueError(
+                f"negatives.shared_by must be batch without histories, got {self.negatives.shared_by}: a step would "
+                "encode other items for each query"
+            )
+        self._check_given()
+        self._check_quantized()
+        if self.surrogate.kind != "none":
+            self._check_surrogate()
+        if self.terms.glas_weight:
+            self._check_glas()
+        if self.negatives.kind == "cross_device" and self.negatives.block_size and self.loss.kind in WHOLE_LOSSES:
+            raise ValueError(
+                f"negatives.block_size must be 0 for loss.kind {self.loss.kind}, got {self.negatives.block_size}: "
+                "only beta_nce, exp_nce and sampled_softmax can be computed block by block"
+            )
+
+    def _check_given(self) -> None:
+        """Only frozen vectors are components as they are, and only these can do without training."""
+        is_frozen = self.encoder.kind in FROZEN
+        if self.components.items == "given" and not is_frozen:
+            raise ValueError(
+                f"components.items must be projected for encoder.kind {self.encoder.kind}, got given: only frozen "
+                "vectors are components as they are"
+            )
+        if self.components.queries == "given" and self.similarity.kind != "dot_product":
+            raise ValueError(
+                f"components.queries must be projected for similarity.kind {self.similarity.kind}, got given"
+            )
+        if (self.loss.kind == "none") != (self.components.queries == "given"):
+            raise ValueError(
+                "loss.kind must be none exactly where components.queries is given, as nothing is left to train, "
+                f"got {self.loss.kind} and {self.components.queries}"
+            )
+
+    def _check_quantized(self) -> None:
+        """Codes are an index of their own, and cut components into equal parts."""
+        if self.items.kind != "pq":
+            return
+        if self._knows_width and self.components.width % self.items.num_subspaces:
+            raise ValueError(
+                f"items.num_subspaces must divide the {self.components.width} numbers of a component, got "
+                f"{self.items.num_subspaces}"
+            )
+        if self.trained_quantizer is not None:
+            self._check_trained(self.trained_quantizer)
+        if self.index != FlatConfig() and not self.items.has_vectors:
+            raise ValueError(
+                f"index.kind must be flat in fp32 for items.kind pq, got {self.index.kind}: codes are searched as they "
+                "are, or in lists (items.nlist); to build an index of vectors, keep them (items.has_vectors)"
+            )
+
+    def _check_surrogate(self) -> None:
+        """A surrogate stands for scores that no inner product of stored vectors gives."""
+        similarity = self.similarity
+        pairs = (
+            1 if similarity.kind == "dot_product" else similarity.num_query_components * similarity.num_item_components
+        )
+        if pairs == 1:
+            raise ValueError(
+                f"surrogate must stand for a mixture of several components, got {similarity.kind}, whose score is an "
+                "inner product of the vectors as they are"
+            )
+        if self.items.kind == "pq":
+            raise ValueError("surrogate must stand beside components, got items.kind pq: leave out codes or surrogate")
+
+    @property
+    def _knows_width(self) -> bool:
+        """Whether the config knows a component's width before any vectors are read."""
+        if self.components.items == "projected":
+            return True
+        return bool(self.encoder.item_shape if isinstance(self.encoder, VectorsConfig) else self.encoder.width)
+
+    def _check_trained(self, quantizer: TrainedConfig) -> None:
+        """Codebooks are trained by pairs of a query and an item, and an encoder only where it has a loss."""
+        if isinstance(self.encoder, HistoryConfig):
+            raise ValueError("items.quantizer.kind must be pq or opq for a model of histories, got trained")
+        if self.loss.kind == "none" and quantizer.when == "jointly":
+            raise ValueError(
+                "items.quantizer.when must be after for loss.kind none, got jointly: nothing of the encoder is trained"
+            )
+        if self.terms.glas_weight and quantizer.when == "jointly":
+            raise ValueError(
+                f"items.quantizer.when must be after for terms.glas_weight {self.terms.glas_weight}, got jointly: "
+                "pairs that train codebooks have no co-occurrence"
+            )
+
+    def _check_histories(self, encoder: HistoryConfig) -> None:
+        """Every position of a history is a query: a batch cannot be split into parts or give in-batch negatives."""
+        if encoder.num_users and (
+            self.similarity.kind == "dot_product" or self.similarity.num_query_components < LEAST_WITH_USERS
+        ):
+            raise ValueError(
+                f"encoder.num_users must be 0 without a mixture of at least {LEAST_WITH_USERS} query components, got "
+                f"{encoder.num_users}: the user is one of them"
+            )
+        if self.negatives.kind not in OF_HISTORIES:
+            raise ValueError(
+                f"negatives.kind must be one of {', '.join(OF_HISTORIES)} for a model of histories, got "
+                f"{self.negatives.kind!r}"
+            )
+        if self.encode_size:
+            raise ValueError(f"encode_size must be 0 for a model of histories, got {self.encode_size}")
+        if self.terms.glas_weight:
+            raise ValueError(f"terms.glas_weight must be 0 for a model of histories, got {self.terms.glas_weight}")
+
+    def _check_glas(self) -> None:
+        if self.similarity.kind != "dot_product":
+            raise ValueError(f"terms.glas_weight must be 0 without a dot product, got {self.terms.glas_weight}")
+        if self.negatives.kind != "uniform":
+            raise ValueError(
+                f"negatives.kind must be uniform for terms.glas_weight {self.terms.glas_weight}, "
+                f"got {self.negatives.kind!r}: all workers must have the same items"
+            )
+
+
+FROZEN = ("vectors", "sentence_transformer", "function")  # encoders of which nothing is trained
+OF_HISTORIES = ("uniform", "popularity", "mixed")  # a search for the hard negatives of each position takes too long
+LEAST_WITH_USERS = 2  # query components: the user's, and one of the history
+WHOLE_LOSSES = ("pointwise", "maximum_likelihood")  # they need the scores of all items at once

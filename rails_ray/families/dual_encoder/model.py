@@ -1,0 +1,111 @@
+"""The dual encoder: two towers, their components and the similarity that compares them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rails_ray.modules.encoders import Encoder
+from rails_ray.modules.encoders.components import GivenItems, GivenQueries, ItemComponents, QueryComponents
+from rails_ray.modules.similarities import Scored
+from rails_ray.modules.similarities.states import ItemState, QueryState
+
+
+class DualEncoder(nn.Module):
+    """Encodes queries and items, and scores queries against items."""
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        query_components: QueryComponents | GivenQueries,
+        item_components: ItemComponents | GivenItems,
+        similarity: nn.Module,
+    ) -> None:
+        super().__init__()
+        self.encoder: Any = encoder  # an `Encoder` that is also a module, which no type can say
+        self.query_components = query_components
+        self.item_components = item_components
+        self.similarity: Any = similarity  # a `Similarity`, likewise
+
+    @property
+    def form(self) -> str:
+        form: str = self.encoder.form
+        return form
+
+    @property
+    def vector_width(self) -> int | None:
+        width: int = self.encoder.query_width
+        return None if self.encoder.takes_representations else width
+
+    @property
+    def representation_width(self) -> int | None:
+        width: int = self.encoder.query_width
+        return width if self.encoder.takes_representations else None
+
+    def is_blank(self, query: Any) -> bool:
+        blank: bool = self.encoder.is_blank(query)
+        return blank
+
+    def are_known(self, inputs: Any) -> list[None]:
+        return [None] * len(inputs)
+
+    def query_features(self, inputs: Any) -> Any:
+        """What `encode_queries` reads, from texts, histories or vectors."""
+        encoder: Encoder[Any] = self.encoder
+        return encoder.query_features(inputs)
+
+    def item_features(self, inputs: Any) -> Any:
+        """What `encode_items` reads, from texts, item rows or vectors."""
+        encoder: Encoder[Any] = self.encoder
+        return encoder.item_features(inputs)
+
+    def encode_queries(self, features: Any, precision: torch.dtype = torch.float32) -> QueryState:
+        """
+        Args:
+            precision: dtype of the encoder's products; what follows is in the weights' dtype.
+        """
+        state: QueryState = self.query_components(self._representations(self.encoder.queries, features, precision))
+        return state
+
+    def represent(self, features: Any) -> Float[Tensor, "B D"]:
+        """Representations of queries, before they become components.
+
+        Raises:
+            ValueError: if a query is a vector itself.
+        """
+        if not self.encoder.takes_representations:
+            raise ValueError("queries of this model must be vectors, got a model without representations")
+        return self._representations(self.encoder.queries, features, torch.float32)
+
+    def query_state(self, representation: Float[Tensor, "B D"]) -> QueryState:
+        """The state of queries whose representations were made elsewhere.
+
+        Raises:
+            ValueError: if a query is a vector itself.
+        """
+        if not self.encoder.takes_representations:
+            raise ValueError("queries of this model must be vectors, got a representation")
+        state: QueryState = self.query_components(representation)
+        return state
+
+    def encode_items(self, features: Any, precision: torch.dtype = torch.float32) -> ItemState:
+        """
+        Args:
+            precision: as in `encode_queries`.
+        """
+        state: ItemState = self.item_components(self._representations(self.encoder.items, features, precision))
+        return state
+
+    def _representations(
+        self, encode: Callable[[Any], Tensor], features: Any, precision: torch.dtype
+    ) -> Float[Tensor, "B D"]:
+        weight = next(self.query_components.parameters())
+        with torch.autocast(weight.device.type, precision, enabled=precision != torch.float32):
+            representations = encode(features)
+        return representations.to(weight.dtype)
+
+    def score(self, query: QueryState, items: ItemState) -> Scored:
+        scored: Scored = self.similarity(query, items)
+        return scored

@@ -1,0 +1,9 @@
+"""RBE: an item by its scores against supports, for an expensive ranker within a budget of calls.
+
+| member       | what it is                                                             |
+|--------------|------------------------------------------------------------------------|
+| `config`     | its fields                                                             |
+| `model`      | its weights, and what encodes queries and items                        |
+| `family`     | its training, its items and its searches                               |
+| `run_ranker` | a trained run as a heavy ranker                                        |
+"""

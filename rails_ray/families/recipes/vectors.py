@@ -1,0 +1,60 @@
+"""Recipes for vectors that you have already, given by --data.folder: of sentence-transformers, of an API, of a model of
+your own.
+
+An item's components take as many bytes under `vector-mol` as under `vector-dot`; its mean component takes 256 more, and
+its gate 64. On TLDR both find as much, on SciFact the dot product finds more (jobs/benches/LOG.md): begin with it.
+"""
+
+from dataclasses import replace
+
+from rails_ray.families.config import RunConfig
+from rails_ray.families.dual_encoder.config import CrossDeviceNegatives, DualEncoderConfig
+from rails_ray.families.vector_items.storing import PqItems, TrainedConfig
+from rails_ray.modules.encoders.components import ComponentsConfig
+from rails_ray.modules.encoders.vectors import VectorsConfig
+from rails_ray.modules.similarities.dot_product import DotProductConfig
+from rails_ray.modules.similarities.mol import MixtureOfLogitsConfig
+from rails_ray.training.loop import TrainingConfig
+from rails_ray.training.objectives import NoneConfig
+
+
+def vector_dot() -> RunConfig:
+    """A linear map of queries and one of items, which begin as the cosine, under a dot product."""
+    return RunConfig(
+        name="vector-dot",
+        family=DualEncoderConfig(
+            encoder=VectorsConfig(),
+            components=ComponentsConfig(width=256, query_hidden=0, gate_hidden=64),
+            similarity=DotProductConfig(),
+        ),
+        training=TrainingConfig(num_steps=1000, batch_size=512, learning_rate=1e-3),
+    )
+
+
+def vector_mol() -> RunConfig:
+    """The same under a Mixture of Logits of 4 x 4 components."""
+    return replace(vector_dot(), name="vector-mol").with_family(
+        components=ComponentsConfig(width=64, query_hidden=0, gate_hidden=64),
+        similarity=MixtureOfLogitsConfig(
+            num_query_components=4,
+            num_item_components=4,
+            gate_hidden=16,
+            logit_dropout=0.0,
+            gate_dropout=0.0,
+        ),
+    )
+
+
+def vector_mopq() -> RunConfig:
+    """The cosine of the vectors as they are, by codebooks that are trained and store an item in 8 bytes. The items of
+    all workers are negatives for each query."""
+    return replace(vector_cosine(), name="vector-mopq").with_family(
+        negatives=CrossDeviceNegatives(), items=PqItems(quantizer=TrainedConfig())
+    )
+
+
+def vector_cosine() -> RunConfig:
+    """The cosine of the vectors as they are. Nothing is trained."""
+    return replace(vector_dot(), name="vector-cosine").with_family(
+        components=ComponentsConfig(queries="given", items="given"), loss=NoneConfig()
+    )

@@ -1,0 +1,95 @@
+"""Text as a bag of hashed words and character n-grams, for every script and without a vocabulary.
+
+A text is cut into words: runs of letters and digits, lower-cased; a Han character is a word by itself and a run of
+kana is one, as these scripts put no spaces. Each word, framed by a space on both sides, gives its n-grams and itself:
+" dog " -> " do", "dog", "og ", " dog", "dog ", " dog ". A piece c_0 .. c_{n-1} falls into bucket
+
+    mix(sum_i c_i * BASE^i mod 2^64) mod R
+
+and each text counts each bucket once. Differences of one cumulative sum give the hash of every piece, so the work is
+a few numpy passes for all texts.
+
+Axes: B texts, R buckets, W pieces of all texts together.
+"""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rails_ray.modules.encoders.bags import Bags, joined
+from rails_ray.modules.encoders.hashing import BASE, mixed
+
+HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+KANA = "\u3041-\u30ff"
+WORD = re.compile(rf"[{HAN}]|[{KANA}]+|(?:(?![{HAN}{KANA}])[^\W_])+")
+
+
+def normalise(text: str) -> str:
+    """Lower-cased, and with one code for each accented letter."""
+    return unicodedata.normalize("NFC", text.casefold())
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, normalised."""
+    return WORD.findall(normalise(text))
+
+
+BLOCK_TEXTS = 2**14  # hashed at once: a pass over all pieces of so many short texts holds tens of megabytes
+
+
+def hash_texts(texts: Sequence[str], sizes: Sequence[int], num_buckets: int) -> Bags:
+    """The buckets of each text's words and n-grams.
+
+    Args:
+        sizes: lengths n of the n-grams in characters, framing spaces included.
+        num_buckets: R, how many buckets there are.
+    """
+    blocks = range(0, len(texts), BLOCK_TEXTS)
+    return joined([_hashed(list(texts[first : first + BLOCK_TEXTS]), sizes, num_buckets) for first in blocks])
+
+
+def _hashed(texts: list[str], sizes: Sequence[int], num_buckets: int) -> Bags:
+    """The same of few texts."""
+    framed = [f" {' '.join(parts)} " if parts else "" for parts in map(words, texts)]
+    lengths = np.array([len(text) for text in framed], dtype=np.int64)
+    text_of = np.repeat(np.arange(len(texts)), lengths)
+    codes = np.frombuffer("".join(framed).encode("utf-32-le"), dtype=np.uint32).astype(np.uint64)
+    num_codes = len(codes)
+
+    powers = _powers(BASE, num_codes)
+    inverse_powers = _powers(pow(BASE, -1, 2**64), num_codes)
+    sums = np.zeros(num_codes + 1, dtype=np.uint64)
+    np.cumsum(codes * powers[:-1], out=sums[1:])
+
+    # A piece may not reach into the next word: no space but at its ends, and not two texts.
+    spaces = np.concatenate([[0], np.cumsum(codes == ord(" "))])
+    spans: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []  # (first, end) of each piece
+    for size in sizes:
+        first = np.arange(max(num_codes - size + 1, 0))
+        inside = spaces[np.maximum(first + size - 1, first + 1)] - spaces[first + 1]
+        first = first[(inside == 0) & (text_of[first] == text_of[first + size - 1])]
+        spans.append((first, first + size))
+    is_space = np.flatnonzero(codes == ord(" "))
+    first, last = is_space[:-1], is_space[1:]
+    is_word = (text_of[first] == text_of[last]) & (last - first > 1)
+    spans.append((first[is_word], last[is_word] + 1))
+
+    first = np.concatenate([span[0] for span in spans])
+    end = np.concatenate([span[1] for span in spans])
+    hashes = (sums[end] - sums[first]) * inverse_powers[first]
+    buckets = mixed(torch.from_numpy(hashes.view(np.int64))).numpy().view(np.uint64) % np.uint64(num_buckets)
+    pieces = torch.from_numpy(text_of[first] * num_buckets + buckets.astype(np.int64))
+    distinct = pieces.unique()  # by text, then by bucket
+    counts = torch.bincount(distinct // num_buckets, minlength=len(texts))
+    return Bags(distinct % num_buckets, counts.cumsum(0) - counts)
+
+
+def _powers(base: int, count: int) -> NDArray[np.uint64]:
+    """base^0 .. base^count modulo 2^64."""
+    factors = np.full(count + 1, base, dtype=np.uint64)
+    factors[0] = 1
+    return np.cumprod(factors, dtype=np.uint64)

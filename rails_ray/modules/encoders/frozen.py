@@ -1,0 +1,282 @@
+"""Texts through a model that was trained elsewhere, as it is: one of sentence-transformers, or any function.
+
+    sentence_transformer   --encoder.pretrained FOLDER     a model that sentence-transformers has saved
+    function               --encoder.function MODULE:NAME  takes a list of texts and returns their vectors [B, D]
+
+Both must be at the same place on every machine of a cluster. The folder's digest lies in the run's config, so that no
+other model answers for it. `rails_ray.allowed_code` says which functions of a stored config are called, `model_folder`
+what a folder may hold.
+
+Axes: B texts, D width of a vector.
+"""
+
+import hashlib
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode, is_path
+from rails_ray.counting import advance
+from rails_ray.errors import DamagedError
+from rails_ray.modules.encoders import model_folder
+from rails_ray.modules.encoders.character_ngrams import words
+from rails_ray.modules.encoders.vectors import VectorRows, scaled
+from rails_ray.optional import optional
+
+ENCODER = "encoder function"  # what an import path names, in messages
+BATCH_TEXTS = 256  # texts that the model gets at once
+BLOCK_TEXTS = 2**14  # texts whose vectors are kept together
+
+Encode = Callable[[Sequence[str]], Any]
+Read = Callable[[Sequence[str]], NDArray[np.float32]]
+Kept = Callable[[Sequence[str], Read], NDArray[np.float32]]
+"""Gives the vectors of texts, and has those read that it does not know."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceTransformerConfig:
+    """A model of sentence-transformers.
+
+    Args:
+        pretrained: its folder.
+        width: D; 0 for the model's.
+        sha256: digest of the folder; empty for the folder's.
+    """
+
+    kind: Literal["sentence_transformer"] = "sentence_transformer"
+    pretrained: str = ""
+    width: int = 0
+    sha256: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionConfig:
+    """A function from texts to vectors.
+
+    Args:
+        function: its import path, MODULE:NAME.
+        width: D; 0 for what it returns.
+    """
+
+    kind: Literal["function"] = "function"
+    function: str = ""
+    width: int = 0
+
+
+FrozenConfig = SentenceTransformerConfig | FunctionConfig
+
+
+class FrozenText(nn.Module):
+    """Texts to representations by a model of which nothing is trained. It is loaded when the first text comes.
+
+    kept: keeps vectors; by default none.
+
+    Args:
+        allowed: functions that may be called.
+
+    Raises:
+        ValueError: if the config names another.
+    """
+
+    form: Literal["text"] = "text"
+    takes_representations = True
+
+    def __init__(self, config: FrozenConfig, allowed: AllowedCode = OURS_ALONE) -> None:
+        super().__init__()
+        check(config, allowed)
+        self.config = config
+        self.allowed = allowed
+        self.kept: Kept = read_all
+
+    @property
+    def query_width(self) -> int:
+        return self.config.width
+
+    @property
+    def item_width(self) -> int:
+        return self.config.width
+
+    @cached_property
+    def _encode(self) -> Encode:
+        return load(self.config, self.allowed)
+
+    def query_features(self, inputs: Sequence[str]) -> VectorRows:
+        """
+        Raises:
+            ValueError: if the function returns something else than a finite vector of the width for each text.
+        """
+        found = np.empty((len(inputs), self.config.width), dtype=np.float32)
+        for first in range(0, len(inputs), BLOCK_TEXTS):
+            texts = list(inputs[first : first + BLOCK_TEXTS])
+            found[first : first + len(texts)] = self.kept(texts, partial(self._read, first, len(inputs)))
+            advance(first + len(texts), len(inputs), "texts read")
+        return VectorRows(found)
+
+    def _read(self, first: int, total: int, texts: Sequence[str]) -> NDArray[np.float32]:
+        """The vectors of some of `total` texts, after `first` that are read."""
+        found = np.empty((len(texts), self.config.width), dtype=np.float32)
+        for start in range(0, len(texts), BATCH_TEXTS):
+            batch = texts[start : start + BATCH_TEXTS]
+            found[start : start + len(batch)] = vectors_of(self._encode, batch, self.config.width)
+            advance(first + start + len(batch), total, "texts read")
+        return found
+
+    def item_features(self, inputs: Sequence[str]) -> VectorRows:
+        return self.query_features(inputs)
+
+    def is_blank(self, query: str) -> bool:
+        return not words(query)
+
+    def queries(self, features: VectorRows) -> Float[Tensor, "B D"]:
+        return scaled(features.tensor)
+
+    def items(self, features: VectorRows) -> Float[Tensor, "B D"]:
+        return scaled(features.tensor)
+
+    def __getstate__(self) -> dict[str, Any]:  # the loaded model stays where it is
+        return {name: value for name, value in self.__dict__.items() if name != "_encode"}
+
+
+def check(config: FrozenConfig, allowed: AllowedCode) -> None:
+    """Check that a function may be called. Nothing is imported.
+
+    Raises:
+        ValueError: if its path is none, or is not allowed.
+    """
+    if isinstance(config, FunctionConfig):
+        if not is_path(config.function):
+            raise ValueError(_refusal(config.function))
+        allowed.check(ENCODER, config.function)
+        allowed.check_place(ENCODER, config.function)
+
+
+def read_all(texts: Sequence[str], read: Read) -> NDArray[np.float32]:
+    """The vectors of texts of which none is kept."""
+    return read(texts)
+
+
+def load(config: FrozenConfig, allowed: AllowedCode = OURS_ALONE) -> Encode:
+    """The model.
+
+    Raises:
+        DamagedError: if the folder holds another model than before.
+        UnsupportedError: if sentence-transformers is not installed.
+        ValueError: if there is no such model or function, or it is not allowed.
+    """
+    check(config, allowed)
+    if isinstance(config, FunctionConfig):
+        return function_of(config.function, allowed)
+    if config.sha256 and digest_of(config.pretrained) != config.sha256:
+        raise DamagedError(
+            f"encoder.pretrained {config.pretrained} must hold the model that the run was made with, got another: "
+            "restore it or train a new run"
+        )
+    return sentence_transformer(config.pretrained)
+
+
+def sentence_transformer(folder: str) -> Encode:
+    """Raises what `load` does."""
+    digest_of(folder)  # raises if there is no such folder
+    model_folder.check(Path(folder).expanduser(), f"encoder.pretrained {folder}")
+    module = optional(
+        "sentence_transformers",
+        needed_by="encoder.kind sentence_transformer",
+        package="sentence-transformers",
+        install="'rails-ray[sentence-transformers]'",
+    )
+    try:
+        model = module.SentenceTransformer(
+            folder,
+            local_files_only=True,
+            trust_remote_code=False,
+            model_kwargs={"use_safetensors": True},
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"encoder.pretrained {folder} must hold a model of sentence-transformers, got: {reason}"
+        ) from None
+    model.eval()
+    return lambda texts: model.encode(list(texts), convert_to_numpy=True, show_progress_bar=False)
+
+
+def function_of(path: str, allowed: AllowedCode) -> Encode:
+    """The function at an import path that `check` has let through.
+
+    Raises:
+        ValueError: if there is none, or it is defined where nothing is allowed.
+    """
+    module_name, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"{_refusal(path)}: {error}") from None
+    allowed.check_defined(ENCODER, path, found)
+    if not callable(found):
+        raise ValueError(f"encoder.function must be the import path of a function, got {path!r}, which is none")
+    encode: Encode = found
+    return encode
+
+
+def _refusal(path: str) -> str:
+    return f"encoder.function must be the import path of a function, MODULE:NAME, got {path!r}"
+
+
+def width_of(config: FrozenConfig, allowed: AllowedCode = OURS_ALONE) -> int:
+    """D of the vectors. Raises what `load` does."""
+    return int(vectors_of(load(config, allowed), ["a"]).shape[1])
+
+
+def vectors_of(encode: Encode, texts: Sequence[str], width: int = 0) -> NDArray[np.float32]:
+    """The vectors of some texts [B, D].
+
+    Args:
+        width: D; 0 if it is not known.
+
+    Raises:
+        ValueError: if it does not return a finite vector of this width for each text.
+    """
+    wanted = f"{len(texts)} x {width or 'D'}"
+    try:
+        found = np.asarray(encode(texts), dtype=np.float32)
+    except Exception as error:  # whatever somebody else's function does
+        came = f"{type(error).__name__}: {str(error).partition(chr(10))[0] or 'no message'}"
+        raise ValueError(f"the text encoder must return {wanted} numbers for {len(texts)} texts, got {came}") from None
+    if found.ndim != 2 or len(found) != len(texts) or (width and found.shape[1] != width) or not found.shape[1]:
+        came = " x ".join(map(str, found.shape))
+        raise ValueError(f"the text encoder must return {wanted} numbers for {len(texts)} texts, got {came}")
+    if not np.isfinite(found).all():
+        wrong = texts[int(np.flatnonzero(~np.isfinite(found).all(axis=1))[0])]
+        raise ValueError(f"the text encoder must return finite numbers, got NaN or infinity for {wrong[:60]!r}")
+    return found
+
+
+def digest_of(folder: str) -> str:
+    """The sha256 of all files of a model.
+
+    Raises:
+        ValueError: if there is no such folder.
+    """
+    root = Path(folder).expanduser()
+    if not folder or not root.is_dir():
+        raise ValueError(f"encoder.pretrained must be the folder of a model, got {folder!r}")
+    return digest_of_files(str(root))
+
+
+def digest_of_files(folder: str) -> str:
+    """The sha256 of all files of a local folder."""
+    root = Path(folder)
+    digest = hashlib.sha256()
+    for path in sorted(path for path in root.rglob("*") if path.is_file()):
+        digest.update(f"{path.relative_to(root)}|{path.stat().st_size}|".encode())
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()

@@ -1,0 +1,46 @@
+"""SASRec: a causal transformer over the items of a history; what it says at a position is compared with the next item.
+
+    h_t^0     = E[x_t] * sqrt(D) + P[t]                             dropout
+    h^{l+1/2} = h^l + Attention(LayerNorm(h^l))                     each position sees itself and those before it
+    h^{l+1}   = h^{l+1/2} + FFN(LayerNorm(h^{l+1/2}))               FFN: two layers of width D, ReLU between
+    query     = LayerNorm(h^L_t),   item x = E[x]
+
+Source: Kang and McAuley, Self-Attentive Sequential Recommendation (RAILS, Section 5.1, takes it as a backbone).
+Differs from the source: keys and values are normalised as queries are; histories are padded at their end.
+
+Axes: B histories, T positions, D width.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rails_ray.modules.encoders.histories import Histories, HistoryConfig, HistoryEncoder
+from rails_ray.modules.encoders.transformer import Block
+
+
+@dataclass(frozen=True, kw_only=True)
+class SasrecConfig(HistoryConfig):
+    """Sizes of the transformer; see `HistoryConfig`."""
+
+    kind: Literal["sasrec"] = "sasrec"
+
+
+class Sasrec(HistoryEncoder):
+    """Histories by a causal transformer."""
+
+    def __init__(self, config: SasrecConfig, own_width: int = 0) -> None:
+        super().__init__(config, own_width)
+        self.blocks = nn.ModuleList(
+            Block(config.width, config.num_heads, config.width, nn.ReLU(), config.dropout)
+            for _ in range(config.num_blocks)
+        )
+        self.norm = nn.LayerNorm(config.width)
+
+    def hidden(self, inputs: Float[Tensor, "B T D"], features: Histories) -> Float[Tensor, "B T D"]:
+        for block in self.blocks:
+            inputs = block(inputs)
+        found: Tensor = self.norm(inputs)
+        return found

@@ -1,0 +1,65 @@
+"""A byte-level BPE tokenizer: learnt from the texts of a data set, without an unknown token in any script.
+
+Learning it twice from the same texts gives the same tokens. (The WordPiece of the same library does not: ties are
+broken at random.)
+
+Axes: B texts, T tokens of the longest.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Int
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from torch import Tensor
+
+from rails_ray.modules.encoders.text import BLANK, PADDING
+
+BLOCK_TEXTS = 2**14  # whose tokens are Python objects at once
+SPECIAL = {PADDING: "[PADDING]", BLANK: "[BLANK]"}
+
+
+def learn(texts: Iterable[str], vocabulary_size: int) -> bytes:
+    """A tokenizer of at most `vocabulary_size` tokens, as JSON."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase(), normalizers.Strip()])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size,
+        special_tokens=[SPECIAL[number] for number in range(len(SPECIAL))],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer.to_str().encode()
+
+
+def read(json: bytes) -> Tokenizer:
+    """Raises:
+    ValueError: if it is not what `learn` gave.
+    """
+    try:
+        tokenizer = Tokenizer.from_str(json.decode())
+    except Exception as error:  # the library raises nothing more special
+        raise ValueError(f"a model's tokenizer must be as it was stored, got: {error}") from None
+    tokenizer.encode_special_tokens = True  # a text that says "[PADDING]" is a text
+    return tokenizer
+
+
+def encode(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> Int[Tensor, "B T"]:
+    """The first tokens of each text, filled up with `PADDING`; a text without any is one `BLANK`."""
+    blocks = range(0, max(len(texts), 1), BLOCK_TEXTS)
+    parts = [_encoded(tokenizer, list(texts[first : first + BLOCK_TEXTS]), max_length) for first in blocks]
+    longest = max(part.shape[1] for part in parts)
+    return torch.cat([F.pad(part, (0, longest - part.shape[1]), value=PADDING) for part in parts])
+
+
+def _encoded(tokenizer: Tokenizer, texts: list[str], max_length: int) -> Int[Tensor, "B T"]:
+    """The same of few texts."""
+    lines = [encoding.ids[:max_length] or [BLANK] for encoding in tokenizer.encode_batch_fast(texts)]
+    ids = torch.full((len(lines), max(map(len, lines), default=1)), PADDING)
+    for number, line in enumerate(lines):
+        ids[number, : len(line)] = torch.tensor(line)
+    return ids

@@ -1,0 +1,17 @@
+"""Search: the best items of each query, stages CANDIDATES and SCORE of the pipeline. Torch in, torch out.
+
+| member         | what it is                                                                         |
+|----------------|------------------------------------------------------------------------------------|
+| `spec`         | what is asked of a search, and what it gives, for one batch                        |
+| `masks`        | which items an answer may not hold                                                 |
+| `indexes`      | candidates by inner product, or by a sum of look-ups                               |
+| `methods`      | how a corpus is searched: exact, or by candidates that are scored again            |
+| `searcher`     | a similarity and loaded items, with their methods by name                          |
+| `rounds`       | what a query asks of its shards, one round after the other                         |
+| `candidates`   | the union of the lists of first stages                                             |
+| `rescore`      | exact scores of candidates                                                         |
+| `certificates` | what an answer proves                                                              |
+| `sharded`      | one corpus in several parts                                                        |
+| `scan`         | the best of blocks of scores                                                       |
+| `checks`       | what every method refuses                                                          |
+"""

@@ -1,0 +1,360 @@
+"""Inner-product search by FAISS: flat, ivf and hnsw, with vectors in 32, 16 or 8 bits.
+
+An index is fitted once, to a sample, and then built for each shard. Both results are FAISS's own bytes.
+
+FAISS knows neither a threshold for each query, nor hidden items of each query, nor which of equal scores comes first.
+So it is asked for the n best items, and for more until they hold what is wanted (`indexes.grown_lists`). What no short
+list of flat holds, as where very many scores are equal, is found by our own scan of its vectors; so is everything at or
+above a threshold where they are fp32, in half the time of a list of 500 or less.
+
+What is rounded in storage (x' for x) moves a score by at most |q| |x - x'|, so that no item that was passed over scores
+above its rounded score, at most the last of the list, plus |q| error, error = max_x |x - x'| and what float32 adds.
+
+Differs from FAISS: no `range_search`. It has one threshold a call, returns every item above it, takes 100 times as long
+as a list of 500 among 1,000,000 x 64 vectors in 8 bits, and in a graph it finds no more than the beam leads to.
+
+Axes: B queries, X items, N items of a sample, d width of a vector, n places of a list.
+"""
+
+import io
+import threading
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rails_ray.errors import DamagedError
+from rails_ray.kernels.faiss_library import as_float32, faiss_library, finite, one_thread, training
+from rails_ray.search.indexes import flat, hnsw, ivf
+from rails_ray.search.indexes.flat import FlatConfig
+from rails_ray.search.indexes.grown_lists import SCAN, GrownLists
+from rails_ray.search.indexes.hnsw import Graph, HnswConfig
+from rails_ray.search.indexes.ivf import IvfConfig, Lists
+from rails_ray.search.indexes.probing import Asked, Floats, Only, Probing, Rows
+from rails_ray.search.scan import scan
+from rails_ray.search.spec import Found, Wanted, needed, reasons_of
+
+IndexConfig = FlatConfig | IvfConfig | HnswConfig
+
+LONGEST_LIST = 2**13  # of flat: where more items tie or reach a threshold, it is scanned
+MOST_PLACES = 2**23  # of the lists of one call, 100 MB
+ROWS_OF_BLOCK = 2**16  # of a scan: 16 MB of vectors with 64 numbers
+MOST_ON_GPU = 2048  # n; FAISS's limit
+FIRST_VECTOR = 45  # byte of the file of flat fp32 at which it has its vectors: FAISS scans them where they lie
+UNIT = 2.0**-24  # relative error of one rounded operation in float32
+
+
+class Built(NamedTuple):
+    """A shard's index.
+
+    data: what `faiss.deserialize_index` opens.
+    error: how far a score of a query of length 1 may be from that of the vector that was given; 0 for fp32.
+    """
+
+    data: bytes
+    error: float
+
+
+def check(config: IndexConfig, num_items: int, num_points: int) -> None:
+    """Check before any work that an index can be fitted.
+
+    Args:
+        num_items, num_points: as many items as an index is to hold, and as its sample will have.
+
+    Raises:
+        ValueError: if it is to have more lists than the sample has items.
+        UnsupportedError: without FAISS.
+    """
+    faiss_library()
+    if isinstance(config, IvfConfig):
+        ivf.num_lists(config.nlist, num_items, num_points)
+
+
+def fit(config: IndexConfig, sample: Float[Tensor, "N d"], num_items: int, seed: int) -> bytes:
+    """FAISS's index, trained and still empty. The same sample and seed give the same bytes.
+
+    Args:
+        num_items: items that an index built from it will hold, about.
+        seed: of k-means; read by ivf alone.
+
+    Raises:
+        ValueError: if the sample is empty, not finite, or smaller than nlist.
+        UnsupportedError: without FAISS.
+    """
+    faiss = faiss_library()
+    if not len(sample):
+        raise ValueError("sample must hold at least 1 item, got 0")
+    points = finite(sample, "sample")
+    width = points.shape[1]
+    index: Any
+    match config:
+        case FlatConfig():
+            index = flat.untrained(config, width)
+        case IvfConfig():
+            index = ivf.untrained(config, width, ivf.num_lists(config.nlist, num_items, len(points)), seed)
+        case HnswConfig():
+            index = hnsw.untrained(config, width)
+    with training(f"an index {config.kind}", points):
+        index.train(points)
+    return _written(faiss, index)
+
+
+def build(fitted: bytes, blocks: Iterable[Float[Tensor, "_ d"]]) -> Built:
+    """The index of a shard, whose rows are the places of the vectors in `blocks`. The same blocks give the same bytes;
+    hnsw links depend on how the vectors are cut into blocks.
+
+    Raises:
+        ValueError: if vectors are not as wide as the sample was, or cannot be stored, or if items were added before.
+        DamagedError: if FAISS cannot read what was fitted.
+        UnsupportedError: without FAISS.
+    """
+    faiss = faiss_library()
+    try:
+        index = faiss.deserialize_index(np.frombuffer(fitted, np.uint8))
+    except (RuntimeError, MemoryError) as damage:
+        raise _unreadable(len(fitted)) from damage
+    if index.ntotal:
+        raise ValueError(f"fitted must be an index without items, got {index.ntotal}")
+    codec = index.storage if isinstance(index, faiss.IndexHNSW) else index
+    is_rounded = isinstance(codec, faiss.IndexScalarQuantizer | faiss.IndexIVFScalarQuantizer)
+    distance = longest = 0.0
+    if isinstance(index, faiss.IndexIVF):
+        longest = _longest(index.quantizer.reconstruct_n(0, index.nlist))
+    for block in blocks:
+        _check_width(block, index.d, "vectors")
+        vectors = finite(block, "vectors")
+        with one_thread():  # which orders the links of hnsw
+            index.add(vectors)
+            if is_rounded and len(vectors):
+                stored = codec.sa_decode(codec.sa_encode(vectors))
+                distance = float(np.maximum(distance, _longest(vectors - stored)))  # NaN, if it is
+                longest = max(longest, _longest(vectors), _longest(stored))
+    if not np.isfinite(distance):
+        raise ValueError("vectors must fit the storage of the index, got one that is read back as infinite")
+    # Four sums of d products of float32: of a query with a vector, what is stored of it, and twice with a centroid.
+    error = distance + 4 * (index.d + 8) * UNIT * longest if is_rounded else 0.0
+    return Built(_written(faiss, index), error)
+
+
+class FaissIndex:
+    """The contract of `Index`, by an index of FAISS with inner products as scores, of kind flat, ivf or hnsw.
+
+    `search` may be called by many threads at once. FAISS uses its own OpenMP threads for a batch: as many as
+    OMP_NUM_THREADS says, or the machine has cores, whatever torch.set_num_threads was told.
+
+    Args:
+        error: as `Built` has it.
+
+    Raises:
+        ValueError: if the index is of another kind or metric.
+    """
+
+    def __init__(self, index: Any, error: float) -> None:
+        faiss = faiss_library()
+        self.index = index
+        self.error = error
+        rounded = faiss.IndexScalarQuantizer | faiss.IndexIVFScalarQuantizer | faiss.IndexIVFPQ
+        self.is_rounded = isinstance(index, rounded)
+        self.kind = _kind(faiss, index)
+        if index.metric_type != faiss.METRIC_INNER_PRODUCT:
+            raise ValueError(f"metric_type must be METRIC_INNER_PRODUCT, 0, got {index.metric_type}")
+        self.data: Any = None
+        self.clone: Any = None
+        self.gpu_lock = threading.Lock()  # FAISS's indexes on a GPU are for one thread at a time
+
+    @classmethod
+    def read(cls, data: bytes | memoryview | NDArray[np.uint8], error: float) -> "FaissIndex":
+        """The index that `build` made, or FAISS wrote. It lies in the memory of `data`, which is not copied and must
+        stay as it is. FAISS finds out that bytes are missing, but hardly that they are others: compare checksums first.
+
+        Raises:
+            DamagedError: if FAISS cannot read it.
+            ValueError: if the index is of another kind or metric.
+            UnsupportedError: without FAISS.
+        """
+        faiss = faiss_library()
+        array = np.frombuffer(data, np.uint8)
+        reader = faiss.ZeroCopyIOReader(faiss.swig_ptr(array), array.size)
+        try:
+            index = faiss.read_index(reader)
+        except (RuntimeError, MemoryError) as damage:
+            raise _unreadable(array.size) from damage
+        if reader.rp_ != array.size:  # FAISS takes a last number for whole if one of its bytes is there
+            raise _unreadable(array.size)
+        opened = cls(index, error)
+        opened.data = array
+        return opened
+
+    @property
+    def num_items(self) -> int:
+        """X."""
+        return int(self.index.ntotal)
+
+    @property
+    def width(self) -> int:
+        """d."""
+        return int(self.index.d)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether no better item can have been missed: by flat in fp32."""
+        return self.kind.name == "flat" and not self.is_rounded
+
+    def search(self, queries: Float[Tensor, "B d"], wanted: Wanted, probing: Probing | None = None) -> Found:
+        """The contract of `Index`. Among equal scores at the end of a list, hnsw may leave out a lower row.
+
+        Raises:
+            ValueError: unless there is a threshold for each query, or none; if queries are not as wide as the vectors,
+                or `probing` asks for more lists than there are.
+        """
+        wanted.check_queries(len(queries))
+        _check_width(queries, self.index.d, "queries")
+        asked = self.kind.ask(as_float32(queries), probing or Probing())
+        lists = GrownLists(wanted, len(queries), self.num_items, self.kind.growth)
+        longest = 0 if wanted.threshold is not None and self.is_exact and self.clone is None else LONGEST_LIST
+        for lines, n, passed_over in lists.calls():
+            only = None if passed_over is None else self._all_but(passed_over)
+            while len(lines):
+                if asked.scan is not None and n > longest:
+                    lists.replace(lines, asked.scan(lines, wanted.of_queries(torch.from_numpy(lines))))
+                    break
+                lines = self._ask(asked, lists, lines, n, only)
+                n = lists.longer(n)
+        return self._found(asked, lists, wanted, queries)
+
+    def _ask(self, asked: Asked, lists: GrownLists, lines: Rows, n: int, only: Only | None) -> Rows:
+        """The lines whose lists of n items do not hold the answer."""
+        if len(lines) * n > MOST_PLACES and len(lines) > 1:
+            half = len(lines) // 2
+            parts = (self._ask(asked, lists, part, n, only) for part in (lines[:half], lines[half:]))
+            return np.concatenate([*parts])
+        is_complete: NDArray[np.bool_] = lists.add(
+            lines, *self._best(asked, lines, n, only), may_be_hidden=only is None
+        )
+        return lines[~is_complete]
+
+    def _best(self, asked: Asked, lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:
+        if self.clone is None or only is not None or n > MOST_ON_GPU:
+            return asked.best(lines, n, only)
+        with self.gpu_lock:
+            found: tuple[Floats, Rows] = self.clone.search(asked.queries[lines], n, params=asked.parameters)
+        return found
+
+    def _all_but(self, rows: Rows) -> Only:
+        is_there = np.ones(self.num_items, np.bool_)
+        is_there[rows] = False
+        selector = faiss_library().IDSelectorBitmap(np.packbits(is_there, bitorder="little"))
+        return Only(selector, self.num_items - len(rows))
+
+    def _found(self, asked: Asked, lists: GrownLists, wanted: Wanted, queries: Float[Tensor, "B d"]) -> Found:
+        """In numpy, of which little is needed: after a scan, code that is not in the cache takes longest."""
+        scores, item_rows = lists.found()
+        num_left: Any = self.num_items
+        if wanted.mask is not None:
+            num_left = wanted.num_left(len(queries), self.num_items).numpy(force=True)
+        is_truncated = lists.num_above > wanted.k
+        if wanted.threshold is None:
+            is_truncated = (lists.num_found == wanted.k) & (num_left > wanted.k)
+        bound, reason = np.full(len(queries), -np.inf, np.float32), None
+        if not asked.is_exhaustive:
+            bound[lists.num_found < num_left] = np.inf
+            reason = f"candidates by an {self.kind.name} index, which may pass over any item"
+        elif self.is_rounded:
+            highest = self._highest(asked, scores, wanted, is_truncated)
+            bound = np.where(lists.num_found < num_left, highest, bound)
+        num_scored = lists.num_seen if asked.num_scored is None else asked.num_scored
+
+        def tensor(array: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(array) if queries.is_cpu else torch.from_numpy(array).to(queries.device)
+
+        reasons = reasons_of(torch.from_numpy(bound), reason)
+        return Found(
+            tensor(scores), tensor(item_rows), tensor(bound), tensor(is_truncated), tensor(num_scored), reasons
+        )
+
+    def _highest(self, asked: Asked, scores: Floats, wanted: Wanted, is_truncated: NDArray[np.bool_]) -> Floats:
+        """What an item that was passed over scores at most."""
+        last = np.where(scores > -np.inf, scores, np.inf).min(axis=1, initial=np.inf)
+        if wanted.threshold is not None:
+            tensors = torch.from_numpy(last), wanted.threshold.float().cpu(), torch.from_numpy(is_truncated)
+            last = needed(*tensors).numpy()
+        lengths = np.linalg.norm(asked.queries, axis=1)
+        highest: Floats = (last + lengths * self.error).astype(np.float32)
+        return np.where(last == np.inf, -np.inf, highest).astype(np.float32)  # nothing reaches a threshold of inf
+
+
+class Flat:
+    """An index of this kind, as it is searched."""
+
+    name, growth = "flat", SCAN
+
+    def __init__(self, index: Any) -> None:
+        self.index = index
+
+    def ask(self, queries: Floats, probing: Probing) -> Asked:
+        """All items are looked at."""
+        faiss, index = faiss_library(), self.index
+
+        def best(lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:
+            parameters = None if only is None else faiss.SearchParameters(sel=only.selector)
+            found: tuple[Floats, Rows] = index.search(queries[lines], n, params=parameters)
+            return found
+
+        def scanned(lines: Rows, wanted: Wanted) -> Found:
+            own = torch.from_numpy(queries[lines])
+            if isinstance(index, faiss.IndexFlat):
+                vectors = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d).reshape(-1, index.d)
+                return flat.FlatIndex(torch.from_numpy(vectors)).search(own, wanted)
+            starts = range(0, index.ntotal, ROWS_OF_BLOCK)
+            stored = ((row, index.reconstruct_n(row, min(ROWS_OF_BLOCK, index.ntotal - row))) for row in starts)
+            blocks = ((row, own @ torch.from_numpy(vectors).T) for row, vectors in stored)
+            return scan(blocks, wanted, len(lines), index.ntotal)
+
+        return Asked(queries, best, None, np.full(len(queries), index.ntotal, np.int64), True, scanned)
+
+
+def on_gpu(index: FaissIndex) -> FaissIndex:
+    """`index` with a copy on the first GPU, which answers up to 2,048 items a query unless many are hidden. Returns
+    `index` itself if FAISS sees no GPU, and for hnsw and rounded flat indexes, which FAISS has only on the CPU."""
+    faiss = faiss_library()
+    if not faiss.get_num_gpus() or index.kind.name == "hnsw" or (index.kind.name == "flat" and index.is_rounded):
+        return index
+    other = FaissIndex(index.index, index.error)
+    other.data = index.data
+    other.clone = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index.index)
+    return other
+
+
+def _kind(faiss: Any, index: Any) -> Flat | Lists | Graph:
+    if isinstance(index, faiss.IndexFlat | faiss.IndexScalarQuantizer):
+        return Flat(index)
+    if isinstance(index, faiss.IndexIVFFlat | faiss.IndexIVFScalarQuantizer | faiss.IndexIVFPQ):
+        return Lists(index)
+    if isinstance(index, faiss.IndexHNSW):
+        return Graph(index)
+    raise ValueError(f"an index must be flat, ivf or hnsw in fp32, fp16 or sq8, got an {type(index).__name__}")
+
+
+def _written(faiss: Any, index: Any) -> bytes:
+    """What `faiss.serialize_index` gives, without its second and third copy."""
+    memory = io.BytesIO()
+    faiss.write_index(index, faiss.PyCallbackIOWriter(memory.write))
+    return memory.getvalue()
+
+
+def _unreadable(num_bytes: int) -> DamagedError:
+    return DamagedError(f"an index must be what FAISS wrote, got {num_bytes} bytes that it cannot read")
+
+
+def _check_width(vectors: Float[Tensor, "N _"], width: int, what: str) -> None:
+    if vectors.shape[1] != width:
+        raise ValueError(f"{what} must have the {width} numbers of an indexed vector, got {vectors.shape[1]}")
+
+
+def _longest(vectors: NDArray[np.float32]) -> float:
+    """The largest length."""
+    return float(np.linalg.norm(vectors.astype(np.float64), axis=1).max(initial=0.0))

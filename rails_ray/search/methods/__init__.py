@@ -1,0 +1,44 @@
+"""Retrieval: the items of a corpus with the highest score under a learned similarity, k of them or all that reach a
+threshold.
+
+| member          | paper                                          | exact                                  |
+|-----------------|------------------------------------------------|----------------------------------------|
+| `brute_force`   | RAILS, Section 3 (baseline): the exact scan    | always                                 |
+| `two_pass`      | RAILS, Algorithm 1                             | always                                 |
+| `approximate`   | RAILS, Section 3.2: top-k per embedding, top-k | where its certificate says so          |
+|                 | average, combined top-k                        |                                        |
+| `gated`         | none: a score's linear fit, of a query's own   | where it scored every item             |
+|                 | items                                          |                                        |
+| `look_up`       | SOLAR, Section 4, and product quantization:    | `FullLookUp` always, `Inverted` where  |
+|                 | every item, or those in a query's buckets      | its certificate says so                |
+| `bm25`          | none: the sum over a query's postings          | always                                 |
+| `sharded`       | one corpus in several parts                    | as its parts are                       |
+
+`candidates` and `rescore` are the two stages of the approximate methods, `certificate` what an answer proves.
+`searchable` has the methods of one corpus by name, ready to search; `rounds` says what a query asks of its shards.
+"""
+
+from typing import Generic, Protocol, TypeVar, runtime_checkable
+
+from rails_ray.modules.similarities.states import AnyQuery
+from rails_ray.search.spec import Found, Wanted
+
+Query = TypeVar("Query", bound=AnyQuery, contravariant=True)
+
+
+@runtime_checkable
+class Retriever(Protocol, Generic[Query]):
+    """A search method bound to a similarity and to the items that it searches."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every answer equals brute force's."""
+
+    def search(self, query: Query, wanted: Wanted) -> Found:
+        """What is wanted of each query. A list is short if fewer items are left, and for `inverted` also if fewer items
+        stand in the buckets that it looks up.
+
+        Raises:
+            ValueError: unless there is a threshold for each query, or none; or if the query is not finite or not of the
+                shape that the items have.
+        """

@@ -1,0 +1,66 @@
+"""Items searched by their terms: the exact sum over the postings of a query's terms.
+
+Axes: B queries, X items.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rails_ray.errors import UnsupportedError
+from rails_ray.modules.losses import ScoreLogit
+from rails_ray.modules.similarities.bm25 import Bm25, Postings, TermCounts, TermWeights, shares, sums_of
+from rails_ray.modules.similarities.explain import Explained
+from rails_ray.modules.similarities.states import take
+from rails_ray.search.masks import Mask
+from rails_ray.search.scan import scan
+from rails_ray.search.searcher import DEFAULT_WIDTHS, Widths
+from rails_ray.search.spec import Found, Wanted
+
+
+class ByTerms:
+    """Items with weighted terms. The contract of `Searchable`, and of `Retriever` for its one method."""
+
+    methods = ("brute_force",)
+    is_exact = True
+
+    def __init__(self, similarity: Bm25, items: TermWeights) -> None:
+        self.similarity = similarity
+        self.items = items
+        self.postings = Postings.of(items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def retriever(self, method: str, widths: Widths = DEFAULT_WIDTHS) -> "ByTerms":
+        """The contract of `Searchable`."""
+        if method not in self.methods:
+            raise ValueError(
+                f"method must be one of {', '.join(self.methods)} for items that have terms, got {method!r}"
+            )
+        return self
+
+    def search(
+        self, query: TermCounts, wanted: Wanted, method: str = "brute_force", widths: Widths = DEFAULT_WIDTHS
+    ) -> Found:
+        """The contract of `Searchable`. An item that shares no term with a query scores 0, and is found after those
+        that do."""
+        self.retriever(method, widths)
+        wanted.check_queries(len(query))
+        scores = sums_of(query, self.postings, len(self))
+        return scan([(0, scores)], wanted, len(query), len(self), scores.device)
+
+    def log_sum_exp(self, query: TermCounts, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
+        """Raises:
+        UnsupportedError: always, as no softmax over items trains BM25.
+        """
+        raise UnsupportedError("a softmax over items needs a model that was trained by one, got BM25")
+
+    def explain(self, query: TermCounts, item_rows: Sequence[int]) -> Explained:
+        """The contract of `Searchable`: what each term of the query adds, with P_Q = 1 and P_X = T."""
+        of_terms = shares(query, take(self.items, list(item_rows))).unsqueeze(2)  # [B, X, 1, T]
+        num_terms = of_terms.shape[3]
+        scores = of_terms.sum(dim=(2, 3)).float()
+        return Explained(scores, (of_terms * num_terms).float(), torch.full_like(of_terms, 1 / num_terms).float())

@@ -1,0 +1,268 @@
+"""A corpus, or a shard of one, that is ready to be searched: its similarity, its items and every index that a method
+reads, made once, so that a request makes none.
+
+| member         | its items                     | its methods                                                       |
+|----------------|-------------------------------|-------------------------------------------------------------------|
+| `ByComponents` | vectors, one per component    | `brute_force` `two_pass` `per_embedding` `average` `combined`,    |
+|                |                               | `gated` of a mixture, `ann` of a dot product, `surrogate` if      |
+|                |                               | items have one                                                    |
+| `quantized`    | components as codes, beside   | the same, `lookup`, and `ivf_lookup` if items are in lists        |
+|                | the vectors or in their place |                                                                   |
+| `ByCodes`      | codes, read by looking up     | `brute_force` `inverted`                                          |
+
+Axes: B queries, X items.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rails_ray.kernels.lookup_scan import LEAST_BESIDE
+from rails_ray.modules.losses import ScoreLogit
+from rails_ray.modules.similarities import Similarity
+from rails_ray.modules.similarities.explain import Explained, explain_look_ups, explain_mixture
+from rails_ray.modules.similarities.look_up import LookUp
+from rails_ray.modules.similarities.states import Codes, QueryState, Searched, Tables, take
+from rails_ray.search.candidates import (
+    AVERAGE,
+    BY_SURROGATE,
+    SURROGATE,
+    FirstStage,
+    VectorOf,
+    longest_component,
+    vectors_of,
+)
+from rails_ray.search.checks import check_width
+from rails_ray.search.indexes import VectorIndex
+from rails_ray.search.indexes.flat import FlatIndex
+from rails_ray.search.indexes.inverted import NUM_PROBES, InvertedIndex
+from rails_ray.search.indexes.lookup import LookupIndex
+from rails_ray.search.indexes.probing import Probing
+from rails_ray.search.masks import Mask
+from rails_ray.search.methods import Query, Retriever
+from rails_ray.search.methods.approximate import Approximate, Lists
+from rails_ray.search.methods.brute_force import BruteForce
+from rails_ray.search.methods.gated import Gated
+from rails_ray.search.methods.look_up import FullLookUp, Inverted
+from rails_ray.search.methods.two_pass import AverageFirst, TwoPass
+from rails_ray.search.spec import Found, Wanted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Widths:
+    """How much the first stage of a search looks at. A method reads only the fields that name it.
+
+    Args:
+        num_candidates: items that `average` and `combined` take by the average component, `surrogate` by its vectors,
+            `gated` in all rounds, `inverted` by posted buckets.
+        num_per_embedding: items that `per_embedding`, `combined` and `two_pass` take by each pair of components.
+        num_rounds: rounds that `gated` splits its candidates into, at least 2. Each but the first begins with a fit to
+            the scores so far and a scan.
+        num_probes: buckets of each chunk that `inverted` looks up; None for NUM_PROBES, or all if there are fewer.
+        nprobe: lists that an `ivf` index scans; None for the square root of their number.
+        ef_search: items in the beam of an `hnsw` index; None for 64.
+    """
+
+    num_candidates: int = 1000
+    num_per_embedding: int = 50
+    num_rounds: int = 3
+    num_probes: int | None = None
+    nprobe: int | None = None
+    ef_search: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_candidates", 1), ("num_per_embedding", 1), ("num_rounds", 2)):
+            check_width(name, getattr(self, name), least, "")
+
+    @property
+    def probing(self) -> Probing:
+        """How much of its indexes a search looks at."""
+        return Probing(nprobe=self.nprobe, ef_search=self.ef_search)
+
+
+DEFAULT_WIDTHS = Widths()
+
+
+@runtime_checkable
+class Searchable(Protocol, Generic[Query]):
+    """Items and the methods that search them."""
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Names of the methods."""
+
+    def __len__(self) -> int:
+        """X."""
+
+    def retriever(self, method: str, widths: Widths = DEFAULT_WIDTHS) -> Retriever[Query]:
+        """A method, ready to search.
+
+        Raises:
+            ValueError: if the method is not one of `methods`, a width is above what there is, or the items lack what
+                the method needs.
+        """
+
+    def search(
+        self, query: Query, wanted: Wanted, method: str = "brute_force", widths: Widths = DEFAULT_WIDTHS
+    ) -> Found:
+        """What is wanted of each query, by a method.
+
+        Raises:
+            ValueError: if `retriever` refuses the method, or the method the query.
+        """
+
+    def log_sum_exp(self, query: Query, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
+        """Log of the sum of exp(logit) over all items that are not hidden, in float64."""
+
+    def explain(self, query: Query, item_rows: Sequence[int]) -> Explained:
+        """The parts of the scores of these items."""
+
+
+METHODS = ("brute_force", "two_pass", "per_embedding", "average", "combined")  # of items with components
+
+
+class ByComponents:
+    """Items with components, under any similarity of components.
+
+    Args:
+        indexes: indexes that were built before, by name (`retrieval.candidates`).
+        surrogate: gives the vector of a query that stands for its scores, if the items have theirs.
+
+    Raises:
+        ValueError: if the similarity cannot score such items.
+    """
+
+    def __init__(
+        self,
+        similarity: Similarity,
+        items: Searched,
+        indexes: Mapping[str, VectorIndex] | None = None,
+        surrogate: VectorOf | None = None,
+    ) -> None:
+        self.similarity = similarity
+        self.items = items
+        self.scorer = similarity.prepared()
+        self.brute_force = BruteForce(self.scorer, items)
+        longest = 1.0 if self.scorer.has_unit_vectors else longest_component(items)
+        self.first_stage = FirstStage(items, indexes, longest=longest)
+        self.exact: Retriever[QueryState] = self.brute_force
+        if self.first_stage.has_average and self.scorer.num_components != (1, 1):
+            self.exact = AverageFirst(self.brute_force, self.first_stage.by_average)
+        self.by_surrogate: FirstStage | None = None
+        if surrogate is not None:
+            built = (indexes or {}).get(SURROGATE) or FlatIndex(vectors_of(items, SURROGATE))
+            self.by_surrogate = FirstStage(items, {AVERAGE: built}, surrogate, BY_SURROGATE, longest=longest)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The contract of `Searchable`; `gated` needs a mixture, `ann` a dot product, `surrogate` its vectors."""
+        own = "ann" if self.scorer.num_components == (1, 1) else "gated"
+        return (*METHODS, own) if self.by_surrogate is None else (*METHODS, own, "surrogate")
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def retriever(self, method: str, widths: Widths = DEFAULT_WIDTHS) -> Retriever[QueryState]:
+        """The contract of `Searchable`."""
+        match method:
+            case "brute_force":
+                return self.exact
+            case "two_pass":
+                return TwoPass(self.scorer, self.items, widths.num_per_embedding, self.first_stage)
+            case "per_embedding":
+                lists = Lists(num_per_embedding=widths.num_per_embedding)
+            case "average":
+                lists = Lists(num_by_average=widths.num_candidates)
+            case "ann" if method in self.methods:
+                lists = Lists(num_by_average=widths.num_candidates)
+            case "gated" if method in self.methods:
+                return self._gated(widths)
+            case "surrogate" if self.by_surrogate is not None:
+                lists = Lists(num_by_average=widths.num_candidates)
+                return Approximate(self.scorer, self.items, lists, self.by_surrogate, widths.probing)
+            case "combined":
+                lists = Lists(num_per_embedding=widths.num_per_embedding, num_by_average=widths.num_candidates)
+            case _:
+                raise _unknown(method, self.methods, "items that have components")
+        return Approximate(self.scorer, self.items, lists, self.first_stage, widths.probing)
+
+    def _gated(self, widths: Widths) -> Gated:
+        """Its first items are those of `surrogate` or, if there is none, of `average`."""
+        stage = self.by_surrogate or self.first_stage
+        first = stage.by_average if stage.has_average else None
+        rounds = widths.num_candidates, widths.num_rounds
+        together = self.first_stage.together
+        assert together is not None  # codes come with an index of them
+        return Gated(self.scorer, self.items, together, first, *rounds, widths.probing)
+
+    def search(
+        self, query: QueryState, wanted: Wanted, method: str = "brute_force", widths: Widths = DEFAULT_WIDTHS
+    ) -> Found:
+        """The contract of `Searchable`."""
+        return self.retriever(method, widths).search(query, wanted)
+
+    def log_sum_exp(self, query: QueryState, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
+        """The contract of `Searchable`."""
+        return self.brute_force.log_sum_exp(query, logit, mask)
+
+    def explain(self, query: QueryState, item_rows: Sequence[int]) -> Explained:
+        """The contract of `Searchable`; all cosines and gates."""
+        return explain_mixture(self.similarity, query, self.items.taken(list(item_rows)))
+
+
+class ByCodes:
+    """Items with codes. Making it compiles the loops that a search runs.
+
+    Raises:
+        ValueError: if a code is no bucket.
+    """
+
+    methods = ("brute_force", "inverted")
+
+    def __init__(self, similarity: LookUp, items: Codes) -> None:
+        self.similarity = similarity
+        self.items = items
+        self.brute_force = FullLookUp(items, LookupIndex(items.codes))
+        self.inverted = InvertedIndex(items.codes, similarity.num_buckets)
+        for num in (1, LEAST_BESIDE):  # or the first queries would wait for loops to be compiled
+            nothing = torch.zeros(num, items.codes.shape[1], similarity.num_buckets, device=items.codes.device)
+            query = Tables(nothing, torch.ones(num, device=nothing.device))
+            for method in self.methods:
+                self.search(query, Wanted(1), method, Widths(num_candidates=1, num_probes=1))
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def retriever(self, method: str, widths: Widths = DEFAULT_WIDTHS) -> Retriever[Tables]:
+        """The contract of `Searchable`."""
+        match method:
+            case "brute_force":
+                return self.brute_force
+            case "inverted":
+                num_probes = min(NUM_PROBES, self.similarity.num_buckets)
+                num_probes = num_probes if widths.num_probes is None else widths.num_probes
+                return Inverted(self.items, self.inverted, num_probes, widths.num_candidates)
+            case _:
+                raise _unknown(method, self.methods, "items that are found by their codes")
+
+    def search(
+        self, query: Tables, wanted: Wanted, method: str = "brute_force", widths: Widths = DEFAULT_WIDTHS
+    ) -> Found:
+        """The contract of `Searchable`."""
+        return self.retriever(method, widths).search(query, wanted)
+
+    def log_sum_exp(self, query: Tables, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
+        """The contract of `Searchable`."""
+        return self.brute_force.log_sum_exp(query, logit, mask)
+
+    def explain(self, query: Tables, item_rows: Sequence[int]) -> Explained:
+        """The contract of `Searchable`; what each chunk says, with P_Q = 1 and P_X = K."""
+        return explain_look_ups(self.similarity, query, take(self.items, list(item_rows)))
+
+
+def _unknown(method: str, methods: Sequence[str], items: str) -> ValueError:
+    return ValueError(f"method must be one of {', '.join(methods)} for {items}, got {method!r}")

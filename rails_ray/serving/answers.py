@@ -1,0 +1,213 @@
+"""Whether enough was searched, and what the answer is."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rails_ray.cutoffs import Cutoff
+from rails_ray.cutoffs.policies import Cut, cut
+from rails_ray.data.forms.fields import shortened
+from rails_ray.item_ids import ItemId
+from rails_ray.search.rounds import unanswered_error
+from rails_ray.search.sharded import merge
+from rails_ray.search.spec import Found, gap_to, needed
+from rails_ray.serving.schemas import CertificateResult, Coverage, ExplainedItem, ExplainResponse, QueryResult
+from rails_ray.serving.shard_search import Asked, ShardAnswer, ShardExplanation
+from rails_ray.stopwatch import part
+
+Value = TypeVar("Value")
+PROVEN = CertificateResult(is_exact=True, gap=0.0, reason=None)
+SHORT = CertificateResult(is_exact=False, gap=None, reason="the search found fewer items than were asked for")
+
+
+def coverage_of(
+    answers: Sequence[ShardAnswer | BaseException], shard_items: Sequence[int], min_coverage: float
+) -> Coverage:
+    """What was searched.
+
+    Raises:
+        UnavailableError: if the share that was searched is below `min_coverage`; a `BusyError` if a shard had no place.
+    """
+    sizes = [size for size, answer in zip(shard_items, answers, strict=True) if isinstance(answer, ShardAnswer)]
+    coverage = Coverage(
+        shards_answered=len(sizes), num_shards=len(answers), items_searched=sum(sizes), num_items=sum(shard_items)
+    )
+    if not sizes or coverage.items_searched < min_coverage * coverage.num_items:
+        told = (
+            f"min_coverage must be reached, {min_coverage:g} of {coverage.num_items} items, got "
+            f"{coverage.items_searched} from {len(sizes)} of {len(answers)} shards"
+        )
+        raise unanswered_error(answers, told, "try again or ask for less")
+    return coverage
+
+
+def results_of(
+    answered: Sequence[ShardAnswer],
+    asked: Asked,
+    cutoff: Cutoff,
+    temperature: NDArray[np.floating],
+    coverage: Coverage,
+    is_known: Sequence[bool | None],
+    *,
+    has_temperature: bool = False,
+    lists_all: bool = False,
+) -> "Results":
+    """The merged and cut list of each query.
+
+    Args:
+        has_temperature: whether tau_q is trained, and told.
+        lists_all: whether a list goes on to its k-th item, and only tells where the cut-off ends.
+    """
+    num_searched = np.sum([answer.num_searched for answer in answered], axis=0)
+    wanted = asked.wanted()
+    merged = merge([answer.found for answer in answered], wanted, torch.from_numpy(num_searched))
+    scores, item_rows, num_found = merged.scores.numpy(), merged.item_rows.numpy(), merged.num_found().numpy()
+    is_short = num_found < np.minimum(wanted.least, num_searched)
+    with part("cut"):
+        done = cut(scores, temperature, cutoff, merged.is_truncated.numpy())
+        num_listed = num_found if lists_all else done.num_kept
+        gaps = _gaps(merged, num_listed, done, ends_by_number=lists_all).tolist()
+    num_scored, lists = merged.num_scored.tolist(), []
+    for number, num in enumerate(num_listed.tolist()):
+        threshold = float(done.threshold[number])
+        lists.append(
+            _List(
+                item_rows=item_rows[number, :num],
+                scores=scores[number, :num],
+                num_kept=int(done.num_kept[number]),
+                threshold=threshold if np.isfinite(threshold) else None,
+                num_searched=int(num_searched[number]),
+                num_scored=num_scored[number],
+                certificate=_certificate(gaps[number], merged.reasons[number], bool(is_short[number]), coverage),
+                is_truncated=bool(done.is_truncated[number]),
+                is_short=bool(is_short[number]),
+                is_known=is_known[number],
+                temperature=float(temperature[number]) if has_temperature else None,
+            )
+        )
+    return Results(answered, lists)
+
+
+@dataclass(frozen=True)
+class _List:
+    """The items of a query by their rows [n], and the other fields of its `QueryResult`."""
+
+    item_rows: NDArray[np.int64]
+    scores: NDArray[np.float32]
+    num_kept: int
+    threshold: float | None
+    num_searched: int
+    num_scored: int
+    certificate: CertificateResult
+    is_truncated: bool
+    is_short: bool
+    is_known: bool | None
+    temperature: float | None
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results of all queries; iterate for each with ids and titles."""
+
+    answered: Sequence[ShardAnswer]
+    lists: Sequence[_List]
+
+    @property
+    def is_exact(self) -> bool:
+        return all(own.certificate.is_exact for own in self.lists)
+
+    @property
+    def num_items(self) -> int:
+        return sum(len(own.item_rows) for own in self.lists)
+
+    def __iter__(self) -> Iterator[QueryResult]:
+        for number, own in enumerate(self.lists):
+            rows = own.item_rows.tolist()
+            item_ids = _by_row(self.answered, number, [answer.item_ids for answer in self.answered])
+            titles = [answer.titles for answer in self.answered if answer.titles is not None]
+            title_of = _by_row(self.answered, number, titles) if titles else None
+            yield QueryResult(
+                items=[item_ids[row] for row in rows],
+                titles=None if title_of is None else [title_of[row] for row in rows],
+                scores=own.scores.tolist(),
+                threshold=own.threshold,
+                num_kept=own.num_kept,
+                num_searched=own.num_searched,
+                num_scored=own.num_scored,
+                certificate=own.certificate,
+                is_truncated=own.is_truncated,
+                is_short=own.is_short,
+                is_known=own.is_known,
+                temperature=own.temperature,
+            )
+
+
+def _gaps(merged: Found, num_listed: NDArray[np.int64], done: Cut, *, ends_by_number: bool) -> Tensor:
+    """Return the largest amount by which a missing item can score above the end of each list [B].
+
+    Args:
+        ends_by_number: whether no threshold ends a list.
+    """
+    threshold = torch.from_numpy(done.threshold).float()
+    # After a column of inf, place n holds the last score of a list of n.
+    last = F.pad(merged.scores, (1, 0), value=torch.inf).gather(1, torch.from_numpy(num_listed)[:, None])[:, 0]
+    is_number = torch.from_numpy(done.is_truncated) | threshold.isneginf() | ends_by_number
+    return gap_to(merged.bound, needed(last, threshold, is_number))
+
+
+def _certificate(gap: float, reason: str | None, is_short: bool, coverage: Coverage) -> CertificateResult:
+    """What a kept list proves."""
+    if coverage.items_searched < coverage.num_items:
+        reason = f"only {coverage.items_searched} of {coverage.num_items} items were searched"
+        return CertificateResult(is_exact=False, gap=None, reason=reason)
+    if is_short:
+        return SHORT
+    if gap == 0:
+        return PROVEN
+    return CertificateResult(is_exact=False, gap=None if reason else gap, reason=reason)
+
+
+def _by_row(
+    answered: Sequence[ShardAnswer], number: int, values: Sequence[Sequence[Sequence[Value]]]
+) -> dict[int, Value]:
+    """The values of all shards for a query, by row. Places without an item come last and are dropped."""
+    return {
+        row: value
+        for answer, of_queries in zip(answered, values, strict=True)
+        for row, value in zip(answer.found.item_rows[number].tolist(), of_queries[number], strict=False)
+    }
+
+
+def explained(
+    version: str, answers: Sequence[ShardExplanation | BaseException], items: Sequence[ItemId]
+) -> ExplainResponse:
+    """The explanations of all shards, in the order of `items`.
+
+    Raises:
+        ValueError: if no shard holds an item.
+        UnavailableError: if an item may be in a shard that did not answer.
+    """
+    by_id: dict[ItemId, ExplainedItem] = {}
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            continue
+        for place, item_id in enumerate(answer.items):
+            by_id[item_id] = ExplainedItem(
+                item=item_id,
+                title=None if answer.titles is None else answer.titles[place],
+                score=answer.scores[place],
+                cosines=answer.cosines[place],
+                gates=answer.gates[place],
+            )
+    for place, item_id in enumerate(items):
+        if item_id not in by_id:
+            if any(isinstance(answer, BaseException) for answer in answers):
+                raise unanswered_error(answers, f"all shards must answer to find items[{place}], got fewer")
+            raise ValueError(f"items[{place}] must be an item of the index, got {shortened(item_id)}")
+    return ExplainResponse(version=version, items=[by_id[item_id] for item_id in items])

@@ -1,0 +1,360 @@
+"""Query a running server over HTTP.
+
+    with Client("http://127.0.0.1:8000") as server:
+        server.search([{"text": "pizza"}], k=10)["results"][0]["items"]
+
+`AsyncClient` is the same with `async with` and `await`; the functions ask one question each. A request changes nothing,
+so it is safe to repeat; feedback that is repeated may count twice.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self, TypedDict
+
+import httpx
+
+from rails_ray.errors import AccessError, UnavailableError, UnsupportedError
+
+TIMEOUT_S = 30.0
+KEY_VARIABLE = "RAILS_RAY_API_KEY"
+RETRIES = 3
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0  # before a request is repeated; twice as long each time
+BUSY = (httpx.codes.TOO_MANY_REQUESTS, httpx.codes.SERVICE_UNAVAILABLE)
+
+Query = dict[str, Any]
+"""As in the JSON of a request: {"text": "pizza"}, {"history": [1193, 661]}, {"user_id": 42, "exclude_seen": False}.
+Without `exclude_seen` the version decides whether items of the history are found, which `index` tells."""
+
+
+class Found(TypedDict):
+    """The list of one query; serve/README.md describes the fields."""
+
+    items: list[Any]
+    titles: list[str] | None
+    scores: list[float]
+    threshold: float | None
+    num_kept: int
+    num_searched: int
+    num_scored: int
+    certificate: dict[str, Any]
+    is_truncated: bool
+    is_short: bool
+    is_known: bool | None
+    temperature: float | None
+    budget: dict[str, Any] | None
+    error: str | None
+
+
+class Answer(TypedDict):
+    """The answer of `POST /v1/search`."""
+
+    version: str
+    method: str
+    is_exact: bool
+    cutoff: dict[str, Any]
+    coverage: dict[str, Any]
+    results: list[Found]
+
+
+class ExplainedItem(TypedDict):
+    """cosines, gates: [P_Q][P_X]."""
+
+    item: str | int
+    title: str | None
+    score: float
+    cosines: list[list[float]]
+    gates: list[list[float]]
+
+
+class Explanation(TypedDict):
+    """The answer of `POST /v1/explain`."""
+
+    version: str
+    items: list[ExplainedItem]
+
+
+class Judged(TypedDict):
+    """The answer of `POST /v1/feedback`."""
+
+    version: str
+    cutoff: dict[str, Any]
+    kept: list[list[bool] | None]
+
+
+class Client:
+    """A connection to a server.
+
+    Args:
+        key: API key; by default the environment variable RAILS_RAY_API_KEY.
+        timeout_s: limit for an answer.
+        retries: how often a request is repeated if the server is busy, restarts, or cannot be reached. The pause before
+            is what the server says, or grows.
+
+    Raises:
+        ValueError: if the key cannot be sent.
+        UnavailableError: if the URL is none.
+    """
+
+    def __init__(
+        self, url: str, *, key: str | None = None, timeout_s: float = TIMEOUT_S, retries: int = RETRIES
+    ) -> None:
+        self._url, self._retries = url, retries
+        with _valid(url):
+            self._client = httpx.Client(**_options(url, key, timeout_s))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def search(self, queries: Sequence[Query], k: int | None = None, **options: Any) -> Answer:
+        """The answer of `POST /v1/search`.
+
+        Args:
+            k: most items per query, and without a cut-off just so many; by default the cut-off decides.
+            options: other fields of the request, such as method and cutoff.
+
+        Raises:
+            ValueError: if the server refuses the request. The message is the server's.
+            AccessError: if the server refuses the key.
+            UnsupportedError: if the served version cannot do what the request asks.
+            UnavailableError: if no server answers, or the server cannot search now.
+        """
+        found: Any = self._ask(*_search(queries, k, options))
+        answer: Answer = found
+        return answer
+
+    def explain(self, query: Query, items: Sequence[str | int]) -> Explanation:
+        """The answer of `POST /v1/explain`: component cosines and gates of a query with each item; raises as
+        `search`."""
+        found: Any = self._ask(*_explain(query, items))
+        explained: Explanation = found
+        return explained
+
+    def feedback(self, queries: Sequence[Query], relevant: Sequence[Sequence[str | int]], **options: Any) -> Judged:
+        """The answer of `POST /v1/feedback`: which of the relevant items a search keeps. From it the server measures
+        whether its cut-offs keep their promise; raises as `search`.
+
+        Args:
+            relevant: for each query, the items that turned out to be relevant, found or not.
+            options: other fields of the search, such as method and cutoff.
+        """
+        found: Any = self._ask(*_feedback(queries, relevant, options))
+        judged: Judged = found
+        return judged
+
+    def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """A vector for each text, which a search takes as `embedding`; raises as `search`."""
+        return _vectors(self._ask(*_embed(texts)))
+
+    def index(self) -> dict[str, Any]:
+        """The answer of `GET /v1/index`; raises as `search`."""
+        return self._ask("GET", "/v1/index", None)
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        exchange = _Exchange(self._url, self._retries)
+        while True:
+            time.sleep(exchange.pause_s)  # as the server said, or longer each time; 0 before the first try
+            try:
+                answer = exchange.take(self._client.request(method, path, json=body))
+            except httpx.TransportError as error:
+                answer = exchange.take(error)
+            if answer is not None:
+                return answer
+
+
+class AsyncClient:
+    """The same as `Client` for asyncio; many requests may be under way at once."""
+
+    def __init__(
+        self, url: str, *, key: str | None = None, timeout_s: float = TIMEOUT_S, retries: int = RETRIES
+    ) -> None:
+        self._url, self._retries = url, retries
+        with _valid(url):
+            self._client = httpx.AsyncClient(**_options(url, key, timeout_s))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
+
+    async def search(self, queries: Sequence[Query], k: int | None = None, **options: Any) -> Answer:
+        """As `Client.search`."""
+        found: Any = await self._ask(*_search(queries, k, options))
+        answer: Answer = found
+        return answer
+
+    async def explain(self, query: Query, items: Sequence[str | int]) -> Explanation:
+        """As `Client.explain`."""
+        found: Any = await self._ask(*_explain(query, items))
+        explained: Explanation = found
+        return explained
+
+    async def feedback(
+        self, queries: Sequence[Query], relevant: Sequence[Sequence[str | int]], **options: Any
+    ) -> Judged:
+        """As `Client.feedback`."""
+        found: Any = await self._ask(*_feedback(queries, relevant, options))
+        judged: Judged = found
+        return judged
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """As `Client.embed`."""
+        return _vectors(await self._ask(*_embed(texts)))
+
+    async def index(self) -> dict[str, Any]:
+        """As `Client.index`."""
+        return await self._ask("GET", "/v1/index", None)
+
+    async def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        exchange = _Exchange(self._url, self._retries)
+        while True:
+            await asyncio.sleep(exchange.pause_s)
+            try:
+                answer = exchange.take(await self._client.request(method, path, json=body))
+            except httpx.TransportError as error:
+                answer = exchange.take(error)
+            if answer is not None:
+                return answer
+
+
+def search(
+    url: str, queries: Sequence[Query], k: int | None = None, *, key: str | None = None, **options: Any
+) -> Answer:
+    """`Client.search` on a connection of its own, which repeats a request only if the router died under it."""
+    with Client(url, key=key, retries=0) as client:
+        return client.search(queries, k, **options)
+
+
+def explain(url: str, query: Query, items: Sequence[str | int], *, key: str | None = None) -> Explanation:
+    """`Client.explain`, likewise."""
+    with Client(url, key=key, retries=0) as client:
+        return client.explain(query, items)
+
+
+def index(url: str, *, key: str | None = None) -> dict[str, Any]:
+    """`Client.index`, likewise."""
+    with Client(url, key=key, retries=0) as client:
+        return client.index()
+
+
+def _search(queries: Sequence[Query], k: int | None, options: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
+    return "POST", "/v1/search", {"queries": list(queries), "k": k} | options
+
+
+def _explain(query: Query, items: Sequence[str | int]) -> tuple[str, str, dict[str, Any]]:
+    return "POST", "/v1/explain", {"query": query, "items": list(items)}
+
+
+def _feedback(
+    queries: Sequence[Query], relevant: Sequence[Sequence[str | int]], options: dict[str, Any]
+) -> tuple[str, str, dict[str, Any]]:
+    search = {"queries": list(queries)} | options
+    return "POST", "/v1/feedback", {"search": search, "relevant": [list(items) for items in relevant]}
+
+
+def _embed(texts: Sequence[str]) -> tuple[str, str, dict[str, Any]]:
+    return "POST", "/v1/embeddings", {"input": list(texts)}
+
+
+def _vectors(answer: dict[str, Any]) -> list[list[float]]:
+    return [one["embedding"] for one in answer["data"]]
+
+
+def _options(url: str, key: str | None, timeout_s: float) -> dict[str, Any]:
+    """How to connect.
+
+    Raises:
+        ValueError: if the key cannot be sent.
+    """
+    key = (key or os.environ.get(KEY_VARIABLE, "")).strip()  # a key read from a file may end with a newline
+    if not (key.isascii() and key.isprintable()):
+        raise ValueError(f"an API key must be of printable ASCII characters, got others: look at {KEY_VARIABLE}")
+    address = httpx.URL(url)
+    is_local = address.host in ("127.0.0.1", "localhost", "::1")  # no proxy leads there
+    return {
+        "base_url": url,
+        "headers": {"authorization": f"Bearer {key}"} if key else {},
+        "timeout": timeout_s,
+        "trust_env": not is_local,
+        "verify": address.scheme == "https" or not is_local,  # reading the certificates takes longer than a search
+    }
+
+
+@contextmanager
+def _valid(url: str) -> Iterator[None]:
+    try:
+        yield
+    except httpx.InvalidURL as error:
+        raise _no_server(url, error) from None
+
+
+def _no_server(url: str, error: object) -> UnavailableError:
+    return UnavailableError(f"a rails-ray server must answer at {url}, got: {error}; `rails-ray serve` starts one")
+
+
+class _Exchange:
+    """A request and its tries, whoever makes them.
+
+    pause_s: seconds to wait before the next try.
+    """
+
+    def __init__(self, url: str, retries: int) -> None:
+        self._url = url
+        self._is_patient = retries > 0  # else it is repeated only if the router died under it
+        self._left = max(retries, 1)
+        self._next_s = FIRST_PAUSE_S
+        self.pause_s = 0.0
+
+    def take(self, came: httpx.Response | httpx.TransportError) -> dict[str, Any] | None:
+        """The answer, or None to try again; raises as `Client.search` if no try is left or none would help."""
+        if self._left and (_has_died(came) or (self._is_patient and _may_pass(came))):
+            self._left -= 1
+            if self._is_patient:
+                self.pause_s = _told_pause_s(came, self._next_s)
+                self._next_s = min(2 * self._next_s, LONGEST_PAUSE_S)
+            return None
+        if isinstance(came, httpx.TransportError):
+            raise _no_server(self._url, came) from None
+        return _answer(self._url, came)
+
+
+def _has_died(came: httpx.Response | httpx.TransportError) -> bool:
+    """Whether the router died under the request."""
+    if isinstance(came, httpx.TransportError):
+        return isinstance(came, httpx.ReadError | httpx.RemoteProtocolError)
+    # Ray's proxies report a dead router as text; our own answers are JSON.
+    return came.is_server_error and came.headers.get("content-type") != "application/json"
+
+
+def _may_pass(came: httpx.Response | httpx.TransportError) -> bool:
+    return isinstance(came, httpx.TransportError) or came.status_code in BUSY
+
+
+def _told_pause_s(came: httpx.Response | httpx.TransportError, otherwise_s: float) -> float:
+    told = came.headers.get("retry-after", "") if isinstance(came, httpx.Response) else ""
+    return min(float(told), LONGEST_PAUSE_S) if told.isdigit() else otherwise_s
+
+
+def _answer(url: str, response: httpx.Response) -> dict[str, Any]:
+    try:
+        answer: dict[str, Any] = response.json()
+        if response.is_success:
+            return answer
+        sentence = str(answer["error"])
+    except (ValueError, KeyError, TypeError):
+        raise UnavailableError(
+            f"{url} must answer as a rails-ray server, got status {response.status_code} of another program or proxy"
+        ) from None
+    if response.status_code in (httpx.codes.UNPROCESSABLE_ENTITY, httpx.codes.REQUEST_ENTITY_TOO_LARGE):
+        raise ValueError(sentence)
+    if response.status_code == httpx.codes.CONFLICT:
+        raise UnsupportedError(sentence)
+    if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        raise AccessError(f"{sentence}: set {KEY_VARIABLE}")
+    raise UnavailableError(sentence)

@@ -1,0 +1,220 @@
+"""Which cut-off a request gets: its own, else the deployment's, else the version's mass, else top_k."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rails_ray.cutoffs import Cutoff
+from rails_ray.cutoffs.calibration import Calibration
+from rails_ray.cutoffs.distributions import ScoreDistribution
+from rails_ray.cutoffs.policies import (
+    CoverageCutoff,
+    MassCutoff,
+    NucleusCutoff,
+    ProbabilityCutoff,
+    ScoreCutoff,
+    TopKCutoff,
+)
+from rails_ray.cutoffs.support import Offers
+from rails_ray.cutoffs.temperatures import AS_TRAINED, HELD_OUT, Factors
+from rails_ray.errors import UnsupportedError
+from rails_ray.families.version import version_calibration, version_family
+from rails_ray.modules.losses import ScoreLogit
+from rails_ray.serving.schemas import CutoffInput
+from rails_ray.storage import calibrations
+from rails_ray.storage.calibrations import StoredCalibration
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import Manifest
+
+DEFAULT_K = 10  # most items per query for top_k without a number
+MOST_ITEMS = 1000  # most items per query for cut-offs by score without a number
+NO_CALIBRATION = "none"  # the deployment started without a calibration
+
+
+@dataclass(frozen=True)
+class Cutoffs:
+    """The cut-offs that a version offers.
+
+    offers: which cut-offs the model's scores allow.
+    num_items: items of the version.
+    version_mass: the best mass by F1 in calibration, or else in training; None if the model has no trained tau_q.
+    stored, calibration: the calibration as stored, and ready to use; None if the version is not calibrated.
+    default: the deployment's cut-off; None for the version's.
+    """
+
+    offers: Offers
+    num_items: int
+    version_mass: float | None
+    stored: StoredCalibration | None = None
+    calibration: Calibration | None = None
+    default: CutoffInput | None = None
+
+    @staticmethod
+    def read(
+        store: Storage, manifest: Manifest, *, default: CutoffInput | None = None, calibration: str | None = None
+    ) -> "Cutoffs":
+        """The cut-offs of a stored version.
+
+        Args:
+            default: as in `Cutoffs`.
+            calibration: file of the calibration; by default the version's current one.
+
+        Raises:
+            DamagedError: if the config or the calibration differs from what was written.
+            UnsupportedError: if the version lacks what the deployment's default needs.
+            ValueError: if the default is out of range.
+        """
+        offers = version_family(store, manifest).offers
+        name = calibration or calibrations.current(store, manifest.version) or NO_CALIBRATION
+        stored = None if name == NO_CALIBRATION else calibrations.read(store, manifest.version, name)
+        found = replace(Cutoffs.of(offers, manifest.num_items, manifest.cutoff_mass, stored), default=default)
+        asked = found.resolve(None, None)
+        found.policy(asked, found.limit(asked, None), np.zeros(1))
+        return found
+
+    @staticmethod
+    def of(offers: Offers, num_items: int, cutoff_mass: float | None, stored: StoredCalibration | None) -> "Cutoffs":
+        """The cut-offs of a model's scores.
+
+        Args:
+            cutoff_mass: the best mass by F1 in training, which a calibration that has fitted its own replaces.
+        """
+        ready = None if stored is None else version_calibration(offers, stored)
+        mass = cutoff_mass if stored is None or stored.mass is None else stored.mass
+        return Cutoffs(offers, num_items, mass, stored, ready)
+
+    def summary(self) -> dict[str, object]:
+        """The facts that a client may see."""
+        asked = self.resolve(None, None)
+        return {
+            "calibration": None if self.stored is None else self.stored.summary(),
+            "cutoff": asked.model_dump(exclude_defaults=True),
+        }
+
+    def resolve(self, asked: CutoffInput | None, k: int | None) -> CutoffInput:
+        """The cut-off that a request gets. One that it does not name keeps the best item, unless the deployment says
+        otherwise, and as many as k at least if it is `top_k`."""
+        if asked is not None:
+            return asked
+        if self.default is not None:
+            own = self.default
+        elif self.version_mass is not None:
+            own = CutoffInput(mass=self.version_mass)
+        else:
+            own = CutoffInput(top_k=k or DEFAULT_K)
+        most = [number for number in (k, own.max_items) if number is not None]
+        least = min([own.min_items if "min_items" in own.model_fields_set or own.top_k is not None else 1, *most])
+        return own.model_copy(update={"min_items": least})
+
+    def limit(self, cutoff: CutoffInput, k: int | None, most: int = MOST_ITEMS) -> int:
+        """The most items in a list: the smallest of the numbers given, or a default, and no more than there are.
+
+        Args:
+            most: upper limit of the default.
+
+        Raises:
+            ValueError: if min_items exceeds the limit.
+        """
+        given = [number for number in (k, cutoff.max_items, cutoff.top_k) if number is not None]
+        default = max(min(MOST_ITEMS, most), cutoff.min_items)
+        limit = min([*(given or [default]), self.num_items])
+        if min(cutoff.min_items, self.num_items) > limit:
+            raise ValueError(f"min_items must be at most the {limit} items of a list, got {cutoff.min_items}")
+        return limit
+
+    def policy(self, cutoff: CutoffInput, max_items: int, log_normaliser: NDArray[np.float64] | None = None) -> Cutoff:
+        """The policy that applies a cut-off.
+
+        Args:
+            log_normaliser: log sum exp of each query over the corpus [B], of logits over `softmax_factor`; nucleus and
+                probability need it.
+
+        Raises:
+            UnsupportedError: if the version lacks what the cut-off needs.
+            ValueError: if its value is out of range.
+        """
+        least = min(cutoff.min_items, max_items)
+        if cutoff.mass is not None:
+            return MassCutoff(cutoff.mass, self.distribution(cutoff.background), min_items=least, max_items=max_items)
+        if cutoff.coverage is not None:
+            self.offers.check_bounded_scores()
+            if self.calibration is None:
+                raise UnsupportedError(
+                    "cutoff coverage needs a version that is calibrated, got one that is not: run `rails-ray "
+                    "calibrate` and restart the server, or use another cut-off"
+                )
+            return CoverageCutoff(cutoff.coverage, self.calibration, min_items=least, max_items=max_items)
+        if cutoff.nucleus is not None:
+            assert log_normaliser is not None
+            return NucleusCutoff(
+                self.factors.tempered_logit(self.offers.logit),
+                log_normaliser,
+                cutoff.nucleus,
+                self.num_items,
+                min_items=least,
+                max_items=max_items,
+            )
+        if cutoff.probability is not None:
+            assert log_normaliser is not None
+            return ProbabilityCutoff(
+                self.factors.tempered_logit(self.offers.logit),
+                log_normaliser,
+                cutoff.probability,
+                min_items=least,
+                max_items=max_items,
+            )
+        if cutoff.score is not None:
+            self.offers.check_score(cutoff.score)
+            return ScoreCutoff(cutoff.score, min_items=least, max_items=max_items)
+        assert cutoff.top_k is not None
+        return TopKCutoff(cutoff.top_k, min_items=least, max_items=max_items)
+
+    @property
+    def factors(self) -> Factors:
+        """The temperatures fitted on held-out queries; tau_q as trained if the version is not calibrated."""
+        return AS_TRAINED if self.stored is None else self.stored.factors
+
+    @property
+    def softmax_factor(self) -> float:
+        """What the training logits are divided by; 1 if no temperature is fitted."""
+        return 1.0 if self.factors.softmax is None else self.factors.softmax.value
+
+    @property
+    def softmax_logit(self) -> ScoreLogit | None:
+        """The training logit at the fitted temperature; None if the model has none."""
+        logit = self.offers.training_logit
+        return None if logit is None else self.factors.tempered_logit(logit)
+
+    @property
+    def calibrated_temperature(self) -> NDArray[np.float64] | None:
+        """tau_q of the calibration queries [Q]; None without a calibration, or if tau_q is not trained."""
+        if self.calibration is None or not self.offers.has_trained_temperature:
+            return None
+        return self.calibration.positives.temperature
+
+    def check_logit(self) -> None:
+        """Raises:
+        UnsupportedError: if the version has no logit; cut-offs by the softmax over all items need one.
+        """
+        self.offers.check_logit()
+
+    def distribution(self, background: str | None = None) -> ScoreDistribution:
+        """The distribution of a relevant item's score, at the fitted temperature.
+
+        Args:
+            background: its name; by default the one that calibration fitted, or else uniform.
+
+        Raises:
+            UnsupportedError: if tau_q is not trained, or the background needs a calibration that the version lacks.
+        """
+        self.offers.check_temperature()
+        name = background or self.factors.background
+        fitted = None if self.stored is None else self.stored.held_out if name == HELD_OUT else self.stored.fitted
+        if name in ("fitted", HELD_OUT) and fitted is None:
+            raise UnsupportedError(
+                f"background {name} needs a version that is calibrated, got one that is not: run `rails-ray calibrate` "
+                "and restart the server, or use uniform or sphere"
+            )
+        distribution = self.offers.distribution(self.offers.background(name, fitted))
+        return self.factors.tempered_distribution(distribution, name)

@@ -1,0 +1,140 @@
+"""The query side of a version's model: a request's queries as tensors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode
+from rails_ray.data.forms import FORMS, QueryReader
+from rails_ray.data.forms.fields import SUPPORTS, check_embedding
+from rails_ray.errors import UnsupportedError
+from rails_ray.families.version import version_family, version_model
+from rails_ray.item_ids import ItemId
+from rails_ray.modules.model import Model
+from rails_ray.modules.similarities.states import AnyQuery, concatenate, take, to
+from rails_ray.serving.schemas import ASKED_BY
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import Manifest, read_file
+
+REPRESENTATION = "embedding"  # the field for a query given by its representation
+
+
+@dataclass(frozen=True)
+class EncodedQueries:
+    """
+    state: state of the queries, in order.
+    seen: items in each query's history.
+    is_known: whether the model knows any part of each query; None if it cannot tell.
+    """
+
+    state: AnyQuery
+    seen: list[list[ItemId]]
+    is_known: Sequence[bool | None]
+
+
+class QueryEncoder:
+    """Encodes queries with the model of one index version.
+
+    supports: what a heavy ranker must score for a query first; nothing for most models.
+    """
+
+    def __init__(
+        self, store: Storage, manifest: Manifest, device: str = "cpu", allowed: AllowedCode = OURS_ALONE
+    ) -> None:
+        def stored(name: str) -> bytes:
+            return read_file(store, manifest.version, manifest.file(name))
+
+        self.model = version_model(store, manifest, allowed)
+        self.reader = FORMS[self.model.form].reader(self.model, stored)
+        self.supports = version_family(store, manifest).supports(self.model)
+        self.device = device
+        self.model.to(self.device)
+
+    def __call__(self, queries: Sequence[dict[str, Any]], supports: Sequence[Any] = ()) -> EncodedQueries:
+        """Encode queries; raises what `encode` does.
+
+        Args:
+            supports: what the heavy ranker says of each query's supports; None where the model has none.
+        """
+        ids = [support.item_id for support in self.supports]
+        scored = [
+            query if own is None else {**query, SUPPORTS: dict(zip(ids, own, strict=True))}
+            for query, own in zip(queries, supports or [None] * len(queries), strict=True)
+        ]
+        return encode(self.model, self.reader, scored, self.device)
+
+    def check_queries(self, queries: Sequence[dict[str, Any]]) -> None:
+        """Raises:
+        ValueError: as `encode`, for queries that are read before a heavy ranker is asked about them.
+        """
+        _read(self.model, self.reader, queries)
+
+    def represent(self, queries: Sequence[dict[str, Any]]) -> Float[np.ndarray, "B D"]:
+        """What the model makes of each query before it compares it; a search takes it as `embedding`.
+
+        Raises:
+            UnsupportedError: if the model has no such vector.
+            ValueError: if the model cannot read a query.
+        """
+        if self.model.representation_width is None:
+            raise UnsupportedError("the version's model must make one vector of a query, got one that does not")
+        read, _ = _read(self.model, self.reader, queries)
+        with torch.no_grad():
+            features = self.model.query_features(self.reader.batch(list(read.values())))
+            return self.model.represent(features.to(self.device)).numpy(force=True)
+
+    def check(self) -> None:
+        """Encode one example query."""
+        self([self.reader.example()], [np.zeros(len(self.supports))] if self.supports else ())  # no ranker is asked
+
+
+def encode(model: Model, reader: QueryReader, queries: Sequence[dict[str, Any]], device: str = "cpu") -> EncodedQueries:
+    """The state of queries in their order, on the CPU.
+
+    Args:
+        reader: reads queries in the model's form.
+        queries: each has one field of a request's query.
+
+    Raises:
+        ValueError: if the model cannot read a query, or an embedding has another width or is too large.
+    """
+    read, representations = _read(model, reader, queries)
+    seen = [reader.seen(read[number]) if number in read else [] for number in range(len(queries))]
+    is_known: list[bool | None] = [None] * len(queries)
+    states = []
+    with torch.no_grad():
+        if read:
+            inputs = reader.batch(list(read.values()))
+            states.append(model.encode_queries(model.query_features(inputs).to(device)))
+            for number, is_seen in zip(read, model.are_known(inputs), strict=True):
+                is_known[number] = is_seen
+        if representations:
+            states.append(model.query_state(torch.tensor(list(representations.values()), device=device)))
+        state = to(concatenate(states) if len(states) > 1 else states[0], "cpu")
+        if len(states) > 1:
+            state = take(state, torch.tensor([*read, *representations]).argsort())
+    return EncodedQueries(state, seen, is_known)
+
+
+def _read(
+    model: Model, reader: QueryReader, queries: Sequence[dict[str, Any]]
+) -> tuple[dict[int, Any], dict[int, list[float]]]:
+    """Queries as the model reads them, and those that are given by their representations; by their numbers."""
+    own = FORMS[model.form].fields
+    takes = dict.fromkeys([*own, *([REPRESENTATION] if model.representation_width else [])])
+    read, representations = dict[int, Any](), dict[int, list[float]]()  # by number of the query
+    for number, query in enumerate(queries):
+        where = f"queries[{number}]"
+        field = next(name for name in ASKED_BY if query.get(name) is not None)
+        if field not in takes:
+            raise ValueError(f"{where} must be given by {' or '.join(takes)} for this index, got {field}")
+        if field in own:
+            read[number] = reader.read(query, where)
+        else:
+            check_embedding(query[field], model.representation_width or 0, where)
+            representations[number] = query[field]
+    return read, representations

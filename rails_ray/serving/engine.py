@@ -1,0 +1,292 @@
+"""The query side of a version: from a request to what is asked of its shards, and from their answers to the response.
+
+Every step is here and none of them waits, so that a server and a caller's own process answer alike.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode
+from rails_ray.cutoffs import Cutoff
+from rails_ray.families.version import version_family
+from rails_ray.reranking.rankers import Candidates
+from rails_ray.search.rounds import AskShards, Rounds, search_rounds
+from rails_ray.search.searcher import DEFAULT_WIDTHS, Widths
+from rails_ray.serving.answers import coverage_of, explained, results_of
+from rails_ray.serving.budgets import KeptScores, Ranking, in_order, unranked
+from rails_ray.serving.cutoffs import DEFAULT_K, Cutoffs
+from rails_ray.serving.deadlines import Deadline
+from rails_ray.serving.encoder import QueryEncoder
+from rails_ray.serving.schemas import (
+    BudgetInput,
+    CutoffInput,
+    ExplainRequest,
+    ExplainResponse,
+    QueryInput,
+    QueryResult,
+    SearchRequest,
+    SearchResponse,
+)
+from rails_ray.serving.shard_search import Asked, ShardAnswer
+from rails_ray.serving.stages import Stages, timed
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import Manifest, summary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """
+    max_queries: most queries in a request.
+    max_answered_items: most queries times k in a request.
+    deadline_s: latest deadline of a request, and that of one without its own; None for none.
+    """
+
+    max_queries: int = 1024
+    max_answered_items: int = 100_000
+    deadline_s: float | None = None
+
+    def check_queries(self, num_queries: int) -> None:
+        """Raises ValueError if there are too many."""
+        if num_queries > self.max_queries:
+            raise ValueError(f"queries must have a length of at most {self.max_queries}, got {num_queries}")
+
+
+FEW_PARTS = 500  # so few take less time to write than a thread takes to start
+
+
+@dataclass(frozen=True)
+class Answered:
+    """
+    head: the answer without its results.
+    results: of each query; can be iterated once.
+    num_parts: results, and the items that they hold, all counted.
+    stages: how long each stage took.
+    """
+
+    head: SearchResponse
+    results: Iterator[QueryResult]
+    num_parts: int
+    stages: Stages = field(default_factory=dict)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether its results are made sooner here than in a thread."""
+        return self.num_parts <= FEW_PARTS
+
+
+class Engine:
+    """
+    Args:
+        cutoff: cut-off for requests that name none; by default the version's.
+        calibration: file of the calibration; by default the version's current one.
+        has_ranker: whether whoever carries out the rounds has a heavy ranker to ask.
+        allowed: code that the version's config may name.
+
+    Raises:
+        DamagedError: if a file of the version differs from its manifest.
+        UnsupportedError: if the version lacks what the cut-off needs.
+        ValueError: if the version's config names code that is not allowed.
+    """
+
+    def __init__(
+        self,
+        store: Storage,
+        manifest: Manifest,
+        *,
+        cutoff: CutoffInput | None = None,
+        calibration: str | None = None,
+        limits: Limits = Limits(),
+        device: str = "cpu",
+        has_ranker: bool = False,
+        allowed: AllowedCode = OURS_ALONE,
+    ) -> None:
+        self.shard_items = manifest.shard_items
+        self.cutoffs = Cutoffs.read(store, manifest, default=cutoff, calibration=calibration)
+        self.encoder = QueryEncoder(store, manifest, device, allowed)
+        own = version_family(store, manifest)
+        self.model_facts = own.model_facts(manifest)
+        self.ranking = Ranking(
+            supports=Candidates.of(self.encoder.supports),
+            has_ranker=has_ranker,
+            has_texts="text" in manifest.columns,
+            has_vectors=own.has_one_vector,
+            version=manifest.version,
+            kept=KeptScores(),
+        )
+        takes_budget = has_ranker and self.ranking.has_texts and "text" in manifest.query
+        self.excludes_seen = own.config.data.excludes_seen
+        self.facts = {
+            **summary(manifest),
+            **self.cutoffs.summary(),
+            "takes_budget": takes_budget,
+            "exclude_seen": self.excludes_seen if "history" in manifest.query else None,
+        }
+        self.limits = limits
+
+    def search(self, request: SearchRequest) -> Rounds[Answered]:
+        """The best items for each query, cut to those worth returning, and reranked if there is a budget for it.
+
+        Raises:
+            ValueError: if a query, the cut-off, the budget or a number of the request is wrong.
+            UnsupportedError: if the version lacks what the cut-off or the budget needs.
+            UnavailableError: if too few shards answer, or the heavy ranker fails at every query.
+        """
+        answered, stages = yield from timed(self._search(request))
+        return replace(answered, stages=stages)
+
+    def _search(self, request: SearchRequest) -> Rounds[Answered]:
+        cutoff, k, num_listed = self._checked(request)
+        policy: Cutoff | None = None
+        if cutoff.needs_normaliser:
+            self.cutoffs.check_logit()
+        else:
+            policy = self.cutoffs.policy(cutoff, k)  # raises before any work if the cut-off is wrong
+        deadline = self._deadline(request.budget)
+        given = [query.model_dump() for query in request.queries]
+        if self.ranking.supports:
+            self.encoder.check_queries(given)  # before any call is spent on them
+        if request.budget is not None:
+            self.ranking.check_texts(given)
+        supported = yield from self.ranking.supported(given, deadline)
+        answered = [number for number, own in enumerate(supported) if own.error is None]
+        scores = [supported[number].scores for number in answered]
+        encoded = self.encoder([given[number] for number in answered], scores)
+        temperature = encoded.state.temperature.numpy()
+        exclude = [
+            [*request.queries[number].exclude, *(seen if self._excludes_seen(request.queries[number]) else [])]
+            for number, seen in zip(answered, encoded.seen, strict=True)
+        ]
+
+        def plan(log_normaliser: NDArray[np.float64] | None) -> tuple[Cutoff, Asked]:
+            decided = policy or self.cutoffs.policy(cutoff, k, log_normaliser)
+            if cutoff.top_k is not None or num_listed is not None:
+                most = num_listed or k
+                asked = Asked(request.method, _widths(request, most), most)
+            else:
+                floor = decided.floor(temperature).astype(np.float32)
+                asked = Asked(request.method, _widths(request, k), k, floor, min(cutoff.min_items, k))
+            return decided, self._for_ranker(asked, request)
+
+        factor = self.cutoffs.softmax_factor if cutoff.needs_normaliser else None
+        rounds = search_rounds(encoded.state, exclude, plan, softmax_factor=factor)
+        decided, asked, answers = yield from rounds
+        coverage = coverage_of(answers, self.shard_items, request.min_coverage).model_copy(update=self.model_facts)
+        shards = [answer for answer in answers if isinstance(answer, ShardAnswer)]
+        wanted = asked if request.budget is None else replace(asked, k=k)
+        results = results_of(
+            shards,
+            wanted,
+            decided,
+            temperature,
+            coverage,
+            encoded.is_known,
+            has_temperature=self.cutoffs.offers.has_trained_temperature,
+            lists_all=num_listed is not None,
+        )
+        found, num_items, is_exact = iter(results), results.num_items, results.is_exact
+        if request.budget is not None:
+            spent = yield from self.ranking.reranked(
+                [given[number] for number in answered],
+                [supported[number] for number in answered],
+                encoded.state,
+                exclude,
+                asked,
+                answers,
+                request.budget,
+                deadline,
+            )
+            ranked = list(spent.results(found, k))
+            found, is_exact = iter(ranked), all(own.certificate.is_exact for own in ranked)
+            num_items = sum(len(own.items) for own in ranked)
+        elif self.ranking.supports:
+            found = unranked(found, [supported[number].calls_used for number in answered])
+        head = SearchResponse(
+            version=self.facts["version"],
+            method=request.method,
+            is_exact=is_exact and len(answered) == len(given),
+            cutoff=cutoff.model_dump(exclude_defaults=True),
+            coverage=coverage,
+            results=[],
+        )
+        return Answered(head, in_order(found, supported), len(given) + num_items)
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """The vector of each text that a search takes as `embedding` [B, D].
+
+        Raises:
+            ValueError: if there are too many texts, or the model reads none.
+            UnsupportedError: if the model makes no such vector.
+        """
+        if len(texts) > self.limits.max_queries:
+            raise ValueError(f"input must have a length of at most {self.limits.max_queries}, got {len(texts)}")
+        return self.encoder.represent([{"text": text} for text in texts])
+
+    def _checked(self, request: SearchRequest) -> tuple[CutoffInput, int, int | None]:
+        """The cut-off of the request, the most items that it keeps, and how many are listed whether it keeps them or
+        not: the k of a request that names no cut-off; None for those that are kept."""
+        num_queries, most = len(request.queries), self.limits.max_answered_items
+        self.limits.check_queries(num_queries)
+        named = self._cutoff_of(request)
+        cutoff = self.cutoffs.resolve(named, request.k)
+        k = self.cutoffs.limit(cutoff, request.k, max(most // num_queries, 1))
+        num_listed = None if named is not None or request.k is None else min(request.k, self.cutoffs.num_items)
+        for name, number in (
+            ("k", num_listed or k),
+            ("budget.calls", 0 if request.budget is None else request.budget.calls),
+        ):
+            if num_queries * number > most:
+                raise ValueError(
+                    f"queries times {name} must be at most {most} items, got {num_queries} x {number}: ask fewer "
+                    "queries at once"
+                )
+        self.ranking.check(request.budget, cutoff, k)
+        return cutoff, k, num_listed
+
+    def _excludes_seen(self, query: QueryInput) -> bool:
+        """Decide if the search skips the items of a query's history: the request says, or else the version."""
+        return self.excludes_seen if query.exclude_seen is None else query.exclude_seen
+
+    def _deadline(self, budget: BudgetInput | None = None) -> Deadline:
+        limit_s = self.limits.deadline_s
+        return Deadline(budget, self.ranking.clock, None if limit_s is None else 1000 * limit_s)
+
+    def _cutoff_of(self, request: SearchRequest) -> CutoffInput | None:
+        """The cut-off of the request. With a budget it is top_k unless the request says otherwise."""
+        if request.cutoff is None and request.budget is not None:
+            return CutoffInput(top_k=request.k or DEFAULT_K)
+        return request.cutoff
+
+    def _for_ranker(self, asked: Asked, request: SearchRequest) -> Asked:
+        """The question with what the heavy ranker needs: as many items as the budget pays for, and their texts."""
+        if request.budget is None:
+            return asked
+        num_items = min(max(asked.k, request.budget.calls), sum(self.shard_items))
+        widths = _widths(request, num_items)
+        return replace(asked, k=num_items, widths=widths, for_ranker=True, with_vectors=request.budget.rounds > 1)
+
+    def explain(self, request: ExplainRequest) -> Rounds[ExplainResponse]:
+        """The component cosines and the gates of a query and some items. Raises what `search` does, and ValueError if
+        an item is not in the index."""
+        self.ranking.check_ranker()
+        deadline, asked = self._deadline(), request.query.model_dump()
+        self.encoder.check_queries([asked])
+        [supported] = yield from self.ranking.supported([asked], deadline)
+        encoded = self.encoder([asked], [supported.scores])
+        answers: Sequence[Any] = yield AskShards("explain", (encoded.state, request.items))
+        return explained(self.facts["version"], answers, request.items)
+
+
+def _widths(request: SearchRequest, k: int) -> Widths:
+    """The widths of the request; by default the usual ones, or k if that is more."""
+    return Widths(
+        num_candidates=request.num_candidates or max(DEFAULT_WIDTHS.num_candidates, k),
+        num_per_embedding=request.num_per_embedding or max(DEFAULT_WIDTHS.num_per_embedding, k),
+        num_rounds=request.num_rounds or DEFAULT_WIDTHS.num_rounds,
+        num_probes=request.num_probes,
+        nprobe=request.nprobe,
+        ef_search=request.ef_search,
+    )

@@ -1,0 +1,82 @@
+"""Whether cut-offs keep live what they promise: clients report which items were relevant, and each search is repeated.
+
+    kept(q) = |items(q) and relevant(q)| / |relevant(q)|
+
+The measured coverage is the mean of kept(q) over the queries whose cut-off is a coverage; beside it stands the mean of
+what was promised. An item that the search leaves out for any reason, an excluded one say, was not kept. A list is as
+long as that of a query that is asked alone.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from rails_ray.serving.cutoffs import MOST_ITEMS
+from rails_ray.serving.engine import Answered, Limits
+from rails_ray.serving.running_means import Tally
+from rails_ray.serving.schemas import FeedbackRequest, FeedbackResponse, QueryResult, SearchRequest
+
+
+@dataclass(frozen=True)
+class Judged:
+    """
+    kept: what was measured.
+    promised: what the cut-offs of the same queries promise.
+    """
+
+    kept: Tally = field(default_factory=Tally)
+    promised: Tally = field(default_factory=Tally)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `/v1/index` tells."""
+        return {**self.kept.to_dict("coverage"), "promised": self.promised.mean}
+
+
+class Feedback:
+    """
+    Args:
+        search: carries out a request.
+        limits: of a request.
+        on_judged: called after each report of queries whose cut-off is a coverage.
+    """
+
+    def __init__(
+        self,
+        search: Callable[[SearchRequest], Awaitable[Answered]],
+        limits: Limits,
+        on_judged: Callable[[Judged], None] = lambda _: None,
+    ) -> None:
+        self._search, self._limits, self._on_judged = search, limits, on_judged
+        self.judged = Judged()
+
+    async def judge(self, request: FeedbackRequest) -> FeedbackResponse:
+        """Which of the relevant items the search keeps. Raises what a search does."""
+        self._limits.check_queries(len(request.search.queries))
+        results = list[QueryResult]()
+        for part in self._parts(request.search):
+            found = await self._search(part)
+            results += await asyncio.to_thread(list, found.results)
+        kept = [_kept(own, items) for own, items in zip(results, request.relevant, strict=True)]
+        promised = found.head.cutoff.get("coverage")
+        if promised is not None:
+            for own, items in zip(kept, request.relevant, strict=True):
+                if own is not None:
+                    once = dict(zip(items, own, strict=True))  # a purchase may be reported twice
+                    measured = self.judged.kept.plus(sum(once.values()) / len(once))
+                    self.judged = Judged(measured, self.judged.promised.plus(float(promised)))
+            self._on_judged(self.judged)
+        return FeedbackResponse(version=found.head.version, cutoff=found.head.cutoff, kept=kept)
+
+    def _parts(self, request: SearchRequest) -> Iterator[SearchRequest]:
+        """The request in parts whose lists are not cut by the number of queries."""
+        size = max(self._limits.max_answered_items // MOST_ITEMS, 1)
+        for first in range(0, len(request.queries), size):
+            yield request.model_copy(update={"queries": request.queries[first : first + size]})
+
+
+def _kept(result: QueryResult, relevant: list[Any]) -> list[bool] | None:
+    if result.error is not None:
+        return None
+    items = set(result.items[: result.num_kept])
+    return [item in items for item in relevant]

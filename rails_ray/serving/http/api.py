@@ -1,0 +1,186 @@
+"""The routes: what a client may ask of a server, whoever carries it out.
+
+No annotation here may be a string: FastAPI and Ray read them.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+from fastapi import FastAPI, Request, Response
+from numpy.typing import NDArray
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+from starlette.types import Scope
+
+from rails_ray.errors import BusyError, UnavailableError, UnsupportedError
+from rails_ray.serving.http import arrow, console, deadlines, embedding, refusals
+from rails_ray.serving.http.access import Access, Guard
+from rails_ray.serving.http.deadlines import deadline_of, in_time, within
+from rails_ray.serving.http.refusals import refused_with
+from rails_ray.serving.http.request_ids import RequestIds
+from rails_ray.serving.http.streaming import pieces, response_of
+from rails_ray.serving.http.traces import Traced, show_stages
+from rails_ray.serving.schemas import (
+    ExplainRequest,
+    ExplainResponse,
+    FeedbackRequest,
+    FeedbackResponse,
+    SearchRequest,
+    SearchResponse,
+)
+from rails_ray.serving.stages import as_header
+from rails_ray.serving.traffic import Traffic
+
+ALWAYS = (401, 403, 408, 413, 429)  # refusals of any request
+OF_A_QUESTION = (*ALWAYS, 409, 422, 503, 504)
+QUESTION: dict[str, Any] = {"responses": refused_with(*OF_A_QUESTION), "openapi_extra": deadlines.PARAMETERS}
+
+
+class Server(Protocol):
+    """Carries out what the routes are asked for."""
+
+    @property
+    def access(self) -> Access:
+        """Who gets in, and how much is let in."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """Its searches, and what it learns of them."""
+
+    async def explain(self, request: ExplainRequest) -> ExplainResponse:
+        """The component cosines and the gates of a query and some items."""
+
+    async def health(self) -> dict[str, Any]:
+        """What the server says of itself when all of it answers.
+
+        Raises:
+            UnavailableError: if a part of it does not answer.
+        """
+
+    def index(self) -> dict[str, Any]:
+        """What is served: version, items, shards, columns, the default cut-off and the heavy ranker; its traffic."""
+
+    @property
+    def version_name(self) -> str:
+        """Name of the version that is served."""
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """A vector for each text [B, D]; see `Engine.embed`."""
+
+
+def api_of(server: Callable[[], Server]) -> FastAPI:
+    """The application.
+
+    Args:
+        server: called for each request, because it may not exist yet when the application is made.
+    """
+    api = FastAPI(
+        title="rails-ray",
+        version="1",
+        description="Retrieval with learned similarities: encode -> candidates -> score -> cut.",
+    )
+    api.add_middleware(Guard, access=lambda: server().access)
+    refusals.install(api)
+
+    def count(scope: Scope, status: int) -> None:
+        server().traffic.metrics.request(_known_path(api, scope), status)
+
+    api.add_middleware(Traced)
+    api.add_middleware(RequestIds, on_answer=count)
+
+    @api.post(
+        "/v1/search",
+        response_model=SearchResponse,
+        responses=refused_with(*OF_A_QUESTION) | arrow.ANSWERS,
+        openapi_extra=arrow.BODIES | deadlines.PARAMETERS,
+    )
+    async def search(request: SearchRequest, http: Request) -> Response:
+        """The best items for each query, cut to those worth returning. Bodies may also be in Arrow's stream format."""
+        deadline_ms = deadline_of(http)
+        budgeted = request.model_copy(update={"budget": within(request.budget, deadline_ms)})
+        with told_over_http():
+            async with in_time(deadline_ms):
+                found = await server().traffic.search(budgeted)
+                results = server().traffic.counted(found)
+                # As JSON directly: FastAPI would validate and copy it, which takes longer than the search.
+                if arrow.is_wanted(http.headers.get("accept")):
+                    answer = await response_of(arrow.pieces(found.head, results), found.is_small, arrow.TYPE)
+                else:
+                    answer = await response_of(pieces(found.head, results), found.is_small)
+        show_stages(found.stages)
+        answer.headers["server-timing"] = as_header(found.stages)
+        return answer
+
+    @api.post("/v1/explain", response_model=ExplainResponse, **QUESTION)
+    async def explain(request: ExplainRequest, http: Request) -> ExplainResponse:
+        """The component cosines and the gates of a query and some items."""
+        with told_over_http(("queries[0]", "query")):
+            async with in_time(deadline_of(http)):
+                return await server().explain(request)
+
+    @api.post("/v1/feedback", response_model=FeedbackResponse, **QUESTION)
+    async def feedback(request: FeedbackRequest, http: Request) -> FeedbackResponse:
+        """Which of the items that turned out to be relevant a search keeps. By these reports the server measures
+        whether cut-offs by coverage keep what they promise: /v1/index and the metrics tell."""
+        with told_over_http(("queries[", "search.queries[")):
+            async with in_time(deadline_of(http)):
+                return await server().traffic.feedback(request)
+
+    @api.get("/v1/health", responses=refused_with(*ALWAYS, 503))
+    async def health() -> dict[str, Any]:
+        """Whether every shard is there, with a warning if the file of API keys is unusable."""
+        with told_over_http():
+            return await server().health()
+
+    @api.get("/v1/health/live", responses=refused_with(408, 413))
+    async def live() -> dict[str, str]:
+        """Whether the server runs. Needs no key."""
+        return {"status": "ok"}
+
+    @api.get("/v1/health/ready", responses=refused_with(408, 413, 503))
+    async def ready() -> dict[str, str]:
+        """Whether every shard is there, and nothing else about it. Needs no key."""
+        with told_over_http():
+            await server().health()
+        return {"status": "ok"}
+
+    @api.get("/v1/index", responses=refused_with(*ALWAYS))
+    async def index() -> dict[str, Any]:
+        """What the server serves: version, items, shards, columns, the default cut-off and the heavy ranker; what it
+        learnt of its traffic."""
+        return server().index()
+
+    embedding.add_routes(api, server, _carried_out)
+    console.add_routes(api)
+    return api
+
+
+def _known_path(api: FastAPI, scope: Scope) -> str:
+    """The path of the route that a request is for; `other` for none, as clients may invent paths without end."""
+    routes = (route for route in api.routes if isinstance(route, Route))
+    return next((route.path for route in routes if route.path_regex.match(scope["path"])), "other")
+
+
+async def _carried_out(work: Awaitable[Any]) -> Any:
+    with told_over_http(("queries[", "input[")):
+        return await work
+
+
+@contextmanager
+def told_over_http(renamed: tuple[str, str] = ("", "")) -> Iterator[None]:
+    """Inside the block, turn errors that a client can act on into HTTP errors.
+
+    Args:
+        renamed: a name in a message, and the request's name to put in its place.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise HTTPException(422, str(error).replace(*renamed, 1)) from None
+    except UnsupportedError as error:
+        raise HTTPException(409, str(error)) from None
+    except UnavailableError as error:
+        status = 429 if isinstance(error, BusyError) else 503
+        raise HTTPException(status, str(error).replace(*renamed, 1)) from None

@@ -1,0 +1,177 @@
+"""Bodies in Arrow's IPC stream format, for searches of many queries: a row is a query, or its result.
+
+A request's columns are fields of a query, null where a query has none (without `exclude_seen` the version decides); the
+other fields of the request are JSON in the schema's metadata, by the name `search`. An answer's columns are the fields
+of a result, and the rest of the answer is JSON in the metadata, by the name `answer`.
+
+What would be larger once it is read is refused: compressed buffers, dictionaries, values without bytes of their own.
+"""
+
+import re
+import struct
+from collections.abc import Iterator
+from io import BytesIO
+from itertools import chain, islice
+from typing import Any
+
+import pyarrow as pa
+from starlette.exceptions import HTTPException
+
+from rails_ray.data.forms.fields import shortened
+from rails_ray.serving.schemas import BudgetResult, CertificateResult, QueryInput, QueryResult, SearchResponse
+
+TYPE = "application/vnd.apache.arrow.stream"
+SEARCH, ANSWER = b"search", b"answer"
+MOST_ROWS = 100_000
+ROWS_OF_A_BATCH = 64  # of an answer
+NO_QUALITY = re.compile(r"q=0(\.0*)?")  # of a header: not this one
+SCHEMA, RECORD_BATCH = 1, 3  # messages, by their numbers in Message.fbs
+HEADER_TYPE, HEADER, COMPRESSION = 1, 2, 3  # fields of Message, and of RecordBatch
+OF_CERTIFICATE = pa.struct([("is_exact", pa.bool_()), ("gap", pa.float64()), ("reason", pa.string())])
+OF_BUDGET = pa.struct([("calls_used", pa.int64()), ("is_reranked", pa.bool_()), ("reason", pa.string())])
+ANSWERS: dict[int | str, dict[str, Any]] = {200: {"content": {TYPE: {}}}}  # of OpenAPI
+BODIES: dict[str, Any] = {"requestBody": {"content": {TYPE: {"schema": {"type": "string", "format": "binary"}}}}}
+KINDS: dict[str, pa.DataType] = {
+    "titles": pa.list_(pa.string()),
+    "scores": pa.list_(pa.float32()),
+    "threshold": pa.float64(),
+    "num_kept": pa.int64(),
+    "num_searched": pa.int64(),
+    "num_scored": pa.int64(),
+    "certificate": OF_CERTIFICATE,
+    "is_truncated": pa.bool_(),
+    "is_short": pa.bool_(),
+    "is_known": pa.bool_(),
+    "temperature": pa.float64(),
+    "budget": OF_BUDGET,
+    "error": pa.string(),
+}
+
+
+def read_queries(body: bytes) -> tuple[list[dict[str, Any]], bytes]:
+    """The queries of a body, and the JSON of the request's other fields.
+
+    Raises:
+        HTTPException: if the body is none, or holds what no query does.
+    """
+    try:
+        _check_messages(body)
+        table = pa.ipc.open_stream(body).read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, ValueError, OSError, struct.error) as error:
+        first = str(error).partition("\n")[0] or "no stream"
+        raise _unreadable(f"the body must be one stream of Arrow's IPC format, got something else: {first}") from None
+    names = table.schema.names
+    if len(names) > len(QueryInput.model_fields):  # before anything else is done for each of them
+        most = f"at most the {len(QueryInput.model_fields)} columns that a query has fields"
+        raise _unreadable(f"the body must have {most}, got {len(names)}")
+    for field in table.schema:
+        name = shortened(field.name)
+        if not (pa.types.is_boolean(field.type) or _is_plain(field.type)):
+            told = f"column {name} must be of strings, numbers or booleans, of lists of numbers or strings, or a map"
+            raise _unreadable(f"{told}, got {shortened(str(field.type))}")
+        if names.count(field.name) > 1:
+            raise _unreadable(f"the body must have each column once, got {name} twice")
+    if table.num_rows > MOST_ROWS or not table.num_columns:
+        came = f"{table.num_rows} rows of {table.num_columns} columns"
+        raise _unreadable(f"the body must have a column and at most {MOST_ROWS} rows, got {came}")
+    rest = (table.schema.metadata or {}).get(SEARCH, b"{}")
+    rows = ({name: _plain(value) for name, value in row.items() if value is not None} for row in table.to_pylist())
+    return list(rows), rest
+
+
+def _check_messages(body: bytes) -> None:
+    """Refuse what could be larger than the body. Raises what reading does, and HTTPException."""
+    with pa.BufferReader(body) as source:
+        while True:
+            try:
+                message = pa.ipc.read_message(source)
+            except EOFError:
+                return
+            metadata = message.metadata.to_pybytes()
+            (root,) = struct.unpack_from("<I", metadata)
+            place = _field(metadata, root, HEADER_TYPE)
+            kind = 0 if place is None else metadata[place]
+            if kind not in (SCHEMA, RECORD_BATCH):
+                raise _unreadable("the body must hold no dictionaries, got one: cast such columns to their values")
+            place = _field(metadata, root, HEADER)
+            if kind == RECORD_BATCH and place is not None:
+                (offset,) = struct.unpack_from("<I", metadata, place)
+                if _field(metadata, place + offset, COMPRESSION) is not None:
+                    raise _unreadable("the body must hold no compressed buffers, got some")
+
+
+def _field(metadata: bytes, table: int, number: int) -> int | None:
+    """Where a field of a flatbuffers table lies; None if the table has none."""
+    (back,) = struct.unpack_from("<i", metadata, table)
+    start = table - back
+    (size,) = struct.unpack_from("<H", metadata, start)
+    if 4 + 2 * number >= size:
+        return None
+    (offset,) = struct.unpack_from("<H", metadata, start + 4 + 2 * number)
+    return table + offset if offset else None
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether each value has bytes of its own in the body."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _is_plain(kind.value_type)
+    if pa.types.is_fixed_size_list(kind):
+        return kind.list_size > 0 and _is_plain(kind.value_type)
+    if pa.types.is_map(kind):
+        return _is_plain(kind.key_type) and _is_plain(kind.item_type)
+    checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_floating)
+    return any(check(kind) for check in checks)
+
+
+def _plain(value: Any) -> Any:
+    """A map as JSON has it: an object."""
+    if isinstance(value, list) and value and isinstance(value[0], tuple):
+        return {str(key): own for key, own in value}
+    return value
+
+
+def _unreadable(message: str) -> HTTPException:
+    return HTTPException(422, message)
+
+
+def is_wanted(accept: str | None) -> bool:
+    """Whether a header names this format among those that it accepts."""
+    for given in (accept or "").split(","):
+        kind, *parameters = [part.strip().lower() for part in given.split(";")]
+        if kind == TYPE and not any(NO_QUALITY.fullmatch(own) for own in parameters):
+            return True
+    return False
+
+
+def pieces(head: SearchResponse, results: Iterator[QueryResult]) -> Iterator[bytes]:
+    """The stream of an answer, some rows at a time."""
+    held = list[QueryResult]()
+    for row in results:  # until one tells whether ids are numbers
+        held.append(row)
+        if row.items:
+            break
+    is_number = bool(held and held[-1].items) and isinstance(held[-1].items[0], int)
+    kinds = {"items": pa.list_(pa.int64() if is_number else pa.string()), **KINDS}
+    told = head.model_dump_json(exclude={"results"}).encode()
+    sink, rest = BytesIO(), chain(held, results)
+    schema = pa.schema(list(kinds.items()), {ANSWER: told})
+    with pa.ipc.new_stream(sink, schema) as writer:
+        while rows := list(islice(rest, ROWS_OF_A_BATCH)):
+            columns = [pa.array([_told(row, name) for row in rows], kind) for name, kind in kinds.items()]
+            writer.write_batch(pa.record_batch(columns, schema=schema))
+            yield _taken(sink)
+    yield _taken(sink)
+
+
+def _taken(sink: BytesIO) -> bytes:
+    """What was written since the last time."""
+    found = sink.getvalue()
+    sink.seek(0)
+    sink.truncate()
+    return found
+
+
+def _told(row: QueryResult, name: str) -> Any:
+    value = getattr(row, name)
+    return value.model_dump() if isinstance(value, CertificateResult | BudgetResult) else value

@@ -1,0 +1,40 @@
+"""Metrics of one process, as Prometheus reads them at `/metrics`."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import prometheus_client as prometheus
+
+from rails_ray.serving.instruments import Instrument
+
+
+class OfProcess:
+    """The contract of `Instruments`."""
+
+    def __init__(self) -> None:
+        self._registry = prometheus.CollectorRegistry()
+
+    def counter(self, name: str, about: str, labels: Sequence[str] = ()) -> Instrument:
+        """The contract of `Instruments`; its name ends with `_total`."""
+        of = _by_labels(prometheus.Counter(name, about, labels, registry=self._registry))
+        return lambda value, **given: of(*given.items()).inc(value)
+
+    def gauge(self, name: str, about: str, labels: Sequence[str] = ()) -> Instrument:
+        """The contract of `Instruments`; nothing is shown before it has a value."""
+        made = cache(lambda: _by_labels(prometheus.Gauge(name, about, labels, registry=self._registry)))
+        return lambda value, **given: made()(*given.items()).set(value)
+
+    def histogram(self, name: str, about: str, bounds: Sequence[float], labels: Sequence[str] = ()) -> Instrument:
+        """The contract of `Instruments`."""
+        of = _by_labels(prometheus.Histogram(name, about, labels, buckets=bounds, registry=self._registry))
+        return lambda value, **given: of(*given.items()).observe(value)
+
+    def text(self) -> bytes:
+        """All of them, in Prometheus' text format."""
+        return prometheus.generate_latest(self._registry)
+
+
+def _by_labels(made: Any) -> Callable[..., Any]:
+    """The metric by its labels; kept, because finding it takes longer than counting."""
+    return cache(lambda *labels: made.labels(**dict(labels)) if labels else made)

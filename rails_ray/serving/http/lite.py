@@ -1,0 +1,157 @@
+"""A server in one process, without Ray: the same routes and the same answers, for a laptop or a test."""
+
+import asyncio
+import math
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+import uvicorn
+from fastapi import Response
+from numpy.typing import NDArray
+
+from rails_ray.errors import UnavailableError
+from rails_ray.search.rounds import Rounds
+from rails_ray.serving.engine import Answered
+from rails_ray.serving.http.access import Access
+from rails_ray.serving.http.api import ALWAYS, api_of
+from rails_ray.serving.http.header_timeout import PromptProtocol
+from rails_ray.serving.http.instruments import OfProcess
+from rails_ray.serving.http.keys import KeysFile
+from rails_ray.serving.http.limits import MAX_BODY_BYTES, MAX_REQUESTS
+from rails_ray.serving.http.ports import check_port
+from rails_ray.serving.http.refusals import refused_with
+from rails_ray.serving.local import Version
+from rails_ray.serving.schemas import ExplainRequest, ExplainResponse, SearchRequest
+from rails_ray.serving.traffic import Traffic
+
+LOOK_S = 1.0  # between two looks at the file of keys
+START_S, STOP_S = 30.0, 10  # to begin to listen; for answers under way to end
+
+Value = TypeVar("Value")
+
+
+class Lite:
+    """The contract of `Server`: a version in this process, one search at a time.
+
+    Args:
+        keys_file: file of API keys; None lets everyone in.
+        ranker_path: import path of the version's heavy ranker, to be told by `index`.
+        shadow_fraction, on_search: as in `Traffic`.
+
+    Raises:
+        ValueError: if the file of keys lets nobody in.
+    """
+
+    def __init__(
+        self,
+        version: Version,
+        keys_file: str | None = None,
+        *,
+        ranker_path: str | None = None,
+        shadow_fraction: float = 0.0,
+        on_search: Callable[[SearchRequest], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.version = version
+        self._keys_file = None if keys_file is None else KeysFile(keys_file)
+        self._ranker_path = ranker_path
+        self._clock = clock
+        self._looked_at, self._access = -math.inf, Access(None, MAX_BODY_BYTES, MAX_REQUESTS)
+        self._thread = ThreadPoolExecutor(1, "search")
+        self.instruments = OfProcess()
+        self.traffic = Traffic(self._search, version.engine, self.instruments, shadow_fraction, on_search)
+        self.keys_problem: str | None = None
+        if (keys := self.access.keys) is not None and not keys.known:
+            raise ValueError(self.keys_problem)
+
+    @property
+    def access(self) -> Access:
+        """The contract of `Server`, by what the file of keys said within the last second."""
+        if self._keys_file is not None and self._clock() >= self._looked_at + LOOK_S:
+            keys, self.keys_problem = self._keys_file.look()
+            self._looked_at, self._access = self._clock(), Access(keys, MAX_BODY_BYTES, MAX_REQUESTS)
+        return self._access
+
+    async def explain(self, request: ExplainRequest) -> ExplainResponse:
+        """The contract of `Server`."""
+        return await self._in_turn(self.version.engine.explain(request))
+
+    async def health(self) -> dict[str, Any]:
+        """The contract of `Server`."""
+        facts = self.version.facts
+        warning = {} if self.keys_problem is None else {"warning": self.keys_problem}
+        return {"status": "ok", "version": facts["version"], "num_shards": facts["num_shards"], **warning}
+
+    def index(self) -> dict[str, Any]:
+        """The contract of `Server`."""
+        return {**self.version.facts, "ranker": self._ranker_path, **self.traffic.facts}
+
+    @property
+    def version_name(self) -> str:
+        """The contract of `Server`."""
+        return self.version.manifest.version
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """The contract of `Server`."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self.version.engine.embed, texts)
+
+    async def _search(self, request: SearchRequest) -> Answered:
+        return await self._in_turn(self.version.engine.search(request))
+
+    async def _in_turn(self, rounds: Rounds[Value]) -> Value:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self.version.carry_out, rounds)
+
+
+@contextmanager
+def listening(lite: Lite, *, host: str = "127.0.0.1", port: int = 8000) -> Iterator[threading.Thread]:
+    """Serve inside the block; yields the thread that does.
+
+    Raises:
+        UnavailableError: if the port is taken, or the server does not begin to listen.
+    """
+    check_port(host, port)
+    api = api_of(lambda: lite)
+
+    @api.get("/metrics", responses=refused_with(*ALWAYS))
+    async def metrics() -> Response:
+        """What the server counted, as Prometheus reads it."""
+        return Response(lite.instruments.text(), media_type="text/plain; version=0.0.4")
+
+    config = uvicorn.Config(
+        api,
+        host=host,
+        port=port,
+        http=PromptProtocol,
+        log_level="warning",
+        timeout_graceful_shutdown=STOP_S,
+    )
+    server = _Uvicorn(config)
+    thread = threading.Thread(target=server.run, name="server", daemon=True)
+    thread.start()
+    if not server.is_listening.wait(START_S) or not server.started:
+        raise UnavailableError(f"the server must listen at {host}:{port} within {START_S:g} s, got none that does")
+    try:
+        yield thread
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+class _Uvicorn(uvicorn.Server):
+    """A server that tells when it has begun to listen, or has failed to."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_listening = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().startup(sockets)
+        finally:
+            self.is_listening.set()

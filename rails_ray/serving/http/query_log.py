@@ -1,0 +1,22 @@
+"""What was asked, if the operator wants it in the log: queries may be private, so by default none is."""
+
+import logging
+from collections.abc import Callable
+
+from rails_ray.serving.http.request_ids import current_id
+from rails_ray.serving.schemas import SearchRequest
+
+log = logging.getLogger(__name__)
+
+
+def noting(is_wanted: bool) -> Callable[[SearchRequest], None] | None:
+    """`note`, into the server's log; None if it is not wanted."""
+    if not is_wanted:
+        return None
+    log.setLevel(logging.INFO)
+    return note
+
+
+def note(request: SearchRequest) -> None:
+    """Log a search with the id of its request, as JSON in a line."""
+    log.info("request %s: %s", current_id.get(), request.model_dump_json(exclude_defaults=True))

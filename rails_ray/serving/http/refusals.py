@@ -1,0 +1,168 @@
+"""Refusals: how a body is read, and the status and message of each refusal.
+
+A body is JSON in UTF-8, whatever its header says, unless it says Arrow's stream format and the route reads that. A body
+that is neither, or that does not fit the request, gets 422: one status for everything that a client must write
+differently.
+"""
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from functools import cached_property
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rails_ray.data.forms.fields import shortened
+from rails_ray.serving.http import arrow
+from rails_ray.serving.schemas import ErrorResponse
+from rails_ray.serving.validation_messages import sentence
+
+LONGEST_SENTENCE = 1000  # characters; our own messages quote less, but others may not
+IN_ARROW = ("/v1/search",)  # routes that read such a body
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # an escaped half of a character, or a backslash before such letters
+
+
+def install(api: FastAPI) -> None:
+    """Make the application refuse this way, on routes that are added after this call."""
+    api.router.route_class = _JsonRoute
+    api.router.redirect_slashes = False  # a redirect would lead to whatever host the request names
+    api.add_exception_handler(RequestValidationError, _invalid)
+    api.add_exception_handler(HTTPException, _refused)
+    api.add_middleware(_HeadAsGet)
+
+
+def refused_with(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI entries for these statuses."""
+    return {status: {"model": ErrorResponse} for status in statuses}
+
+
+def read_json(body: bytes) -> dict[str, Any]:
+    """The JSON object of a body.
+
+    Raises:
+        HTTPException: if it is no JSON object, or is ambiguous.
+    """
+    try:
+        text = body.decode("utf-8-sig")
+        value = json.loads(text, object_pairs_hook=_object)
+        if SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeDecodeError as error:
+        raise _unreadable(f"the body must be JSON in UTF-8, got the byte 0x{error.object[error.start]:02x}") from None
+    except UnicodeEncodeError as error:
+        half = shortened(error.object[error.start])
+        raise _unreadable(f"the body must hold whole characters, got half of a surrogate pair, {half}") from None
+    except json.JSONDecodeError as error:
+        found = f"{error.msg.rstrip(': ')}: line {error.lineno} column {error.colno}"
+        raise _unreadable(f"the body must be JSON, got something else: {found}") from None
+    except RecursionError:
+        raise _unreadable("the body must nest a few levels deep, as a request does, got hundreds") from None
+    except ValueError:  # Python's limit, because parsing takes time quadratic in the digits
+        most = sys.get_int_max_str_digits()
+        raise _unreadable(f"the body must hold integers of at most {most} digits, got a longer one") from None
+    if not isinstance(value, dict):
+        raise _unreadable(f"the body must be a JSON object, got {shortened(value)}")
+    return value
+
+
+def _object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in fields:
+        if name in found:
+            raise _unreadable(f"an object of the body must have each field once, got {shortened(name)} twice")
+        found[name] = value
+    return found
+
+
+def _unreadable(message: str) -> HTTPException:
+    return HTTPException(422, message)
+
+
+class _JsonRequest(Request):
+    """A request whose body is JSON, whatever its header says: by default curl's header says form data."""
+
+    @cached_property
+    def headers(self) -> Headers:
+        named = [(name, value) for name, value in self.scope["headers"] if name != b"content-type"]
+        return Headers(raw=[*named, (b"content-type", b"application/json")])
+
+    async def json(self) -> dict[str, Any]:
+        encoding = ", ".join(self.headers.getlist("content-encoding")) or "identity"
+        if encoding.lower() != "identity":
+            raise _unreadable(f"the body must be sent without content-encoding, got {shortened(encoding)}")
+        body = await self.body()
+        if self.scope["path"] not in IN_ARROW or not self._is_arrow:
+            return read_json(body)
+        queries, rest = await asyncio.to_thread(arrow.read_queries, body)
+        fields = read_json(rest)
+        if "queries" in fields:
+            raise _unreadable("the metadata `search` must not have queries, which are the rows of the body, got some")
+        return {**fields, "queries": queries}
+
+    @property
+    def _is_arrow(self) -> bool:
+        given = [value for name, value in self.scope["headers"] if name == b"content-type"]
+        return [value.partition(b";")[0].strip().lower() for value in given] == [arrow.TYPE.encode()]
+
+
+class _JsonRoute(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().get_route_handler()
+
+        async def read(request: Request) -> Response:
+            return await answer(_JsonRequest(request.scope, request.receive))
+
+        return read
+
+
+class _HeadAsGet:
+    """An ASGI application in front of another: it answers HEAD like GET, without the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_head(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        await self._app({**scope, "method": "GET"}, receive, send_head)
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return _refusal(422, sentence(error.errors()[0]))
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    path = shortened(request.scope["path"])  # unchanged: `request.url` drops characters
+    headers = dict(error.headers or {})
+    if error.status_code == 404 and error.detail == "Not Found":
+        paths = ", ".join(sorted(request.app.openapi()["paths"]))
+        return _refusal(404, f"the path must be one of {paths}, got {path}")
+    if error.status_code == 405:
+        methods = set(headers.get("Allow", "").split(", "))
+        allowed = sorted(methods | ({"HEAD"} if "GET" in methods else set()))
+        message = f"{path} must be asked with {' or '.join(allowed)}, got {shortened(request.method)}"
+        return _refusal(405, message, headers | {"Allow": ", ".join(allowed)})
+    return _refusal(error.status_code, str(error.detail), headers)
+
+
+def _refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    if len(message) > LONGEST_SENTENCE:
+        message = f"{message[: LONGEST_SENTENCE - 3]}..."
+    retry = {"Retry-After": "1"} if status in (429, 503) else {}
+    return JSONResponse(ErrorResponse(error=message).model_dump(), status, {**retry, **(headers or {})})

@@ -1,0 +1,176 @@
+"""Search a version in this process: the same steps and the same answers as a server's, without Ray.
+
+from rails_ray import local
+
+emoji = local.open("rails-ray-data")
+emoji.search(["pizza", "flag"], k=10, cutoff={"coverage": 0.9}).results[0].items
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from rails_ray.allowed_code import AllowedCode
+from rails_ray.families.version import version_family
+from rails_ray.reranking.rankers import HeavyRanker
+from rails_ray.reranking.rankers.calling import answers_of, ranker_of
+from rails_ray.search.rounds import AskRanker, AskShards, Rounds
+from rails_ray.serving.engine import Engine, Limits
+from rails_ray.serving.schemas import CutoffInput, ExplainRequest, ExplainResponse, SearchRequest, SearchResponse
+from rails_ray.serving.shard_search import ShardSearch
+from rails_ray.serving.validation_messages import sentence
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import Manifest
+from rails_ray.storage.versions import read_manifest
+
+MOST = 10 * Limits().max_answered_items
+OWN_LIMITS = Limits(max_queries=MOST, max_answered_items=MOST)  # of a process where nobody else waits
+
+Value = TypeVar("Value")
+Request = TypeVar("Request", bound=BaseModel)
+Query = str | Sequence[float] | Mapping[str, Any]
+"""A text, a vector, or the fields of a request's query: {"user_id": 5}, say."""
+
+
+class Version:
+    """A version, all of its shards loaded into this process. Threads may share it, if they may share its ranker.
+
+    ranker_path: import path of the ranker, if the version named it.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        engine: Engine,
+        shards: Sequence[ShardSearch],
+        ranker: HeavyRanker | None = None,
+        ranker_path: str | None = None,
+    ) -> None:
+        self.manifest = manifest
+        self.engine = engine
+        self.shards = shards
+        self.ranker = ranker
+        self.ranker_path = ranker_path
+        self.clock: Callable[[], float] = time.monotonic
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the version is: items, shards, the fields that give a query, its cut-off."""
+        return self.engine.facts
+
+    def search(
+        self,
+        queries: Sequence[Query],
+        k: int | None = None,
+        *,
+        method: str = "brute_force",
+        cutoff: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> SearchResponse:
+        """The best items for each query, cut to those worth returning.
+
+        Args:
+            k: most items of a list; without a cut-off just so many, as far as there are.
+            cutoff: one of mass, coverage, nucleus, probability, score and top_k with its value; by default, and if
+                there is no k, the version's.
+            options: further fields of a request, such as num_candidates.
+
+        Raises:
+            ValueError: if a field is wrong.
+            UnsupportedError: if the version lacks what the cut-off needs.
+        """
+        fields = {"k": k, "method": method, "cutoff": cutoff, **options}
+        request = _read(SearchRequest, {"queries": [_fields(query) for query in queries], **fields})
+        answered = self.carry_out(self.engine.search(request))
+        return answered.head.model_copy(update={"results": list(answered.results)})
+
+    def explain(self, query: Query, items: Sequence[str | int]) -> ExplainResponse:
+        """The component cosines and the gates of a query and some items.
+
+        Raises:
+            ValueError: if the query is wrong, or an item is not in the index.
+        """
+        request = _read(ExplainRequest, {"query": _fields(query), "items": list(items)})
+        return self.carry_out(self.engine.explain(request))
+
+    def carry_out(self, rounds: Rounds[Value]) -> Value:
+        """The result of rounds, all shards asked one after the other, and the ranker call by call."""
+        answers: list[Any] | None = None
+        while True:
+            try:
+                step = next(rounds) if answers is None else rounds.send(answers)
+            except StopIteration as end:
+                value: Value = end.value
+                return value
+            answers = self._answers(step)
+
+    def _answers(self, step: AskShards | AskRanker) -> list[Any]:
+        if isinstance(step, AskShards):
+            return [getattr(shard, step.method)(*step.arguments) for shard in self.shards]
+        assert self.ranker is not None  # the engine asks for one otherwise
+        return answers_of(self.ranker, step.calls, step.within_s, self.clock)
+
+
+def open(
+    storage: str,
+    version: str | None = None,
+    *,
+    device: str = "cpu",
+    ranker: HeavyRanker | None = None,
+    cutoff: CutoffInput | None = None,
+    limits: Limits = OWN_LIMITS,
+    allow_code: Sequence[str] = (),
+) -> Version:
+    """Load a version.
+
+    Args:
+        storage: folder or s3://bucket/prefix that holds index versions.
+        version: a published version; by default the current one.
+        device: where the model and the items go, such as cuda.
+        ranker: the heavy ranker, for a `budget`; by default the one that the version was made with, if any.
+        cutoff: for searches that name none; by default the version's.
+        limits: on what is asked at once.
+        allow_code: modules of your own, with what lies below them, or import paths MODULE:NAME, whose code the
+            version's config may name as its ranker or encoder; further ones in RAILS_RAY_ALLOW_CODE.
+
+    Raises:
+        NotFoundError: if there is no such version.
+        DamagedError: if a file of it differs from its manifest.
+        UnsupportedError: if the version has an index and FAISS is not installed, or lacks what the cut-off needs.
+        ValueError: if the version's config names code that is not allowed, or its ranker cannot be imported.
+    """
+    store = Storage(storage)
+    manifest = read_manifest(store, version)
+    allowed, path = AllowedCode.given(allow_code), None
+    own = version_family(store, manifest, allowed)
+    own.check_code(has_ranker=ranker is not None)  # before anything is loaded
+    if ranker is None and own.ranker.path:
+        ranker, path = ranker_of(own.ranker, own.allowed), own.ranker.path
+    shards = [ShardSearch(store, manifest, shard, device) for shard in range(len(manifest.shard_items))]
+    engine = Engine(
+        store,
+        manifest,
+        cutoff=cutoff,
+        limits=limits,
+        device=device,
+        has_ranker=ranker is not None,
+        allowed=allowed,
+    )
+    return Version(manifest, engine, shards, ranker, path)
+
+
+def _fields(query: Query) -> dict[str, Any]:
+    if isinstance(query, str):
+        return {"text": query}
+    if isinstance(query, Mapping):
+        return dict(query)
+    return {"embedding": [float(number) for number in query]}
+
+
+def _read(kind: type[Request], fields: dict[str, Any]) -> Request:
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        raise ValueError(sentence(dict(error.errors(include_url=False)[0]))) from None

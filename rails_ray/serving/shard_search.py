@@ -1,0 +1,192 @@
+"""One shard of a version: its items and the methods that search them, and what is asked of it and answered.
+
+Axes: B queries, P_Q / P_X components.
+"""
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+
+from rails_ray.cutoffs.temperatures import tempered
+from rails_ray.families.version import version_family, version_similarity
+from rails_ray.item_ids import ItemId
+from rails_ray.kernels import reaching
+from rails_ray.modules.similarities.states import AnyQuery, map_tensors
+from rails_ray.search.masks import Exclusions, Mask
+from rails_ray.search.searcher import Widths
+from rails_ray.search.sharded import of_corpus
+from rails_ray.search.spec import Found, Wanted
+from rails_ray.stopwatch import noted
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import Encoded
+from rails_ray.storage.shards import read_indexes, read_shards
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The question to all shards for a batch of queries, in a form that travels: a method, and its `Wanted`.
+
+    widths: widths of the method's first stage.
+    k: most items for each query.
+    threshold: lowest score wanted for each query [B]; None for the k best, whatever their scores.
+    at_least: items wanted whatever their scores, with a threshold.
+    for_ranker: whether answers hold what a heavy ranker reads of each item.
+    with_vectors: whether they hold each item's vector.
+    """
+
+    method: str
+    widths: Widths
+    k: int
+    threshold: NDArray[np.float32] | None = None
+    at_least: int = 0
+    for_ranker: bool = False
+    with_vectors: bool = False
+
+    def wanted(self, mask: Mask | None = None, device: str | None = None) -> Wanted:
+        """What a search on a device must find."""
+        threshold = None if self.threshold is None else torch.tensor(self.threshold, device=device)
+        return Wanted(self.k, threshold, self.at_least, mask)
+
+
+@dataclass(frozen=True)
+class ShardAnswer:
+    """
+    found: the items found, by rows of the whole corpus.
+    item_ids: ids of each query's items in `found`.
+    titles: titles likewise; None if the index has none.
+    num_searched: items of the shard that each query could find, without the excluded ones [B].
+    texts, vectors: likewise, if they were asked for; a vector for each item, in one array for each query [n, D].
+    seconds: how long the search took to find candidates and to score them; nothing if nobody says.
+    """
+
+    found: Found
+    item_ids: list[list[ItemId]]
+    titles: list[list[str]] | None
+    num_searched: NDArray[np.int64]
+    texts: list[list[str]] | None = None
+    vectors: list[NDArray[np.float32]] | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ShardExplanation:
+    """
+    items: the requested items that the shard holds.
+    titles: their titles; None if the index has none.
+    scores: their scores.
+    cosines, gates: [P_Q][P_X] for each item.
+    """
+
+    items: list[ItemId]
+    titles: list[str] | None
+    scores: list[float]
+    cosines: list[list[list[float]]]
+    gates: list[list[list[float]]]
+
+
+class ShardSearch:
+    """Searches one shard of a version. Making it compiles the loops that a search runs.
+
+    Raises:
+        DamagedError: if a file of the version differs from its manifest.
+        UnsupportedError: if the version has an index and FAISS is not installed.
+        ValueError: if there is no such shard.
+    """
+
+    def __init__(self, store: Storage, described: Encoded, shard: int, device: str = "cpu") -> None:
+        similarity: Any = version_similarity(store, described).to(device)
+        family = version_family(store, described)
+        self.offers = family.offers
+        self.items = read_shards(store, described, [shard], family.item_state, similarity.num_components[1])
+        self.item_ids = self.items.item_ids.prepare()
+        state = map_tensors(lambda tensor: tensor.to(device), self.items.state)
+        self.searchable = family.searchable(similarity, state, read_indexes(store, described, shard, device))
+        reaching.compile_loops()
+        self.device = device
+
+    def __len__(self) -> int:
+        return len(self.item_ids)
+
+    def search(self, query: AnyQuery, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
+        """The wanted items of the shard for each query; fewer if exclusion leaves fewer."""
+        wanted = asked.wanted(self._mask_of(exclude), self.device)
+        began = time.perf_counter()
+        with noted() as parts:
+            found = self.searchable.search(self._here(query), wanted, asked.method, asked.widths)
+        seconds, scoring = time.perf_counter() - began, parts.get("score", 0.0)
+        is_there = found.scores > -torch.inf
+        rows, lengths = found.item_rows[is_there].numpy(force=True), found.num_found().tolist()
+        return ShardAnswer(
+            found=of_corpus(found, self.items.first_row),
+            item_ids=_lines(self.item_ids.take(rows), lengths),
+            titles=_strings(self.items.titles, rows, lengths),
+            num_searched=wanted.num_left(len(query), len(self)).numpy(),
+            texts=_strings(self.items.texts, rows, lengths) if asked.for_ranker else None,
+            vectors=self._vectors(rows, lengths) if asked.with_vectors else None,
+            seconds={"candidates": seconds - scoring, "score": scoring},
+        )
+
+    def _vectors(self, rows: NDArray[np.int64], lengths: Sequence[int]) -> list[NDArray[np.float32]]:
+        """The only component of the items of each query."""
+        components: Any = self.searchable
+        taken = components.items.taken(torch.from_numpy(rows)).components[:, 0].float().numpy(force=True)
+        return np.split(taken, np.cumsum(lengths)[:-1])
+
+    def log_sum_exp(
+        self, query: AnyQuery, exclude: Sequence[Sequence[ItemId]], factor: float = 1.0
+    ) -> NDArray[np.float64]:
+        """Log sum exp of the training logits over `factor`, over the shard's items that are not excluded [B]."""
+        total: NDArray[np.float64] = self.searchable.log_sum_exp(
+            self._here(query), tempered(self.offers.logit, factor), self._mask_of(exclude)
+        ).numpy(force=True)
+        return total
+
+    def explain(self, query: AnyQuery, item_ids: Sequence[ItemId]) -> ShardExplanation:
+        """Explain the scores of one query with the requested items that the shard holds."""
+        found = self.item_ids.rows(item_ids)
+        rows = found[found >= 0]
+        explained = self.searchable.explain(self._here(query), rows.tolist())
+        return ShardExplanation(
+            items=self.item_ids.take(rows),
+            titles=_taken(self.items.titles, rows),
+            scores=explained.scores[0].tolist(),
+            cosines=explained.cosines[0].tolist(),
+            gates=explained.gates[0].tolist(),
+        )
+
+    def _here(self, query: AnyQuery) -> AnyQuery:
+        return map_tensors(lambda tensor: tensor.to(self.device), query)
+
+    def _mask_of(self, exclude: Sequence[Sequence[ItemId]]) -> Mask | None:
+        """The mask of the excluded items that the shard holds, by its own rows; None if it holds none."""
+        if not any(exclude):
+            return None
+        found = self.item_ids.rows(itertools.chain.from_iterable(exclude)).tolist()
+        rows = [[row for row in own if row >= 0] for own in _lines(found, list(map(len, exclude)))]
+        return Exclusions.of(rows) if any(rows) else None
+
+
+def _taken(column: pa.ChunkedArray | None, rows: NDArray[np.int64]) -> list[str] | None:
+    """Some strings of a column; None if there is none."""
+    return None if column is None else column.take(pa.array(rows)).to_pylist()
+
+
+def _strings(column: pa.ChunkedArray | None, rows: NDArray[np.int64], lengths: Sequence[int]) -> list[list[str]] | None:
+    """The strings of a column for all queries, one after the other, as a list for each; None if there is no column."""
+    taken = _taken(column, rows)
+    return None if taken is None else _lines(taken, lengths)
+
+
+def _lines(values: list[Value], lengths: Sequence[int]) -> list[list[Value]]:
+    """Values of all queries, one after the other, as a list for each."""
+    rest = iter(values)
+    return [list(itertools.islice(rest, length)) for length in lengths]

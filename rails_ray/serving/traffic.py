@@ -1,0 +1,66 @@
+"""Live searches: those that come at the same time are one, and all are counted, compared and judged.
+
+What a server learns of its traffic is all here, so that every server learns the same.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from rails_ray.serving.batching import Batches
+from rails_ray.serving.drift import Drift
+from rails_ray.serving.engine import Answered, Engine
+from rails_ray.serving.feedback import Feedback
+from rails_ray.serving.instruments import Instruments
+from rails_ray.serving.metrics import Metrics
+from rails_ray.serving.schemas import FeedbackRequest, FeedbackResponse, QueryResult, SearchRequest
+from rails_ray.serving.shadow import Shadow
+
+
+class Traffic:
+    """
+    Args:
+        search: carries out a request.
+        engine: the engine that it is carried out by.
+        shadow_fraction: of the searches, which are searched again exactly; see `Shadow`.
+        on_search: called with each request for a search before it is carried out; None for nothing.
+    """
+
+    def __init__(
+        self,
+        search: Callable[[SearchRequest], Awaitable[Answered]],
+        engine: Engine,
+        instruments: Instruments,
+        shadow_fraction: float = 0.0,
+        on_search: Callable[[SearchRequest], None] | None = None,
+    ) -> None:
+        self._on_search = on_search
+        self.metrics = Metrics(instruments, engine.facts["version"])
+        self.batches = Batches(search, engine.limits.max_answered_items)
+        self.shadow = Shadow(search, shadow_fraction, self.metrics.shadow)
+        self.drift = Drift(engine.cutoffs.calibrated_temperature, self.metrics.drift)
+        self._feedback = Feedback(self.batches.search, engine.limits, self.metrics.feedback)
+
+    async def search(self, request: SearchRequest) -> Answered:
+        """The answer to a search; whoever sends its results passes them through `counted`."""
+        if self._on_search is not None:
+            self._on_search(request)
+        return self.shadow.seen(request, await self.batches.search(request))
+
+    def counted(self, answered: Answered) -> Iterator[QueryResult]:
+        """The results of an answer, each counted as it passes."""
+        for result in self.metrics.answered(answered):
+            self.drift.seen(result.temperature)
+            yield result
+
+    async def feedback(self, request: FeedbackRequest) -> FeedbackResponse:
+        """Which of the items that a client found relevant a search keeps."""
+        return await self._feedback.judge(request)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What `/v1/index` tells of the traffic since the server began."""
+        return {
+            "shadow": self.shadow.recall.to_dict("recall"),
+            "feedback": self._feedback.judged.to_dict(),
+            "drift": self.drift.found.to_dict(),
+        }

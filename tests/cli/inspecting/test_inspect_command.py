@@ -1,0 +1,228 @@
+"""The command `rails-ray inspect`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rails_ray.cli.inspect import remarks
+from rails_ray.cli.main import main
+from rails_ray.storage.filesystem import Storage
+from support.examples import (
+    real_data,
+    write_number_data,
+    write_sequence_data,
+    write_text_data,
+    write_vector_data,
+)
+from support.inspected import SPLITS, change, into_two_files, looked, setting
+
+# the command
+
+
+def test_what_the_command_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_text_data(tmp_path / "data")
+    assert main(["inspect", str(folder), "--no-timing"]) == 0
+    text = capsys.readouterr().out
+    for part in ("60", "relevance", "baseline-bm25", "text-solar", "what there is to beat", "words of an item"):
+        assert part in text
+    assert "problem:" not in text
+    assert "what it takes" not in text
+
+
+def test_the_command_times_recipes_that_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_sequence_data(tmp_path / "data")
+    assert main(["inspect", str(folder)]) == 0
+    text = capsys.readouterr().out
+    assert "what it takes" in text
+    assert "3,780 of " in text
+    assert "times are of one worker with one thread" in text
+
+
+def test_json_is_all_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_number_data(tmp_path / "data", "features")
+    assert main(["inspect", str(folder), "--no-timing", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == json.loads(json.dumps(looked(folder, num_sampled=10_000)))
+    assert found["tables"]["items"] == {
+        "files": 1,
+        "rows": 24,
+        "bytes": (folder / "items.parquet").stat().st_size,
+        "columns": ["item_id"],
+    }
+    assert [one["name"] for one in found["baselines"]] == ["popularity"]
+
+
+def test_tables_in_places_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_text_data(tmp_path / "data")
+    into_two_files(folder, "items")
+    (folder / "items").rename(tmp_path / "elsewhere")
+    arguments = ["inspect", "--json", "--no-timing"]
+    for table in ("queries", "relevance"):
+        arguments += [f"--{table}", str(folder / f"{table}.parquet")]
+    assert main([*arguments, "--items", str(tmp_path / "elsewhere" / "*.parquet")]) == 0
+    assert json.loads(capsys.readouterr().out)["tables"]["items"]["files"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "give the folder of a data set, or --items and the places of its other tables, got none"),
+        (["EMPTY"], 1, "must hold a table of items, queries, relevance, interactions, users, got none"),
+        (["EMPTY", "--sample", "0"], 2, "--sample must be at least 1, got 0"),
+        (["gs://bucket/x"], 2, "storage must be a local folder or s3://bucket/prefix, got gs://"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    arguments: list[str], code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", *[str(tmp_path) if word == "EMPTY" else word for word in arguments]]) == code
+    text = capsys.readouterr().err
+    assert message in text
+    assert "Traceback" not in text
+
+
+def test_problems_are_printed_and_exit_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_text_data(tmp_path / "data")
+    change(folder, "relevance", setting("item_id", 1, "nobody"))
+    change(folder, "queries", setting("split", 1, "dev"))
+    assert main(["inspect", str(folder), "--no-timing"]) == 1
+    out, errors = capsys.readouterr()
+    assert f"problem: column 'item_id' of {folder}/relevance.parquet must be in {folder}/items.parquet, got" in out
+    assert "problem: column 'split' of" in out
+    assert errors == f"rails-ray: {folder} must be data that training takes, got 2 problems\n"
+
+
+def test_what_training_does_not_refuse_is_remarked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_text_data(tmp_path / "data")
+    split = [{"valid": "train"}.get(own, own) for own in pq.read_table(folder / "queries.parquet")["split"].to_pylist()]
+    change(folder, "queries", lambda found: found.drop_columns(["split"]).append_column("split", pa.array(split)))
+    change(folder, "relevance", lambda found: found.filter(pa.compute.not_equal(found["query_id"], 0)))
+    assert main(["inspect", str(folder), "--no-timing"]) == 0
+    text = capsys.readouterr().out
+    assert "no query has split valid: every tenth training query is held out" in text
+    assert "1 of 77 queries have no relevant item and are left out" in text
+
+
+def test_vectors_that_are_zero_are_remarked(tmp_path: Path) -> None:
+    folder = write_vector_data(tmp_path / "data")
+    change(folder, "items", setting("vector", 3, [0.0] * 7))
+    assert "1.67% of the vectors of items are zero, which no cosine tells apart" in remarks(looked(folder))
+
+
+def test_users_that_test_nothing_and_items_that_answer_nothing_are_remarked(tmp_path: Path) -> None:
+    folder = write_sequence_data(tmp_path / "data")
+    users = pq.read_table(folder / "interactions.parquet")["user_id"].to_pylist()
+    is_kept = [user != "user-0" or number < 2 for number, user in enumerate(users)]
+    change(folder, "interactions", lambda found: found.filter(pa.array(is_kept)))
+    assert "1 users have fewer than 3 interactions: they train, and test nothing" in remarks(looked(folder))
+    texts = write_text_data(tmp_path / "texts")
+    change(texts, "relevance", lambda found: found.filter(pa.compute.not_equal(found["item_id"], "item-7")))
+    change(texts, "queries", lambda found: found.set_column(1, "text", pa.array(["same"] * len(found))))
+    found = remarks(looked(texts))
+    assert "1 of 60 items answer no query of any split" in found
+    assert "100.0% of the test queries have the text of a training query" in found
+
+
+def test_a_data_set_on_s3(s3: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_text_data(tmp_path / "data")
+    for path in folder.glob("*.parquet"):
+        Storage(s3).write(f"mine/{path.name}", path.read_bytes())
+    assert main(["inspect", f"{s3}/mine", "--json", "--no-timing"]) == 0
+    found, local = json.loads(capsys.readouterr().out), looked(folder, num_sampled=10_000)
+    assert found.pop("folder") == f"{s3}/mine"
+    local.pop("folder")
+    assert found == json.loads(json.dumps(local))
+
+
+RUN = """
+import sys
+from rails_ray import cli
+code = main(["inspect", *sys.argv[1:]])
+assert "ray" not in sys.modules
+sys.exit(code)
+"""
+
+
+def test_the_command_imports_no_ray(tmp_path: Path) -> None:
+    folder = write_text_data(tmp_path / "data")
+    arguments = [sys.executable, "-c", RUN, str(folder), "--no-timing"]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+LIMITED = """
+import resource, sys
+from rails_ray import cli
+resource.setrlimit(resource.RLIMIT_DATA, (2**20 * int(sys.argv[1]),) * 2)
+code = main(["inspect", *sys.argv[2:]])
+sys.exit(code)
+"""
+
+
+@pytest.mark.long
+def test_two_million_items_take_bounded_memory(tmp_path: Path) -> None:
+    """BM25 keeps 3 KB of each of its 200,000 items, twice while it puts them together; ids and hashes take the rest.
+
+    The kernel holds it to that: a mapped file does not count, stacks of threads do. With 3,000 MB it fails.
+    """
+    num_items, num_queries, rng = 2_000_000, 3_000, np.random.default_rng(0)
+    vocabulary = np.array([f"word{number}" for number in range(5000)])
+    (tmp_path / "items").mkdir()
+    for number in range(4):
+        ids = np.arange(number * num_items // 4, (number + 1) * num_items // 4)
+        texts = [" ".join(own) for own in vocabulary[rng.integers(5000, size=(len(ids), 8))]]
+        pq.write_table(pa.table({"item_id": ids, "text": texts}), tmp_path / "items" / f"{number}.parquet")
+    queries = {
+        "query_id": range(num_queries),
+        "text": [" ".join(own) for own in vocabulary[rng.integers(5000, size=(num_queries, 4))]],
+        "split": np.repeat(SPLITS, num_queries // 3),
+    }
+    relevance = {"query_id": range(num_queries), "item_id": rng.integers(num_items, size=num_queries)}
+    pq.write_table(pa.table(queries), tmp_path / "queries.parquet")
+    pq.write_table(pa.table(relevance), tmp_path / "relevance.parquet")
+    arguments = [sys.executable, "-c", LIMITED, "3600", str(tmp_path), "--no-timing"]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "200,000 of 2,000,000" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "reading", "num_items", "baseline"),
+    [
+        ("tldr", "text", 7_424, "baseline-bm25"),
+        ("scifact", "text", 5_183, "baseline-bm25"),
+        ("ml-1m", "history", 3_706, "popularity"),
+        ("delicious", "features", 983, "popularity"),
+    ],
+)
+def test_real_data(name: str, reading: str, num_items: int, baseline: str) -> None:
+    found = looked(str(real_data(name)))
+    assert list(found["facts"]) == [reading]
+    assert found["facts"][reading]["items"]["num"] == num_items
+    assert found["problems"] == []
+    [one] = found["baselines"]
+    assert one["name"] == baseline
+    assert 0 < one["hit_rate"]["1"] <= one["hit_rate"]["10"] < 1
+
+
+def test_timestamps_do_for_positions() -> None:
+    found = looked(str(real_data("ml-100k")))
+    assert found["readings"]["history"]["lacks"] == []
+    assert found["problems"] == []
+    assert list(found["facts"]) == ["history"]
+
+
+def test_data_that_lack_a_column(tmp_path: Path) -> None:
+    folder = write_sequence_data(tmp_path)
+    table = pq.read_table(folder / "interactions.parquet").drop_columns(["position"])
+    pq.write_table(table, folder / "interactions.parquet")
+    found = looked(str(folder))
+    assert found["readings"]["history"]["lacks"] == ["interactions.position"]
+    [sentence] = found["problems"]
+    assert sentence.endswith("interactions.parquet must have a column 'position', got user_id, item_id")

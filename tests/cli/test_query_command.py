@@ -1,0 +1,82 @@
+"""`rails-ray query`: what it asks for, and how it prints what a server answered."""
+
+from typing import Any
+
+import pytest
+
+from rails_ray.cli.main import parse
+from rails_ray.cli.query import Query, typed
+from rails_ray.serving import client
+
+
+def answer(is_short: bool) -> dict[str, Any]:
+    result = {
+        "items": [1],
+        "titles": None,
+        "scores": [0.5],
+        "threshold": None,
+        "num_kept": 1,
+        "num_searched": 9,
+        "is_truncated": False,
+        "is_short": is_short,
+        "is_known": None,
+        "budget": None,
+        "error": None,
+        "certificate": {"is_exact": False, "gap": None, "reason": "a reason"},
+    }
+    coverage = {"num_chunks": None, "chunks_trained": None}
+    return {"results": [result], "cutoff": {"top_k": 4}, "version": "v", "coverage": coverage}
+
+
+@pytest.mark.parametrize(
+    ("method", "remedy"),
+    [
+        ("inverted", "the buckets looked up hold no more items; raise --num-probes to look up more"),
+        ("average", "the index found no more items; raise --nprobe or --ef-search to look at more"),
+        ("ann", "the index found no more items; raise --nprobe or --ef-search to look at more"),
+    ],
+)
+@pytest.mark.parametrize("is_short", [True, False])
+def test_a_short_list_says_what_finds_more(
+    method: str, remedy: str, is_short: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(client, "index", lambda url: {"query": {"text": "string"}})
+    monkeypatch.setattr(client, "search", lambda *asked, **how: answer(is_short))
+    Query(texts=("red",), method=method).run()
+    told = " ".join(capsys.readouterr().out.split())
+    assert (f"'red': {remedy}" in told) == is_short
+    assert ("raise --" in told) == is_short
+
+
+def test_ids_are_asked_for_as_the_index_has_them() -> None:
+    assert typed("42", "int64") == 42
+    assert typed("42", "string") == "42"
+    assert typed("b42", "int64") == "b42"
+
+
+def test_queries_by_all_that_an_index_can_take() -> None:
+    words = ["query", "pizza", "--user-id", "7", "--history", "3", "x", "--features", "17:0.5", "4"]
+    command = parse([*words, "--embedding", "1", "-2.5"])
+    assert isinstance(command, Query)
+    assert command.asked({"user_id": "int64", "history": "string"}) == [
+        ("pizza", {"text": "pizza"}),
+        ("user 7", {"user_id": 7}),
+        ("after 3 x", {"history": ["3", "x"]}),
+        ("17:0.5 4", {"features": {"17": 0.5, "4": 1.0}}),
+        ("vector of 2 numbers", {"embedding": (1.0, -2.5)}),
+    ]
+
+
+@pytest.mark.parametrize("word", ["x", "1:", "1:2:3", ":2", "1.5:2", "7:much", "7:inf", "7:nan"])
+def test_features_that_are_none(word: str) -> None:
+    with pytest.raises(
+        ValueError, match=rf"--features must be numbers with finite values, such as 17:0.5, got '{word}'"
+    ):
+        Query(features=(word,)).asked({})
+
+
+def test_a_feature_that_is_named_twice_and_a_vector_that_is_not_finite() -> None:
+    with pytest.raises(ValueError, match="--features must name each feature once, got 17 twice"):
+        Query(features=("17:1", "017:2")).asked({})
+    with pytest.raises(ValueError, match=r"--embedding must be finite numbers, got 1.0 inf"):
+        Query(embedding=(1.0, float("inf"))).asked({})

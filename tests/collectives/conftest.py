@@ -1,5 +1,0 @@
-"""Tests here start many groups of processes: what all of them import is imported once."""
-
-import multiprocessing
-
-multiprocessing.set_forkserver_preload(["pyarrow.parquet", "rails_ray.build.dual_encoder", "torch.nn.parallel"])

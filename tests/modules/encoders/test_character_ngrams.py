@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import oracles.encoders
+from rails_ray.modules.encoders import character_ngrams
+from rails_ray.modules.encoders.character_ngrams import hash_texts, words
+from rails_ray.modules.encoders.hashing import BASE
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Dog FACE", ["dog", "face"]),
+        ("woman: medium-light, 8:30", ["woman", "medium", "light", "8", "30"]),
+        ("小狗 face", ["小", "狗", "face"]),
+        ("ピザの店", ["ピザの", "店"]),
+        ("Straße", ["strasse"]),
+        ("e\u0301te\u0301", ["été"]),
+        ("علم فرنسا", ["علم", "فرنسا"]),
+        ("_ | :", []),
+        ("", []),
+    ],
+)
+def test_words(text: str, expected: list[str]) -> None:
+    assert words(text) == expected
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.text(st.sampled_from("ab é狗ピ|"), max_size=12), max_size=5),
+    st.sampled_from([(), (2,), (3, 4), (3, 5)]),
+    st.sampled_from([1, 7, 2**16]),
+)
+def test_equals_the_loops(texts: list[str], sizes: tuple[int, ...], num_buckets: int) -> None:
+    bags = hash_texts(texts, sizes, num_buckets)
+    ends = [*bags.starts.tolist(), len(bags.tokens)][1:]
+    assert len(bags) == len(texts)
+    for text, first, end in zip(texts, bags.starts.tolist(), ends, strict=True):
+        expected = oracles.encoders.buckets(sorted(oracles.encoders.pieces(words(text), sizes)), BASE, num_buckets)
+        assert bags.tokens[first:end].tolist() == sorted(expected)
+
+
+def test_a_text_has_the_same_bag_in_any_company() -> None:
+    together = hash_texts(["red car", "", "blue hat"], (3, 4), 1000)
+    alone = hash_texts(["blue hat"], (3, 4), 1000)
+    taken = together.take(torch.tensor([2]))
+    assert torch.equal(taken.tokens, alone.tokens)
+
+
+def test_take_repeats_and_reorders() -> None:
+    bags = hash_texts(["a", "bc", "", "def"], (3,), 10**6)
+    rows = [3, 1, 1, 2, 0]
+    taken = bags.take(torch.tensor(rows))
+    ends = [*taken.starts.tolist(), len(taken.tokens)][1:]
+    for row, first, end in zip(rows, taken.starts.tolist(), ends, strict=True):
+        expected = bags.take(torch.tensor([row])).tokens
+        assert torch.equal(taken.tokens[first:end], expected)
+
+
+def test_buckets_spread_evenly() -> None:
+    """10,000 different words over 100 buckets: each about 100 times, by the Poisson law within 5 deviations."""
+    counts = np.bincount(hash_texts([f"word{i}" for i in range(10_000)], (), 100).tokens.numpy(), minlength=100)
+    assert counts.min() > 50
+    assert counts.max() < 150
+
+
+@given(st.lists(st.text(max_size=8), max_size=9), st.integers(1, 4))
+def test_blocks_make_no_difference(texts: list[str], size: int) -> None:
+    whole = hash_texts(texts, (3, 4), 99)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(character_ngrams, "BLOCK_TEXTS", size)
+        cut = hash_texts(texts, (3, 4), 99)
+    assert torch.equal(cut.tokens, whole.tokens)
+    assert torch.equal(cut.starts, whole.starts)

@@ -1,0 +1,179 @@
+"""Searches whose bodies are in Arrow's stream format: the same answers as in JSON, and what is refused."""
+
+import asyncio
+import json
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from rails_ray.serving.http import arrow, streaming
+from rails_ray.serving.http.api import api_of
+from rails_ray.serving.http.lite import Lite
+from rails_ray.serving.local import Version
+from rails_ray.serving.schemas import QueryInput, QueryResult
+
+TEXTS = ["red", "blue hat", "green"]
+OPTIONS = {"k": 4, "cutoff": {"top_k": 4}}
+
+
+@pytest.fixture(scope="module")
+def lite(version: Version) -> Lite:
+    return Lite(version)
+
+
+def ask(lite: Lite, content: bytes, path: str = "/v1/search", **headers: str) -> httpx.Response:
+    async def asked() -> httpx.Response:
+        transport = httpx.ASGITransport(api_of(lambda: lite))
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            return await client.post(path, content=content, headers={"content-type": arrow.TYPE, **headers})
+
+    return asyncio.run(asked())
+
+
+def as_stream(table: pa.Table, options: Any = OPTIONS, **how: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    with_options = table.replace_schema_metadata({"search": json.dumps(options)} if options is not None else {})
+    with pa.ipc.new_stream(sink, with_options.schema, options=pa.ipc.IpcWriteOptions(**how)) as writer:
+        writer.write_table(with_options)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def in_json(lite: Lite, queries: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = ask(
+        lite, json.dumps({"queries": queries, **options}).encode(), **{"content-type": ""}
+    ).json()
+    return answer
+
+
+def test_the_answer_is_that_of_json(lite: Lite, version: Version) -> None:
+    expected = in_json(lite, [{"text": text} for text in TEXTS], **OPTIONS)
+    body = as_stream(pa.table({"text": TEXTS}))
+    assert ask(lite, body).json() == expected
+    answer = ask(lite, body, accept=f"{arrow.TYPE}, application/json;q=0.5")
+    assert answer.headers["content-type"] == arrow.TYPE
+    assert "shards" in answer.headers["server-timing"]
+    table = pa.ipc.open_stream(answer.content).read_all()
+    assert set(table.column_names) == set(QueryResult.model_fields)
+    results = expected.pop("results")
+    assert json.loads(table.schema.metadata[b"answer"]) == expected
+    for found, own in zip(table.to_pylist(), results, strict=True):
+        assert found.pop("scores") == pytest.approx(own.pop("scores"))
+        assert found == own
+
+
+def test_queries_by_several_fields(lite: Lite, version: Version) -> None:
+    [vector] = version.engine.embed(["red"]).tolist()
+    columns = {
+        "text": pa.array(["blue hat", None]),
+        "embedding": pa.array([None, vector], pa.list_(pa.float32(), len(vector))),
+        "exclude": pa.array([["i1", "i3"], None], pa.list_(pa.large_string())),
+        "exclude_seen": pa.array([False, None]),
+    }
+    queries = [{"text": "blue hat", "exclude": ["i1", "i3"], "exclude_seen": False}, {"embedding": vector}]
+    assert ask(lite, as_stream(pa.table(columns), None)).json() == in_json(lite, queries)
+
+
+def test_a_map_is_an_object() -> None:
+    table = pa.table({"features": pa.array([[(17, 1.0), (3, 0.5)], None], pa.map_(pa.int64(), pa.float64()))})
+    assert arrow.read_queries(as_stream(table))[0] == [{"features": {"17": 1.0, "3": 0.5}}, {}]
+
+
+def test_ids_that_are_numbers_and_empty_lists() -> None:
+    certificate = {"is_exact": True, "gap": 0.0, "reason": None}
+    facts = {"titles": None, "scores": [], "threshold": None, "num_kept": 0, "num_searched": 1, "num_scored": 1}
+    rows = [
+        QueryResult.model_validate({"items": items, "certificate": certificate, "is_truncated": False, **facts})
+        for items in ([], [5, 2**53 + 1])
+    ]
+    head: Any = {"version": "v", "method": "gated", "is_exact": True, "cutoff": {}, "results": []}
+    head |= {"coverage": {"shards_answered": 1, "num_shards": 1, "items_searched": 1, "num_items": 1}}
+    content = b"".join(arrow.pieces(arrow.SearchResponse.model_validate(head), iter(rows)))
+    assert pa.ipc.open_stream(content).read_all()["items"].to_pylist() == [[], [5, 2**53 + 1]]
+
+
+@pytest.mark.parametrize(
+    ("accept", "is_wanted"),
+    [
+        (None, False),
+        ("application/json", False),
+        (f"application/json, {arrow.TYPE.upper()} ; q=0.5", True),
+        (f"{arrow.TYPE};q=0.001", True),
+        (f"{arrow.TYPE};q=0.0, application/json", False),
+        (f"{arrow.TYPE}; q=0", False),
+    ],
+)
+def test_which_format_a_header_wants(accept: str | None, is_wanted: bool) -> None:
+    assert arrow.is_wanted(accept) == is_wanted
+
+
+def test_a_long_answer_comes_in_pieces(lite: Lite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "PIECE_BYTES", 1000)
+    body = as_stream(pa.table({"text": TEXTS * 100}))
+    found = pa.ipc.open_stream(ask(lite, body, accept=arrow.TYPE).content).read_all()
+    assert found.column("items").num_chunks == 5
+    assert found["items"].to_pylist() == [own["items"] for own in ask(lite, body).json()["results"]]
+
+
+LONG = pa.table({"text": ["a" * 1000] * 10})
+NO_BYTES = pa.table({"history": pa.array([[[]]], pa.list_(pa.list_(pa.string(), 0)))})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the body must be given, got none"),
+        (b"nothing", "the body must be one stream of Arrow's IPC format, got something else"),
+        (b"\xff\xff\xff\xff\x08\x00\x00\x00\xff\xff\xff\x7f\x00\x00\x00\x00", "the body must be one stream of Arrow"),
+        (as_stream(LONG)[:-500], "the body must be one stream of Arrow's IPC format, got something else"),
+        (as_stream(LONG, compression="zstd"), "the body must hold no compressed buffers, got some"),
+        (as_stream(LONG, compression="lz4"), "the body must hold no compressed buffers, got some"),
+        (
+            as_stream(pa.table({"text": pa.array(["a", "a"]).dictionary_encode()})),
+            "the body must hold no dictionaries, got one: cast such columns to their values",
+        ),
+        (as_stream(pa.table({"text": pa.nulls(3)})), "column 'text' must be of strings, numbers or booleans"),
+        (as_stream(pa.table({"text": pa.array(["a"], pa.string_view())})), "column 'text' must be of strings, numbers"),
+        (as_stream(NO_BYTES), "column 'history' must be of strings, numbers or booleans, of lists of numbers or"),
+        (
+            as_stream(pa.table([["a"], ["b"]], ["text", "text"])),
+            "the body must have each column once, got 'text' twice",
+        ),
+        (
+            as_stream(pa.table({f"c{number}": [True] for number in range(5000)})),
+            f"the body must have at most the {len(QueryInput.model_fields)} columns that a query has fields, got 5000",
+        ),
+        (as_stream(pa.table({"text": ["a"] * 100_001})), "must have a column and at most 100000 rows, got 100001 rows"),
+        (as_stream(pa.table({"text": pa.array([], pa.string())})), "queries must have a length of at least 1"),
+        (as_stream(pa.table({"text": ["a"]}), {"queries": []}), "metadata `search` must not have queries"),
+        (as_stream(pa.table({"text": ["a"]}), [1]), "the body must be a JSON object, got [1]"),
+        (as_stream(pa.table({"text": ["a"]}), {"k": 0}), "k must be greater than or equal to 1"),
+        (as_stream(pa.table({"txt": ["a"]})), "queries[0]"),
+        (
+            as_stream(pa.table({"embedding": [[float("nan")]]})),
+            "queries[0].embedding[0] must be a finite number, got nan",
+        ),
+    ],
+)
+def test_what_is_refused(lite: Lite, content: bytes, message: str) -> None:
+    answer = ask(lite, content)
+    assert answer.status_code == 422
+    assert message in answer.json()["error"]
+
+
+def test_no_byte_of_a_body_can_be_wrong_and_do_harm(lite: Lite) -> None:
+    """Each byte of a small body in turn: an answer or a sentence."""
+    content = as_stream(pa.table({"text": ["red"], "exclude": [["i1"]]}))
+    for place in range(len(content)):
+        for wrong in (0xFF, content[place] ^ 0x10):
+            changed = content[:place] + bytes([wrong]) + content[place + 1 :]
+            with suppress(arrow.HTTPException):
+                arrow.read_queries(changed)
+
+
+def test_other_routes_take_json_alone(lite: Lite) -> None:
+    answer = ask(lite, as_stream(LONG), "/v1/explain")
+    assert (answer.status_code, answer.json()["error"]) == (422, "the body must be JSON in UTF-8, got the byte 0xff")

@@ -1,0 +1,96 @@
+"""`rails-ray serve --lite` as a process: what it says, whom it lets in, how it ends; and what it refuses."""
+
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+
+from rails_ray.cli.main import EXIT_INTERRUPTED, main
+from support import processes
+from support.examples import publish_here
+from support.ports import free_port
+
+KEY = "a-key-of-the-test-1"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lite")
+    publish_here(folder)
+    return folder
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_it_is_stopped(root: Path, tmp_path: Path, end: signal.Signals) -> None:
+    keys, port = tmp_path / "keys", free_port()
+    keys.write_text(f"{KEY}\n")
+    process = processes.command(
+        "serve", "--lite", "--storage", str(root), "--keys-file", str(keys), "--port", str(port)
+    )
+    try:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert said == (
+            f"serving at http://127.0.0.1:{port} to holders of a key in {keys} until Ctrl-C; API: "
+            f"http://127.0.0.1:{port}/openapi.json\n"
+        )
+        url, body = f"http://127.0.0.1:{port}/v1/search", {"queries": [{"text": "red"}], "cutoff": {"top_k": 3}}
+        assert httpx.post(url, json=body).status_code == 401
+        answer = httpx.post(url, json=body, headers={"authorization": f"Bearer {KEY}"})
+        assert len(answer.json()["results"][0]["items"]) == 3
+        process.send_signal(end)
+        assert process.wait(30) == EXIT_INTERRUPTED
+        assert process.stderr is not None
+        assert process.stderr.read() == "rails-ray: stopped\n"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("options", [[], ["--log-queries"]])
+def test_queries_are_on_standard_error_if_that_is_asked_for(root: Path, options: list[str]) -> None:
+    port = free_port()
+    process = processes.command(
+        "serve", "--lite", "--storage", str(root), "--allow-anonymous", "--port", str(port), *options
+    )
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        body, headers = {"queries": [{"text": "red"}], "cutoff": {"top_k": 3}}, {"x-request-id": "mine"}
+        httpx.post(f"http://127.0.0.1:{port}/v1/search", json=body, headers=headers).raise_for_status()
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=30)
+        noted = [line for line in said.splitlines() if "red" in line]
+        assert len(noted) == len(options)
+        assert all('request mine: {"queries":[{"text":"red"}]' in line for line in noted)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], "give --keys-file, or --allow-anonymous to answer anyone, got neither"),
+        (["--profile", "production"], "must be one process without Ray, got --profile production beside it"),
+        (["--replicas", "2"], "must be one process without Ray, got --replicas beside it"),
+        (["--max-replicas", "2"], "must be one process without Ray, got --max-replicas beside it"),
+        (["--cpus", "2"], "must be one process without Ray, got --cpus beside it"),
+        (["--ranker.timeout-s", "2"], "must be one process without Ray, got --ranker options beside it"),
+        (["--haproxy.stats-port", "7001"], "must be one process without Ray, got --haproxy options beside it"),
+        (["--print-config"], "must be one process without Ray, got --print-config beside it"),
+        (["--host", "0.0.0.0"], "--lite must listen on loopback, got --host 0.0.0.0: leave --lite out"),
+        (["--allow-anonymous", "--version", "v7"], "v7"),
+        (["--allow-anonymous", "--cutoff", "coverage", ".9"], "calibrat"),
+        (["--allow-anonymous", "--port", "0"], "port must be from 1 to 65535, got 0"),
+        (["--allow-anonymous", "--ranker.path", "nowhere"], "MODULE:NAME, got 'nowhere'"),
+        (["--keys-file", "no-such-file"], "keys_file must be a text file of ASCII keys"),
+    ],
+)
+def test_what_it_refuses(root: Path, options: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--lite", "--storage", str(root), *options]) != 0
+    said = capsys.readouterr().err
+    assert told in said
+    assert said.startswith("rails-ray: ")
+    assert said.count("\n") == 1
