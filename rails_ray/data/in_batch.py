@@ -9,7 +9,7 @@ pairs that it answers: of B of the M pairs, c(x) of which are its own, beside N 
 
     P(x) = 1 - (1 - 1 / X)^N prod_{i < c(x)} (1 - B / (M - i)),    Q(x) = P(x) / sum_y P(y)
 
-Negatives may be corrected by Q (`losses.negatives`).
+Negatives may be corrected by Q (`modules.losses.negatives`).
 
 Source: MoPQ, Section 3.2; Yang et al., Mixed Negative Sampling for Learning Two-tower Neural Networks.
 Differs from the source: there Q is the expected number of an item's copies, of which a batch here keeps one.

@@ -1,17 +1,16 @@
-"""Config -> objects: the only place that chooses an implementation.
+"""Families: what a run trains and a version serves, one folder each with its config, its model and its contract.
 
-| module         | what it builds                                                                   |
-|----------------|----------------------------------------------------------------------------------|
-| `family`       | the contract of a family, and what most of them share                            |
-| `dual_encoder` | models, samplers and training steps of a dual encoder, which is one piece        |
-| `solar`        | SOLAR's chunks, each a piece, and the codes of items                             |
-| `rbe`          | RBE: supports, one piece for its matrix, and items that join by calls            |
-| `data`         | what a run reads: its data set and its corpus                                    |
-| `items`        | what its items become: an artefact that is made once, then a map of each block   |
-| `kept_texts`   | a frozen model of texts that reads each text once, whatever is asked of it       |
-| `surrogates`   | vectors that stand for a mixture's scores, fitted when encoding begins           |
-| `run_ranker`   | a trained run as a heavy ranker                                                  |
-| `version`      | what a stored version is made of                                                 |
+| member         | paper                                                                     |
+|----------------|---------------------------------------------------------------------------|
+| `dual_encoder` | RAILS, pEBR, MoPQ: two towers, their components, and what compares them   |
+| `solar`        | SOLAR: chunks of buckets, each trained alone; items have random codes     |
+| `rbe`          | RBE: supports, one piece for their matrix, and items that join by calls   |
+| `bm25`         | none: the words that a query and an item share, a baseline                |
+
+What they share: `base` is the contract, `config` the tree of a run's configs, `recipes` return such trees; `data` is
+what a run reads, `items` what its items become (an artefact that is made once, then a map of each block),
+`vector_items` items stored as vectors or codes, `kept_texts` a frozen model that reads each text once, and `version`
+what a stored version is made of.
 
 `family` is the one match on what a run trains. Everything else asks the `Family` that it gives.
 """

@@ -1,4 +1,4 @@
-"""Config -> what a run reads: its data set, its corpus, and the fields that these fill in; a part of `build`."""
+"""Config -> what a run reads: its data set, its corpus, and the fields that these fill in."""
 
 from collections.abc import Collection
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Fit, then map: how the items of a corpus become what an index stores; a part of `build`.
+"""Fit, then map: how the items of a corpus become what an index stores.
 
 An artefact is made once, from all items, and stored beside the version (SOLAR's codes by item id, say). With it, and
 with the model, each block of items is then mapped to its state, whatever the other blocks are.

@@ -1,4 +1,4 @@
-"""A frozen model of texts -> the same, with what it has read kept in storage; a part of `build`."""
+"""A frozen model of texts -> the same, with what it has read kept in storage."""
 
 import hashlib
 import json

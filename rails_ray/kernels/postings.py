@@ -32,6 +32,7 @@ KEYS_KEPT = 4  # times as many keys as are asked for, before the worst are throw
 NO_KEY = np.uint64(2**64 - 1)
 MOST_ITEMS = 2**32  # a key has 32 bits for a row
 MOST_NARROW_ITEMS = 2**31
+NO_ROWS = np.empty(0, np.int64)
 
 
 class Postings(NamedTuple):
@@ -131,8 +132,11 @@ def plain_best_sums(
         block = slice(first, first + size)
         scores = _sums(postings, buckets[block], weights[block].float())
         if hidden is not None:
-            for score, start, end in zip(scores, hidden.starts[first:], hidden.ends[first:], strict=False):
-                score[torch.from_numpy(hidden.rows[start:end]).to(score.device)] = -torch.inf
+            rows_of = [hidden.rows[i:j] for i, j in zip(hidden.starts[block], hidden.ends[block], strict=True)]
+            query = torch.arange(len(scores)).repeat_interleave(
+                torch.tensor([len(rows) for rows in rows_of], dtype=torch.int64)
+            )
+            scores[query, torch.from_numpy(np.concatenate([NO_ROWS, *rows_of]))] = -torch.inf
         top_k = select(scores, num)
         rows = top_k.item_rows.masked_fill(top_k.scores == -torch.inf, 0)
         parts.append((top_k.scores, rows, (scores > -torch.inf).sum(dim=1)))
@@ -192,7 +196,7 @@ def _workspace(shape: tuple[int, ...], num_items: int, num: int) -> tuple[NDArra
 
 def _nothing_hidden(num_queries: int) -> HiddenRows:
     edges = np.zeros(num_queries, np.int64)
-    return HiddenRows(edges, edges, np.empty(0, np.int64))
+    return HiddenRows(edges, edges, NO_ROWS)
 
 
 def _decoded(keys: NDArray[np.uint64]) -> TopK:

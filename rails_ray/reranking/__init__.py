@@ -1,4 +1,4 @@
-"""Relevance: an expensive ranker's own scores, a few of them for each query, lead to its best items.
+"""Reranking: an expensive ranker's own scores, a few of them for each query, lead to its best items.
 
 | member      | what it is                                                             | paper                    |
 |-------------|------------------------------------------------------------------------|--------------------------|

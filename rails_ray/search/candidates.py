@@ -2,7 +2,7 @@
 
     per embedding:  for each p the items with the largest <f_pq(q), g_px(x)>
     average:        the items with the largest <mean_pq f_pq(q), mean_px g_px(x)>, the mean of all P cosines
-    surrogate:      the items with the largest <psi(q), w_x>, which was fitted to the score (`relevance.surrogate`)
+    surrogate:      the items with the largest <psi(q), w_x>, which was fitted to the score (`reranking.surrogate`)
 
 Source: RAILS, Section 3.2 and Algorithm 2.
 Differs from the source: means where the paper sums, so that first-stage scores lie in [-1, 1] too; the order is equal.

@@ -129,7 +129,7 @@ class ByComponents:
     """Items with components, under any similarity of components.
 
     Args:
-        indexes: indexes that were built before, by name (`retrieval.candidates`).
+        indexes: indexes that were built before, by name (`search.candidates`).
         surrogate: gives the vector of a query that stands for its scores, if the items have theirs.
 
     Raises:

@@ -1,7 +1,7 @@
 """What the query side of a version asks of a heavy ranker: a query's supports before it is encoded, and the best of
-what a search found. `relevance.budget` says how a query spends its calls.
+what a search found. `reranking.budget` says how a query spends its calls.
 
-Every step yields what to ask, as in `retrieval.rounds`. A query at which the ranker fails is answered with an error;
+Every step yields what to ask, as in `search.rounds`. A query at which the ranker fails is answered with an error;
 the others are not affected.
 """
 

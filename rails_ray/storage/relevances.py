@@ -28,6 +28,7 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from rails_ray.errors import ConflictError, DamagedError
+from rails_ray.reranking.rankers.calling import RankerConfig
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import NAME, Storage
 from rails_ray.storage.manifest import read_json
@@ -70,6 +71,7 @@ def begin(storage: Storage, name: str, made_from: dict[str, Any], items: pa.Tabl
         storage.create(f"{folder}/begun.json", json.dumps(made_from, indent=1).encode())
     except ConflictError:
         begun = read_json(storage, f"{folder}/begun.json")
+        begun["ranker"] = dataclasses.asdict(RankerConfig(**begun["ranker"]))  # its module may have moved since
         changed = next((key for key in made_from if begun.get(key) != made_from[key]), None)
         if changed is not None:
             raise ValueError(

@@ -12,4 +12,6 @@
 | `piece`      | one training on its own, and the way through it                         |
 | `loop`       | batches -> gradients -> weights, reporting by a callable                |
 | `state`      | weights and checkpoints as safetensors bytes                            |
+
+`evaluation` measures what was trained; `collectives` is all that knows of other processes.
 """

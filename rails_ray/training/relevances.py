@@ -1,6 +1,6 @@
 """One training step of relevance-based embeddings, on some queries and all items, and how many of the best they find.
 
-    L = mean_q L_q          `losses.distilled`, or RBE's own `losses.top_share`
+    L = mean_q L_q          `modules.losses.distilled`, or RBE's own `modules.losses.top_share`
 
 Source: RBE, Appendix C; HitRate, Section 4.1.
 

@@ -1,7 +1,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import oracles.codes
 from rails_ray.kernels import compiled, lookup_scan, postings
-from rails_ray.kernels.postings import Summed
+from rails_ray.kernels.postings import HiddenRows, Postings, Summed
 from rails_ray.kernels.top_k import TopK, select
 from rails_ray.search.masks import Exclusions
 
@@ -38,6 +38,10 @@ def random_case(
     m = max(round(share * r), 1)
     buckets = torch.rand(b, k, r, generator=generator).argsort(dim=2)[:, :, :m]
     return codes, buckets, torch.randint(-4, 5, buckets.shape, generator=generator) / 2
+
+
+def hidden_rows(excluded: Sequence[Sequence[int]], made: Postings) -> HiddenRows:
+    return Exclusions.of(excluded).hidden_rows(len(excluded), made.rows.shape[1])
 
 
 def assert_equal(found: Summed, expected: Summed) -> None:
@@ -69,9 +73,9 @@ def test_both_ways_equal_the_oracle(shape: tuple[int, int, int, int, float, int]
     excluded = [data.draw(st.lists(st.integers(-1, num_items + 1), max_size=5)) for _ in buckets]
     num = data.draw(st.integers(1, num_items + 2))
     made = postings.sort_by_bucket(codes, shape[3])
-    exclude = Exclusions.of(excluded) if any(excluded) else None
-    found = postings.best_sums(made, buckets, weights, num, exclude)
-    assert_equal(found, postings.plain_best_sums(made, buckets, weights, num, exclude))
+    hidden = hidden_rows(excluded, made) if any(excluded) else None
+    found = postings.best_sums(made, buckets, weights, num, hidden)
+    assert_equal(found, postings.plain_best_sums(made, buckets, weights, num, hidden))
     assert found.top_k.k == min(num, num_items)
     for line, out in enumerate(excluded):
         sums = oracles.codes.posted_sums(codes.tolist(), buckets[line].tolist(), weights[line].tolist(), out)
@@ -91,13 +95,13 @@ def test_blocks_of_any_size_give_one_answer(monkeypatch: pytest.MonkeyPatch, blo
     made = postings.sort_by_bucket(codes, 20)
     buckets = torch.rand(5, 4, 20, generator=generator).argsort(dim=2)[:, :, :9]
     weights = torch.randn(buckets.shape, generator=generator)
-    exclude = Exclusions.of([[3, 100, 7], [], [199, 0], [64], [63, 65]])
-    expected = postings.plain_best_sums(made, buckets, weights, num, exclude)
+    hidden = hidden_rows([[3, 100, 7], [], [199, 0], [64], [63, 65]], made)
+    expected = postings.plain_best_sums(made, buckets, weights, num, hidden)
     monkeypatch.setattr(postings, "BLOCK_ITEMS", block)
     monkeypatch.setattr(postings, "BLOCK_SUMS", 2 * 200)
     monkeypatch.setattr(postings, "KEYS_KEPT", 1)
-    assert_equal(postings.best_sums(made, buckets, weights, num, exclude), expected)
-    assert_equal(postings.plain_best_sums(made, buckets, weights, num, exclude), expected)
+    assert_equal(postings.best_sums(made, buckets, weights, num, hidden), expected)
+    assert_equal(postings.plain_best_sums(made, buckets, weights, num, hidden), expected)
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", "equal"])
@@ -240,9 +244,9 @@ def test_on_a_gpu() -> None:
     made, on_gpu = postings.sort_by_bucket(codes, 50), postings.sort_by_bucket(codes.cuda(), 50)
     assert torch.equal(on_gpu.rows.cpu(), made.rows)
     assert torch.equal(on_gpu.starts.cpu(), made.starts)
-    exclude = Exclusions.of([[1, 2], [], [5]])
-    found = postings.best_sums(on_gpu, buckets.cuda(), weights.cuda(), 100, exclude)
-    expected = postings.best_sums(made, buckets, weights, 100, exclude)
+    hidden = hidden_rows([[1, 2], [], [5]], made)
+    found = postings.best_sums(on_gpu, buckets.cuda(), weights.cuda(), 100, hidden)
+    expected = postings.best_sums(made, buckets, weights, 100, hidden)
     assert torch.equal(found.top_k.scores.cpu(), expected.top_k.scores)
     assert torch.equal(found.top_k.item_rows.cpu(), expected.top_k.item_rows)
     assert torch.equal(found.num_touched.cpu(), expected.num_touched)

@@ -5,7 +5,7 @@ measurements of ours or a contract gives; where there is neither, a recipe fits,
 
 Codes (SOLAR) learn an item by the queries that name it, bucket by bucket. jobs/benches/LOG.md, 2026-11-21, has two
 measurements: TLDR, where they put the right item first more often than a dual encoder (.361 to .344), and WordNet,
-where they are far behind (.026 to .103). Both are measured here as `inspecting.facts` does:
+where they are far behind (.026 to .103). Both are measured here as `cli.inspecting.facts` does:
 
     |                                                  | TLDR | WordNet | least |
     | share of test pairs whose item training names    | .957 | .404    | .7    |

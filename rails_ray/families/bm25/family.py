@@ -1,4 +1,4 @@
-"""Config -> objects of BM25, the baseline for texts; a part of `build`."""
+"""Config -> objects of BM25, the baseline for texts."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

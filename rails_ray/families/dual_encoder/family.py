@@ -1,4 +1,4 @@
-"""Config -> objects of a dual encoder: models, and what their scores offer; a part of `build`."""
+"""Config -> objects of a dual encoder: models, and what their scores offer."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What trains a dual encoder: its batches, its loss and what is added to it; a part of `build`."""
+"""What trains a dual encoder: its batches, its loss and what is added to it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

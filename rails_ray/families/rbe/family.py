@@ -1,4 +1,4 @@
-"""Config -> objects of RBE: its supports, the piece that learns from a matrix, and its items; a part of `build`."""
+"""Config -> objects of RBE: its supports, the piece that learns from a matrix, and its items."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Config -> objects of SOLAR, which is trained chunk by chunk and whose items have codes; a part of `build`."""
+"""Config -> objects of SOLAR, which is trained chunk by chunk and whose items have codes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What becomes of a dual encoder's items: how they are encoded, stored, indexed and searched; a part of `build`."""
+"""What becomes of a dual encoder's items: how they are encoded, stored, indexed and searched."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence

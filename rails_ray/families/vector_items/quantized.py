@@ -1,5 +1,4 @@
-"""Config -> objects of items that are stored as codes: their quantizer, and what encodes and searches them; a part of
-`build`.
+"""Config -> objects of items that are stored as codes: their quantizer, and what encodes and searches them.
 
 The quantizer is fitted to a sample of the corpus when encoding first begins, stored with the version, and read when
 that is searched.

@@ -1,4 +1,4 @@
-"""The pieces of a run that trains codebooks: an encoder, then codebooks for its items; a part of `build`.
+"""The pieces of a run that trains codebooks: an encoder, then codebooks for its items.
 
 Codebooks are first fitted to the items. Then they are trained over encoded queries and items, or together with
 the encoder. Queries are compared with the items of the other pairs of a batch, of one worker or of all.

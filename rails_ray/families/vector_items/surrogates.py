@@ -1,5 +1,5 @@
 """Config -> objects of a surrogate: fitted to a sample of the corpus and of the training queries when encoding begins,
-stored with the version, and read when that is searched; a part of `build`.
+stored with the version, and read when that is searched.
 """
 
 from collections.abc import Sequence

@@ -5,7 +5,8 @@
     z_k     = W_k h_k + b_k                               a logit for each of the R buckets
     T_q[k]  = sigmoid(z_k) / K                            what an item scores whose code has that bucket
 
-An item has no encoder: its code, a bucket in each chunk, is drawn at random (`quantizers.random_codes`) and stays.
+An item has no encoder: its code, a bucket in each chunk, is drawn at random and stays: see
+`modules.quantizers.random_codes`.
 
 Source: SOLAR, Sections 3.1 to 3.3 and Figure 1.
 Differs from the source: words that training did not see are left out before hashing, where they would bring in rows

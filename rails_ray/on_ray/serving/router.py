@@ -1,4 +1,4 @@
-"""The router: HTTP in, all shards asked at once, HTTP out; `answering.engine` decides what is asked and answered.
+"""The router: HTTP in, all shards asked at once, HTTP out; `serving.engine` decides what is asked and answered.
 
 The query side of the model is part of the router: a call to another deployment costs more than most encoders do.
 

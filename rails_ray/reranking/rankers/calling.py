@@ -38,6 +38,13 @@ OWN_RANKERS = frozenset(  # that a stored config may name
         "rails_ray.reranking.rankers.transformers_ranker:TransformersRanker",
     }
 )
+FORMER_MODULES = {  # where stored configs of earlier releases name our own rankers -> where they are
+    "rails_ray.build.run_ranker": "rails_ray.families.rbe.run_ranker",
+    **{
+        f"rails_ray.relevance.rankers.{name}": f"rails_ray.reranking.rankers.{name}"
+        for name in ("boosted", "cross_encoder", "molecules", "syntax_trees", "transformers_ranker")
+    },
+}
 LARGEST = 1e18  # score, whose square float32 holds; beyond it one is as good as infinite
 
 
@@ -52,6 +59,10 @@ class RankerConfig:
 
     path: str = ""
     folder: str = ""
+
+    def __post_init__(self) -> None:
+        module, colon, name = self.path.partition(":")
+        object.__setattr__(self, "path", FORMER_MODULES.get(module, module) + colon + name)
 
     def at_absolute_folder(self) -> "RankerConfig":
         """The same for processes that run in folders of their own."""

@@ -3,7 +3,7 @@
 An index is fitted once, to a sample, and then built for each shard. Both results are FAISS's own bytes.
 
 FAISS knows neither a threshold for each query, nor hidden items of each query, nor which of equal scores comes first.
-So it is asked for the n best items, and for more until they hold what is wanted (`indexes.grown_lists`). What no short
+So it is asked for the n best items, and for more until they hold what is wanted (`grown_lists`). What no short
 list of flat holds, as where very many scores are equal, is found by our own scan of its vectors; so is everything at or
 above a threshold where they are fp32, in half the time of a list of 500 or less.
 

@@ -2,7 +2,7 @@
 
 Plain torch rather than `faiss.IndexFlatIP`, which it equals: faiss excludes the same items for all queries of a call,
 and the mathematics must also run where only torch is installed. FAISS's own is for vectors in fewer bits
-(`indexes.faiss_index`).
+(`search.indexes.faiss_index`).
 
 Axes: B queries, X items, d width of a vector.
 """

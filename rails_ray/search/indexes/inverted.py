@@ -5,7 +5,7 @@
 The candidates of a query are the items with the largest sums.
 
 With the bucket's entry T_k[b] as its weight this is the paper's sum: a chunk that does not post an item counts as 0.
-With T_k[b] - t_k, t_k the last entry posted, it is a bound of the score less sum_k t_k (`retrieval.look_up`).
+With T_k[b] - t_k, t_k the last entry posted, it is a bound of the score less sum_k t_k (`search.methods.look_up`).
 
 Source: SOLAR, Section 4 (inference, Figure 2).
 

@@ -12,10 +12,9 @@ threshold.
 | `look_up`       | SOLAR, Section 4, and product quantization:    | `FullLookUp` always, `Inverted` where  |
 |                 | every item, or those in a query's buckets      | its certificate says so                |
 | `bm25`          | none: the sum over a query's postings          | always                                 |
-| `sharded`       | one corpus in several parts                    | as its parts are                       |
 
-`candidates` and `rescore` are the two stages of the approximate methods, `certificate` what an answer proves.
-`searchable` has the methods of one corpus by name, ready to search; `rounds` says what a query asks of its shards.
+Above them `search.candidates` and `search.rescore` are the two stages of the approximate methods, `search.certificates`
+says what an answer proves, and `search.searcher` has the methods of one corpus by name.
 """
 
 from typing import Generic, Protocol, TypeVar, runtime_checkable

@@ -6,8 +6,8 @@ It knows no Ray, so that a deployment on a cluster and a single process answer a
 |----------------|------------------------------------------------------------------------------------|
 | `limits`       | how much may be asked at once, and how long headers and a body may take            |
 | `ports`        | whether a server may listen at an address                                          |
-| `slow_headers` | a time limit for headers                                                           |
-| `crowds`       | questions beyond the places that there are                                         |
+| `header_timeout` | a time limit for headers |
+| `admission`    | questions beyond the places that there are                                         |
 | `keys`         | a file of API keys, and who gets in with them                                      |
 | `access`       | keys, size and pace of a body, requests at once                                    |
 | `refusals`     | reading a body; status and message of each refusal                                 |
