@@ -72,10 +72,10 @@ import torch
 from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.modules.similarities.states import ItemState, QueryState
-from rails_ray.search.spec import Wanted
+from rails_ray.search.spec import SearchSpec
 vectors = torch.eye(4)[:, None]
 query = QueryState(vectors[:2], None, torch.ones(2))
-found = BruteForce(DotProduct(DotProductConfig()), ItemState(vectors, None, vectors[:, 0])).search(query, Wanted(1))
+found = BruteForce(DotProduct(DotProductConfig()), ItemState(vectors, None, vectors[:, 0])).search(query, SearchSpec(1))
 assert found.item_rows.tolist() == [[0], [1]]
 """
     done = run_without(blocked, code)

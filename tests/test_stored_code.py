@@ -23,7 +23,7 @@ from rails_ray.families.config import from_json, to_json
 from rails_ray.families.data import read_data
 from rails_ray.families.rbe.run_ranker import RunRanker
 from rails_ray.on_ray.serving.app import application, build
-from rails_ray.on_ray.serving.plan import Placement, RankerArgs, ServeArgs
+from rails_ray.on_ray.serving.plan import DeploymentSize, RankerArgs, ServeArgs
 from rails_ray.reranking import rankers
 from rails_ray.reranking.rankers.calling import OWN_RANKERS, RankerConfig, ranker_of
 from rails_ray.serving import local
@@ -183,18 +183,18 @@ def test_what_is_allowed_travels_in_serves_arguments(
     monkeypatch.setattr("ray.serve.Deployment.bind", lambda self, *given: bound.append((self.name, given)))
     args = ServeArgs(storage=str(root), allow_anonymous=True)
     with pytest.raises(ValueError, match=f"names the ranker 'mine:Ranker', {NOT_TOLD}"):
-        application(args, Placement())
+        application(args, DeploymentSize())
     monkeypatch.setenv(VARIABLE, "other, mine")
-    application(args, Placement())
+    application(args, DeploymentSize())
     placed = dict(bound)
     assert placed["Router"][1].allow_code == ["other", "mine"]
     assert placed["Router"][1].ranker.path == "mine:Ranker"
     assert placed["Ranker"][-1].named == ("other", "mine")
     monkeypatch.delenv(VARIABLE)
-    application(args.model_copy(update={"allow_code": ["mine"]}), Placement())
+    application(args.model_copy(update={"allow_code": ["mine"]}), DeploymentSize())
     assert dict(bound)["Ranker"][-1].named == ("mine",)
     named = args.model_copy(update={"ranker": RankerArgs(path="mine.sub:rank")})
-    application(named, Placement())  # the word of whoever deploys
+    application(named, DeploymentSize())  # the word of whoever deploys
     assert dict(bound)["Ranker"][-1].named == ("mine.sub:rank",)
     assert was_imported(modules) == [], "the replica imports it"
 
@@ -210,7 +210,7 @@ def test_what_a_version_names_is_not_the_word_of_whoever_deploys(
     printed = ["serve", "--print-config", "--allow-anonymous", "--storage", str(root), "--allow-code", "mine"]
     assert main(printed) == 0
     [served] = yaml.safe_load(capsys.readouterr().out)["applications"]
-    application(ServeArgs.model_validate(served["args"]), Placement())
+    application(ServeArgs.model_validate(served["args"]), DeploymentSize())
     allowed = dict(bound)["Ranker"][-1]
     assert allowed.named == ("mine",)
     with pytest.raises(ValueError, match="must name a ranker that is defined where code is allowed, got 'mine:Popen'"):

@@ -52,7 +52,7 @@ from rails_ray.families.recipes.emoji import emoji_mol
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT
 from rails_ray.on_ray.serving.app import application, served
-from rails_ray.on_ray.serving.plan import NAME, Placement, ServeArgs
+from rails_ray.on_ray.serving.plan import NAME, DeploymentSize, ServeArgs
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
@@ -125,7 +125,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
 async def measure(arguments: Arguments) -> None:
     """All faults, one after the other, a row each on stdout."""
     count, seconds = arguments.clients, arguments.seconds
-    placement = Placement(replicas=2)
+    placement = DeploymentSize(replicas=2)
     with tempfile.TemporaryDirectory() as folder, cluster(8):
         publish(folder)
         expected = offline(folder, VERSIONS, TEXTS, K)

@@ -14,7 +14,7 @@ import psutil
 import torch
 
 from rails_ray.families.version import version_family, version_items, version_model
-from rails_ray.search.spec import Wanted
+from rails_ray.search.spec import SearchSpec
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 
@@ -173,10 +173,10 @@ def offline(storage: str, names: Sequence[str], texts: Sequence[str], k: int) ->
         manifest = versions.read_manifest(store, name)
         model = version_model(store, manifest)
         items = version_items(store, manifest)
-        searchable = version_family(store, manifest).searchable(model.similarity, items.state)
+        searcher = version_family(store, manifest).searcher(model.similarity, items.state)
         with torch.no_grad():
             query = model.encode_queries(model.query_features(list(texts)))
-        best = searchable.search(query, Wanted(k))
+        best = searcher.search(query, SearchSpec(k))
         lines = zip(best.item_rows.tolist(), best.scores.tolist(), strict=True)
         found[name] = [([items.item_ids[row] for row in rows], scores) for rows, scores in lines]
     return found

@@ -35,8 +35,8 @@ from rails_ray.kernels.top_k import select
 from rails_ray.modules.similarities.states import ItemState, QueryState, take
 from rails_ray.reranking.surrogate import SurrogateConfig, fit_surrogate, scores_of_all
 from rails_ray.search.methods.gated import weighted
-from rails_ray.search.searcher import ByComponents, Widths
-from rails_ray.search.spec import Found, Wanted
+from rails_ray.search.searcher import ByComponents, SearchParams
+from rails_ray.search.spec import SearchResult, SearchSpec
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 
@@ -96,12 +96,12 @@ def measure(
         vectors = replace(items, surrogate=made.items(scorer, items))
         fitted = ByComponents(similarity, vectors, surrogate=lambda own: made.queries(scorer, own))
     for k in (10, 100):
-        best, wanted = select(scores, k).item_rows, Wanted(k)
-        _, times = timed(partial(without_floor, plain, wanted), query)
+        best, spec = select(scores, k).item_rows, SearchSpec(k)
+        _, times = timed(partial(without_floor, plain, spec), query)
         record.row(**facts, method="brute_force", k=k, recall=1.0, has_floor=False, **times)
         print(f"{name} brute_force without a floor {times}", flush=True)
-        for method, own, widths, asked in methods(k, plain, fitted):
-            found, times = timed(partial(search, own, wanted, method, widths), query)
+        for method, own, params, asked in methods(k, plain, fitted):
+            found, times = timed(partial(search, own, spec, method, params), query)
             rows = torch.cat([one.item_rows for one in found])
             share = float((rows[:, :, None] == best[: len(rows), None]).any(dim=1).float().mean())
             scored = float(torch.cat([one.num_scored for one in found]).float().mean())
@@ -118,35 +118,35 @@ def measure(
             print(f"{name} mean gates {asked} recall@{k} {value:.3f} with {num} candidates", flush=True)
 
 
-def without_floor(own: ByComponents, wanted: Wanted, query: QueryState) -> Found:
-    return own.brute_force.search(query, wanted)
+def without_floor(own: ByComponents, spec: SearchSpec, query: QueryState) -> SearchResult:
+    return own.brute_force.search(query, spec)
 
 
-def search(own: ByComponents, wanted: Wanted, method: str, widths: Widths, query: QueryState) -> Found:
-    return own.search(query, wanted, method, widths)
+def search(own: ByComponents, spec: SearchSpec, method: str, params: SearchParams, query: QueryState) -> SearchResult:
+    return own.search(query, spec, method, params)
 
 
 def methods(
     k: int, plain: ByComponents, fitted: ByComponents | None
-) -> Iterator[tuple[str, ByComponents, Widths, dict[str, int]]]:
+) -> Iterator[tuple[str, ByComponents, SearchParams, dict[str, int]]]:
     """(Method, items, widths, the widths that it reads) of each row."""
-    yield "brute_force", plain, Widths(), {}
+    yield "brute_force", plain, SearchParams(), {}
     for num in CANDIDATES[k]:
-        yield "average", plain, Widths(num_candidates=num), {"num_candidates": num}
+        yield "average", plain, SearchParams(num_candidates=num), {"num_candidates": num}
         for rounds in ROUNDS:
             asked = {"num_candidates": num, "num_rounds": rounds}
             for own in (plain, fitted):
                 if own is not None:
-                    yield "gated", own, Widths(**asked), asked
+                    yield "gated", own, SearchParams(**asked), asked
         if fitted is not None:
-            yield "surrogate", fitted, Widths(num_candidates=num), {"num_candidates": num}
+            yield "surrogate", fitted, SearchParams(num_candidates=num), {"num_candidates": num}
     for num in PER_EMBEDDING[k]:
-        yield "per_embedding", plain, Widths(num_per_embedding=num), {"num_per_embedding": num}
+        yield "per_embedding", plain, SearchParams(num_per_embedding=num), {"num_per_embedding": num}
         both = {"num_per_embedding": num, "num_candidates": 4 * num}
-        yield "combined", plain, Widths(**both), both
+        yield "combined", plain, SearchParams(**both), both
 
 
-def timed(ask: Callable[[QueryState], Found], query: QueryState) -> tuple[list[Found], dict[str, float]]:
+def timed(ask: Callable[[QueryState], SearchResult], query: QueryState) -> tuple[list[SearchResult], dict[str, float]]:
     """Answers in batches of 32, and the median milliseconds a query of each size of batch."""
     times, answers = {}, []
     for size in BATCHES:

@@ -30,7 +30,7 @@ from rails_ray.modules.similarities.states import ItemState, QueryState, concate
 from rails_ray.search.methods.approximate import Approximate, Lists
 from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.methods.two_pass import TwoPass
-from rails_ray.search.spec import Wanted
+from rails_ray.search.spec import SearchSpec
 
 K = 100
 GATE_HIDDEN = 128
@@ -145,7 +145,7 @@ def search(asked: Asked, similarity: Compared, items: ItemState) -> Callable[[Qu
             retriever = Approximate(scorer, items, lists)
 
     def answer(query: QueryState, k: int) -> Answer:
-        found = retriever.search(query, Wanted(k))
+        found = retriever.search(query, SearchSpec(k))
         return Answer(found.item_rows, found.num_scored)
 
     return answer

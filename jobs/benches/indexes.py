@@ -36,7 +36,7 @@ from rails_ray.search.indexes.flat import Storage as Kept
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig
 from rails_ray.search.indexes.probing import Probing
-from rails_ray.search.spec import Wanted
+from rails_ray.search.spec import SearchSpec
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.memory import aligned
 from rails_ray.storage.tables import ID, TEXT
@@ -104,10 +104,10 @@ def unit(vectors: NDArray[Any]) -> Vectors:
 def rows_of(items: Vectors, queries: Vectors, repeats: int) -> Iterator[dict[str, Any]]:
     asked = torch.from_numpy(queries)
     scan = FlatIndex(torch.from_numpy(items))
-    best = scan.search(asked, Wanted(K)).item_rows.numpy()
-    [seconds] = in_turns(repeats, lambda: scan.search(asked, Wanted(K)))
+    best = scan.search(asked, SearchSpec(K)).item_rows.numpy()
+    [seconds] = in_turns(repeats, lambda: scan.search(asked, SearchSpec(K)))
     yield {"kind": "torch scan", "recall": 1.0, "ms": round(1000 * seconds, 3)}
-    threshold = scan.search(asked, Wanted(HITS)).scores[:, -1].clone()
+    threshold = scan.search(asked, SearchSpec(HITS)).scores[:, -1].clone()
     for config in configs():
         yield from of_config(config, items, asked, best, threshold, repeats)
     yield from of_hnswlib(items, queries, best, repeats)
@@ -143,13 +143,13 @@ def of_config(
         pairs = [
             in_turns(
                 repeats,
-                partial(our_copy.search, queries, Wanted(K), probing),
+                partial(our_copy.search, queries, SearchSpec(K), probing),
                 partial(their_copy.search, asked, K, params=parameters),
             )
             for our_copy, their_copy in copies
         ]
         ours, theirs = (median(times) for times in zip(*pairs, strict=True))
-        found = index.search(queries, Wanted(K), probing).item_rows.numpy()
+        found = index.search(queries, SearchSpec(K), probing).item_rows.numpy()
         yield {
             **told,
             "nprobe": probing.nprobe,
@@ -159,11 +159,11 @@ def of_config(
             "direct_ms": round(1000 * theirs, 3),
             "ratio": round(ours / theirs, 3),
         }
-    wanted, widths = Wanted(10 * HITS, threshold), probings(config, direct)
+    spec, widths = SearchSpec(10 * HITS, threshold), probings(config, direct)
     probing, parameters = widths[(len(widths) - 1) // 2]
     ours, theirs = in_turns(
         min(repeats, 3),  # `range_search` takes 20 s in a flat index of 16 or 8 bits
-        lambda: index.search(queries, wanted, probing),
+        lambda: index.search(queries, spec, probing),
         lambda: [
             direct.range_search(asked[line : line + 1], float(threshold[line]), params=parameters)
             for line in range(len(asked))

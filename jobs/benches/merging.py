@@ -6,7 +6,7 @@ columns, not rows: what any merge by torch costs at least.
 
     python -m jobs.benches.merging [--repeats 200]
 
-Wanted: less than 2 ms.
+SearchSpec: less than 2 ms.
 """
 
 import statistics
@@ -19,7 +19,7 @@ from jobs.benches.record import Record
 from jobs.benches.table5 import timed
 from rails_ray.kernels.top_k import select
 from rails_ray.search.sharded import merge
-from rails_ray.search.spec import Found, Wanted
+from rails_ray.search.spec import SearchResult, SearchSpec
 
 SHARDS, CANDIDATES, QUERIES = 8, 1000, 32
 
@@ -34,11 +34,11 @@ def main(arguments: Arguments) -> None:
     generator = torch.Generator().manual_seed(0)
     parts = [answer_of(shard, generator) for shard in range(SHARDS)]
     scores = torch.cat([part.scores for part in parts], dim=1)
-    wanted = Wanted(CANDIDATES)
+    spec = SearchSpec(CANDIDATES)
     num_left = torch.full((QUERIES,), 5 * CANDIDATES * SHARDS)
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        calls = {"merge": lambda: merge(parts, wanted, num_left), "topk": lambda: scores.topk(CANDIDATES + 1, dim=1)}
+        calls = {"merge": lambda: merge(parts, spec, num_left), "topk": lambda: scores.topk(CANDIDATES + 1, dim=1)}
         seconds: dict[str, list[float]] = {name: [] for name in calls}
         for turn in range(arguments.repeats + 20):
             for name, call in calls.items():
@@ -49,10 +49,10 @@ def main(arguments: Arguments) -> None:
         print(threads, median)
 
 
-def answer_of(shard: int, generator: torch.Generator) -> Found:
+def answer_of(shard: int, generator: torch.Generator) -> SearchResult:
     """What a shard answers."""
     best = select(torch.rand(QUERIES, 5 * CANDIDATES, generator=generator), CANDIDATES)
-    return Found(
+    return SearchResult(
         scores=best.scores,
         item_rows=best.item_rows + shard * 5 * CANDIDATES,
         bound=best.scores[:, -1],

@@ -28,7 +28,7 @@ from rails_ray.modules.quantizers.similarity import QuantizedSimilarity
 from rails_ray.modules.similarities.states import ItemState, QueryState, concatenate, take
 from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.methods.quantized import ByQuantized
-from rails_ray.search.spec import Wanted
+from rails_ray.search.spec import SearchSpec
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
@@ -89,15 +89,15 @@ def measured(model: Any, read: DataSet, seed: int, repeats: int) -> Iterator[dic
     query: QueryState = concatenate(states)
     scored = model.similarity.prepared()
     by_vectors = BruteForce(scored, items)
-    best = by_vectors.search(query, Wanted(K)).item_rows
+    best = by_vectors.search(query, SearchSpec(K)).item_rows
     full, asked = items.components[0].numel() * 4, take(query, slice(TIMED))
     for num_parts in PARTS:
         config = PqItems(num_subspaces=num_parts, num_codewords=256)
         quantizer = quantized.quantizer_of(config, items.components, seed)
         coded = quantized.Coded(lambda *_: items, config, quantizer, None)((), None)
         by_codes = ByQuantized(QuantizedSimilarity(model.similarity, quantizer), coded)
-        found = {num: by_codes.search(query, Wanted(num)).item_rows for num in RESCORED}
-        ways = [partial(one.search, asked, Wanted(K)) for one in (by_vectors, by_codes)]
+        found = {num: by_codes.search(query, SearchSpec(num)).item_rows for num in RESCORED}
+        ways = [partial(one.search, asked, SearchSpec(K)) for one in (by_vectors, by_codes)]
         vectors, codes = in_turns(repeats, *ways)
         kept = {num: recall(rescored(model.similarity, items, query, rows), best) for num, rows in found.items()}
         num_bytes = coded.codes.shape[1]

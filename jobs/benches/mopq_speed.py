@@ -25,8 +25,8 @@ from rails_ray.modules.similarities.states import QuantizedItems, QueryState
 from rails_ray.search.indexes.codes import CodeIndex
 from rails_ray.search.indexes.fast_codes import FastCodeIndex
 from rails_ray.search.methods.quantized import ByQuantized
-from rails_ray.search.searcher import DEFAULT_WIDTHS
-from rails_ray.search.spec import Wanted
+from rails_ray.search.searcher import DEFAULT_PARAMS
+from rails_ray.search.spec import SearchSpec
 
 WIDTH, NUM_QUERIES, K, RESCORED = 128, 32, 10, 1000
 
@@ -64,9 +64,9 @@ def looking_up(num_items: int, repeats: int) -> dict[str, float | str]:
     own = torch.randint(1000, (num_items,), generator=generator)
     vectors = F.normalize(centres[own] + 0.06 * torch.randn(num_items, WIDTH, generator=generator), dim=1)
     queries = F.normalize(vectors[:NUM_QUERIES] + 0.03 * torch.randn(NUM_QUERIES, WIDTH, generator=generator), dim=1)
-    wanted, asked = Wanted(K), queries.numpy()
+    spec, asked = SearchSpec(K), queries.numpy()
     query = QueryState(queries.unsqueeze(1), None, torch.ones(NUM_QUERIES))
-    widths = replace(DEFAULT_WIDTHS, num_candidates=RESCORED)
+    widths = replace(DEFAULT_PARAMS, num_candidates=RESCORED)
     sample, ways = vectors[:: num_items // 2**15], dict[tuple[str, int], Callable[[], object]]()
     for num_codewords in (256, 16):
         quantizer = fitted(sample, num_codewords)
@@ -77,12 +77,10 @@ def looking_up(num_items: int, repeats: int) -> dict[str, float | str]:
         for copy in range(COPIES):
             own, in_faiss = codes.clone(), faiss_library().clone_index(of_faiss)
             index = CodeIndex(quantizer, own) if num_codewords == 256 else FastCodeIndex(quantizer, own)
-            ways[f"ours {num_codewords}", copy] = lambda index=index: index.search(queries, wanted)
+            ways[f"ours {num_codewords}", copy] = lambda index=index: index.search(queries, spec)
             ways[f"FAISS {num_codewords}", copy] = lambda in_faiss=in_faiss: in_faiss.search(asked, K)
         stored = beside(quantizer, codes, vectors)
-        ways[f"ours {num_codewords}, rescored", 0] = lambda stored=stored: stored.search(
-            query, wanted, "lookup", widths
-        )
+        ways[f"ours {num_codewords}, rescored", 0] = lambda stored=stored: stored.search(query, spec, "lookup", widths)
     flat = faiss_library().IndexFlatIP(WIDTH)
     flat.add(vectors.numpy())
     of_bytes = fitted(sample, 256)

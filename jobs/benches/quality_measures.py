@@ -20,8 +20,8 @@ from rails_ray.data.dataset import DataSet
 from rails_ray.data.queries import Queries
 from rails_ray.families.dual_encoder.model import DualEncoder
 from rails_ray.modules.similarities.mol import MixtureOfLogits
-from rails_ray.search.searcher import ByComponents, Widths
-from rails_ray.search.spec import Wanted
+from rails_ray.search.searcher import ByComponents, SearchParams
+from rails_ray.search.spec import SearchSpec
 from rails_ray.training.evaluation.metrics import ndcg_of_queries
 from rails_ray.training.evaluation.ranking import encode_items, query_batches, rank_all
 from rails_ray.training.evaluation.report import HIT_RATES
@@ -30,11 +30,11 @@ RESAMPLES, BLOCK = 10_000, 100  # resamples, and how many are drawn at once
 K, LEAST_RECALL, NUM_SEARCHED, REPEATS = 100, 0.99, 320, 3  # of a search
 CANDIDATES = (100, 150, 200, 250, 300, 400, 700, 1000, 1250, 1500, 2000)
 WIDTHS = {  # what each method may take, cheapest first
-    "gated": [Widths(num_candidates=width) for width in CANDIDATES],  # first: the others have its time
-    "average": [Widths(num_candidates=width) for width in CANDIDATES],
-    "per_embedding": [Widths(num_per_embedding=width) for width in (25, 35, 50, 70, 100, 150, 200)],
-    "combined": [Widths(num_per_embedding=width, num_candidates=4 * width) for width in (25, 50, 100)],
-    "two_pass": [Widths(num_per_embedding=width) for width in (10, 100)],
+    "gated": [SearchParams(num_candidates=width) for width in CANDIDATES],  # first: the others have its time
+    "average": [SearchParams(num_candidates=width) for width in CANDIDATES],
+    "per_embedding": [SearchParams(num_per_embedding=width) for width in (25, 35, 50, 70, 100, 150, 200)],
+    "combined": [SearchParams(num_per_embedding=width, num_candidates=4 * width) for width in (25, 50, 100)],
+    "two_pass": [SearchParams(num_per_embedding=width) for width in (10, 100)],
 }
 
 
@@ -63,29 +63,29 @@ def quality_of(model: DualEncoder, item_features: Any, queries: Queries) -> Qual
 def times_of(model: DualEncoder, read: DataSet) -> dict[str, Any]:
     """Milliseconds of a query by the exact scan, and by each method at the cheapest of its widths that finds
     LEAST_RECALL of the K best, or at the one that finds most of them. Beside it the most that it finds in the time that
-    `gated` takes for LEAST_RECALL. Widths beyond both are not tried."""
+    `gated` takes for LEAST_RECALL. SearchParams beyond both are not tried."""
     items: Any = encode_items(model, model.item_features(read.item_inputs))
-    searchable = ByComponents(model.similarity, items)
+    searcher = ByComponents(model.similarity, items)
     asked = read.queries["test"].head(NUM_SEARCHED)
     batches: list[Any] = [state for _, state in query_batches(model, asked.inputs, 32)]
 
-    def timed(method: str, widths: Widths) -> tuple[float, list[torch.Tensor]]:
+    def timed(method: str, params: SearchParams) -> tuple[float, list[torch.Tensor]]:
         seconds = []
         for _ in range(REPEATS):
             started = time.perf_counter()
-            rows = [searchable.search(batch, Wanted(K), method, widths).item_rows.cpu() for batch in batches]
+            rows = [searcher.search(batch, SearchSpec(K), method, params).item_rows.cpu() for batch in batches]
             seconds.append(time.perf_counter() - started)
         return 1e3 * float(np.median(seconds)) / len(asked), rows
 
-    exact_ms, exact = timed("brute_force", Widths())
+    exact_ms, exact = timed("brute_force", SearchParams())
     methods = dict[str, dict[str, Any]]()
     is_mixture = isinstance(model.similarity, MixtureOfLogits)  # of one pair, all methods scan the same products
     for method in WIDTHS if is_mixture else ():
         tried = list[dict[str, Any]]()
-        for widths in WIDTHS[method]:
-            ms, rows = timed(method, widths)
+        for params in WIDTHS[method]:
+            ms, rows = timed(method, params)
             hits = [(one[:, :, None] == other[:, None]).any(2) for one, other in zip(exact, rows, strict=True)]
-            tried.append({**asdict(widths), "ms": ms, "recall": float(torch.cat(hits).float().mean())})
+            tried.append({**asdict(params), "ms": ms, "recall": float(torch.cat(hits).float().mean())})
             if tried[-1]["recall"] >= LEAST_RECALL and ms > methods.get("gated", {"ms": 0.0})["ms"]:
                 break
         enough = [row for row in tried if row["recall"] >= LEAST_RECALL]
@@ -100,7 +100,7 @@ def times_of(model: DualEncoder, read: DataSet) -> dict[str, Any]:
         "exact_ms": exact_ms,
         "cheapest": {"method": cheapest, **known[cheapest]},
         "methods": methods,
-        "num_items": len(searchable),
+        "num_items": len(searcher),
     }
 
 

@@ -51,7 +51,7 @@ from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig
 from rails_ray.search.indexes.probing import Probing
-from rails_ray.search.spec import Wanted
+from rails_ray.search.spec import SearchSpec
 from rails_ray.serving import local
 from rails_ray.training.loop import Progress
 from rails_ray.training.relevances import found_of_best
@@ -192,8 +192,8 @@ def calls(matrix: Matrix, record: Record) -> None:
                 "dual encoder": after_calls(encoder, size + 100),
                 "AXN of the dual encoder": axn(encoder, relevance, size + 100),
             }
-            for table, wanted in (("HR(K, 100)", NUM_BEST), ("HR(X, X)", size)):
-                found = {label: hits(one, relevance, wanted) for label, one in scored.items()}
+            for table, spec in (("HR(K, 100)", NUM_BEST), ("HR(X, X)", size)):
+                found = {label: hits(one, relevance, spec) for label, one in scored.items()}
                 for label, values in found.items():
                     record.row(
                         question="calls",
@@ -249,7 +249,7 @@ def indexes(matrix: Matrix, record: Record) -> None:
             index = FaissIndex.read(*build(fit(made, vectors, len(vectors), 0), [vectors]))
             for width in (64, 128, 256) if kind == "hnsw" else (4, 8, 16) if kind == "ivf" else (0,):
                 probing = Probing(ef_search=width or None, nprobe=width or None)
-                rows = index.search(queries, Wanted(NUM_BEST), probing).item_rows
+                rows = index.search(queries, SearchSpec(NUM_BEST), probing).item_rows
                 recall = float((best[:, :, None] == rows[:, None]).any(dim=2).float().mean())
                 record.row(question="indexes", data=matrix.name, space=space, kind=kind, width=width, recall=recall)
                 print(f"{matrix.name} {kind} {width} {space}: recall@100 {recall:.4f}", flush=True)
@@ -280,8 +280,8 @@ def latency(matrix: Matrix, record: Record) -> None:
                 answers[what] = ask()
                 times[what].append(time.monotonic() - started)
             best = np.argsort(-answers["brute force"].scores, kind="stable")[:NUM_BEST]
-            wanted = {matrix.item_ids[row] for row in best}
-            shares.append(len(wanted & set(answers["budget"].results[0].items)) / NUM_BEST)
+            spec = {matrix.item_ids[row] for row in best}
+            shares.append(len(spec & set(answers["budget"].results[0].items)) / NUM_BEST)
     milliseconds = {what: 1000 * statistics.median(seconds[1:]) for what, seconds in times.items()}
     record.row(
         question="latency",

@@ -35,7 +35,7 @@ from rails_ray.families.recipes import by_name
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.relevance_matrix import fill
 from rails_ray.on_ray.serving.app import served
-from rails_ray.on_ray.serving.plan import Placement, RankerPlacement, ServeArgs
+from rails_ray.on_ray.serving.plan import DeploymentSize, RankerPlacement, ServeArgs
 from rails_ray.reranking.rankers import Candidate
 from rails_ray.reranking.rankers.calling import RankerConfig
 
@@ -75,7 +75,7 @@ def main(arguments: Arguments) -> None:
     record = Record("rbe_serving")
     with tempfile.TemporaryDirectory() as folder, cluster(10):
         publish(Path(folder))
-        placement = Placement(ranker=RankerPlacement(num_cpus=0.1))
+        placement = DeploymentSize(ranker=RankerPlacement(num_cpus=0.1))
         args = ServeArgs(storage=folder, allow_anonymous=True, allow_code=[FREE.path])
         with served(args, placement, port=PORT, leave_serve=True) as url:
             one, two = [nothing("a")], [nothing("b"), nothing("c")]

@@ -57,7 +57,7 @@ from rails_ray.families.recipes import by_name
 from rails_ray.families.solar.family import SolarFamily
 from rails_ray.modules.quantizers import random_codes
 from rails_ray.on_ray.cluster import cluster
-from rails_ray.on_ray.resources import Placing
+from rails_ray.on_ray.resources import TrainResources
 from rails_ray.storage.filesystem import Storage
 
 
@@ -172,7 +172,7 @@ def main_workers(record: Record, arguments: argparse.Namespace) -> None:
                     storage,
                     run=f"{backend}-{num_chunks}-{at_once}",
                     num_workers=at_once,
-                    placing=Placing(backend=backend),
+                    placing=TrainResources(backend=backend),
                 )
                 record.row(
                     question="workers",

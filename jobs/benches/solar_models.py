@@ -24,8 +24,8 @@ from rails_ray.families.solar.model import Solar, predicted_buckets
 from rails_ray.modules.quantizers.item_codes import ItemCodes
 from rails_ray.modules.similarities.states import Tables
 from rails_ray.search.indexes.inverted import InvertedIndex, top_buckets
-from rails_ray.search.searcher import ByCodes, ByComponents, Widths
-from rails_ray.search.spec import Wanted
+from rails_ray.search.searcher import ByCodes, ByComponents, SearchParams
+from rails_ray.search.spec import SearchSpec
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation.metrics import attainable_precision, precision, recall_of_relevant
 from rails_ray.training.evaluation.ranking import encode_items
@@ -80,11 +80,11 @@ def tables_of(model: Solar, queries: Queries) -> Tables:
 
 def by_method(trained: Trained, codes: ItemCodes, method: str, num_probes: int = K) -> Search:
     """A search of the product."""
-    searchable = ByCodes(trained.model.similarity, codes.state)
-    made = searchable.retriever(method, Widths(num_candidates=max(1000, K), num_probes=num_probes))
+    searcher = ByCodes(trained.model.similarity, codes.state)
+    made = searcher.retriever(method, SearchParams(num_candidates=max(1000, K), num_probes=num_probes))
 
     def search(queries: Queries) -> Tensor:
-        found = made.search(tables_of(trained.model, queries), Wanted(K))
+        found = made.search(tables_of(trained.model, queries), SearchSpec(K))
         return found.item_rows.masked_fill(found.scores == -torch.inf, -1)
 
     return search
@@ -128,12 +128,12 @@ def dual_encoder(recipe: str, config: DataConfig, seed: int, seconds: float) -> 
     num_steps = int((seconds - (took - of_steps)) / of_steps * STEPS_TIMED)
     model, data, took, _ = run(num_steps)
     items = encode_items(model, model.item_features(data.item_inputs))
-    searchable = ByComponents(model.similarity, items)
+    searcher = ByComponents(model.similarity, items)
 
     def search(queries: Queries) -> Tensor:
         with torch.no_grad():
             state = model.encode_queries(model.query_features(queries.inputs))
-        return searchable.search(state, Wanted(K)).item_rows
+        return searcher.search(state, SearchSpec(K)).item_rows
 
     return search, num_steps, took, items.components[0].numel() * 4
 

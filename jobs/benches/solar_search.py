@@ -44,7 +44,7 @@ from rails_ray.search.indexes.flat import FlatIndex
 from rails_ray.search.indexes.inverted import InvertedIndex, top_buckets
 from rails_ray.search.indexes.lookup import LookupIndex
 from rails_ray.search.methods.look_up import FullLookUp, Inverted
-from rails_ray.search.spec import Wanted
+from rails_ray.search.spec import SearchSpec
 
 WIDTH = 1600  # of a dense vector; the dual encoder that the paper compares
 NUM_RELEVANT = 100
@@ -107,26 +107,26 @@ def look_ups(arguments: Arguments) -> list[dict[str, object]]:
     inverted = Inverted(codes, index, arguments.num_probes, arguments.num_candidates)
     posted = top_buckets(query.tables, arguments.num_probes)
     weights = posted.values - posted.values[:, :, -1:]
-    num, wanted = arguments.num_candidates, Wanted(arguments.k)
+    num, spec = arguments.num_candidates, SearchSpec(arguments.k)
     methods: dict[str, Callable[[], object]] = {
         "top buckets": lambda: top_buckets(query.tables, arguments.num_probes),
         "top buckets, torch": lambda: query.tables.topk(arguments.num_probes),
         "postings": lambda: index.candidates(posted.buckets, weights, num),
         "top buckets + postings": lambda: candidates(index, query, arguments),
-        "inverted": lambda: inverted.search(query, wanted),
-        "inverted, one query": lambda: inverted.search(Tables(query.tables[:1], query.temperature[:1]), wanted),
-        "full": lambda: full.search(query, wanted),
+        "inverted": lambda: inverted.search(query, spec),
+        "inverted, one query": lambda: inverted.search(Tables(query.tables[:1], query.temperature[:1]), spec),
+        "full": lambda: full.search(query, spec),
     }
     latencies = in_turns(methods, arguments.repeats)
     rows: list[dict[str, object]] = []
     for method, milliseconds in latencies.items():
         num_queries = 1 if method.endswith("one query") else arguments.batch
         rows.append({"method": method, "latency_ms": [one / num_queries for one in milliseconds]})
-    best = full.search(query, wanted)
-    found = inverted.search(query, wanted)
+    best = full.search(query, spec)
+    found = inverted.search(query, spec)
     papers = index.candidates(posted.buckets, posted.values, arguments.k).top_k
     touched = index.candidates(posted.buckets, weights, 1)
-    gaps = found.gap(wanted)
+    gaps = found.gap(spec)
     loads = random_codes.loads(codes.codes.numpy(), arguments.num_buckets)
     rows.append(
         {
@@ -185,8 +185,8 @@ def compile_all(dtype: torch.dtype) -> None:
     """Everything that a search compiles, on a corpus of one item."""
     loops()
     codes, query = Codes(torch.zeros(1, 1, dtype=dtype)), Tables(torch.zeros(1, 1, 1), torch.ones(1))
-    FullLookUp(codes, LookupIndex(codes.codes)).search(query, Wanted(1))
-    Inverted(codes, InvertedIndex(codes.codes, 1), 1, 1).search(query, Wanted(1))
+    FullLookUp(codes, LookupIndex(codes.codes)).search(query, SearchSpec(1))
+    Inverted(codes, InvertedIndex(codes.codes, 1), 1, 1).search(query, SearchSpec(1))
 
 
 def inner_products(arguments: Arguments) -> list[dict[str, object]]:
@@ -199,9 +199,9 @@ def inner_products(arguments: Arguments) -> list[dict[str, object]]:
     vectors.normal_(generator=torch.Generator().manual_seed(2))
     queries = torch.randn(arguments.batch, WIDTH, generator=torch.Generator().manual_seed(1))
     index = FlatIndex(vectors)
-    assert index.search(queries, Wanted(1)).item_rows.tolist() == theirs.search(queries.numpy(), 1)[1].tolist()
+    assert index.search(queries, SearchSpec(1)).item_rows.tolist() == theirs.search(queries.numpy(), 1)[1].tolist()
     methods: dict[str, Callable[[], object]] = {
-        "flat, torch": lambda: index.search(queries, Wanted(arguments.k)),
+        "flat, torch": lambda: index.search(queries, SearchSpec(arguments.k)),
         "flat, faiss": lambda: theirs.search(queries.numpy(), arguments.k),
     }
     scale = arguments.num_items / num_vectors / arguments.batch
@@ -215,9 +215,9 @@ def inner_products(arguments: Arguments) -> list[dict[str, object]]:
     ]
 
 
-def recall(found: TopK, wanted: Tensor) -> float:
+def recall(found: TopK, spec: Tensor) -> float:
     """The mean fraction of each query's wanted items that was found."""
-    is_found = (wanted[:, :, None] == found.item_rows[:, None, :]) & (found.scores > -torch.inf)[:, None, :]
+    is_found = (spec[:, :, None] == found.item_rows[:, None, :]) & (found.scores > -torch.inf)[:, None, :]
     return is_found.any(dim=2).double().mean().item()
 
 

@@ -44,7 +44,7 @@ from rails_ray.search.methods import Retriever
 from rails_ray.search.methods.approximate import Approximate, Lists
 from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.methods.two_pass import TwoPass
-from rails_ray.search.spec import Found, Wanted
+from rails_ray.search.spec import SearchResult, SearchSpec
 
 K = 100
 NAIVE_PAIRS = 2**28  # B * X * P that the naive methods may hold at once: 1 GB a tensor
@@ -159,23 +159,23 @@ def measured(shape: Shape, trained: Trained, asked: Tensor, repeats: int) -> Ite
     """A row per method and width."""
     with torch.no_grad():
         query = trained.queries(asked)
-    exact = BruteForce(trained.similarity, trained.index, prune=False).search(query, Wanted(K)).item_rows
+    exact = BruteForce(trained.similarity, trained.index, prune=False).search(query, SearchSpec(K)).item_rows
     for method, width, ask in [*naive_methods(shape, trained, asked), *methods(shape, trained, query)]:
         with torch.no_grad(), peak_memory() as peak:
             found = ask()
             seconds = [timed(ask) for _ in range(repeats)]
-        rows = found.item_rows if isinstance(found, Found) else found
+        rows = found.item_rows if isinstance(found, SearchResult) else found
         row: dict[str, object] = {"method": method, "width": width, "latency_ms": 1000 * statistics.median(seconds)}
         row["peak_mb"] = peak[0]
         row |= {f"recall@{k}": recall(rows, exact, k) for k in (1, 10, 100)}
-        if isinstance(found, Found):
+        if isinstance(found, SearchResult):
             row["num_scored"] = found.num_scored.double().mean().item()
-            gap = found.gap(Wanted(K))
+            gap = found.gap(SearchSpec(K))
             row["certified_fraction"] = None if any(found.reasons) else (gap == 0).double().mean().item()
         yield row
 
 
-Ask = tuple[str, str, Callable[[], Found | Tensor]]
+Ask = tuple[str, str, Callable[[], SearchResult | Tensor]]
 
 
 def methods(shape: Shape, trained: Trained, query: QueryState) -> Iterator[Ask]:
@@ -200,7 +200,7 @@ def methods(shape: Shape, trained: Trained, query: QueryState) -> Iterator[Ask]:
         for n, m in shape.combined
     ]
     for method, width, retriever in made:
-        yield method, width, partial(retriever.search, query, Wanted(K))
+        yield method, width, partial(retriever.search, query, SearchSpec(K))
 
 
 def naive_methods(shape: Shape, trained: Trained, asked: Tensor) -> Iterator[Ask]:

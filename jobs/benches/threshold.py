@@ -38,7 +38,7 @@ from jobs.benches.record import Record
 from jobs.benches.table5 import SHAPES, timed, train
 from rails_ray.search.indexes.flat import FlatIndex
 from rails_ray.search.methods.brute_force import BruteForce
-from rails_ray.search.spec import Found, Wanted
+from rails_ray.search.spec import SearchResult, SearchSpec
 
 BATCH = 32
 NUM_ABOVE = (10, 100, 1000)  # items a query that reach the threshold
@@ -97,8 +97,8 @@ def flat(arguments: Arguments, width: int, kind: str) -> Iterator[dict[str, obje
         threshold = scores[num_above * BATCH - 1]
         radius = float(np.nextafter(np.float32(threshold), np.float32(-2)))  # which FAISS wants exceeded
 
-        def ours(threshold: Tensor = threshold) -> Found:
-            return index.search(queries, Wanted(arguments.num_items, threshold.expand(BATCH)))
+        def ours(threshold: Tensor = threshold) -> SearchResult:
+            return index.search(queries, SearchSpec(arguments.num_items, threshold.expand(BATCH)))
 
         def of_faiss(radius: float = radius, block: int = 1024) -> object:
             faiss.cvar.distance_compute_blas_database_bs = block  # 1024 as it comes
@@ -146,11 +146,11 @@ def mixture(arguments: Arguments) -> Iterator[dict[str, object]]:
     with torch.no_grad():
         query = trained.queries(asked)
     scan = BruteForce(trained.similarity, trained.index)
-    best = BruteForce(trained.similarity, trained.index, prune=False).search(query, Wanted(CAP + 1)).scores
-    methods: dict[str, Callable[[], Found]] = {"top-k": lambda: scan.search(query, Wanted(CAP))}
+    best = BruteForce(trained.similarity, trained.index, prune=False).search(query, SearchSpec(CAP + 1)).scores
+    methods: dict[str, Callable[[], SearchResult]] = {"top-k": lambda: scan.search(query, SearchSpec(CAP))}
     for num in NUM_ABOVE:
         threshold = best[:, num - 1 : num + 1].mean(dim=1)
-        methods[f"threshold {num}"] = lambda threshold=threshold: scan.search(query, Wanted(CAP, threshold))
+        methods[f"threshold {num}"] = lambda threshold=threshold: scan.search(query, SearchSpec(CAP, threshold))
     found = {method: ask() for method, ask in methods.items()}
     for method, milliseconds in in_turns(methods, arguments.repeats).items():
         one = found[method]

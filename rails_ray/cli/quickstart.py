@@ -18,7 +18,7 @@ from rails_ray.on_ray import liveness
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
-from rails_ray.search.spec import Wanted
+from rails_ray.search.spec import SearchSpec
 from rails_ray.serving import client
 from rails_ray.serving.http.ports import check_port
 from rails_ray.storage.filesystem import Storage
@@ -141,14 +141,14 @@ def _served_recall(url: str, storage: str, manifest: Manifest) -> dict[str, floa
     data = read_data(version_config(store, manifest), store)
     texts = data.queries["test"].head(NUM_COMPARED).inputs
     assert isinstance(texts, Texts)
-    searchable = version_family(store, manifest).searchable(model.similarity, items.state)
+    searcher = version_family(store, manifest).searcher(model.similarity, items.state)
     expected = [
         [items.item_ids[row] for row in rows]
         for _, query in query_batches(model, texts)
-        for rows in searchable.search(query, Wanted(COMPARED_K)).item_rows.tolist()
+        for rows in searcher.search(query, SearchSpec(COMPARED_K)).item_rows.tolist()
     ]
     recall = {}
-    for method in searchable.methods:
+    for method in searcher.methods:
         answer = client.search(
             url, [{"text": text} for text in texts], k=COMPARED_K, method=method, cutoff={"top_k": COMPARED_K}
         )

@@ -114,7 +114,7 @@ class Serve(AllowsCode, Stored):
             return
         load()
         from rails_ray.on_ray.environment import set_profile
-        from rails_ray.on_ray.serving.plan import Placement, RankerPlacement, ServeArgs, commented, serve_config
+        from rails_ray.on_ray.serving.plan import DeploymentSize, RankerPlacement, ServeArgs, commented, serve_config
         from rails_ray.serving.http.ports import LOOPBACK, check_port, check_port_number
 
         host = self.host or ("0.0.0.0" if self.profile == "production" else "127.0.0.1")
@@ -144,7 +144,7 @@ class Serve(AllowsCode, Stored):
         self._check_who_gets_in()
         cutoff = cutoff_of(self.cutoff)
         replicas = self.replicas if self.replicas is not None else 2 if is_production else 1
-        placement = Placement(
+        placement = DeploymentSize(
             replicas=replicas,
             max_replicas=self.max_replicas,
             num_cpus=self.cpus,
@@ -196,7 +196,7 @@ class Serve(AllowsCode, Stored):
             from rails_ray.serving.engine import Limits
             from rails_ray.serving.http import logs, query_log
             from rails_ray.serving.http.limits import DEADLINE_S
-            from rails_ray.serving.http.lite import Lite, listening
+            from rails_ray.serving.http.lite import SingleProcessServer, listening
 
         own = RankerConfig(path=self.ranker.path, folder=self.ranker.folder).at_absolute_folder()
         check_folder(own)
@@ -213,7 +213,9 @@ class Serve(AllowsCode, Stored):
         path, host = own.path or version.ranker_path, self.host or "127.0.0.1"
         logs.to_stderr()
         noting = query_log.noting(self.log_queries)
-        lite = Lite(version, keys_file, ranker_path=path, shadow_fraction=self.shadow_fraction, on_search=noting)
+        lite = SingleProcessServer(
+            version, keys_file, ranker_path=path, shadow_fraction=self.shadow_fraction, on_search=noting
+        )
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with listening(lite, host=host, port=self.port) as server:
             self._tell(f"http://{host}:{self.port}")

@@ -12,7 +12,7 @@ import tyro
 from rails_ray.cli.base import AllowsCode, AskedOfHistories, Stored, errors, load, out, say_next, say_seen
 from rails_ray.families.config import DataConfig, RunConfig, import_paths
 from rails_ray.families.recipes import by_name, names
-from rails_ray.on_ray.resources import Placing
+from rails_ray.on_ray.resources import TrainResources
 from rails_ray.training.evaluation.gates import Gates
 from rails_ray.training.evaluation.report import Report
 from rails_ray.training.evaluation.seen import labelled
@@ -68,7 +68,7 @@ class OfRecipe(AllowsCode, Stored, AskedOfHistories):
     checkpoint_s: float = 60.0
     timeout_s: float = 600.0
     resume: bool = False
-    chunks: Placing = field(default_factory=Placing)
+    chunks: TrainResources = field(default_factory=TrainResources)
     config: Annotated[tyro.conf.AvoidSubcommands[RunConfig], tyro.conf.arg(name="")] = field(
         default_factory=lambda: by_name(DEFAULT_RECIPE)
     )

@@ -11,7 +11,7 @@ BACKGROUNDS = ("uniform", "sphere", "fitted")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offers:
+class CutoffSupport:
     """
     trained_by: name of the loss, for messages.
     training_logit: logit of a score, as the loss compares it; None if training had no softmax over items.

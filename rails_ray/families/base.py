@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
-from rails_ray.cutoffs.support import Offers
+from rails_ray.cutoffs.support import CutoffSupport
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import QueryForm
 from rails_ray.data.sources import Sources
@@ -26,7 +26,7 @@ from rails_ray.reranking.rankers import Candidate
 from rails_ray.reranking.rankers.calling import RankerConfig
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.indexes.faiss_index import IndexConfig
-from rails_ray.search.searcher import Searchable
+from rails_ray.search.searcher import Searcher
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.manifest import Encoded
@@ -70,7 +70,7 @@ class Family(ABC):
 
     @property
     @abstractmethod
-    def offers(self) -> Offers:
+    def offers(self) -> CutoffSupport:
         """What cut-offs may build on."""
 
     @property
@@ -271,9 +271,7 @@ class Family(ABC):
         raise KeyError(name)
 
     @abstractmethod
-    def searchable(
-        self, similarity: Any, items: Any, indexes: Mapping[str, VectorIndex] = NO_INDEXES
-    ) -> Searchable[Any]:
+    def searcher(self, similarity: Any, items: Any, indexes: Mapping[str, VectorIndex] = NO_INDEXES) -> Searcher[Any]:
         """Loaded items, ready to be searched.
 
         Args:

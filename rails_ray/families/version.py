@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.cutoffs.calibration import Calibration
-from rails_ray.cutoffs.support import Offers
+from rails_ray.cutoffs.support import CutoffSupport
 from rails_ray.families import family
 from rails_ray.families.base import Family
 from rails_ray.families.config import RunConfig, from_json
@@ -106,7 +106,7 @@ def version_vectors(storage: Storage, described: Encoded, component: int | None 
     return Vectors(shape[1], blocks())
 
 
-def version_calibration(offers: Offers, stored: StoredCalibration) -> Calibration:
+def version_calibration(offers: CutoffSupport, stored: StoredCalibration) -> Calibration:
     """A version's calibration, ready to cut."""
     return Calibration(stored.positives, offers.distribution(stored.background), stored.num_segments)
 

@@ -30,7 +30,7 @@ from rails_ray.on_ray import indexing
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.failures import told_plainly
 from rails_ray.on_ray.progress import OnProgress, Reporter, in_task, latest, new_board, watch
-from rails_ray.on_ray.task_runner import do_all
+from rails_ray.on_ray.task_runner import run_tasks
 from rails_ray.storage import manifest, parquet, parts, runs
 from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.storage.ids import keys_of
@@ -201,7 +201,7 @@ def encode(
         allowed=allowed,
         board=new_board() if tasks and on_progress is not None else None,
     )
-    write = partial(do_all, work, len(tasks), num_workers, int(use_gpu))
+    write = partial(run_tasks, work, len(tasks), num_workers, int(use_gpu))
     if work.board is not None:
         try:
             watch(write, partial(_items_done, store, version, planned, work.board), tell)

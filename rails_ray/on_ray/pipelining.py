@@ -16,7 +16,7 @@ from rails_ray.on_ray.evaluating import evaluate
 from rails_ray.on_ray.fitting import CHECKPOINT_S
 from rails_ray.on_ray.progress import OnProgress
 from rails_ray.on_ray.publishing import publish
-from rails_ray.on_ray.resources import Placing
+from rails_ray.on_ray.resources import TrainResources
 from rails_ray.on_ray.training import TIMEOUT_S, train
 from rails_ray.storage import calibrations, versions
 from rails_ray.storage.filesystem import Storage, timed_name
@@ -57,7 +57,7 @@ def pipeline(
     gates: Gates = Gates(),
     checkpoint_s: float = CHECKPOINT_S,
     timeout_s: float = TIMEOUT_S,
-    placing: Placing = Placing(),
+    placing: TrainResources = TrainResources(),
     allow_code: Sequence[str] = (),
     stage: Stage = _silent,
     on_report: Callable[[Report, Report | None], None] = lambda report, former: None,

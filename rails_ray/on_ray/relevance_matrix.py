@@ -24,7 +24,7 @@ from rails_ray.data.sources import Sources
 from rails_ray.errors import UnavailableError
 from rails_ray.modules.encoders.frozen import digest_of_files
 from rails_ray.on_ray.progress import OnProgress, watch
-from rails_ray.on_ray.task_runner import do_all
+from rails_ray.on_ray.task_runner import run_tasks
 from rails_ray.reranking.rankers import TEXT, Candidates, HeavyRanker
 from rails_ray.reranking.rankers.calling import RankerConfig, Scored, ranker_of, score_all
 from rails_ray.storage import relevances, tables
@@ -140,7 +140,7 @@ def fill(
 
 def _score(work: "Work", num_blocks: int, num_workers: int, num_gpus: float, on_progress: OnProgress | None) -> None:
     """Score the missing blocks."""
-    do = partial(do_all, work, len(work.missing), num_workers, num_gpus)
+    do = partial(run_tasks, work, len(work.missing), num_workers, num_gpus)
 
     def blocks_done() -> tuple[int, int, str]:
         done = len(relevances.blocks_written(Storage(work.storage), work.name))

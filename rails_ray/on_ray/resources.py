@@ -9,7 +9,7 @@ Backend = Literal["ray_train", "tasks"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placing:
+class TrainResources:
     """Where to train the chunks of SOLAR, and any other piece of a run with one worker.
 
     Args:
@@ -32,7 +32,7 @@ class Placing:
         if self.num_gpus is not None and self.num_gpus > 1 and not float(self.num_gpus).is_integer():
             raise ValueError(f"num_gpus must be at most 1, or whole, got {self.num_gpus:g}")
 
-    def on(self, resources: Mapping[str, float], use_gpu: bool | None) -> "Placing":
+    def on(self, resources: Mapping[str, float], use_gpu: bool | None) -> "TrainResources":
         """The same, with the number of GPUs decided.
 
         Args:

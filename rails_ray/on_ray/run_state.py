@@ -10,7 +10,7 @@ from rails_ray.training.piece import Piece, steps_of
 MOST_SHOWN = 3  # pieces at work that a line of progress names
 
 
-class Standing:
+class RunState:
     """Which pieces of a run are done, waiting, or failed. The others are at work.
 
     Args:

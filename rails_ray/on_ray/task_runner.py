@@ -13,7 +13,7 @@ from rails_ray.on_ray.failures import told_plainly
 MAX_DEATHS = 8  # of the processes of one task; Ray Data itself would try for ever
 
 
-class Doer:
+class TaskRunner:
     """Does tasks by their numbers; what Ray Data calls."""
 
     def __init__(self, do: Callable[[int], None]) -> None:
@@ -25,7 +25,7 @@ class Doer:
         return batch
 
 
-def do_all(do: Callable[[int], None], num_tasks: int, num_workers: int, num_gpus: float) -> None:
+def run_tasks(do: Callable[[int], None], num_tasks: int, num_workers: int, num_gpus: float) -> None:
     """Do all tasks, `num_workers` at a time.
 
     A GPU's workers are actors, as a process that has used one GPU cannot take another. On CPUs they are tasks, which
@@ -49,8 +49,8 @@ def do_all(do: Callable[[int], None], num_tasks: int, num_workers: int, num_gpus
             actors = ActorPoolStrategy(size=size)
             how: dict[str, Any] = {"batch_size": 1, "compute": actors, "num_cpus": 1, "num_gpus": num_gpus}
             deaths: dict[str, Any] = {"max_restarts": MAX_DEATHS, "max_task_retries": MAX_DEATHS}
-            made = numbers.map_batches(Doer, fn_constructor_args=(do,), **how, **deaths)
+            made = numbers.map_batches(TaskRunner, fn_constructor_args=(do,), **how, **deaths)
         else:
             tasks = TaskPoolStrategy(size=size)
-            made = numbers.map_batches(Doer(do).__call__, compute=tasks, num_cpus=1, max_retries=MAX_DEATHS)
+            made = numbers.map_batches(TaskRunner(do).__call__, compute=tasks, num_cpus=1, max_retries=MAX_DEATHS)
         made.materialize()

@@ -35,8 +35,8 @@ from rails_ray.families.data import for_data, read_data
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.fitting import CHECKPOINT_S, MAX_RESTARTS, Every, fit_to_end, reason_of
 from rails_ray.on_ray.progress import POLL_S, OnProgress, Reporter, in_task, latest, new_board
-from rails_ray.on_ray.resources import Placing
-from rails_ray.on_ray.run_state import Standing
+from rails_ray.on_ray.resources import TrainResources
+from rails_ray.on_ray.run_state import RunState
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.training import state
@@ -59,7 +59,7 @@ class Settings:
     use_gpu: bool | None = None
     checkpoint_s: float = CHECKPOINT_S
     timeout_s: float = TIMEOUT_S
-    placing: Placing = Placing()
+    placing: TrainResources = TrainResources()
     num_at_once: int = 1
 
     def __post_init__(self) -> None:
@@ -131,7 +131,7 @@ def train(
     use_gpu: bool | None = None,
     checkpoint_s: float = CHECKPOINT_S,
     timeout_s: float = TIMEOUT_S,
-    placing: Placing = Placing(),
+    placing: TrainResources = TrainResources(),
     allow_code: Sequence[str] = (),
     on_progress: OnProgress | None = None,
 ) -> runs.Run:
@@ -174,7 +174,7 @@ def train(
     if not runs.is_finished(store, begun.run):
         in_task(_finish, str(store), begun.run, allowed, on_progress=on_progress)
         if on_progress is not None:
-            on_progress(*Standing(begun.pieces, [piece.name for piece in begun.pieces]).seen({}))
+            on_progress(*RunState(begun.pieces, [piece.name for piece in begun.pieces]).seen({}))
     return runs.read(store, begun.run)
 
 
@@ -282,7 +282,7 @@ def fit_pieces(
         checkpoint_s=settings.checkpoint_s,
         board=board,
     )
-    standing = Standing(begun.pieces, _finished(begun))
+    standing = RunState(begun.pieces, _finished(begun))
     running = dict[ray.ObjectRef[None], Piece]()
     try:
         while True:

@@ -27,7 +27,7 @@ from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.indexes.flat import FlatIndex
 from rails_ray.search.indexes.probing import Probing
 from rails_ray.search.masks import Mask
-from rails_ray.search.spec import Wanted, reasons_of
+from rails_ray.search.spec import SearchSpec, reasons_of
 
 AVERAGE = "average"  # name of the index over mean components
 SURROGATE = "surrogate"  # name of the index over vectors that stand for scores
@@ -103,12 +103,12 @@ class PerEmbedding:
         """The union of `width` items (or all) per pair of components."""
         num_queries, num_components, _ = query.components.shape
         vectors = query.components.flatten(end_dim=1)  # [B * P_Q, d]
-        wanted = Wanted(width, mask=None if mask is None else mask.repeat_each(num_components))
-        found = [index.search(vectors, wanted, probing) for index in self.indexes]
+        spec = SearchSpec(width, mask=None if mask is None else mask.repeat_each(num_components))
+        found = [index.search(vectors, spec, probing) for index in self.indexes]
         rows = torch.cat([one.item_rows.view(num_queries, num_components * one.k) for one in found], dim=1)
         cosines = torch.cat([one.scores.view(num_queries, num_components * one.k) for one in found], dim=1)
         shape = (len(found), num_queries, num_components)
-        last = torch.stack([one.ceiling(wanted) for one in found]).view(shape).amax(dim=(0, 2))
+        last = torch.stack([one.ceiling(spec) for one in found]).view(shape).amax(dim=(0, 2))
         is_best = torch.zeros_like(last, dtype=torch.bool)
         if len(found) == num_components == 1:
             is_best = found[0].bound == -torch.inf
@@ -156,14 +156,14 @@ class ByAverage:
         self, query: QueryState, width: int, mask: Mask | None = None, probing: Probing | None = None
     ) -> Candidates:
         """`width` items (or all); nothing is known about the other items' cosines, unless there is one component."""
-        return self.wanted(query, Wanted(width, mask=mask), probing)
+        return self.spec(query, SearchSpec(width, mask=mask), probing)
 
-    def wanted(self, query: QueryState, wanted: Wanted, probing: Probing | None = None) -> Candidates:
+    def spec(self, query: QueryState, spec: SearchSpec, probing: Probing | None = None) -> Candidates:
         """What the index finds of what is wanted, scored by the mean cosine."""
-        found = self.index.search(self.vector_of(query), wanted, probing)
+        found = self.index.search(self.vector_of(query), spec, probing)
         is_score = self.is_only_component and query.components.shape[1] == 1
-        is_there, is_exhausted = found.scores > -torch.inf, found.num_found() < wanted.k
-        last, is_best, reasons = found.ceiling(wanted), found.bound == -torch.inf, found.reasons
+        is_there, is_exhausted = found.scores > -torch.inf, found.num_found() < spec.k
+        last, is_best, reasons = found.ceiling(spec), found.bound == -torch.inf, found.reasons
         if not is_score:
             last, is_best = torch.where(last == -torch.inf, last, torch.inf), torch.zeros_like(is_best)
             reasons = [own or why for own, why in zip(reasons, reasons_of(last, self.reason), strict=True)]

@@ -1,4 +1,4 @@
-"""The answer to `Wanted` from items that come block by block, in row order.
+"""The answer to `SearchSpec` from items that come block by block, in row order.
 
 The answer does not depend on how the corpus is cut into blocks. An item whose score is NaN counts as none: it is never
 found and takes no other item's place.
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rails_ray.kernels.reaching import num_reaching, reaching
 from rails_ray.kernels.top_k import TopK, merge, merge_in_row_order, select
-from rails_ray.search.spec import Found, Wanted
+from rails_ray.search.spec import SearchResult, SearchSpec
 
 LEAST = torch.finfo(torch.float32).min  # the least score that an item can be found with: -inf marks none
 MANY = 16  # if more than one score in so many reaches a threshold, the best are selected of all
@@ -24,10 +24,10 @@ MANY = 16  # if more than one score in so many reaches a threshold, the best are
 class Scan:
     """Takes items in and keeps what is wanted. It holds at most 2 k items a query and what a block adds."""
 
-    def __init__(self, wanted: Wanted) -> None:
-        self.wanted = wanted
-        self.best = _Best(wanted.least) if wanted.least else None
-        self.above = None if wanted.threshold is None else _Above(wanted.threshold, wanted.k)
+    def __init__(self, spec: SearchSpec) -> None:
+        self.spec = spec
+        self.best = _Best(spec.least) if spec.least else None
+        self.above = None if spec.threshold is None else _Above(spec.threshold, spec.k)
 
     @property
     def floor(self) -> Float[Tensor, " B"] | None:
@@ -36,13 +36,13 @@ class Scan:
         if self.above is None or self.best is None:
             return best if self.above is None else self.above.floor
         best = torch.full_like(self.above.reach, -torch.inf) if best is None else best
-        return torch.where(self.above.num_above < self.wanted.at_least, best, self.above.floor)
+        return torch.where(self.above.num_above < self.spec.at_least, best, self.above.floor)
 
     def add(self, first_row: int, scores: Float[Tensor, "B X"]) -> None:
         """Take in the items first_row .. first_row + X - 1. Scores may be changed in place."""
-        if self.wanted.mask is not None:
-            scores = self.wanted.mask.hide(scores, first_row)
-        if self.best is not None and (self.above is None or (self.above.num_above < self.wanted.at_least).any()):
+        if self.spec.mask is not None:
+            scores = self.spec.mask.hide(scores, first_row)
+        if self.best is not None and (self.above is None or (self.above.num_above < self.spec.at_least).any()):
             self.best.add(first_row, scores)
         if self.above is not None:
             self.above.add(first_row, scores)
@@ -55,12 +55,12 @@ class Scan:
         bound: Float[Tensor, " B"] | None = None,
         reasons: Sequence[str | None] | None = None,
         item_rows: Int[Tensor, "B C"] | None = None,
-    ) -> Found:
+    ) -> SearchResult:
         """The answer for all items that came.
 
         Args:
             num_left: items of the corpus that the answer may hold.
-            bound, reasons: as in `Found`, for the items that did not come; by default none of them can belong in it.
+            bound, reasons: as in `SearchResult`, for the items that did not come; by default none can belong in it.
             item_rows: the item row of each column, if columns came in place of items; ascending, so that the lower
                 row still wins a tie.
         """
@@ -69,13 +69,13 @@ class Scan:
             best = TopK(best.scores, item_rows.gather(1, best.item_rows))
         best = _cleared(best)
         if self.above is None:
-            is_truncated = (num_left > self.wanted.k) & (best.num_found() == self.wanted.k)
+            is_truncated = (num_left > self.spec.k) & (best.num_found() == self.spec.k)
         else:
-            is_truncated = self.above.num_above > self.wanted.k
+            is_truncated = self.above.num_above > self.spec.k
         if bound is None:
             bound = torch.full_like(num_scored, -torch.inf, dtype=torch.float32)
         reasons = [None] * len(bound) if reasons is None else reasons
-        return Found(best.scores, best.item_rows, bound, is_truncated, num_scored, reasons)
+        return SearchResult(best.scores, best.item_rows, bound, is_truncated, num_scored, reasons)
 
     def _chosen(self, like: Int[Tensor, " B"]) -> TopK:
         best = None if self.best is None else self.best.top_k()
@@ -84,7 +84,7 @@ class Scan:
         found = self.above.top_k()
         if best is not None:
             width = max(found.k, best.k)
-            is_short = (self.above.num_above < self.wanted.at_least)[:, None]
+            is_short = (self.above.num_above < self.spec.at_least)[:, None]
             found, best = _widened(found, width), _widened(best, width)
             found = TopK(
                 torch.where(is_short, best.scores, found.scores), torch.where(is_short, best.item_rows, found.item_rows)
@@ -94,17 +94,17 @@ class Scan:
 
 def scan(
     blocks: Iterable[tuple[int, Float[Tensor, "B _"]]],
-    wanted: Wanted,
+    spec: SearchSpec,
     num_queries: int,
     num_items: int,
     device: torch.device | None = None,
-) -> Found:
+) -> SearchResult:
     """What is wanted of `num_items` items, all scored, from consecutive blocks (first item row, scores)."""
-    running = Scan(wanted)
+    running = Scan(spec)
     for first_row, scores in blocks:
         running.add(first_row, scores)
     num_scored = torch.full((num_queries,), num_items, device=device)
-    return running.found(num_scored, wanted.num_left(num_queries, num_items, device))
+    return running.found(num_scored, spec.num_left(num_queries, num_items, device))
 
 
 class _Best:

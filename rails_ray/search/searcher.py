@@ -49,11 +49,11 @@ from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.methods.gated import Gated
 from rails_ray.search.methods.look_up import FullLookUp, Inverted
 from rails_ray.search.methods.two_pass import AverageFirst, TwoPass
-from rails_ray.search.spec import Found, Wanted
+from rails_ray.search.spec import SearchResult, SearchSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Widths:
+class SearchParams:
     """How much the first stage of a search looks at. A method reads only the fields that name it.
 
     Args:
@@ -84,11 +84,11 @@ class Widths:
         return Probing(nprobe=self.nprobe, ef_search=self.ef_search)
 
 
-DEFAULT_WIDTHS = Widths()
+DEFAULT_PARAMS = SearchParams()
 
 
 @runtime_checkable
-class Searchable(Protocol, Generic[Query]):
+class Searcher(Protocol, Generic[Query]):
     """Items and the methods that search them."""
 
     @property
@@ -98,7 +98,7 @@ class Searchable(Protocol, Generic[Query]):
     def __len__(self) -> int:
         """X."""
 
-    def retriever(self, method: str, widths: Widths = DEFAULT_WIDTHS) -> Retriever[Query]:
+    def retriever(self, method: str, params: SearchParams = DEFAULT_PARAMS) -> Retriever[Query]:
         """A method, ready to search.
 
         Raises:
@@ -107,8 +107,8 @@ class Searchable(Protocol, Generic[Query]):
         """
 
     def search(
-        self, query: Query, wanted: Wanted, method: str = "brute_force", widths: Widths = DEFAULT_WIDTHS
-    ) -> Found:
+        self, query: Query, spec: SearchSpec, method: str = "brute_force", params: SearchParams = DEFAULT_PARAMS
+    ) -> SearchResult:
         """What is wanted of each query, by a method.
 
         Raises:
@@ -159,58 +159,58 @@ class ByComponents:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The contract of `Searchable`; `gated` needs a mixture, `ann` a dot product, `surrogate` its vectors."""
+        """The contract of `Searcher`; `gated` needs a mixture, `ann` a dot product, `surrogate` its vectors."""
         own = "ann" if self.scorer.num_components == (1, 1) else "gated"
         return (*METHODS, own) if self.by_surrogate is None else (*METHODS, own, "surrogate")
 
     def __len__(self) -> int:
         return len(self.items)
 
-    def retriever(self, method: str, widths: Widths = DEFAULT_WIDTHS) -> Retriever[QueryState]:
-        """The contract of `Searchable`."""
+    def retriever(self, method: str, params: SearchParams = DEFAULT_PARAMS) -> Retriever[QueryState]:
+        """The contract of `Searcher`."""
         match method:
             case "brute_force":
                 return self.exact
             case "two_pass":
-                return TwoPass(self.scorer, self.items, widths.num_per_embedding, self.first_stage)
+                return TwoPass(self.scorer, self.items, params.num_per_embedding, self.first_stage)
             case "per_embedding":
-                lists = Lists(num_per_embedding=widths.num_per_embedding)
+                lists = Lists(num_per_embedding=params.num_per_embedding)
             case "average":
-                lists = Lists(num_by_average=widths.num_candidates)
+                lists = Lists(num_by_average=params.num_candidates)
             case "ann" if method in self.methods:
-                lists = Lists(num_by_average=widths.num_candidates)
+                lists = Lists(num_by_average=params.num_candidates)
             case "gated" if method in self.methods:
-                return self._gated(widths)
+                return self._gated(params)
             case "surrogate" if self.by_surrogate is not None:
-                lists = Lists(num_by_average=widths.num_candidates)
-                return Approximate(self.scorer, self.items, lists, self.by_surrogate, widths.probing)
+                lists = Lists(num_by_average=params.num_candidates)
+                return Approximate(self.scorer, self.items, lists, self.by_surrogate, params.probing)
             case "combined":
-                lists = Lists(num_per_embedding=widths.num_per_embedding, num_by_average=widths.num_candidates)
+                lists = Lists(num_per_embedding=params.num_per_embedding, num_by_average=params.num_candidates)
             case _:
                 raise _unknown(method, self.methods, "items that have components")
-        return Approximate(self.scorer, self.items, lists, self.first_stage, widths.probing)
+        return Approximate(self.scorer, self.items, lists, self.first_stage, params.probing)
 
-    def _gated(self, widths: Widths) -> Gated:
+    def _gated(self, params: SearchParams) -> Gated:
         """Its first items are those of `surrogate` or, if there is none, of `average`."""
         stage = self.by_surrogate or self.first_stage
         first = stage.by_average if stage.has_average else None
-        rounds = widths.num_candidates, widths.num_rounds
+        rounds = params.num_candidates, params.num_rounds
         together = self.first_stage.together
         assert together is not None  # codes come with an index of them
-        return Gated(self.scorer, self.items, together, first, *rounds, widths.probing)
+        return Gated(self.scorer, self.items, together, first, *rounds, params.probing)
 
     def search(
-        self, query: QueryState, wanted: Wanted, method: str = "brute_force", widths: Widths = DEFAULT_WIDTHS
-    ) -> Found:
-        """The contract of `Searchable`."""
-        return self.retriever(method, widths).search(query, wanted)
+        self, query: QueryState, spec: SearchSpec, method: str = "brute_force", params: SearchParams = DEFAULT_PARAMS
+    ) -> SearchResult:
+        """The contract of `Searcher`."""
+        return self.retriever(method, params).search(query, spec)
 
     def log_sum_exp(self, query: QueryState, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
-        """The contract of `Searchable`."""
+        """The contract of `Searcher`."""
         return self.brute_force.log_sum_exp(query, logit, mask)
 
     def explain(self, query: QueryState, item_rows: Sequence[int]) -> Explained:
-        """The contract of `Searchable`; all cosines and gates."""
+        """The contract of `Searcher`; all cosines and gates."""
         return explain_mixture(self.similarity, query, self.items.taken(list(item_rows)))
 
 
@@ -232,35 +232,35 @@ class ByCodes:
             nothing = torch.zeros(num, items.codes.shape[1], similarity.num_buckets, device=items.codes.device)
             query = Tables(nothing, torch.ones(num, device=nothing.device))
             for method in self.methods:
-                self.search(query, Wanted(1), method, Widths(num_candidates=1, num_probes=1))
+                self.search(query, SearchSpec(1), method, SearchParams(num_candidates=1, num_probes=1))
 
     def __len__(self) -> int:
         return len(self.items)
 
-    def retriever(self, method: str, widths: Widths = DEFAULT_WIDTHS) -> Retriever[Tables]:
-        """The contract of `Searchable`."""
+    def retriever(self, method: str, params: SearchParams = DEFAULT_PARAMS) -> Retriever[Tables]:
+        """The contract of `Searcher`."""
         match method:
             case "brute_force":
                 return self.brute_force
             case "inverted":
                 num_probes = min(NUM_PROBES, self.similarity.num_buckets)
-                num_probes = num_probes if widths.num_probes is None else widths.num_probes
-                return Inverted(self.items, self.inverted, num_probes, widths.num_candidates)
+                num_probes = num_probes if params.num_probes is None else params.num_probes
+                return Inverted(self.items, self.inverted, num_probes, params.num_candidates)
             case _:
                 raise _unknown(method, self.methods, "items that are found by their codes")
 
     def search(
-        self, query: Tables, wanted: Wanted, method: str = "brute_force", widths: Widths = DEFAULT_WIDTHS
-    ) -> Found:
-        """The contract of `Searchable`."""
-        return self.retriever(method, widths).search(query, wanted)
+        self, query: Tables, spec: SearchSpec, method: str = "brute_force", params: SearchParams = DEFAULT_PARAMS
+    ) -> SearchResult:
+        """The contract of `Searcher`."""
+        return self.retriever(method, params).search(query, spec)
 
     def log_sum_exp(self, query: Tables, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
-        """The contract of `Searchable`."""
+        """The contract of `Searcher`."""
         return self.brute_force.log_sum_exp(query, logit, mask)
 
     def explain(self, query: Tables, item_rows: Sequence[int]) -> Explained:
-        """The contract of `Searchable`; what each chunk says, with P_Q = 1 and P_X = K."""
+        """The contract of `Searcher`; what each chunk says, with P_Q = 1 and P_X = K."""
         return explain_look_ups(self.similarity, query, take(self.items, list(item_rows)))
 
 

@@ -16,12 +16,12 @@ from torch import Tensor
 from rails_ray.kernels import top_k
 from rails_ray.kernels.top_k import TopK
 from rails_ray.search.scan import trimmed
-from rails_ray.search.spec import Found, Wanted
+from rails_ray.search.spec import SearchResult, SearchSpec
 
 SAMPLED = 16  # one of so many scores of a list is looked at
 
 
-def of_corpus(found: Found, first_row: int) -> Found:
+def of_corpus(found: SearchResult, first_row: int) -> SearchResult:
     """What a shard found, with rows of the corpus.
 
     Args:
@@ -31,28 +31,28 @@ def of_corpus(found: Found, first_row: int) -> Found:
     return replace(found, item_rows=torch.where(is_there, found.item_rows + first_row, 0))
 
 
-def merge(parts: Sequence[Found], wanted: Wanted, num_left: Int[Tensor, " B"]) -> Found:
+def merge(parts: Sequence[SearchResult], spec: SearchSpec, num_left: Int[Tensor, " B"]) -> SearchResult:
     """The corpus's answer, from all shards' answers to the same question, in the order of their rows and with rows of
     the corpus. It has as many places as its longest list needs.
 
     Args:
         num_left: items of these shards that the answer to each query may hold.
     """
-    most = wanted.k + 1  # the last tells whether more were left
+    most = spec.k + 1  # the last tells whether more were left
     leading = _leading(parts, most)
     is_little = sum(part.k for part in leading) <= 2 * most
     best = top_k.merge_in_row_order(leading, most) if is_little else top_k.merge(leading, most)
     reach = torch.full_like(parts[0].bound, torch.finfo(torch.float32).min)
-    if wanted.threshold is not None:
-        reach = torch.maximum(wanted.threshold.float(), reach)
+    if spec.threshold is not None:
+        reach = torch.maximum(spec.threshold.float(), reach)
     num_above = (best.scores >= reach[:, None]).sum(dim=1)
-    num_kept = num_above.clamp(min=wanted.least, max=wanted.k)
+    num_kept = num_above.clamp(min=spec.least, max=spec.k)
     place = torch.arange(best.k, device=best.scores.device)
     best = trimmed(TopK(best.scores.masked_fill(place >= num_kept[:, None], -torch.inf), best.item_rows))
-    is_truncated = torch.stack([part.is_truncated for part in parts]).any(dim=0) | (num_above > wanted.k)
-    if wanted.threshold is None:  # shards that found fewer than k, as in the buckets of `inverted`, may fill a list
-        is_truncated = (num_above >= wanted.k) & (num_left.to(num_above.device) > wanted.k)
-    return Found(
+    is_truncated = torch.stack([part.is_truncated for part in parts]).any(dim=0) | (num_above > spec.k)
+    if spec.threshold is None:  # shards that found fewer than k, as in the buckets of `inverted`, may fill a list
+        is_truncated = (num_above >= spec.k) & (num_left.to(num_above.device) > spec.k)
+    return SearchResult(
         scores=best.scores,
         item_rows=best.item_rows.masked_fill(best.scores == -torch.inf, 0),
         bound=torch.stack([part.bound for part in parts]).amax(dim=0),

@@ -23,7 +23,7 @@ from rails_ray.search.masks import Mask
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SearchSpec:
     """The k best items of each query. With a threshold, only items that score at least the query's threshold, but the
     `at_least` best if fewer reach it.
 
@@ -67,24 +67,24 @@ class Wanted:
             return torch.full((num_queries,), num_items, device=device)
         return self.mask.num_left(num_queries, num_items).to(device)
 
-    def of_queries(self, lines: Int[Tensor, " b"]) -> "Wanted":
+    def of_queries(self, lines: Int[Tensor, " b"]) -> "SearchSpec":
         """Select some queries, as a batch of their own.
 
         Args:
             lines: their numbers, ascending.
         """
         threshold = None if self.threshold is None else self.threshold[lines.to(self.threshold.device)]
-        return Wanted(self.k, threshold, self.at_least, None if self.mask is None else self.mask.of_queries(lines))
+        return SearchSpec(self.k, threshold, self.at_least, None if self.mask is None else self.mask.of_queries(lines))
 
 
 @dataclass(frozen=True)
-class Found(TopK):
+class SearchResult(TopK):
     """
     scores, item_rows: distinct items, none of them hidden, scores descending, equal scores by the lower row; -inf and
         row 0 at places that hold none. With a threshold there are as many places as the longest list needs.
     bound: no item that was passed over scores above it, rounding included; -inf if no such item can belong in THIS
-        list, as the index tells by its own scores, inf if nothing is known. It answers the `Wanted` that was asked and
-        no other question: `ceiling` is what holds of every missing item.
+        list, as the index tells by its own scores, inf if nothing is known. It answers the `SearchSpec` that was
+        asked and no other question: `ceiling` is what holds of every missing item.
     is_truncated: whether an item at or above the threshold (any item, without a threshold) was left out because there
         were more than k.
     num_scored: items whose score was computed, but for those whose largest cosine shows that they cannot belong in the
@@ -104,25 +104,25 @@ class Found(TopK):
         tensors = self.scores, self.item_rows, self.bound, self.is_truncated, self.num_scored
         return _found, (*(tensor.numpy(force=True) for tensor in tensors), self.reasons)
 
-    def gap(self, wanted: Wanted) -> Float[Tensor, " B"]:
+    def gap(self, spec: SearchSpec) -> Float[Tensor, " B"]:
         """How far an item missing from a list can score above what it had to reach: 0 if the list is exact, inf if
-        nothing is known. If a list is shorter than `wanted.least`, any missing item belongs in it: the gap is inf
+        nothing is known. If a list is shorter than `spec.least`, any missing item belongs in it: the gap is inf
         unless nothing was passed over."""
-        reached = self._reached(wanted)
-        return gap_to(self.bound, reached.masked_fill(self.num_found() < wanted.least, -torch.inf))
+        reached = self._reached(spec)
+        return gap_to(self.bound, reached.masked_fill(self.num_found() < spec.least, -torch.inf))
 
-    def ceiling(self, wanted: Wanted) -> Float[Tensor, " B"]:
+    def ceiling(self, spec: SearchSpec) -> Float[Tensor, " B"]:
         """A score that no item missing from a list exceeds, be it one that belongs in the list or not; -inf if none is
         missing, as far as a search without a threshold can tell. Needed by every caller that asks another question
-        than `wanted`."""
-        reached = self._reached(wanted)
-        if wanted.threshold is None:
+        than `spec`."""
+        reached = self._reached(spec)
+        if spec.threshold is None:
             reached = reached.masked_fill(~self.is_truncated, -torch.inf)
         return torch.maximum(self.bound, reached)
 
-    def of_queries(self, lines: Int[Tensor, " b"]) -> "Found":
+    def of_queries(self, lines: Int[Tensor, " b"]) -> "SearchResult":
         """Select the results of some queries, in this order."""
-        return Found(
+        return SearchResult(
             self.scores[lines],
             self.item_rows[lines],
             self.bound[lines],
@@ -131,11 +131,11 @@ class Found(TopK):
             [self.reasons[line] for line in lines.tolist()],
         )
 
-    def _reached(self, wanted: Wanted) -> Float[Tensor, " B"]:
+    def _reached(self, spec: SearchSpec) -> Float[Tensor, " B"]:
         """The score that a missing item had to reach, of lists that are long enough."""
         last = torch.cat([self.scores, torch.full_like(self.bound, torch.inf)[:, None]], dim=1)
         last = last.masked_fill(last == -torch.inf, torch.inf).amin(dim=1)
-        return last if wanted.threshold is None else needed(last, wanted.threshold.float(), self.is_truncated)
+        return last if spec.threshold is None else needed(last, spec.threshold.float(), self.is_truncated)
 
 
 def needed(
@@ -160,14 +160,14 @@ def reasons_of(bound: Float[Tensor, " B"], reason: str | None) -> list[str | Non
     return [reason if is_unknown else None for is_unknown in bound.isposinf().tolist()]
 
 
-def joined(parts: Sequence[Found], lines: Int[Tensor, " B"] | None = None) -> Found:
+def joined(parts: Sequence[SearchResult], lines: Int[Tensor, " B"] | None = None) -> SearchResult:
     """Join the results of parts of a batch of queries.
 
     Args:
         lines: the number of each query of the parts, one part after the other; by default they are in order.
     """
     longest = max(part.k for part in parts)
-    found = Found(
+    found = SearchResult(
         torch.cat([F.pad(part.scores, (0, longest - part.k), value=-torch.inf) for part in parts]),
         torch.cat([F.pad(part.item_rows, (0, longest - part.k)) for part in parts]),
         torch.cat([part.bound for part in parts]),
@@ -185,8 +185,8 @@ def _found(
     is_truncated: NDArray[Any],
     num_scored: NDArray[Any],
     reasons: Sequence[str | None],
-) -> Found:
-    return Found(
+) -> SearchResult:
+    return SearchResult(
         scores=torch.tensor(scores),
         item_rows=torch.tensor(item_rows),
         bound=torch.tensor(bound),

@@ -16,9 +16,9 @@ from rails_ray.data.forms.fields import shortened
 from rails_ray.item_ids import ItemId
 from rails_ray.search.rounds import unanswered_error
 from rails_ray.search.sharded import merge
-from rails_ray.search.spec import Found, gap_to, needed
+from rails_ray.search.spec import SearchResult, gap_to, needed
 from rails_ray.serving.schemas import CertificateResult, Coverage, ExplainedItem, ExplainResponse, QueryResult
-from rails_ray.serving.shard_search import Asked, ShardAnswer, ShardExplanation
+from rails_ray.serving.shard_search import ShardExplanation, ShardRequest, ShardResponse
 from rails_ray.stopwatch import part
 
 Value = TypeVar("Value")
@@ -27,14 +27,14 @@ SHORT = CertificateResult(is_exact=False, gap=None, reason="the search found few
 
 
 def coverage_of(
-    answers: Sequence[ShardAnswer | BaseException], shard_items: Sequence[int], min_coverage: float
+    answers: Sequence[ShardResponse | BaseException], shard_items: Sequence[int], min_coverage: float
 ) -> Coverage:
     """What was searched.
 
     Raises:
         UnavailableError: if the share that was searched is below `min_coverage`; a `BusyError` if a shard had no place.
     """
-    sizes = [size for size, answer in zip(shard_items, answers, strict=True) if isinstance(answer, ShardAnswer)]
+    sizes = [size for size, answer in zip(shard_items, answers, strict=True) if isinstance(answer, ShardResponse)]
     coverage = Coverage(
         shards_answered=len(sizes), num_shards=len(answers), items_searched=sum(sizes), num_items=sum(shard_items)
     )
@@ -48,8 +48,8 @@ def coverage_of(
 
 
 def results_of(
-    answered: Sequence[ShardAnswer],
-    asked: Asked,
+    answered: Sequence[ShardResponse],
+    asked: ShardRequest,
     cutoff: Cutoff,
     temperature: NDArray[np.floating],
     coverage: Coverage,
@@ -65,7 +65,7 @@ def results_of(
         lists_all: whether a list goes on to its k-th item, and only tells where the cut-off ends.
     """
     num_searched = np.sum([answer.num_searched for answer in answered], axis=0)
-    wanted = asked.wanted()
+    wanted = asked.spec()
     merged = merge([answer.found for answer in answered], wanted, torch.from_numpy(num_searched))
     scores, item_rows, num_found = merged.scores.numpy(), merged.item_rows.numpy(), merged.num_found().numpy()
     is_short = num_found < np.minimum(wanted.least, num_searched)
@@ -115,7 +115,7 @@ class _List:
 class Results:
     """The results of all queries; iterate for each with ids and titles."""
 
-    answered: Sequence[ShardAnswer]
+    answered: Sequence[ShardResponse]
     lists: Sequence[_List]
 
     @property
@@ -148,7 +148,7 @@ class Results:
             )
 
 
-def _gaps(merged: Found, num_listed: NDArray[np.int64], done: Cut, *, ends_by_number: bool) -> Tensor:
+def _gaps(merged: SearchResult, num_listed: NDArray[np.int64], done: Cut, *, ends_by_number: bool) -> Tensor:
     """Return the largest amount by which a missing item can score above the end of each list [B].
 
     Args:
@@ -174,7 +174,7 @@ def _certificate(gap: float, reason: str | None, is_short: bool, coverage: Cover
 
 
 def _by_row(
-    answered: Sequence[ShardAnswer], number: int, values: Sequence[Sequence[Sequence[Value]]]
+    answered: Sequence[ShardResponse], number: int, values: Sequence[Sequence[Sequence[Value]]]
 ) -> dict[int, Value]:
     """The values of all shards for a query, by row. Places without an item come last and are dropped."""
     return {

@@ -35,7 +35,7 @@ from rails_ray.serving.schemas import (
     CutoffInput,
     QueryResult,
 )
-from rails_ray.serving.shard_search import Asked, ShardAnswer
+from rails_ray.serving.shard_search import ShardRequest, ShardResponse
 
 NO_BUDGET = "no budget was asked for"
 SPENT = "the budget was spent on the supports"
@@ -191,7 +191,7 @@ class Ranking:
         supported: Sequence[Supported],
         state: AnyQuery,
         exclude: Sequence[Sequence[Any]],
-        asked: Asked,
+        asked: ShardRequest,
         answers: Sequence[Any],
         budget: BudgetInput,
         deadline: Deadline,
@@ -212,7 +212,7 @@ class Ranking:
             for own in supported
         ]
         sizes = split(budget.calls - len(ids), budget.rounds)
-        num_shards = len([answer for answer in answers if isinstance(answer, ShardAnswer)])
+        num_shards = len([answer for answer in answers if isinstance(answer, ShardResponse)])
         active, found = list(range(len(spent))), found_items(answers, asked, state)
         for spending, items in zip(spent, found, strict=True):
             spending.found = items
@@ -222,7 +222,7 @@ class Ranking:
                 if not active:
                     break
                 answers = yield from self._searched_again(spent, active, state, exclude, asked, deadline)
-                if len([answer for answer in answers if isinstance(answer, ShardAnswer)]) < num_shards:
+                if len([answer for answer in answers if isinstance(answer, ShardResponse)]) < num_shards:
                     lost = LateError("a shard did not answer the search of a later round")
                     for query in active:
                         spent[query].stop(deadline.told(lost))
@@ -262,7 +262,7 @@ class Ranking:
         active: Sequence[int],
         state: AnyQuery,
         exclude: Sequence[Sequence[Any]],
-        asked: Asked,
+        asked: ShardRequest,
         deadline: Deadline,
     ) -> Rounds[Sequence[Any]]:
         """A search by corrected vectors among what is not scored yet."""
@@ -279,11 +279,11 @@ class Ranking:
         return answers
 
 
-def found_items(answers: Sequence[Any], asked: Asked, state: AnyQuery) -> list[list[FoundItem]]:
+def found_items(answers: Sequence[Any], asked: ShardRequest, state: AnyQuery) -> list[list[FoundItem]]:
     """What the shards that answered found for each query, best first; estimates are by the query's own vector."""
-    parts = [answer for answer in answers if isinstance(answer, ShardAnswer)]
+    parts = [answer for answer in answers if isinstance(answer, ShardResponse)]
     num_left = torch.from_numpy(np.sum([part.num_searched for part in parts], axis=0))
-    merged = merge([part.found for part in parts], asked.wanted(), num_left)
+    merged = merge([part.found for part in parts], asked.spec(), num_left)
     rows_of = [part.found.item_rows.tolist() for part in parts]  # a number of a tensor costs a microsecond
     lists = []
     for number, (rows, scores) in enumerate(zip(merged.item_rows.tolist(), merged.scores.tolist(), strict=True)):

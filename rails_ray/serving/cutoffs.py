@@ -16,7 +16,7 @@ from rails_ray.cutoffs.policies import (
     ScoreCutoff,
     TopKCutoff,
 )
-from rails_ray.cutoffs.support import Offers
+from rails_ray.cutoffs.support import CutoffSupport
 from rails_ray.cutoffs.temperatures import AS_TRAINED, HELD_OUT, Factors
 from rails_ray.errors import UnsupportedError
 from rails_ray.families.version import version_calibration, version_family
@@ -43,7 +43,7 @@ class Cutoffs:
     default: the deployment's cut-off; None for the version's.
     """
 
-    offers: Offers
+    offers: CutoffSupport
     num_items: int
     version_mass: float | None
     stored: StoredCalibration | None = None
@@ -74,7 +74,9 @@ class Cutoffs:
         return found
 
     @staticmethod
-    def of(offers: Offers, num_items: int, cutoff_mass: float | None, stored: StoredCalibration | None) -> "Cutoffs":
+    def of(
+        offers: CutoffSupport, num_items: int, cutoff_mass: float | None, stored: StoredCalibration | None
+    ) -> "Cutoffs":
         """The cut-offs of a model's scores.
 
         Args:

@@ -15,7 +15,7 @@ from rails_ray.cutoffs import Cutoff
 from rails_ray.families.version import version_family
 from rails_ray.reranking.rankers import Candidates
 from rails_ray.search.rounds import AskShards, Rounds, search_rounds
-from rails_ray.search.searcher import DEFAULT_WIDTHS, Widths
+from rails_ray.search.searcher import DEFAULT_PARAMS, SearchParams
 from rails_ray.serving.answers import coverage_of, explained, results_of
 from rails_ray.serving.budgets import KeptScores, Ranking, in_order, unranked
 from rails_ray.serving.cutoffs import DEFAULT_K, Cutoffs
@@ -31,7 +31,7 @@ from rails_ray.serving.schemas import (
     SearchRequest,
     SearchResponse,
 )
-from rails_ray.serving.shard_search import Asked, ShardAnswer
+from rails_ray.serving.shard_search import ShardRequest, ShardResponse
 from rails_ray.serving.stages import Stages, timed
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Manifest, summary
@@ -161,21 +161,21 @@ class Engine:
             for number, seen in zip(answered, encoded.seen, strict=True)
         ]
 
-        def plan(log_normaliser: NDArray[np.float64] | None) -> tuple[Cutoff, Asked]:
+        def plan(log_normaliser: NDArray[np.float64] | None) -> tuple[Cutoff, ShardRequest]:
             decided = policy or self.cutoffs.policy(cutoff, k, log_normaliser)
             if cutoff.top_k is not None or num_listed is not None:
                 most = num_listed or k
-                asked = Asked(request.method, _widths(request, most), most)
+                asked = ShardRequest(request.method, _search_params(request, most), most)
             else:
                 floor = decided.floor(temperature).astype(np.float32)
-                asked = Asked(request.method, _widths(request, k), k, floor, min(cutoff.min_items, k))
+                asked = ShardRequest(request.method, _search_params(request, k), k, floor, min(cutoff.min_items, k))
             return decided, self._for_ranker(asked, request)
 
         factor = self.cutoffs.softmax_factor if cutoff.needs_normaliser else None
         rounds = search_rounds(encoded.state, exclude, plan, softmax_factor=factor)
         decided, asked, answers = yield from rounds
         coverage = coverage_of(answers, self.shard_items, request.min_coverage).model_copy(update=self.model_facts)
-        shards = [answer for answer in answers if isinstance(answer, ShardAnswer)]
+        shards = [answer for answer in answers if isinstance(answer, ShardResponse)]
         wanted = asked if request.budget is None else replace(asked, k=k)
         results = results_of(
             shards,
@@ -260,13 +260,13 @@ class Engine:
             return CutoffInput(top_k=request.k or DEFAULT_K)
         return request.cutoff
 
-    def _for_ranker(self, asked: Asked, request: SearchRequest) -> Asked:
+    def _for_ranker(self, asked: ShardRequest, request: SearchRequest) -> ShardRequest:
         """The question with what the heavy ranker needs: as many items as the budget pays for, and their texts."""
         if request.budget is None:
             return asked
         num_items = min(max(asked.k, request.budget.calls), sum(self.shard_items))
-        widths = _widths(request, num_items)
-        return replace(asked, k=num_items, widths=widths, for_ranker=True, with_vectors=request.budget.rounds > 1)
+        params = _search_params(request, num_items)
+        return replace(asked, k=num_items, params=params, for_ranker=True, with_vectors=request.budget.rounds > 1)
 
     def explain(self, request: ExplainRequest) -> Rounds[ExplainResponse]:
         """The component cosines and the gates of a query and some items. Raises what `search` does, and ValueError if
@@ -280,12 +280,12 @@ class Engine:
         return explained(self.facts["version"], answers, request.items)
 
 
-def _widths(request: SearchRequest, k: int) -> Widths:
-    """The widths of the request; by default the usual ones, or k if that is more."""
-    return Widths(
-        num_candidates=request.num_candidates or max(DEFAULT_WIDTHS.num_candidates, k),
-        num_per_embedding=request.num_per_embedding or max(DEFAULT_WIDTHS.num_per_embedding, k),
-        num_rounds=request.num_rounds or DEFAULT_WIDTHS.num_rounds,
+def _search_params(request: SearchRequest, k: int) -> SearchParams:
+    """The search parameters of the request; by default the usual ones, or k if that is more."""
+    return SearchParams(
+        num_candidates=request.num_candidates or max(DEFAULT_PARAMS.num_candidates, k),
+        num_per_embedding=request.num_per_embedding or max(DEFAULT_PARAMS.num_per_embedding, k),
+        num_rounds=request.num_rounds or DEFAULT_PARAMS.num_rounds,
         num_probes=request.num_probes,
         nprobe=request.nprobe,
         ef_search=request.ef_search,

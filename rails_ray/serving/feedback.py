@@ -14,7 +14,7 @@ from typing import Any
 
 from rails_ray.serving.cutoffs import MOST_ITEMS
 from rails_ray.serving.engine import Answered, Limits
-from rails_ray.serving.running_means import Tally
+from rails_ray.serving.running_means import RunningMean
 from rails_ray.serving.schemas import FeedbackRequest, FeedbackResponse, QueryResult, SearchRequest
 
 
@@ -25,8 +25,8 @@ class Judged:
     promised: what the cut-offs of the same queries promise.
     """
 
-    kept: Tally = field(default_factory=Tally)
-    promised: Tally = field(default_factory=Tally)
+    kept: RunningMean = field(default_factory=RunningMean)
+    promised: RunningMean = field(default_factory=RunningMean)
 
     def to_dict(self) -> dict[str, Any]:
         """What `/v1/index` tells."""

@@ -21,7 +21,7 @@ from rails_ray.serving.drift import Distance
 from rails_ray.serving.engine import Answered
 from rails_ray.serving.feedback import Judged
 from rails_ray.serving.instruments import Instrument, Instruments
-from rails_ray.serving.running_means import Tally
+from rails_ray.serving.running_means import RunningMean
 from rails_ray.serving.schemas import QueryResult
 
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # bounds of buckets
@@ -71,7 +71,7 @@ class Metrics:
         if num_truncated:
             self._truncated(num_truncated, method=method)
 
-    def shadow(self, recall: Tally) -> None:
+    def shadow(self, recall: RunningMean) -> None:
         """Set the recall of live traffic."""
         self._compared(recall.num_queries)
         _set(self._recall, recall)
@@ -89,7 +89,7 @@ class Metrics:
             self._drift(found.distance)
 
 
-def _set(gauge: Instrument, tally: Tally) -> None:
+def _set(gauge: Instrument, tally: RunningMean) -> None:
     for bound in ("mean", "low", "high"):
         value = getattr(tally, bound)
         if value is not None:

@@ -12,7 +12,7 @@ Z = 1.959964  # of a normal distribution, for 95%
 
 
 @dataclass(frozen=True)
-class Tally:
+class RunningMean:
     """
     num_queries: queries that have a share.
     total: sum of their shares.
@@ -21,9 +21,9 @@ class Tally:
     num_queries: int = 0
     total: float = 0.0
 
-    def plus(self, share: float) -> "Tally":
+    def plus(self, share: float) -> "RunningMean":
         """With the share of one more query, in [0, 1]."""
-        return Tally(self.num_queries + 1, self.total + share)
+        return RunningMean(self.num_queries + 1, self.total + share)
 
     @property
     def mean(self) -> float | None:

@@ -15,7 +15,7 @@ from math import inf
 from rails_ray.errors import RailsRayError
 from rails_ray.serving.deadlines import ends_at
 from rails_ray.serving.engine import Answered
-from rails_ray.serving.running_means import Tally
+from rails_ray.serving.running_means import RunningMean
 from rails_ray.serving.schemas import QueryResult, SearchRequest
 
 EXACT = ("brute_force", "two_pass")  # methods
@@ -33,12 +33,12 @@ class Shadow:
         self,
         search: Callable[[SearchRequest], Awaitable[Answered]],
         fraction: float,
-        on_recall: Callable[[Tally], None] = lambda _: None,
+        on_recall: Callable[[RunningMean], None] = lambda _: None,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._search, self._fraction, self._on_recall, self._draw = search, fraction, on_recall, draw
         self._comparing: asyncio.Task[None] | None = None
-        self.recall = Tally()
+        self.recall = RunningMean()
 
     def seen(self, request: SearchRequest, answered: Answered) -> Answered:
         """The same answer; it is compared in the background if it is drawn and no other comparison is under way."""

@@ -20,9 +20,9 @@ from rails_ray.item_ids import ItemId
 from rails_ray.kernels import reaching
 from rails_ray.modules.similarities.states import AnyQuery, map_tensors
 from rails_ray.search.masks import Exclusions, Mask
-from rails_ray.search.searcher import Widths
+from rails_ray.search.searcher import SearchParams
 from rails_ray.search.sharded import of_corpus
-from rails_ray.search.spec import Found, Wanted
+from rails_ray.search.spec import SearchResult, SearchSpec
 from rails_ray.stopwatch import noted
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded
@@ -32,10 +32,10 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The question to all shards for a batch of queries, in a form that travels: a method, and its `Wanted`.
+class ShardRequest:
+    """The question to all shards for a batch of queries, in a form that travels: a method, and its `SearchSpec`.
 
-    widths: widths of the method's first stage.
+    params: how hard to search.
     k: most items for each query.
     threshold: lowest score wanted for each query [B]; None for the k best, whatever their scores.
     at_least: items wanted whatever their scores, with a threshold.
@@ -44,21 +44,21 @@ class Asked:
     """
 
     method: str
-    widths: Widths
+    params: SearchParams
     k: int
     threshold: NDArray[np.float32] | None = None
     at_least: int = 0
     for_ranker: bool = False
     with_vectors: bool = False
 
-    def wanted(self, mask: Mask | None = None, device: str | None = None) -> Wanted:
+    def spec(self, mask: Mask | None = None, device: str | None = None) -> SearchSpec:
         """What a search on a device must find."""
         threshold = None if self.threshold is None else torch.tensor(self.threshold, device=device)
-        return Wanted(self.k, threshold, self.at_least, mask)
+        return SearchSpec(self.k, threshold, self.at_least, mask)
 
 
 @dataclass(frozen=True)
-class ShardAnswer:
+class ShardResponse:
     """
     found: the items found, by rows of the whole corpus.
     item_ids: ids of each query's items in `found`.
@@ -68,7 +68,7 @@ class ShardAnswer:
     seconds: how long the search took to find candidates and to score them; nothing if nobody says.
     """
 
-    found: Found
+    found: SearchResult
     item_ids: list[list[ItemId]]
     titles: list[list[str]] | None
     num_searched: NDArray[np.int64]
@@ -109,27 +109,27 @@ class ShardSearch:
         self.items = read_shards(store, described, [shard], family.item_state, similarity.num_components[1])
         self.item_ids = self.items.item_ids.prepare()
         state = map_tensors(lambda tensor: tensor.to(device), self.items.state)
-        self.searchable = family.searchable(similarity, state, read_indexes(store, described, shard, device))
+        self.searcher = family.searcher(similarity, state, read_indexes(store, described, shard, device))
         reaching.compile_loops()
         self.device = device
 
     def __len__(self) -> int:
         return len(self.item_ids)
 
-    def search(self, query: AnyQuery, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
+    def search(self, query: AnyQuery, asked: ShardRequest, exclude: Sequence[Sequence[ItemId]]) -> ShardResponse:
         """The wanted items of the shard for each query; fewer if exclusion leaves fewer."""
-        wanted = asked.wanted(self._mask_of(exclude), self.device)
+        spec = asked.spec(self._mask_of(exclude), self.device)
         began = time.perf_counter()
         with noted() as parts:
-            found = self.searchable.search(self._here(query), wanted, asked.method, asked.widths)
+            found = self.searcher.search(self._here(query), spec, asked.method, asked.params)
         seconds, scoring = time.perf_counter() - began, parts.get("score", 0.0)
         is_there = found.scores > -torch.inf
         rows, lengths = found.item_rows[is_there].numpy(force=True), found.num_found().tolist()
-        return ShardAnswer(
+        return ShardResponse(
             found=of_corpus(found, self.items.first_row),
             item_ids=_lines(self.item_ids.take(rows), lengths),
             titles=_strings(self.items.titles, rows, lengths),
-            num_searched=wanted.num_left(len(query), len(self)).numpy(),
+            num_searched=spec.num_left(len(query), len(self)).numpy(),
             texts=_strings(self.items.texts, rows, lengths) if asked.for_ranker else None,
             vectors=self._vectors(rows, lengths) if asked.with_vectors else None,
             seconds={"candidates": seconds - scoring, "score": scoring},
@@ -137,7 +137,7 @@ class ShardSearch:
 
     def _vectors(self, rows: NDArray[np.int64], lengths: Sequence[int]) -> list[NDArray[np.float32]]:
         """The only component of the items of each query."""
-        components: Any = self.searchable
+        components: Any = self.searcher
         taken = components.items.taken(torch.from_numpy(rows)).components[:, 0].float().numpy(force=True)
         return np.split(taken, np.cumsum(lengths)[:-1])
 
@@ -145,7 +145,7 @@ class ShardSearch:
         self, query: AnyQuery, exclude: Sequence[Sequence[ItemId]], factor: float = 1.0
     ) -> NDArray[np.float64]:
         """Log sum exp of the training logits over `factor`, over the shard's items that are not excluded [B]."""
-        total: NDArray[np.float64] = self.searchable.log_sum_exp(
+        total: NDArray[np.float64] = self.searcher.log_sum_exp(
             self._here(query), tempered(self.offers.logit, factor), self._mask_of(exclude)
         ).numpy(force=True)
         return total
@@ -154,7 +154,7 @@ class ShardSearch:
         """Explain the scores of one query with the requested items that the shard holds."""
         found = self.item_ids.rows(item_ids)
         rows = found[found >= 0]
-        explained = self.searchable.explain(self._here(query), rows.tolist())
+        explained = self.searcher.explain(self._here(query), rows.tolist())
         return ShardExplanation(
             items=self.item_ids.take(rows),
             titles=_taken(self.items.titles, rows),

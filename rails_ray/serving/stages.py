@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rails_ray.search.rounds import AskShards, Rounds
-from rails_ray.serving.shard_search import ShardAnswer
+from rails_ray.serving.shard_search import ShardResponse
 from rails_ray.stopwatch import noted
 
 NAMES = ("queue", "encode", "shards", "candidates", "score", "ranker", "merge", "cut")
@@ -46,7 +46,7 @@ def timed(rounds: Rounds[Value], clock: Callable[[], float] = time.perf_counter)
         if isinstance(step, AskShards):
             own = "merge"
             slowest = max(
-                (answer.seconds for answer in answers if isinstance(answer, ShardAnswer)), key=_total, default={}
+                (answer.seconds for answer in answers if isinstance(answer, ShardResponse)), key=_total, default={}
             )
             _add(stages, slowest)
             stages["shards"] += max(waited - _total(slowest), 0.0)

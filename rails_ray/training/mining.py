@@ -21,7 +21,7 @@ from rails_ray.data.queries import Queries
 from rails_ray.modules.model import Model
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.searcher import ByComponents
-from rails_ray.search.spec import Wanted
+from rails_ray.search.spec import SearchSpec
 from rails_ray.training.evaluation.ranking import QUERY_BATCH, encode_items, in_batches
 
 
@@ -67,13 +67,13 @@ def hardest(
     was_training = model.similarity.training
     model.train(False)
     items: Any = encode_items(model, item_features)
-    searchable = ByComponents(model.similarity, items)
+    searcher = ByComponents(model.similarity, items)
     found = []
     for first, batch in in_batches(query_features, model, QUERY_BATCH):
         state: Any = model.encode_queries(batch)
         relevant = [queries.relevant[first + line].tolist() for line in range(len(state))]
         mask = Exclusions.of(relevant)
-        best = searchable.search(state, Wanted(min(num_hard, len(items)), mask=mask))
+        best = searcher.search(state, SearchSpec(min(num_hard, len(items)), mask=mask))
         rows = best.item_rows.masked_fill(best.scores == -torch.inf, -1)
         found.append(nn.functional.pad(rows, (0, num_hard - rows.shape[1]), value=-1))
     model.train(was_training)

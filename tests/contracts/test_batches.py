@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from rails_ray.modules.similarities.states import take
-from rails_ray.search.searcher import Widths
-from rails_ray.search.spec import Found
+from rails_ray.search.searcher import SearchParams
+from rails_ray.search.spec import SearchResult
 from rails_ray.serving import local
 from rails_ray.serving.batching import MOST_QUERIES, Batches
 from rails_ray.serving.engine import Answered
@@ -36,7 +36,7 @@ def test_a_query_is_answered_alone_as_in_company(kind: str, index: str, num: int
 def test_lists_grow_for_the_queries_that_need_it_alone() -> None:
     """Of lists of one item some hold `at_least` items at once, and others after they were doubled."""
     of = corpus("sharp mixture", "no index", NUM_QUERIES)
-    asked = Question(9, torch.full((NUM_QUERIES,), 2.0), 6, [[]] * NUM_QUERIES, Widths(num_per_embedding=1), 1)
+    asked = Question(9, torch.full((NUM_QUERIES,), 2.0), 6, [[]] * NUM_QUERIES, SearchParams(num_per_embedding=1), 1)
     _, whole = search(of, "per_embedding", asked)
     assert len(whole.num_scored.unique()) > 3
     for line in range(NUM_QUERIES):
@@ -49,7 +49,7 @@ def test_lists_that_are_too_short_for_k_are_refused_whoever_asks_beside(method: 
     """However few items its own exclusions leave a query."""
     of = corpus("sharp mixture", "no index", NUM_QUERIES)
     few = [[*range(NUM_ITEMS - 3)], *([[]] * (NUM_QUERIES - 1))]
-    asked = Question(20, None, 0, few, Widths(num_candidates=5, num_per_embedding=2), 1)
+    asked = Question(20, None, 0, few, SearchParams(num_candidates=5, num_per_embedding=2), 1)
     for lines in ([0], [0, 1], [1]):
         with pytest.raises(ValueError, match="must be at least"):
             search(of, method, asked.of_queries(lines), take(of.query, lines))
@@ -101,7 +101,7 @@ def without_scores(result: QueryResult) -> dict[str, Any]:
     return {**told, "certificate": (result.certificate.is_exact, result.certificate.reason)}
 
 
-def assert_same(found: Found, whole: Found, lines: list[int]) -> None:
+def assert_same(found: SearchResult, whole: SearchResult, lines: list[int]) -> None:
     """But for the last bits of scores, which depend on the size of a matrix product."""
     for place, line in enumerate(lines):
         num = int(found.num_found()[place])

@@ -10,11 +10,11 @@ from rails_ray.cutoffs.policies import ScoreCutoff, TopKCutoff
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.modules.similarities.states import ItemState, QueryState
 from rails_ray.search.indexes.ivf import IvfConfig
-from rails_ray.search.searcher import ByComponents, Widths
-from rails_ray.search.spec import Wanted
+from rails_ray.search.searcher import ByComponents, SearchParams
+from rails_ray.search.spec import SearchSpec
 from rails_ray.serving.answers import results_of
 from rails_ray.serving.schemas import Coverage
-from rails_ray.serving.shard_search import Asked, ShardAnswer
+from rails_ray.serving.shard_search import ShardRequest, ShardResponse
 from support.faiss_indexes import opened
 from support.indexed import NUM_ITEMS, TOLERANCE, assert_claims, each, questions, search
 
@@ -28,8 +28,8 @@ def test_what_is_said_of_a_list_is_true(kind: str, index: str, num: int) -> None
         assert_claims(merged, asked, of.scores)
         if asked.num_shards == 1:
             assert_claims(parts[0], asked, of.scores)
-        if of.shards[1][0][1].retriever(method, asked.widths).is_exact:
-            assert merged.gap(asked.wanted()).tolist() == [0] * len(of.scores)
+        if of.shards[1][0][1].retriever(method, asked.params).is_exact:
+            assert merged.gap(asked.spec()).tolist() == [0] * len(of.scores)
 
 
 @each(few=1, many=6)
@@ -38,9 +38,9 @@ def test_what_an_answer_says_of_a_list_is_true(kind: str, index: str, num: int) 
     for of, method, asked in questions(kind, index, max(num // 4, 1)):
         parts, merged = search(of, method, asked)
         shards = [(first, len(shard)) for first, shard in of.shards[asked.num_shards]]
-        num_left = [asked.wanted(*own).num_left(len(of.scores), own[1]).numpy() for own in shards]
+        num_left = [asked.spec(*own).num_left(len(of.scores), own[1]).numpy() for own in shards]
         ids = [[[*map(str, rows)] for rows in part.item_rows.tolist()] for part in parts]
-        answers = [ShardAnswer(*own[:2], None, own[2]) for own in zip(parts, ids, num_left, strict=True)]
+        answers = [ShardResponse(*own[:2], None, own[2]) for own in zip(parts, ids, num_left, strict=True)]
         for line, scores in enumerate(of.scores):
             threshold, cutoff = None, TopKCutoff(3, max_items=asked.k)
             if asked.threshold is not None:
@@ -48,7 +48,7 @@ def test_what_an_answer_says_of_a_list_is_true(kind: str, index: str, num: int) 
                 higher = float(threshold[0]) + 0.1 * (line % 2)
                 cutoff = ScoreCutoff(higher, min_items=asked.at_least, max_items=asked.k)
             of_line = [_of_line(answer, line) for answer in answers]
-            told = Asked(method, asked.widths, asked.k, threshold, asked.at_least)
+            told = ShardRequest(method, asked.params, asked.k, threshold, asked.at_least)
             for lists_all in [False] if asked.threshold is not None else [False, True]:
                 [result] = results_of(of_line, told, cutoff, np.ones(1), ALL, [None], lists_all=lists_all)
                 missing = {*range(NUM_ITEMS)} - {*asked.excluded[line]} - {*map(int, result.items)}
@@ -65,9 +65,9 @@ def test_what_an_answer_says_of_a_list_is_true(kind: str, index: str, num: int) 
                 assert len(result.items) == (merged.num_found()[line] if lists_all else result.num_kept)
 
 
-def _of_line(answer: ShardAnswer, line: int) -> ShardAnswer:
+def _of_line(answer: ShardResponse, line: int) -> ShardResponse:
     found = answer.found.of_queries(torch.tensor([line]))
-    return ShardAnswer(found, [answer.item_ids[line]], None, answer.num_searched[[line]])
+    return ShardResponse(found, [answer.item_ids[line]], None, answer.num_searched[[line]])
 
 
 def test_lists_that_are_too_short_for_a_threshold_do_not_pass_for_exact() -> None:
@@ -78,13 +78,15 @@ def test_lists_that_are_too_short_for_a_threshold_do_not_pass_for_exact() -> Non
     items = ItemState(vectors[:, None], None, vectors)
     query = QueryState(vectors[:1, None], None, torch.ones(1))
     index = {"average": opened(IvfConfig(nlist=4), vectors)}
-    searchable = ByComponents(DotProduct(DotProductConfig()), items, index)
-    wanted = Wanted(400, torch.zeros(1))
-    found = searchable.search(query, wanted, "per_embedding", Widths(num_per_embedding=5, nprobe=4))
+    searcher = ByComponents(DotProduct(DotProductConfig()), items, index)
+    spec = SearchSpec(400, torch.zeros(1))
+    found = searcher.search(query, spec, "per_embedding", SearchParams(num_per_embedding=5, nprobe=4))
     assert found.num_found().tolist() == [5]
-    assert found.gap(wanted).item() >= float((vectors[1:] @ vectors[0]).sort(descending=True).values[4])
+    assert found.gap(spec).item() >= float((vectors[1:] @ vectors[0]).sort(descending=True).values[4])
     for k in (1, 5):  # what the list is long enough for is exact
-        best = searchable.search(query, Wanted(k), "per_embedding", Widths(num_per_embedding=5, nprobe=4))
-        assert best.gap(Wanted(k)).tolist() == [0]
-    high = Wanted(400, torch.full((1,), 0.99))
-    assert searchable.search(query, high, "per_embedding", Widths(num_per_embedding=5, nprobe=4)).gap(high).item() == 0
+        best = searcher.search(query, SearchSpec(k), "per_embedding", SearchParams(num_per_embedding=5, nprobe=4))
+        assert best.gap(SearchSpec(k)).tolist() == [0]
+    high = SearchSpec(400, torch.full((1,), 0.99))
+    assert (
+        searcher.search(query, high, "per_embedding", SearchParams(num_per_embedding=5, nprobe=4)).gap(high).item() == 0
+    )

@@ -30,8 +30,8 @@ from rails_ray.modules.encoders.frozen import FunctionConfig
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyItems, AnyQuery, concatenate, take, tensors_of
 from rails_ray.search.masks import Exclusions
-from rails_ray.search.searcher import Searchable
-from rails_ray.search.spec import Wanted
+from rails_ray.search.searcher import Searcher
+from rails_ray.search.spec import SearchSpec
 from rails_ray.serving.cutoffs import Cutoffs
 from rails_ray.serving.encoder import encode
 from rails_ray.serving.schemas import CutoffInput
@@ -110,8 +110,8 @@ class Case:
         scores: torch.Tensor = self.model.similarity.scores(query, self.items)
         return scores
 
-    def searchable(self) -> Searchable[Any]:
-        return self.own.searchable(self.own.trained_similarity(self.weights()), self.items)
+    def searcher(self) -> Searcher[Any]:
+        return self.own.searcher(self.own.trained_similarity(self.weights()), self.items)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -248,30 +248,30 @@ def test_its_items_come_back_from_a_part(case: Case) -> None:
 
 
 def test_its_exact_search_finds_the_best_scores(case: Case) -> None:
-    searchable, query = case.searchable(), case.query()
-    assert isinstance(searchable, Searchable)
-    assert len(searchable) == len(case.items)
-    found = searchable.search(query, Wanted(len(case.items) + 1))
+    searcher, query = case.searcher(), case.query()
+    assert isinstance(searcher, Searcher)
+    assert len(searcher) == len(case.items)
+    found = searcher.search(query, SearchSpec(len(case.items) + 1))
     scores = case.scores(query)
-    assert searchable.retriever("brute_force").is_exact
+    assert searcher.retriever("brute_force").is_exact
     assert found.num_found().tolist() == [len(case.items)] * 5
     assert torch.allclose(found.scores, scores.sort(dim=1, descending=True).values, atol=1e-6)
     assert torch.allclose(found.scores, scores.gather(1, found.item_rows), atol=1e-6)
-    hidden = searchable.search(query, Wanted(1, mask=Exclusions.of(found.item_rows[:, :1].tolist())))
+    hidden = searcher.search(query, SearchSpec(1, mask=Exclusions.of(found.item_rows[:, :1].tolist())))
     assert torch.allclose(hidden.scores[:, 0], found.scores[:, 1], atol=1e-6)
 
 
 def test_every_method_searches(case: Case) -> None:
-    searchable, query = case.searchable(), case.query()
-    for method in searchable.methods:
-        found = searchable.search(query, Wanted(3), method)
+    searcher, query = case.searcher(), case.query()
+    for method in searcher.methods:
+        found = searcher.search(query, SearchSpec(3), method)
         assert (found.num_found() <= 3).all()
-        assert (found.gap(Wanted(3)) >= 0).all()
+        assert (found.gap(SearchSpec(3)) >= 0).all()
 
 
 def test_it_explains_its_scores(case: Case) -> None:
     query, rows = case.query(), [4, 0]
-    explained = case.searchable().explain(query, rows)
+    explained = case.searcher().explain(query, rows)
     assert torch.allclose(explained.scores, case.scores(query)[:, rows], atol=1e-6)
     assert torch.allclose((explained.cosines * explained.gates).sum(dim=(2, 3)), explained.scores, atol=1e-5)
 
@@ -312,7 +312,7 @@ def test_what_it_offers_is_true_of_its_scores(case: Case) -> None:
         assert scores.abs().max() <= 1 + 1e-6
     if offers.training_logit is not None:
         expected = offers.logit(scores, query.temperature).double().logsumexp(dim=1)
-        found = case.searchable().log_sum_exp(query, offers.logit)
+        found = case.searcher().log_sum_exp(query, offers.logit)
         assert torch.allclose(found.double(), expected, rtol=1e-5)
 
 

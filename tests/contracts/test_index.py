@@ -25,7 +25,7 @@ from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig
 from rails_ray.search.indexes.lookup import LookupIndex
 from rails_ray.search.masks import Exclusions
-from rails_ray.search.spec import Wanted
+from rails_ray.search.spec import SearchSpec
 
 WIDTH, NUM_ENTRIES, NUM_CODEWORDS = 3, 5, 7
 
@@ -128,8 +128,8 @@ def test_it_finds_what_the_oracle_finds(
     with pytest.MonkeyPatch.context() as patched:
         if member.module is not None:
             patched.setattr(member.module, "BLOCK_SCORES", block)
-        best = index.search(queries, Wanted(k, mask=mask))
-        above = index.search(queries, Wanted(k, torch.tensor(threshold), at_least, mask))
+        best = index.search(queries, SearchSpec(k, mask=mask))
+        above = index.search(queries, SearchSpec(k, torch.tensor(threshold), at_least, mask))
     for line, (own, out) in enumerate(zip(scores, excluded, strict=True)):
         rows = oracles.ranking.top_k(own, k, out)
         assert best.item_rows[line, : best.num_found()[line]].tolist() == rows
@@ -155,8 +155,8 @@ def test_what_it_finds_is_in_order_and_its_bound_is_true(
     at_least = data.draw(st.integers(0, k))
     threshold = [data.draw(st.sampled_from([-torch.inf, torch.inf, *own])) for own in scores]
     mask = Exclusions.of(excluded)
-    best = index.search(queries, Wanted(k, mask=mask))
-    above = index.search(queries, Wanted(k, torch.tensor(threshold), at_least, mask))
+    best = index.search(queries, SearchSpec(k, mask=mask))
+    above = index.search(queries, SearchSpec(k, torch.tensor(threshold), at_least, mask))
     assert not index.is_exact
     for line, (own, out) in enumerate(zip(scores, excluded, strict=True)):
         for found, reach, least in ((best, torch.inf, k), (above, threshold[line], at_least)):
@@ -188,23 +188,23 @@ def test_it_is_an_index(member: Member) -> None:
 
 
 @members
-@pytest.mark.parametrize("wanted", [Wanted(1), Wanted(1, torch.zeros(2), at_least=1)], ids=["best", "above"])
-def test_an_empty_index_has_nothing(member: Member, wanted: Wanted) -> None:
+@pytest.mark.parametrize("spec", [SearchSpec(1), SearchSpec(1, torch.zeros(2), at_least=1)], ids=["best", "above"])
+def test_an_empty_index_has_nothing(member: Member, spec: SearchSpec) -> None:
     index, queries, _ = drawn(member, 2, 0, 0)
-    assert index.search(queries, wanted).item_rows.shape == (2, 0)
+    assert index.search(queries, spec).item_rows.shape == (2, 0)
 
 
 @members
 def test_a_threshold_for_each_query(member: Member) -> None:
     index, queries, _ = drawn(member, 1, 7, 0)
     with pytest.raises(ValueError, match="threshold must be one number for each of 1 queries, got 2"):
-        index.search(queries, Wanted(4, torch.zeros(2)))
+        index.search(queries, SearchSpec(4, torch.zeros(2)))
 
 
 @members
 def test_queries_do_not_meet(member: Member) -> None:
     """Each query finds alone what it finds in company."""
     index, queries, _ = drawn(member, 4, 40, 1)
-    together = index.search(queries, Wanted(7))
+    together = index.search(queries, SearchSpec(7))
     for line in range(4):
-        assert torch.equal(index.search(queries[line : line + 1], Wanted(7)).item_rows[0], together.item_rows[line])
+        assert torch.equal(index.search(queries[line : line + 1], SearchSpec(7)).item_rows[0], together.item_rows[line])

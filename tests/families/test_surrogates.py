@@ -20,8 +20,8 @@ from rails_ray.families.data import for_data, read_corpus, read_data, training_q
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.items import Fitting
 from rails_ray.modules.similarities.states import ItemState, QueryState, concatenate
-from rails_ray.search.searcher import Widths
-from rails_ray.search.spec import Wanted
+from rails_ray.search.searcher import SearchParams
+from rails_ray.search.spec import SearchSpec
 from rails_ray.storage import runs, surrogates
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import item_part, item_state, part_to_bytes
@@ -119,19 +119,19 @@ def test_it_finds_candidates(
     items = encoded(case)
     files = case.own.fit(case.asked).files()
     similarity = case.own.version_similarity(runs.weights(case.storage, case.run), files.__getitem__)
-    searchable = case.own.searchable(similarity.to("cpu"), items)
-    assert "surrogate" in searchable.methods
-    best = searchable.search(case.query, Wanted(5))
-    found = searchable.search(case.query, Wanted(5), "surrogate", Widths(num_candidates=len(items) // 2))
+    searcher = case.own.searcher(similarity.to("cpu"), items)
+    assert "surrogate" in searcher.methods
+    best = searcher.search(case.query, SearchSpec(5))
+    found = searcher.search(case.query, SearchSpec(5), "surrogate", SearchParams(num_candidates=len(items) // 2))
     hits = (found.item_rows[:, :, None] == best.item_rows[:, None]).any(dim=2).float().mean()
     assert hits > 0.75  # half of the items at random have half of the best
     assert torch.equal(found.scores[:, 0] <= best.scores[:, 0] + 1e-6, torch.ones(len(case.query), dtype=torch.bool))
-    assert not searchable.retriever("surrogate").is_exact
+    assert not searcher.retriever("surrogate").is_exact
     why = "candidates by a surrogate's vectors: what they leave out may have any score"
     assert found.reasons == [why] * len(found.reasons)
-    everything = searchable.search(case.query, Wanted(5), "surrogate", Widths(num_candidates=len(items)))
+    everything = searcher.search(case.query, SearchSpec(5), "surrogate", SearchParams(num_candidates=len(items)))
     assert torch.equal(everything.item_rows, best.item_rows)
-    assert everything.gap(Wanted(5)).tolist() == [0.0] * len(case.query)
+    assert everything.gap(SearchSpec(5)).tolist() == [0.0] * len(case.query)
 
 
 def test_it_is_fitted_once(tmp_path: Path) -> None:

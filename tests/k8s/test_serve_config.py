@@ -12,7 +12,7 @@ from ray.serve.config import AutoscalingConfig
 from ray.serve.schema import ServeDeploySchema
 
 from rails_ray.on_ray.serving import plan
-from rails_ray.on_ray.serving.plan import Placement, RankerArgs, RankerPlacement, ServeArgs
+from rails_ray.on_ray.serving.plan import DeploymentSize, RankerArgs, RankerPlacement, ServeArgs
 from support.command_line import code_blocks
 from support.kuberay import CRDS, Object, at, cluster_of, groups
 from support.manifests import K8S, change, every_overlay, move, named, of_kind, parsed, secret_keys, serve_config, the
@@ -91,7 +91,7 @@ def test_the_config_deploys_what_our_application_consists_of(overlay: str) -> No
     [application] = config["applications"]
     assert application["import_path"] == plan.IMPORT_PATH
     assert num_shards(config) >= 1
-    assert list(deployments(config)) == list(plan.deployments(plan.Placement(), num_shards(config)))
+    assert list(deployments(config)) == list(plan.deployments(plan.DeploymentSize(), num_shards(config)))
     assert config["proxy_location"] == "EveryNode"
     assert config["http_options"]["port"] in container_ports(the(overlay, "RayService", "rails-ray"))
 
@@ -164,7 +164,7 @@ def test_a_job_finds_a_gpu_for_each_of_its_workers_when_it_starts() -> None:
 @pytest.mark.parametrize(("overlay", "num_gpus"), [("cpu", 0), ("gpu", 0.25)])
 def test_the_serve_config_is_what_the_command_prints(overlay: str, num_gpus: float) -> None:
     args = ServeArgs(storage="s3://rails-ray-example/demo", version="emoji-1", keys_file="/etc/rails-ray/api-keys/keys")
-    placement = Placement(replicas=2, max_replicas=4, num_cpus=0.5, num_gpus=num_gpus)
+    placement = DeploymentSize(replicas=2, max_replicas=4, num_cpus=0.5, num_gpus=num_gpus)
     config = plan.serve_config(args, placement, 2, host="0.0.0.0", port=8000)
     assert (K8S / "overlays" / overlay / "serve.yaml").read_text() == plan.commented(config, "production")
 
@@ -174,7 +174,7 @@ def test_the_ranker_in_the_readme_is_what_the_command_prints() -> None:
     [application] = yaml.safe_load(text)["applications"]
     ranker = RankerArgs(path="my_rankers:Careful", timeout_s=3)
     args = ServeArgs(storage="s3://rails-ray-example/demo", keys_file="/etc/rails-ray/api-keys/keys", ranker=ranker)
-    placement = Placement(ranker=RankerPlacement(replicas=2, num_gpus=0.25))
+    placement = DeploymentSize(ranker=RankerPlacement(replicas=2, num_gpus=0.25))
     config = plan.serve_config(args, placement, 2, host="0.0.0.0", port=8000)
     check_serve_config(config)
     [printed] = config["applications"]

@@ -196,11 +196,11 @@ from rails_ray.search.indexes.inverted import InvertedIndex
 from rails_ray.search.indexes.lookup import LookupIndex
 from rails_ray.search.methods.look_up import Inverted, FullLookUp
 from rails_ray.modules.similarities.states import Codes, Tables
-from rails_ray.search.spec import Wanted
+from rails_ray.search.spec import SearchSpec
 items = Codes(torch.tensor([[0, 1], [1, 0]]))
 query = Tables(torch.eye(2)[None], torch.ones(1))
 for retriever in (FullLookUp(items, LookupIndex(items.codes)), Inverted(items, InvertedIndex(items.codes, 2), 2, 2)):
-    assert retriever.search(query, Wanted(1)).item_rows.tolist() == [[0]]
+    assert retriever.search(query, SearchSpec(1)).item_rows.tolist() == [[0]]
 """
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=False)

@@ -11,7 +11,7 @@ from rails_ray import on_ray
 from rails_ray.families import family
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.on_ray.fitting import Every
-from rails_ray.on_ray.run_state import Standing
+from rails_ray.on_ray.run_state import RunState
 from rails_ray.on_ray.training import Assignment, begin, work
 from rails_ray.storage import codes, runs
 from rails_ray.storage.filesystem import Storage
@@ -38,14 +38,14 @@ def test_all_pieces_are_one_progress(done: list[int], failed: dict[int, str], ex
     shown = {
         SIX[chunk].name: (steps[chunk], STEPS, f"loss {number}") for number, chunk in enumerate([0, 2, 3, 4, 5], 1)
     }
-    standing = Standing(SIX, [SIX[chunk].name for chunk in done])
+    standing = RunState(SIX, [SIX[chunk].name for chunk in done])
     standing.failed = {SIX[chunk].name: reason for chunk, reason in failed.items()}
     unordered = dict(sorted(shown.items(), reverse=True))
     assert standing.seen(unordered) == (expected[0], 6 * STEPS, expected[1])
 
 
 def test_a_run_of_one_piece_shows_that_piece() -> None:
-    standing = Standing(ONE)
+    standing = RunState(ONE)
     assert standing.seen({}) == (0, STEPS, "starting")
     assert standing.seen({"": (7, STEPS, "loss 1.5")}) == (7, STEPS, "loss 1.5")
     assert standing.seen({"": (512, 4000, "items encoded")}) == (512, 4000, "items encoded")
@@ -55,14 +55,14 @@ def test_a_run_of_one_piece_shows_that_piece() -> None:
 
 
 def test_a_piece_that_fits_itself_counts_as_a_step() -> None:
-    standing = Standing([CountingPiece("a"), CountingPiece("b"), SIX[2]], ["a"])
+    standing = RunState([CountingPiece("a"), CountingPiece("b"), SIX[2]], ["a"])
     assert standing.seen({}) == (1, STEPS + 2, "1 of 3 pieces")
     assert standing.seen({"chunk-002": (5, STEPS, "loss 1")}) == (6, STEPS + 2, "1 of 3 pieces: chunk-002 loss 1")
 
 
 def test_pieces_that_fail_are_told_by_why() -> None:
     sixteen = family(small_solar_config(num_chunks=16)).pieces()
-    standing = Standing(sixteen, [piece.name for number, piece in enumerate(sixteen) if number not in (0, 1, 3)])
+    standing = RunState(sixteen, [piece.name for number, piece in enumerate(sixteen) if number not in (0, 1, 3)])
     standing.waiting.clear()
     standing.failed = {
         "chunk-003": "the disk is full",
@@ -78,12 +78,12 @@ def test_pieces_that_fail_are_told_by_why() -> None:
 def test_pieces_wait_for_those_that_they_come_after() -> None:
     first, other = CountingPiece("first"), CountingPiece("other")
     second, third = CountingPiece("second", after=("first",)), CountingPiece("third", after=("second", "other"))
-    standing = Standing([first, second, third, other], ["first"])
+    standing = RunState([first, second, third, other], ["first"])
     assert standing.ready() == [second, other]
     standing.done += ["other", "second"]
     assert third in standing.ready()
 
-    standing = Standing([first, second, third, other], ["other"])
+    standing = RunState([first, second, third, other], ["other"])
     standing.waiting = [second, third]
     standing.failed = {"first": "the disk is full"}
     assert standing.ready() == []

@@ -211,7 +211,7 @@ def test_narrow_items_work_in_every_method(root: Path, dtype: str) -> None:
             "dtype": dtype,
         }
         expected = wide.search(queries, 60, cutoff={"top_k": 60}).results
-        for method in narrow.shards[0].searchable.methods:
+        for method in narrow.shards[0].searcher.methods:
             found = narrow.search(queries, 60, method=method, num_candidates=400, cutoff={"top_k": 60}).results
             for own, exact in zip(found, expected, strict=True):
                 known = dict(zip(exact.items, exact.scores, strict=True))

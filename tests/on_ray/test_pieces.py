@@ -27,7 +27,7 @@ from rails_ray.families.solar.family import SolarFamily
 from rails_ray.families.solar.model import Solar, predicted_buckets
 from rails_ray.families.version import version_model
 from rails_ray.on_ray.pipelining import pipeline
-from rails_ray.on_ray.resources import Placing
+from rails_ray.on_ray.resources import TrainResources
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.training import Begun, Settings, begin, fit_pieces
@@ -44,7 +44,7 @@ from support.processes import finished, interrupted, kill_one, killed
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
 MARK_S = 1e6
-TASKS = Placing(backend="tasks")
+TASKS = TrainResources(backend="tasks")
 NUM_CHUNKS = 3
 
 
@@ -142,7 +142,7 @@ def test_a_process_that_dies_takes_its_own_chunk_back_to_its_checkpoint(
         if not kills and all(checkpoint.exists() for checkpoint in checkpoints):
             kills.append(kill_one(title, os.environ["RAY_AUTH_TOKEN"]))
 
-    placing = Placing(backend=backend)
+    placing = TrainResources(backend=backend)
     run = on_ray.train(
         slow, str(tmp_path), run="r", num_workers=2, placing=placing, checkpoint_s=0.05, on_progress=disturb
     )
@@ -213,7 +213,7 @@ def test_chunks_that_fail_are_named_and_the_others_can_be_served_if_asked(
     runs.write_checkpoint(store, "r/chunk-001", state.checkpoint_to_bytes(step, optimizer, facts, None))
 
     message = "all 3 pieces of run 'r' must be trained, got 2; chunk-001: weights of a chunk must be of seed 1, got"
-    for placing in (TASKS, Placing()):  # then for the missing one alone, by Ray Train
+    for placing in (TASKS, TrainResources()):  # then for the missing one alone, by Ray Train
         with pytest.raises(TrainingError, match=f"{message} seed 1001"):
             on_ray.train(run_config, root, run="r", placing=placing)
         assert runs.finished_pieces(store, "r") == ["chunk-000", "chunk-002"]

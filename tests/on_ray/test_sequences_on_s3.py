@@ -25,7 +25,7 @@ from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.methods.brute_force import BruteForce
-from rails_ray.search.spec import Wanted
+from rails_ray.search.spec import SearchSpec
 from rails_ray.serving import client
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
@@ -150,7 +150,7 @@ def offline(on_s3: OnS3, history: list[str], k: int, seen: list[str]) -> list[st
     query = model.encode_queries(model.query_features([rows]))
     items = encode_items(model, model.item_features(data.item_inputs))
     excluded = Exclusions.of([[data.item_ids.index(item) for item in seen]])
-    found = BruteForce(model.similarity, items).search(query, Wanted(k, mask=excluded))
+    found = BruteForce(model.similarity, items).search(query, SearchSpec(k, mask=excluded))
     return [data.item_ids[row] for row in found.item_rows[0].tolist()]
 
 

@@ -9,7 +9,7 @@ from rails_ray.kernels import mol_scan
 from rails_ray.modules.similarities.states import ItemState, QueryState, map_tensors
 from rails_ray.search.certificates import rounding_slack
 from rails_ray.search.methods.approximate import Approximate, Lists
-from rails_ray.search.spec import Wanted, gap_to
+from rails_ray.search.spec import SearchSpec, gap_to
 from support.examples import random_states, sharp_mixture, small_mixture
 
 
@@ -31,13 +31,13 @@ def test_the_printed_theorem_2_is_false_and_ours_holds() -> None:
 
     scores = mixture.scores(query, items)[0]
     assert scores.tolist() == pytest.approx([0.0, -0.5, 0.8], abs=1e-6)
-    found = Approximate(mixture, items, Lists(num_per_embedding=1)).search(query, Wanted(1))
+    found = Approximate(mixture, items, Lists(num_per_embedding=1)).search(query, SearchSpec(1))
     assert found.item_rows.tolist() == [[0]]
     true_gap = (scores.max() - found.scores[0, 0]).item()
     printed = (scores[1] - found.scores[0, 0]).item()  # the second of both lists
     assert true_gap == pytest.approx(0.8)
     assert printed < 0
-    assert found.gap(Wanted(1)).item() >= true_gap
+    assert found.gap(SearchSpec(1)).item() >= true_gap
 
 
 @given(
@@ -53,7 +53,7 @@ def test_random_trials(seed: int, stored: torch.dtype, is_sharp: bool, num_per_e
     items = map_tensors(lambda tensor: tensor.to(stored), items)
     mixture = sharp_mixture() if is_sharp else small_mixture(seed=seed)
     lists = Lists(num_per_embedding=num_per_embedding, num_by_average=by_average)
-    found = Approximate(mixture, items, lists).search(query, Wanted(3))
+    found = Approximate(mixture, items, lists).search(query, SearchSpec(3))
     gate = mol_scan.Gate(
         *(part.double() if isinstance(part, torch.Tensor) else part for part in mixture.gate_weights())
     )
@@ -62,7 +62,7 @@ def test_random_trials(seed: int, stored: torch.dtype, is_sharp: bool, num_per_e
         exact = mol_scan.plain_scores(query.components, query.gate, items.components, items.gate, gate)
     kth = found.scores[:, -1]
     exact = exact.scatter(1, found.item_rows, -torch.inf)
-    gap = found.gap(Wanted(3))
+    gap = found.gap(SearchSpec(3))
     assert (exact.amax(dim=1) - kth <= gap + 1e-6).all()
 
 
@@ -74,10 +74,10 @@ def test_an_item_like_the_one_found_leaves_a_gap_of_the_slack() -> None:
     items = ItemState(components, torch.ones(2, 4), components.mean(dim=1))
     mixture = small_mixture(2, 2)
     assert mixture.scores(query, items).tolist() == [[0.5, 0.5]]
-    found = Approximate(mixture, items, Lists(num_per_embedding=1)).search(query, Wanted(1))
+    found = Approximate(mixture, items, Lists(num_per_embedding=1)).search(query, SearchSpec(1))
     assert (found.item_rows.tolist(), found.num_scored.tolist()) == ([[0]], [1])
     slack, kth = rounding_slack(4, 2, torch.float32), found.scores[:, -1]
-    assert 0 < found.gap(Wanted(1)).item() == pytest.approx(slack)
+    assert 0 < found.gap(SearchSpec(1)).item() == pytest.approx(slack)
     assert gap_to(found.bound, kth + 2 * slack).item() == 0
 
 

@@ -12,24 +12,24 @@ from rails_ray.kernels.top_k import select
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.scan import Scan, scan
 from rails_ray.search.sharded import merge, of_corpus
-from rails_ray.search.spec import Found, Wanted
+from rails_ray.search.spec import SearchResult, SearchSpec
 from support.scores import tied_scores
 
 INFINITY = float("inf")
 Drawn = tuple[torch.Tensor, torch.Tensor | None, int, int, list[list[int]]]
-Asked = tuple[torch.Tensor, Wanted, list[list[int]]]
+Asked = tuple[torch.Tensor, SearchSpec, list[list[int]]]
 
 
-def searched(scores: torch.Tensor, wanted: Wanted, size: int = 1000, prune: bool = False) -> Found:
+def searched(scores: torch.Tensor, spec: SearchSpec, size: int = 1000, prune: bool = False) -> SearchResult:
     """In blocks of a size; what the floor calls of no use does not come, if it is pruned."""
-    running = Scan(wanted)
+    running = Scan(spec)
     for first in range(0, scores.shape[1], size):
         block = scores[:, first : first + size].clone()
         if prune and running.floor is not None:
             block[block < running.floor[:, None]] = -torch.inf
         running.add(first, block)
     num = torch.full((len(scores),), scores.shape[1])
-    return running.found(num, wanted.num_left(len(scores), scores.shape[1]))
+    return running.found(num, spec.num_left(len(scores), scores.shape[1]))
 
 
 @st.composite
@@ -51,68 +51,70 @@ def drawn(draw: st.DrawFn, has_nan: bool = False) -> Drawn:
 
 def asked_of(drawn: Drawn) -> Asked:
     scores, threshold, k, at_least, excluded = drawn
-    return scores, Wanted(k, threshold, at_least, Exclusions.of(excluded)), excluded
+    return scores, SearchSpec(k, threshold, at_least, Exclusions.of(excluded)), excluded
 
 
-def assert_oracle(found: Found, asked: Asked) -> None:
-    scores, wanted, excluded = asked
+def assert_oracle(found: SearchResult, asked: Asked) -> None:
+    scores, spec, excluded = asked
     longest = 0
     for line, own in enumerate(scores.tolist()):
         out = {*excluded[line], *(row for row, score in enumerate(own) if score != score)}  # NaN counts as no item
-        if wanted.threshold is None:
-            rows, is_truncated = oracles.ranking.top_k(own, wanted.k, out), len(own) - len(excluded[line]) > wanted.k
-            is_truncated = is_truncated and len(rows) == wanted.k
+        if spec.threshold is None:
+            rows, is_truncated = oracles.ranking.top_k(own, spec.k, out), len(own) - len(excluded[line]) > spec.k
+            is_truncated = is_truncated and len(rows) == spec.k
         else:
-            threshold = wanted.threshold[line].item()
-            rows, is_truncated = oracles.ranking.items_above(own, threshold, wanted.k, wanted.at_least, out)
+            threshold = spec.threshold[line].item()
+            rows, is_truncated = oracles.ranking.items_above(own, threshold, spec.k, spec.at_least, out)
         more = found.k - len(rows)
         assert found.item_rows[line].tolist() == rows + [0] * more
         assert found.scores[line].tolist() == [own[row] for row in rows] + [-INFINITY] * more
         assert found.is_truncated[line].item() == is_truncated
         longest = max(longest, len(rows))
-    assert found.k == longest if wanted.threshold is not None else found.k == min(wanted.k, scores.shape[1])
+    assert found.k == longest if spec.threshold is not None else found.k == min(spec.k, scores.shape[1])
 
 
 @given(drawn(), st.integers(1, 12), st.sampled_from([1, 2, 10**6]), st.booleans())
 def test_what_is_wanted_in_blocks_of_any_size(drawn: Drawn, size: int, many: int, prune: bool) -> None:
     """Also where what the floor calls of no use does not come."""
-    scores, wanted, excluded = asked_of(drawn)
+    scores, spec, excluded = asked_of(drawn)
     with patch.object(rails_ray.search.scan, "MANY", many):
-        assert_oracle(searched(scores, wanted, size, prune), (scores, wanted, excluded))
+        assert_oracle(searched(scores, spec, size, prune), (scores, spec, excluded))
 
 
 @given(drawn(has_nan=True), st.integers(1, 12), st.sampled_from([1, 2, 10**6]))
 def test_a_score_that_is_nan_is_never_answered_and_hides_no_other(drawn: Drawn, size: int, many: int) -> None:
-    scores, wanted, excluded = asked_of(drawn)
+    scores, spec, excluded = asked_of(drawn)
     with patch.object(rails_ray.search.scan, "MANY", many):
-        assert_oracle(searched(scores, wanted, size), (scores, wanted, excluded))
+        assert_oracle(searched(scores, spec, size), (scores, spec, excluded))
 
 
-@pytest.mark.parametrize("wanted", [Wanted(3), Wanted(3, torch.tensor([0.5])), Wanted(3, torch.tensor([9.0]), 3)])
-def test_nan_beside_the_best(wanted: Wanted) -> None:
+@pytest.mark.parametrize(
+    "spec", [SearchSpec(3), SearchSpec(3, torch.tensor([0.5])), SearchSpec(3, torch.tensor([9.0]), 3)]
+)
+def test_nan_beside_the_best(spec: SearchSpec) -> None:
     scores = torch.zeros(1, 96)
     scores[0, [3, 40, 41]] = torch.tensor([0.7, 0.9, 0.8])
     scores[0, [2, 39, 42, 90]] = torch.nan
-    assert searched(scores, wanted).item_rows.tolist() == [[40, 41, 3]]
+    assert searched(scores, spec).item_rows.tolist() == [[40, 41, 3]]
 
 
 def test_only_nan() -> None:
-    for wanted in (Wanted(2), Wanted(2, torch.tensor([-INFINITY])), Wanted(2, torch.tensor([0.0]), 1)):
-        found = searched(torch.full((1, 70), torch.nan), wanted)
+    for spec in (SearchSpec(2), SearchSpec(2, torch.tensor([-INFINITY])), SearchSpec(2, torch.tensor([0.0]), 1)):
+        found = searched(torch.full((1, 70), torch.nan), spec)
         assert found.num_found().tolist() == [0]
         assert not found.is_truncated.any()
 
 
 @given(drawn(), st.lists(st.integers(0, 12), max_size=3), st.integers(1, 12))
 def test_merging_shards_gives_what_is_wanted(drawn: Drawn, cuts: list[int], size: int) -> None:
-    scores, wanted, excluded = asked_of(drawn)
+    scores, spec, excluded = asked_of(drawn)
     parts = []
     for first, end in pairwise([0, *sorted(cuts), 12]):
         own = Exclusions.of([[row - first for row in line if row >= first] for line in excluded])
-        part = searched(scores[:, first:end], Wanted(wanted.k, wanted.threshold, wanted.at_least, own), size)
+        part = searched(scores[:, first:end], SearchSpec(spec.k, spec.threshold, spec.at_least, own), size)
         parts.append(of_corpus(part, first))
-    found = merge(parts, wanted, wanted.num_left(*scores.shape))
-    whole = searched(scores, wanted, size)
+    found = merge(parts, spec, spec.num_left(*scores.shape))
+    whole = searched(scores, spec, size)
     assert found.k == (int(whole.num_found().max()) if len(scores) else 0)
     assert torch.equal(found.scores, whole.scores[:, : found.k])
     assert torch.equal(found.item_rows, whole.item_rows[:, : found.k])
@@ -124,20 +126,20 @@ def test_many_items_above_and_a_small_k() -> None:
     """More than the groups of a block by far, and lines of which some are full early."""
     scores = torch.randn(3, 5000, generator=torch.Generator().manual_seed(0)).mul(50).round().div(50)
     excluded = [[], [1, 2], []]
-    wanted = Wanted(7, torch.tensor([-INFINITY, 0.5, 3.0]), 2, Exclusions.of(excluded))
+    spec = SearchSpec(7, torch.tensor([-INFINITY, 0.5, 3.0]), 2, Exclusions.of(excluded))
     for size in (100, 1000, 5000):
-        assert_oracle(searched(scores, wanted, size, prune=True), (scores, wanted, excluded))
+        assert_oracle(searched(scores, spec, size, prune=True), (scores, spec, excluded))
 
 
 @given(tied_scores(), st.integers(1, 12), st.integers(1, 5))
 def test_the_k_best_in_blocks_of_any_size_are_those_of_a_selection(scores: torch.Tensor, k: int, size: int) -> None:
-    whole, parts = select(scores, k), searched(scores, Wanted(k), size)
+    whole, parts = select(scores, k), searched(scores, SearchSpec(k), size)
     assert torch.equal(whole.item_rows, parts.item_rows)
     assert torch.equal(whole.scores, parts.scores)
 
 
 def test_the_floor_of_the_k_best_is_the_kth_so_far() -> None:
-    running = Scan(Wanted(2))
+    running = Scan(SearchSpec(2))
     assert running.floor is None
     running.add(0, torch.tensor([[0.1], [0.9]]))
     assert running.floor is None
@@ -146,7 +148,7 @@ def test_the_floor_of_the_k_best_is_the_kth_so_far() -> None:
 
 
 def test_the_floor_of_a_threshold_scan() -> None:
-    running = Scan(Wanted(2, torch.tensor([0.5, 0.5]), at_least=1))
+    running = Scan(SearchSpec(2, torch.tensor([0.5, 0.5]), at_least=1))
     assert running.floor.tolist() == [-INFINITY, -INFINITY]
     running.add(0, torch.tensor([[0.1, 0.3], [0.6, 0.7]]))
     assert running.floor.tolist() == pytest.approx([0.3, 0.5])  # two of two: a third would be left out, and be missed
@@ -156,21 +158,23 @@ def test_the_floor_of_a_threshold_scan() -> None:
     assert running.found(num, num).is_truncated.tolist() == [False, True]
 
 
-@pytest.mark.parametrize("wanted", [Wanted(3), Wanted(3, torch.zeros(2), at_least=1), Wanted(3, torch.zeros(2))])
-def test_nothing_came(wanted: Wanted) -> None:
-    nothing = scan([], wanted, 2, 0)
+@pytest.mark.parametrize(
+    "spec", [SearchSpec(3), SearchSpec(3, torch.zeros(2), at_least=1), SearchSpec(3, torch.zeros(2))]
+)
+def test_nothing_came(spec: SearchSpec) -> None:
+    nothing = scan([], spec, 2, 0)
     assert nothing.item_rows.shape == (2, 0)
     assert nothing.is_truncated.tolist() == [False, False]
     assert nothing.bound.tolist() == [-INFINITY, -INFINITY]
 
 
-@pytest.mark.parametrize("wanted", [Wanted(3), Wanted(3, torch.zeros(0), at_least=1)])
-def test_no_query(wanted: Wanted) -> None:
-    found = searched(torch.empty(0, 70), wanted)
-    assert found.scores.shape == (0, 3 if wanted.threshold is None else 0)
+@pytest.mark.parametrize("spec", [SearchSpec(3), SearchSpec(3, torch.zeros(0), at_least=1)])
+def test_no_query(spec: SearchSpec) -> None:
+    found = searched(torch.empty(0, 70), spec)
+    assert found.scores.shape == (0, 3 if spec.threshold is None else 0)
 
 
 def test_exclusion_leaves_places_that_hold_no_item() -> None:
-    found = searched(torch.tensor([[0.1, 0.9, 0.5]] * 2), Wanted(3, mask=Exclusions.of([[], [0, 2]])))
+    found = searched(torch.tensor([[0.1, 0.9, 0.5]] * 2), SearchSpec(3, mask=Exclusions.of([[], [0, 2]])))
     assert found.num_found().tolist() == [3, 1]
     assert found.item_rows.tolist() == [[1, 2, 0], [1, 0, 0]]

@@ -4,17 +4,17 @@ from typing import get_args
 
 import pytest
 import torch
+from support.searchers import make_searchable
 
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.kernels.lookup_scan import LEAST_BESIDE
 from rails_ray.modules.quantizers import random_codes
 from rails_ray.modules.similarities.look_up import LookUp
 from rails_ray.modules.similarities.states import Codes, Tables
-from rails_ray.search.searcher import METHODS, ByCodes, ByComponents, Widths
-from rails_ray.search.spec import Found, Wanted
+from rails_ray.search.searcher import METHODS, ByCodes, ByComponents, SearchParams
+from rails_ray.search.spec import SearchResult, SearchSpec
 from rails_ray.serving.schemas import SearchRequest
 from support.examples import random_states, small_config, small_mixture
-from support.searchables import make_searchable
 
 TEXTS = ["red car", "blue hat"]
 
@@ -42,8 +42,8 @@ def test_a_request_may_name_every_method_and_no_other() -> None:
 def test_items_with_codes_are_searched_by_them(method: str, num_probes: int | None) -> None:
     """`inverted` probes all buckets where there are no more than would be probed."""
     similarity, query, items = states()
-    widths = Widths(num_candidates=200, num_probes=num_probes)
-    searched = ByCodes(similarity, items).search(query, Wanted(5), method, widths)
+    params = SearchParams(num_candidates=200, num_probes=num_probes)
+    searched = ByCodes(similarity, items).search(query, SearchSpec(5), method, params)
     scores = similarity.scores(query, items)
     best = scores.topk(5, dim=1)
     if num_probes != 3:
@@ -61,9 +61,9 @@ def test_what_codes_need_is_compiled_before_the_first_request(monkeypatch: pytes
     asked = list[tuple[str, int]]()
     search = ByCodes.search
 
-    def noted(self: ByCodes, query: Tables, wanted: Wanted, method: str, widths: Widths) -> Found:
+    def noted(self: ByCodes, query: Tables, spec: SearchSpec, method: str, params: SearchParams) -> SearchResult:
         asked.append((method, len(query)))
-        return search(self, query, wanted, method, widths)
+        return search(self, query, spec, method, params)
 
     monkeypatch.setattr(ByCodes, "search", noted)
     similarity, _, items = states()

@@ -4,17 +4,17 @@ import pytest
 import torch
 
 from rails_ray.search.masks import Exclusions
-from rails_ray.search.spec import Found, Wanted, gap_to
+from rails_ray.search.spec import SearchResult, SearchSpec, gap_to
 
 INFINITY = float("inf")
 
 
 def found(
     scores: list[float], bound: float = -INFINITY, is_truncated: bool = False, reason: str | None = None
-) -> Found:
+) -> SearchResult:
     line = torch.tensor([scores])
     rows = torch.arange(len(scores)).masked_fill(line == -INFINITY, 0)
-    return Found(line, rows, torch.tensor([bound]), torch.tensor([is_truncated]), torch.tensor([3]), [reason])
+    return SearchResult(line, rows, torch.tensor([bound]), torch.tensor([is_truncated]), torch.tensor([3]), [reason])
 
 
 @pytest.mark.parametrize(
@@ -28,31 +28,31 @@ def found(
 )
 def test_what_cannot_be_wanted(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Wanted(**arguments)
+        SearchSpec(**arguments)
 
 
 def test_a_threshold_for_each_query() -> None:
-    wanted = Wanted(5, torch.zeros(2))
-    wanted.check_queries(2)
+    spec = SearchSpec(5, torch.zeros(2))
+    spec.check_queries(2)
     with pytest.raises(ValueError, match="threshold must be one number for each of 3 queries, got 2"):
-        wanted.check_queries(3)
-    Wanted(5).check_queries(3)
+        spec.check_queries(3)
+    SearchSpec(5).check_queries(3)
 
 
 def test_the_k_best_are_wanted_whatever_their_scores() -> None:
-    assert Wanted(5).least == 5
-    assert Wanted(5, torch.zeros(1), at_least=2).least == 2
+    assert SearchSpec(5).least == 5
+    assert SearchSpec(5, torch.zeros(1), at_least=2).least == 2
 
 
 def test_of_some_queries() -> None:
-    own = Wanted(5, torch.tensor([0.1, 0.2, 0.3]), 2, Exclusions.of([[1], [2], [3, 4]])).of_queries(
+    own = SearchSpec(5, torch.tensor([0.1, 0.2, 0.3]), 2, Exclusions.of([[1], [2], [3, 4]])).of_queries(
         torch.tensor([1, 2])
     )
     assert own.threshold.tolist() == pytest.approx([0.2, 0.3])
     assert own.mask.pairs.tolist() == [[0, 2], [1, 3], [1, 4]]
     assert own.num_left(2, 4).tolist() == [3, 3]
-    assert Wanted(5).of_queries(torch.tensor([0])) == Wanted(5)
-    assert Wanted(5).num_left(2, 4).tolist() == [4, 4]
+    assert SearchSpec(5).of_queries(torch.tensor([0])) == SearchSpec(5)
+    assert SearchSpec(5).num_left(2, 4).tolist() == [4, 4]
 
 
 @pytest.mark.parametrize("reason", [None, "nobody looked"])
@@ -62,32 +62,36 @@ def test_it_travels_as_arrays(reason: str | None) -> None:
     sent = pickle.dumps(here)
     assert b"torch._utils" not in sent
     there = pickle.loads(sent)
-    assert isinstance(there, Found)
+    assert isinstance(there, SearchResult)
     for name in ("scores", "item_rows", "bound", "is_truncated", "num_scored"):
         assert torch.equal(getattr(there, name), getattr(here, name))
     assert there.reasons == [reason]
 
 
 @pytest.mark.parametrize(
-    ("one", "wanted", "gap"),
+    ("one", "spec", "gap"),
     [
-        (found([0.9, 0.5]), Wanted(2), 0),  # all were scored
-        (found([0.9, 0.5], 0.5), Wanted(2), 0),
-        (found([0.9, 0.5], 0.75), Wanted(2), 0.25),
-        (found([0.9, 0.5]), Wanted(3), 0),  # a list that is short, but nothing was passed over
-        (found([0.9, -INFINITY], 0.25), Wanted(2), INFINITY),
-        (found([0.9, 0.5], INFINITY, reason="nobody looked"), Wanted(2), INFINITY),
-        (found([0.9, 0.5], 0.75), Wanted(5, torch.tensor([0.5])), 0.25),
-        (found([0.9, 0.75], 0.75), Wanted(5, torch.tensor([0.5])), 0.25),  # what is missing had to reach .5
-        (found([0.9, 0.75], 0.75, is_truncated=True), Wanted(2, torch.tensor([0.5])), 0),  # or to be among the two best
-        (found([], 0.75), Wanted(2, torch.tensor([0.5])), 0.25),
-        (found([], 0.75), Wanted(2, torch.tensor([0.8])), 0),
-        (found([0.5], 0.25), Wanted(2, torch.tensor([0.9]), 1), 0),
-        (found([0.5], 0.25), Wanted(2, torch.tensor([0.9]), 2), INFINITY),
+        (found([0.9, 0.5]), SearchSpec(2), 0),  # all were scored
+        (found([0.9, 0.5], 0.5), SearchSpec(2), 0),
+        (found([0.9, 0.5], 0.75), SearchSpec(2), 0.25),
+        (found([0.9, 0.5]), SearchSpec(3), 0),  # a list that is short, but nothing was passed over
+        (found([0.9, -INFINITY], 0.25), SearchSpec(2), INFINITY),
+        (found([0.9, 0.5], INFINITY, reason="nobody looked"), SearchSpec(2), INFINITY),
+        (found([0.9, 0.5], 0.75), SearchSpec(5, torch.tensor([0.5])), 0.25),
+        (found([0.9, 0.75], 0.75), SearchSpec(5, torch.tensor([0.5])), 0.25),  # what is missing had to reach .5
+        (
+            found([0.9, 0.75], 0.75, is_truncated=True),
+            SearchSpec(2, torch.tensor([0.5])),
+            0,
+        ),  # or to be among the two best
+        (found([], 0.75), SearchSpec(2, torch.tensor([0.5])), 0.25),
+        (found([], 0.75), SearchSpec(2, torch.tensor([0.8])), 0),
+        (found([0.5], 0.25), SearchSpec(2, torch.tensor([0.9]), 1), 0),
+        (found([0.5], 0.25), SearchSpec(2, torch.tensor([0.9]), 2), INFINITY),
     ],
 )
-def test_how_much_better_a_missing_item_can_be(one: Found, wanted: Wanted, gap: float) -> None:
-    assert one.gap(wanted).tolist() == [gap]
+def test_how_much_better_a_missing_item_can_be(one: SearchResult, spec: SearchSpec, gap: float) -> None:
+    assert one.gap(spec).tolist() == [gap]
 
 
 def test_a_gap_is_never_nan() -> None:

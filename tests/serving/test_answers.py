@@ -10,11 +10,11 @@ from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.policies import ScoreCutoff, TopKCutoff
 from rails_ray.errors import BusyError, DamagedError, UnavailableError
 from rails_ray.on_ray.failures import own_cause, told_plainly
-from rails_ray.search.searcher import Widths
-from rails_ray.search.spec import Found
+from rails_ray.search.searcher import SearchParams
+from rails_ray.search.spec import SearchResult
 from rails_ray.serving.answers import coverage_of, explained, results_of
 from rails_ray.serving.schemas import CertificateResult, Coverage
-from rails_ray.serving.shard_search import Asked, ShardAnswer, ShardExplanation
+from rails_ray.serving.shard_search import ShardExplanation, ShardRequest, ShardResponse
 
 
 def shard_answer(
@@ -23,8 +23,8 @@ def shard_answer(
     num_searched: int = 10,
     bound: float | None = -math.inf,
     is_truncated: bool = False,
-) -> ShardAnswer:
-    found = Found(
+) -> ShardResponse:
+    found = SearchResult(
         scores=torch.tensor([scores]),
         item_rows=torch.tensor([rows], dtype=torch.int64),
         bound=torch.tensor([math.inf if bound is None else bound]),
@@ -33,12 +33,12 @@ def shard_answer(
         reasons=["nobody looked" if bound is None else None],
     )
     item_ids, titles = [[f"item-{row}" for row in rows]], [[f"Title {row}" for row in rows]]
-    return ShardAnswer(found, item_ids, titles, np.array([num_searched]))
+    return ShardResponse(found, item_ids, titles, np.array([num_searched]))
 
 
-def asked(k: int, threshold: float | None = None, at_least: int = 0) -> Asked:
+def asked(k: int, threshold: float | None = None, at_least: int = 0) -> ShardRequest:
     thresholds = None if threshold is None else np.array([threshold], dtype=np.float32)
-    return Asked("brute_force", Widths(), k, thresholds, at_least)
+    return ShardRequest("brute_force", SearchParams(), k, thresholds, at_least)
 
 
 ALL = Coverage(shards_answered=2, num_shards=2, items_searched=20, num_items=20)
@@ -155,7 +155,7 @@ def test_a_shard_without_a_place_is_one_to_ask_again_later() -> None:
 def test_a_batch_of_which_each_query_has_a_list_of_its_own_length() -> None:
     """Padded on its way, and merged at once."""
     left, right = (
-        Found(
+        SearchResult(
             scores=torch.tensor(scores),
             item_rows=torch.tensor(rows),
             bound=torch.tensor([-math.inf, 0.4]),
@@ -169,10 +169,10 @@ def test_a_batch_of_which_each_query_has_a_list_of_its_own_length() -> None:
         )
     )
     answers = [
-        ShardAnswer(left, [["c", "a"], ["b"]], None, np.array([10, 9])),
-        ShardAnswer(right, [[], ["z", "x"]], None, np.array([10, 10])),
+        ShardResponse(left, [["c", "a"], ["b"]], None, np.array([10, 9])),
+        ShardResponse(right, [[], ["z", "x"]], None, np.array([10, 10])),
     ]
-    ask = Asked("brute_force", Widths(), 5, np.array([0.1, 0.65], dtype=np.float32))
+    ask = ShardRequest("brute_force", SearchParams(), 5, np.array([0.1, 0.65], dtype=np.float32))
     first, second = results_of(answers, ask, ScoreCutoff(0.1), np.array([0.1, 0.1]), ALL, [None, None])
     assert (first.items, first.num_searched, first.num_scored) == (["c", "a"], 20, 14)
     assert (second.items, second.num_searched, second.num_scored) == (["b", "z"], 19, 16)

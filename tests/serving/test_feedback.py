@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from rails_ray.serving.cutoffs import MOST_ITEMS
 from rails_ray.serving.engine import Answered, Limits
 from rails_ray.serving.feedback import Feedback, Judged
-from rails_ray.serving.running_means import Tally
+from rails_ray.serving.running_means import RunningMean
 from rails_ray.serving.schemas import (
     CertificateResult,
     Coverage,
@@ -57,7 +57,7 @@ def test_coverage_is_the_mean_over_queries_of_the_share_that_was_kept() -> None:
     second = request_of({"none": ["1"], "failed": ["1"]}, cutoff={"coverage": 0.5})
     answers = [asyncio.run(feedback.judge(request)) for request in (first, second)]
     assert [answer.kept for answer in answers] == [[[True, False], [True]], [[False], None]]
-    assert told == [Judged(Tally(2, 1.5), Tally(2, 1.6)), Judged(Tally(3, 1.5), Tally(3, 2.1))]
+    assert told == [Judged(RunningMean(2, 1.5), RunningMean(2, 1.6)), Judged(RunningMean(3, 1.5), RunningMean(3, 2.1))]
     facts = feedback.judged.to_dict()
     assert (facts["num_queries"], facts["coverage"], facts["promised"]) == (3, 0.5, pytest.approx(0.7))
     assert facts["low"] < 0.5 < facts["high"]

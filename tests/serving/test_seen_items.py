@@ -17,7 +17,7 @@ from rails_ray.serving import local
 from rails_ray.serving.engine import Limits
 from rails_ray.serving.http import arrow
 from rails_ray.serving.http.api import api_of
-from rails_ray.serving.http.lite import Lite
+from rails_ray.serving.http.lite import SingleProcessServer
 from rails_ray.serving.local import Version
 from rails_ray.storage.filesystem import Storage
 from support.examples import publish_here
@@ -77,7 +77,7 @@ def over_http(version: Version, asked: Callable[[httpx.AsyncClient], Any]) -> An
     """What is answered by the application, in this process."""
 
     async def exchange() -> Any:
-        transport = httpx.ASGITransport(api_of(lambda: Lite(version)))
+        transport = httpx.ASGITransport(api_of(lambda: SingleProcessServer(version)))
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
             return await asked(client)
 

@@ -9,7 +9,7 @@ import pytest
 from rails_ray.errors import UnavailableError
 from rails_ray.serving.deadlines import ends_at
 from rails_ray.serving.engine import Answered
-from rails_ray.serving.running_means import Tally
+from rails_ray.serving.running_means import RunningMean
 from rails_ray.serving.schemas import CertificateResult, Coverage, QueryResult, SearchRequest, SearchResponse
 from rails_ray.serving.shadow import Shadow
 
@@ -60,13 +60,13 @@ async def compared(shadow: Shadow) -> None:
 
 def test_the_recall_is_the_share_of_the_exact_list_that_was_answered() -> None:
     async def scenario() -> None:
-        exactly, told = Exactly(), list[Tally]()
+        exactly, told = Exactly(), list[RunningMean]()
         shadow = Shadow(exactly.search, 1.0, told.append)
         request = request_of("a", "b", "none", k=4)
         passed = shadow.seen(request, answered(FOUND, request))
         assert [result.items for result in passed.results] == [FOUND[text] for text in ("a", "b", "none")]
         await compared(shadow)
-        assert told == [Tally(3, 0.75 + 1 + 1)]
+        assert told == [RunningMean(3, 0.75 + 1 + 1)]
         (again,) = exactly.asked
         assert (again.method, again.num_candidates, again.k) == ("brute_force", None, 4)
 

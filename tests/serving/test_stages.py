@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from rails_ray.search.rounds import AskRanker, AskShards, Rounds
-from rails_ray.search.spec import Found
-from rails_ray.serving.shard_search import ShardAnswer
+from rails_ray.search.spec import SearchResult
+from rails_ray.serving.shard_search import ShardResponse
 from rails_ray.serving.stages import as_header, timed
 from rails_ray.stopwatch import part
 
 NONE = torch.zeros(0)
-NOTHING = Found(torch.zeros(0, 1), torch.zeros(0, 1, dtype=torch.int64), NONE, NONE.bool(), NONE.long(), [])
+NOTHING = SearchResult(torch.zeros(0, 1), torch.zeros(0, 1, dtype=torch.int64), NONE, NONE.bool(), NONE.long(), [])
 
 
 def test_each_stage_has_its_time() -> None:
@@ -23,7 +23,7 @@ def test_each_stage_has_its_time() -> None:
         now[0] += seconds
 
     lists = [
-        ShardAnswer(NOTHING, [], None, np.zeros(0, np.int64), seconds={"candidates": candidates, "score": score})
+        ShardResponse(NOTHING, [], None, np.zeros(0, np.int64), seconds={"candidates": candidates, "score": score})
         for candidates, score in ((1.0, 9.0), (5.0, 3.0))
     ]
 

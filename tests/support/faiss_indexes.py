@@ -13,7 +13,7 @@ from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig
 from rails_ray.search.indexes.probing import Probing
-from rails_ray.search.spec import Found, Wanted
+from rails_ray.search.spec import SearchResult, SearchSpec
 
 WIDTH = 8
 STORAGES = ("fp32", "fp16", "sq8")
@@ -59,15 +59,15 @@ def stored(index: FaissIndex) -> Tensor:
 
 
 def check_equals_oracle(
-    found: Found, index: FaissIndex, queries: Tensor, wanted: Wanted, excluded: list[list[int]]
+    found: SearchResult, index: FaissIndex, queries: Tensor, spec: SearchSpec, excluded: list[list[int]]
 ) -> None:
     """`found` is what the oracle finds in the stored vectors, but for the order of scores that differ by rounding."""
     scores = stored(index).double() @ queries.double().T  # [X, B]
     for line, out in enumerate(excluded):
         own = scores[:, line].tolist()
-        reach = math.inf if wanted.threshold is None else float(wanted.threshold[line])
-        at_least = wanted.k if wanted.threshold is None else wanted.at_least
-        rows, is_truncated = oracles.ranking.items_above(own, reach, wanted.k, at_least, out)
+        reach = math.inf if spec.threshold is None else float(spec.threshold[line])
+        at_least = spec.k if spec.threshold is None else spec.at_least
+        rows, is_truncated = oracles.ranking.items_above(own, reach, spec.k, at_least, out)
         num = int(found.num_found()[line])
         assert num == len(rows)
         assert found.scores[line, :num].tolist() == pytest.approx([own[row] for row in rows], abs=1e-5)
@@ -75,7 +75,7 @@ def check_equals_oracle(
             [own[row] for row in rows], abs=1e-5
         )
         assert len({*found.item_rows[line, :num].tolist()} - {*out}) == num
-        if wanted.threshold is not None:
+        if spec.threshold is not None:
             assert found.is_truncated[line] == is_truncated
         else:
-            assert found.is_truncated[line] == (len(own) - len(out) > wanted.k)
+            assert found.is_truncated[line] == (len(own) - len(out) > spec.k)

@@ -21,15 +21,15 @@ from rails_ray.search.indexes.faiss_index import FaissIndex, IndexConfig, build,
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.methods.bm25 import ByTerms
 from rails_ray.search.methods.quantized import ByQuantized
-from rails_ray.search.searcher import ByCodes, ByComponents, Searchable, Widths
+from rails_ray.search.searcher import ByCodes, ByComponents, Searcher, SearchParams
 from rails_ray.search.sharded import merge, of_corpus
-from rails_ray.search.spec import Found, Wanted
+from rails_ray.search.spec import SearchResult, SearchSpec
 from support.examples import random_states, sharp_mixture, small_mixture
 from support.faiss_indexes import KINDS
 from support.of_codes import NUM_BUCKETS, look_ups, random_codes
 from support.of_quantized import random_quantized
 from support.of_terms import random_terms, sums
-from support.searchables import first_numbers, with_surrogate
+from support.searchers import first_numbers, with_surrogate
 
 NUM_QUERIES, NUM_ITEMS, NUM_LISTS, TOLERANCE = 6, 90, 6, 2e-5
 CUTS = {1: (NUM_ITEMS,), 3: (40, 7, 43)}
@@ -56,7 +56,7 @@ class Corpus:
     scores: of all items for each query, as the stored state has them.
     """
 
-    shards: dict[int, list[tuple[int, Searchable[Any]]]]
+    shards: dict[int, list[tuple[int, Searcher[Any]]]]
     query: AnyQuery
     scores: list[list[float]]
 
@@ -68,7 +68,7 @@ class Corpus:
 @cache
 def corpus(kind: str, index: str, num_queries: int = NUM_QUERIES) -> Corpus:
     query, items, scores, searchable_of = _made(kind, index, num_queries)
-    shards: dict[int, list[tuple[int, Searchable[Any]]]] = {}
+    shards: dict[int, list[tuple[int, Searcher[Any]]]] = {}
     for num, sizes in CUTS.items():
         starts = [sum(sizes[:number]) for number in range(num)]
         own = [(first, take(items, slice(first, first + size))) for first, size in zip(starts, sizes, strict=True)]
@@ -130,17 +130,17 @@ class Question:
     threshold: Tensor | None
     at_least: int
     excluded: Sequence[Sequence[int]]
-    widths: Widths
+    params: SearchParams
     num_shards: int
 
-    def wanted(self, first: int = 0, size: int = NUM_ITEMS) -> Wanted:
+    def spec(self, first: int = 0, size: int = NUM_ITEMS) -> SearchSpec:
         own = [[row - first for row in rows if first <= row < first + size] for rows in self.excluded]
-        return Wanted(self.k, self.threshold, self.at_least, Exclusions.of(own) if any(own) else None)
+        return SearchSpec(self.k, self.threshold, self.at_least, Exclusions.of(own) if any(own) else None)
 
     def of_queries(self, lines: Sequence[int]) -> "Question":
         threshold = None if self.threshold is None else self.threshold[list(lines)]
         excluded = [self.excluded[line] for line in lines]
-        return Question(self.k, threshold, self.at_least, excluded, self.widths, self.num_shards)
+        return Question(self.k, threshold, self.at_least, excluded, self.params, self.num_shards)
 
 
 def a_question(scores: list[list[float]], method: str, number: int) -> Question:
@@ -159,7 +159,7 @@ def a_question(scores: list[list[float]], method: str, number: int) -> Question:
     excluded = [torch.randperm(NUM_ITEMS, generator=draw)[: one_of(0, 0, 3, 20)].tolist() for _ in scores]
     excluded = excluded if one_of(True, False) else [[] for _ in scores]
     least = k if threshold is None else 1  # so short that a search by k is not refused
-    widths = Widths(
+    params = SearchParams(
         num_candidates=one_of(least, max(least, 5), 10 * NUM_ITEMS),
         num_per_embedding=one_of(least, max(least, 4), 10 * NUM_ITEMS),
         num_rounds=one_of(2, 3),
@@ -167,7 +167,7 @@ def a_question(scores: list[list[float]], method: str, number: int) -> Question:
         nprobe=one_of(1, 3) if method == "ivf_lookup" else one_of(1, 2, NUM_LISTS),
         ef_search=one_of(1, 8, 200),
     )
-    return Question(k, threshold, at_least, excluded, widths, one_of(*CUTS))
+    return Question(k, threshold, at_least, excluded, params, one_of(*CUTS))
 
 
 def questions(
@@ -188,21 +188,23 @@ def _between(scores: list[float], place: int) -> float:
     return (high + low) / 2
 
 
-def search(of: Corpus, method: str, asked: Question, query: AnyQuery | None = None) -> tuple[list[Found], Found]:
+def search(
+    of: Corpus, method: str, asked: Question, query: AnyQuery | None = None
+) -> tuple[list[SearchResult], SearchResult]:
     """What each shard finds, and what all of them do."""
     query = of.query if query is None else query
     parts = []
     for first, shard in of.shards[asked.num_shards]:
-        found = shard.search(query, asked.wanted(first, len(shard)), method, asked.widths)
+        found = shard.search(query, asked.spec(first, len(shard)), method, asked.params)
         parts.append(of_corpus(found, first))
-    wanted = asked.wanted()
-    return parts, merge(parts, wanted, wanted.num_left(len(query), NUM_ITEMS))
+    spec = asked.spec()
+    return parts, merge(parts, spec, spec.num_left(len(query), NUM_ITEMS))
 
 
-def assert_claims(found: Found, asked: Question, scores: list[list[float]]) -> None:
+def assert_claims(found: SearchResult, asked: Question, scores: list[list[float]]) -> None:
     """All that is said of each query is true."""
-    wanted = asked.wanted()
-    gaps = found.gap(wanted).tolist()
+    spec = asked.spec()
+    gaps = found.gap(spec).tolist()
     for line, own in enumerate(scores):
         out = set(asked.excluded[line])
         num, gap = int(found.num_found()[line]), gaps[line]
@@ -213,7 +215,7 @@ def assert_claims(found: Found, asked: Question, scores: list[list[float]]) -> N
         assert _near(listed, [own[row] for row in rows])
         assert listed == sorted(listed, reverse=True)
         threshold = -math.inf if asked.threshold is None else float(asked.threshold[line])
-        assert all(score >= threshold for score in listed[wanted.least :])
+        assert all(score >= threshold for score in listed[spec.least :])
         assert num <= found.num_scored[line] <= NUM_ITEMS
         assert (found.reasons[line] is not None) == (found.bound[line] == math.inf)
         expected, is_truncated = oracles.ranking.top_k(own, asked.k, out), NUM_ITEMS - len(out) > asked.k
@@ -224,7 +226,7 @@ def assert_claims(found: Found, asked: Question, scores: list[list[float]]) -> N
             assert bool(found.is_truncated[line]) == is_truncated
         if found.is_truncated[line]:
             assert is_truncated
-        is_full = num >= min(wanted.least, NUM_ITEMS - len(out))
+        is_full = num >= min(spec.least, NUM_ITEMS - len(out))
         assert is_full or gap == math.inf
         missing = max((own[row] for row in range(NUM_ITEMS) if row not in out and row not in rows), default=-math.inf)
         last = listed[-1] if listed else math.inf

@@ -16,13 +16,13 @@ from rails_ray.search.masks import Exclusions, Mask
 from rails_ray.search.methods import Retriever
 from rails_ray.search.methods.bm25 import ByTerms
 from rails_ray.search.methods.quantized import ByQuantized
-from rails_ray.search.searcher import METHODS, ByCodes, Searchable, Widths
-from rails_ray.search.spec import Found, Wanted
+from rails_ray.search.searcher import METHODS, ByCodes, Searcher, SearchParams
+from rails_ray.search.spec import SearchResult, SearchSpec
 from support.examples import random_states, small_mixture
 from support.of_codes import FEW_PROBES, NUM_BUCKETS, look_ups, random_codes
 from support.of_quantized import NUM_LISTS, random_quantized
 from support.of_terms import random_terms, sums
-from support.searchables import make_searchable, with_surrogate
+from support.searchers import make_searchable, with_surrogate
 
 INFINITY = float("inf")
 NUM_QUERIES, NUM_ITEMS = 3, 40
@@ -58,16 +58,16 @@ of_a_mixture = each([*OF_COMPONENTS, ("components", "gated")])
 every_method = each(OF_COMPONENTS)
 
 
-def widths_of(num: int, num_items: int) -> Widths:
+def widths_of(num: int, num_items: int) -> SearchParams:
     """Lists that hold so many items; all buckets are posted, and all lists scanned, where these are all items, else a
     few."""
     probes, lists = (NUM_BUCKETS, NUM_LISTS) if num >= num_items else (FEW_PROBES, 1)
-    return Widths(num_candidates=num, num_per_embedding=num, num_probes=probes, nprobe=lists)
+    return SearchParams(num_candidates=num, num_per_embedding=num, num_probes=probes, nprobe=lists)
 
 
 def case(
     named: Named, num_queries: int = NUM_QUERIES, num_items: int = NUM_ITEMS, seed: int = 0
-) -> tuple[Searchable[Any], AnyQuery, list[list[float]]]:
+) -> tuple[Searcher[Any], AnyQuery, list[list[float]]]:
     """Items of components, of codes or of terms, queries, and their scores of all items."""
     if named[0] == "codes":
         query, items = random_codes(num_queries, num_items, seed)
@@ -89,8 +89,8 @@ def case(
 
 
 def retriever_of(named: Named, num: int = NUM_ITEMS, seed: int = 0) -> tuple[Retriever, AnyQuery, list[list[float]]]:
-    searchable, query, scores = case(named, seed=seed)
-    return searchable.retriever(named[1], widths_of(num, len(searchable))), query, scores
+    searcher, query, scores = case(named, seed=seed)
+    return searcher.retriever(named[1], widths_of(num, len(searcher))), query, scores
 
 
 def exact_mixture() -> MixtureOfLogits:
@@ -103,7 +103,7 @@ def exact_mixture() -> MixtureOfLogits:
 
 def exact_case(
     named: Named, num_queries: int, num_items: int, seed: int
-) -> tuple[Callable[[AnyItems], Searchable[Any]], AnyItems, AnyQuery, list[list[float]]]:
+) -> tuple[Callable[[AnyItems], Searcher[Any]], AnyItems, AnyQuery, list[list[float]]]:
     """What makes items searchable, items of which many are equal, queries, and their exact scores of all items."""
     if named[0] == "codes":
         query, items = random_codes(num_queries, num_items, seed)
@@ -144,34 +144,34 @@ def drawn(data: st.DataObject, scores: list[list[float]]) -> Drawn:
     return torch.tensor(threshold), k, data.draw(st.integers(0, k)), excluded
 
 
-def wanted_of(drawn: Drawn, mask: Mask | None = None) -> Wanted:
+def wanted_of(drawn: Drawn, mask: Mask | None = None) -> SearchSpec:
     threshold, k, at_least, excluded = drawn
-    return Wanted(k, threshold, at_least, Exclusions.of(excluded) if mask is None else mask)
+    return SearchSpec(k, threshold, at_least, Exclusions.of(excluded) if mask is None else mask)
 
 
-def expected_of(own: list[float], wanted: Wanted, line: int, out: Sequence[int]) -> tuple[list[int], bool]:
+def expected_of(own: list[float], spec: SearchSpec, line: int, out: Sequence[int]) -> tuple[list[int], bool]:
     """Rows, and whether one was left out because there were more than k."""
-    if wanted.threshold is None:
-        return oracles.ranking.top_k(own, wanted.k, out), len(own) - len(set(out)) > wanted.k
-    return oracles.ranking.items_above(own, wanted.threshold[line].item(), wanted.k, wanted.at_least, out)
+    if spec.threshold is None:
+        return oracles.ranking.top_k(own, spec.k, out), len(own) - len(set(out)) > spec.k
+    return oracles.ranking.items_above(own, spec.threshold[line].item(), spec.k, spec.at_least, out)
 
 
 def assert_oracle(
-    found: Found, scores: list[list[float]], wanted: Wanted, excluded: Sequence[Sequence[int]] | None = None
+    found: SearchResult, scores: list[list[float]], spec: SearchSpec, excluded: Sequence[Sequence[int]] | None = None
 ) -> None:
     for line, own in enumerate(scores):
-        rows, is_truncated = expected_of(own, wanted, line, excluded[line] if excluded else [])
+        rows, is_truncated = expected_of(own, spec, line, excluded[line] if excluded else [])
         more = found.k - len(rows)
         assert found.item_rows[line].tolist() == rows + [0] * more
         assert found.scores[line].tolist() == pytest.approx([own[row] for row in rows] + [-INFINITY] * more, abs=1e-6)
         assert found.is_truncated[line] == is_truncated
 
 
-def assert_same(found: Found, expected: Found) -> None:
+def assert_same(found: SearchResult, expected: SearchResult) -> None:
     for name in ("scores", "item_rows", "bound", "is_truncated", "num_scored"):
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
     assert found.reasons == expected.reasons
 
 
-WANTED = {"k best": Wanted(3), "threshold": Wanted(5, torch.zeros(NUM_QUERIES))}
-either = pytest.mark.parametrize("wanted", WANTED.values(), ids=WANTED)
+WANTED = {"k best": SearchSpec(3), "threshold": SearchSpec(5, torch.zeros(NUM_QUERIES))}
+either = pytest.mark.parametrize("spec", WANTED.values(), ids=WANTED)

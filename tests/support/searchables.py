@@ -10,10 +10,10 @@ from rails_ray.modules.similarities.bm25 import TermWeights
 from rails_ray.modules.similarities.states import AnyItems, Codes, ItemState, QuantizedItems, QueryState
 from rails_ray.search.methods.bm25 import ByTerms
 from rails_ray.search.methods.quantized import ByQuantized
-from rails_ray.search.searcher import ByCodes, ByComponents, Searchable
+from rails_ray.search.searcher import ByCodes, ByComponents, Searcher
 
 
-def make_searchable(similarity: Any, items: AnyItems) -> Searchable[Any]:
+def make_searchable(similarity: Any, items: AnyItems) -> Searcher[Any]:
     match items:
         case Codes():
             return ByCodes(similarity, items)

@@ -10,7 +10,7 @@ from rails_ray.families.dual_encoder.model import DualEncoder
 from rails_ray.modules.similarities.states import ItemState
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.methods.brute_force import BruteForce
-from rails_ray.search.spec import Wanted
+from rails_ray.search.spec import SearchSpec
 from rails_ray.storage.manifest import Manifest
 
 TEXTS = ["red", "blue hat", "tree", "gold ring", "car"]
@@ -50,5 +50,5 @@ class Served(FromRoot):
     def offline(self, texts: list[str], k: int, exclude: list[list[str]] | None = None) -> list[list[str]]:
         query = self.model.encode_queries(self.model.query_features(texts))
         rows = [[self.item_ids.index(item) for item in ids] for ids in exclude or [[] for _ in texts]]
-        found = BruteForce(self.model.similarity, self.items).search(query, Wanted(k, mask=Exclusions.of(rows)))
+        found = BruteForce(self.model.similarity, self.items).search(query, SearchSpec(k, mask=Exclusions.of(rows)))
         return [[self.item_ids[row] for row in line] for line in found.item_rows.tolist()]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rails_ray.cutoffs.distributions import BetaDistribution
-from rails_ray.cutoffs.support import Offers
+from rails_ray.cutoffs.support import CutoffSupport
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.families.base import NO_INDEXES, Family
@@ -36,8 +36,8 @@ class Bm25Family(Family):
         return FORMS["text"]
 
     @property
-    def offers(self) -> Offers:
-        return Offers(
+    def offers(self) -> CutoffSupport:
+        return CutoffSupport(
             trained_by="none",
             training_logit=None,
             distribution_of=BetaDistribution,
@@ -63,7 +63,7 @@ class Bm25Family(Family):
         """A sum over shared terms learns nothing."""
         return Bm25()
 
-    def searchable(self, similarity: Bm25, items: Any, indexes: Mapping[str, VectorIndex] = NO_INDEXES) -> ByTerms:
+    def searcher(self, similarity: Bm25, items: Any, indexes: Mapping[str, VectorIndex] = NO_INDEXES) -> ByTerms:
         return ByTerms(similarity, items)
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.cutoffs.distributions import BetaDistribution, ExpDistribution
-from rails_ray.cutoffs.support import Offers
+from rails_ray.cutoffs.support import CutoffSupport
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import FORMS, QueryForm, vectors_of_items
 from rails_ray.data.queries import DenseRows, Visits
@@ -85,9 +85,9 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
         return FORMS["history" if isinstance(encoder, HistoryConfig) else "text"]
 
     @property
-    def offers(self) -> Offers:
+    def offers(self) -> CutoffSupport:
         kind = self.own.loss.kind
-        return Offers(
+        return CutoffSupport(
             trained_by=kind,
             training_logit=None if kind == "none" else self.logit(),
             distribution_of=ExpDistribution if kind == "exp_nce" else BetaDistribution,

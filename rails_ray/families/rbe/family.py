@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.cutoffs.distributions import BetaDistribution
-from rails_ray.cutoffs.support import Offers
+from rails_ray.cutoffs.support import CutoffSupport
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.data.scored import ScoredTexts
@@ -59,8 +59,8 @@ class RbeFamily(DualEncoderItems, Family):
         return FORMS["scored_text"]
 
     @property
-    def offers(self) -> Offers:
-        return Offers(
+    def offers(self) -> CutoffSupport:
+        return CutoffSupport(
             trained_by=self.own.loss.kind,
             training_logit=None,
             distribution_of=BetaDistribution,

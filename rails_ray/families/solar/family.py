@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from rails_ray.cutoffs.distributions import BetaDistribution
-from rails_ray.cutoffs.support import Offers
+from rails_ray.cutoffs.support import CutoffSupport
 from rails_ray.data.buckets import BucketSampler, positives_of
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.forms import FORMS, QueryForm
@@ -83,8 +83,8 @@ class SolarFamily(Family):
         return FORMS[self.own.encoder.input]
 
     @property
-    def offers(self) -> Offers:
-        return Offers(
+    def offers(self) -> CutoffSupport:
+        return CutoffSupport(
             trained_by=self.own.loss.kind,
             training_logit=None,
             distribution_of=BetaDistribution,
@@ -171,7 +171,7 @@ class SolarFamily(Family):
 
         return leave
 
-    def searchable(self, similarity: LookUp, items: Any, indexes: Mapping[str, VectorIndex] = NO_INDEXES) -> ByCodes:
+    def searcher(self, similarity: LookUp, items: Any, indexes: Mapping[str, VectorIndex] = NO_INDEXES) -> ByCodes:
         return ByCodes(similarity, items)
 
     def chunk(self, number: int, expected_buckets: float = 1.0) -> Chunk:

@@ -223,7 +223,7 @@ class DualEncoderItems(ABC):
             items = ItemState(items.components, items.gate, items.average)
         return vectors_of(items, name)
 
-    def searchable(
+    def searcher(
         self, similarity: Any, items: Any, indexes: Mapping[str, VectorIndex] = NO_INDEXES
     ) -> ByComponents | ByQuantized:
         if isinstance(similarity, QuantizedSimilarity):

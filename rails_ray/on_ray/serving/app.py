@@ -25,7 +25,7 @@ from rails_ray.on_ray.serving.listening import most_passed
 from rails_ray.on_ray.serving.plan import (
     NAME,
     RANKER,
-    Placement,
+    DeploymentSize,
     RankerArgs,
     ServeArgs,
     deployments,
@@ -57,10 +57,10 @@ def build(args: ServeArgs) -> Application:
         UnsupportedError: if the version lacks what the default cut-off in `args` needs.
         ValueError: if the version's config names code that is not allowed.
     """
-    return application(args, Placement())
+    return application(args, DeploymentSize())
 
 
-def application(args: ServeArgs, placement: Placement) -> Application:
+def application(args: ServeArgs, placement: DeploymentSize) -> Application:
     """The same, with given replicas and reservations; raises what `build` does."""
     store = Storage(args.storage)
     manifest = read_manifest(store, args.version)
@@ -106,7 +106,7 @@ def ranker_of_family(own: Family) -> RankerArgs | None:
 @contextmanager
 def served(
     args: ServeArgs,
-    placement: Placement = Placement(),
+    placement: DeploymentSize = DeploymentSize(),
     *,
     host: str = "127.0.0.1",
     port: int = 8000,

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from rails_ray.modules.similarities.states import AnyQuery
-from rails_ray.search.searcher import Widths
-from rails_ray.search.spec import Found
-from rails_ray.serving.shard_search import Asked, ShardAnswer, ShardExplanation
+from rails_ray.search.searcher import SearchParams
+from rails_ray.search.spec import SearchResult
+from rails_ray.serving.shard_search import ShardExplanation, ShardRequest, ShardResponse
 
 ARRAY, TENSOR, RECORD = 1, 2, 3  # msgpack's extension types
 
@@ -41,7 +41,7 @@ def unpacked(body: bytes) -> Any:
 
 def _records() -> dict[str, type[Any]]:
     """The dataclasses that travel. A family's own kind of query is among them."""
-    known = (*AnyQuery.__subclasses__(), Asked, Widths, Found, ShardAnswer, ShardExplanation)
+    known = (*AnyQuery.__subclasses__(), ShardRequest, SearchParams, SearchResult, ShardResponse, ShardExplanation)
     return {record.__name__: record for record in known}
 
 

@@ -22,7 +22,7 @@ MOST_NOTED = 20  # values of a histogram with the same labels between two notes
 Labels = tuple[tuple[str, str], ...]
 
 
-class OfReplica:
+class RayMetrics:
     """The contract of `Instruments`."""
 
     def __init__(self) -> None:

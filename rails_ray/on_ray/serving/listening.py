@@ -13,10 +13,10 @@ from ray import serve as ray_serve
 from ray.serve.exceptions import RayServeException
 from starlette.middleware import Middleware
 
-from rails_ray.on_ray.serving.instruments import OfReplica
+from rails_ray.on_ray.serving.instruments import RayMetrics
 from rails_ray.serving.http import header_timeout as slow_headers
 from rails_ray.serving.http.access import MAX_WAITING_BYTES, Access
-from rails_ray.serving.http.admission import Crowd
+from rails_ray.serving.http.admission import AdmissionControl
 from rails_ray.serving.http.limits import MAX_REQUESTS
 from rails_ray.serving.instruments import Instrument
 
@@ -29,7 +29,7 @@ def bound() -> list[Any]:
     """Bound what clients may take of this process; returns middleware for its server."""
     slow_headers.bound()
     of_proxy = Access(None, ANY_BODY, most_passed())
-    return [Middleware(Crowd, access=lambda: _access(of_proxy), on_refusal=_count)]
+    return [Middleware(AdmissionControl, access=lambda: _access(of_proxy), on_refusal=_count)]
 
 
 def most_passed() -> int:
@@ -70,4 +70,4 @@ def _count(path: str, status: int) -> None:
 
 @cache
 def _refused() -> Instrument:
-    return OfReplica().counter(*REFUSED)
+    return RayMetrics().counter(*REFUSED)

@@ -113,7 +113,7 @@ class RankerPlacement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placement:
+class DeploymentSize:
     """How many replicas each deployment has, and what each replica reserves.
 
     Args:
@@ -140,7 +140,9 @@ def shard_name(shard: int) -> str:
     return f"{SHARD}{shard:03d}"
 
 
-def deployments(placement: Placement, num_shards: int, ranker: RankerArgs | None = None) -> dict[str, dict[str, Any]]:
+def deployments(
+    placement: DeploymentSize, num_shards: int, ranker: RankerArgs | None = None
+) -> dict[str, dict[str, Any]]:
     """Ray Serve's options for each deployment, by name."""
 
     def options(max_ongoing_requests: int, policy: str | None = None, queued: int | None = None) -> dict[str, Any]:
@@ -181,7 +183,9 @@ def http_options(host: str, port: int) -> dict[str, Any]:
     return {"host": host, "port": port, "request_timeout_s": REQUEST_TIMEOUT_S}
 
 
-def serve_config(args: ServeArgs, placement: Placement, num_shards: int, *, host: str, port: int) -> dict[str, Any]:
+def serve_config(
+    args: ServeArgs, placement: DeploymentSize, num_shards: int, *, host: str, port: int
+) -> dict[str, Any]:
     """The application as a config for `serve deploy` and for KubeRay's `serveConfigV2`."""
     return {
         "proxy_location": "EveryNode",

@@ -20,7 +20,7 @@ from rails_ray.errors import BusyError, UnavailableError
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.serving.asking import Shards
 from rails_ray.on_ray.serving.direct import Replicas
-from rails_ray.on_ray.serving.instruments import OfReplica
+from rails_ray.on_ray.serving.instruments import RayMetrics
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.ranker import RankerCaller
 from rails_ray.serving.batching import ASSUMED_K
@@ -85,7 +85,7 @@ class Router:
             allowed=AllowedCode(tuple(args.allow_code)),
         )
         noting = query_log.noting(args.log_queries)
-        self.traffic = Traffic(self._search, self.engine, OfReplica(), args.shadow_fraction, noting)
+        self.traffic = Traffic(self._search, self.engine, RayMetrics(), args.shadow_fraction, noting)
         self.args = args
         self.keys_file = None if args.keys_file is None else KeysFile(args.keys_file)
         self.keys_problem: str | None = None

@@ -16,7 +16,7 @@ from rails_ray.on_ray.serving.identity import of_identity
 from rails_ray.on_ray.serving.plan import ONGOING_OF_SHARD, QUEUED_OF_SHARD
 from rails_ray.on_ray.serving.scaling import ONGOING
 from rails_ray.serving.heap import give_back_soon, trim
-from rails_ray.serving.shard_search import Asked, ShardAnswer, ShardExplanation, ShardSearch
+from rails_ray.serving.shard_search import ShardExplanation, ShardRequest, ShardResponse, ShardSearch
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.versions import read_manifest
 
@@ -50,7 +50,7 @@ class Shard:
         return {ONGOING: float(self.listener.num_ongoing)}
 
     @of_identity
-    async def search(self, query: AnyQuery, asked: Asked, exclude: Sequence[Sequence[ItemId]]) -> ShardAnswer:
+    async def search(self, query: AnyQuery, asked: ShardRequest, exclude: Sequence[Sequence[ItemId]]) -> ShardResponse:
         """The wanted items of the shard for each query; fewer if exclusion leaves fewer."""
         answer = await asyncio.to_thread(self.shard.search, query, asked, exclude)
         if sum(map(len, answer.item_ids)) >= MANY_ITEMS:

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rails_ray.search.indexes.probing import Probing
-from rails_ray.search.spec import Found, Wanted
+from rails_ray.search.spec import SearchResult, SearchSpec
 
 
 @runtime_checkable
@@ -30,7 +30,7 @@ class Index(Protocol):
     def is_exact(self) -> bool:
         """Whether no better item can have been missed."""
 
-    def search(self, queries: Float[Tensor, "B d"], wanted: Wanted) -> Found:
+    def search(self, queries: Float[Tensor, "B d"], spec: SearchSpec) -> SearchResult:
         """What is wanted of each query, inner products as scores.
 
         Raises:
@@ -46,7 +46,7 @@ class VectorIndex(Index, Protocol):
     def error(self) -> float:
         """How far the score of a query of length 1 may be from its inner product with the vector that was indexed."""
 
-    def search(self, queries: Float[Tensor, "B d"], wanted: Wanted, probing: Probing | None = None) -> Found:
+    def search(self, queries: Float[Tensor, "B d"], spec: SearchSpec, probing: Probing | None = None) -> SearchResult:
         """The contract of `Index`.
 
         Args:

@@ -33,7 +33,7 @@ from rails_ray.modules.quantizers.product import ProductQuantizer, pack, turned
 from rails_ray.search.indexes.faiss_index import FaissIndex
 from rails_ray.search.indexes.lookup import LookupIndex
 from rails_ray.search.indexes.probing import Probing
-from rails_ray.search.spec import Found, Wanted, needed
+from rails_ray.search.spec import SearchResult, SearchSpec, needed
 
 UNIT = 2.0**-24  # relative error of one rounded operation in float32
 
@@ -62,10 +62,10 @@ class CodeIndex:
         """Whether scores are those that are searched for."""
         return not self.error
 
-    def search(self, queries: Float[Tensor, "B d"], wanted: Wanted, probing: Probing | None = None) -> Found:
+    def search(self, queries: Float[Tensor, "B d"], spec: SearchSpec, probing: Probing | None = None) -> SearchResult:
         """The contract of `VectorIndex`; every code is looked at."""
-        found = self.index.search(self.quantizer.lookup_table(for_mean(queries, self.num_vectors)), wanted)
-        return found if self.is_exact else with_error(found, queries, wanted, self.error, len(self.index.codes))
+        found = self.index.search(self.quantizer.lookup_table(for_mean(queries, self.num_vectors)), spec)
+        return found if self.is_exact else with_error(found, queries, spec, self.error, len(self.index.codes))
 
 
 class MeanIndex:
@@ -88,9 +88,9 @@ class MeanIndex:
         """Never: lists may pass over any item."""
         return False
 
-    def search(self, queries: Float[Tensor, "B d"], wanted: Wanted, probing: Probing | None = None) -> Found:
+    def search(self, queries: Float[Tensor, "B d"], spec: SearchSpec, probing: Probing | None = None) -> SearchResult:
         """The contract of `VectorIndex`."""
-        return self.index.search(turned(for_mean(queries, self.num_vectors), self.rotation), wanted, probing)
+        return self.index.search(turned(for_mean(queries, self.num_vectors), self.rotation), spec, probing)
 
 
 def for_mean(queries: Float[Tensor, "B d"], num_vectors: int) -> Float[Tensor, "B D"]:
@@ -98,16 +98,18 @@ def for_mean(queries: Float[Tensor, "B d"], num_vectors: int) -> Float[Tensor, "
     return queries if num_vectors == 1 else queries.repeat(1, num_vectors) / num_vectors
 
 
-def with_error(found: Found, queries: Float[Tensor, "B d"], wanted: Wanted, error: float, num_items: int) -> Found:
+def with_error(
+    found: SearchResult, queries: Float[Tensor, "B d"], spec: SearchSpec, error: float, num_items: int
+) -> SearchResult:
     """`found`, whose scores are off by at most |q| error, with the highest score that a missing item can have."""
     last = found.scores.masked_fill(found.scores == -torch.inf, torch.inf)
     last = torch.cat([last, torch.full_like(found.bound, torch.inf)[:, None]], dim=1).amin(dim=1)
-    if wanted.threshold is not None:
-        last = needed(last, wanted.threshold.float(), found.is_truncated)
+    if spec.threshold is not None:
+        last = needed(last, spec.threshold.float(), found.is_truncated)
     highest = last + queries.norm(dim=1).float() * error * (1 + UNIT)
-    is_all = found.num_found() >= wanted.num_left(len(queries), num_items, queries.device)
+    is_all = found.num_found() >= spec.num_left(len(queries), num_items, queries.device)
     bound = torch.where(is_all | last.isposinf(), -torch.inf, highest)  # nothing reaches a threshold of inf
-    return Found(found.scores, found.item_rows, bound, found.is_truncated, found.num_scored, found.reasons)
+    return SearchResult(found.scores, found.item_rows, bound, found.is_truncated, found.num_scored, found.reasons)
 
 
 def in_lists(

@@ -36,7 +36,7 @@ from rails_ray.search.indexes.hnsw import Graph, HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig, Lists
 from rails_ray.search.indexes.probing import Asked, Floats, Only, Probing, Rows
 from rails_ray.search.scan import scan
-from rails_ray.search.spec import Found, Wanted, needed, reasons_of
+from rails_ray.search.spec import SearchResult, SearchSpec, needed, reasons_of
 
 IndexConfig = FlatConfig | IvfConfig | HnswConfig
 
@@ -204,27 +204,27 @@ class FaissIndex:
         """Whether no better item can have been missed: by flat in fp32."""
         return self.kind.name == "flat" and not self.is_rounded
 
-    def search(self, queries: Float[Tensor, "B d"], wanted: Wanted, probing: Probing | None = None) -> Found:
+    def search(self, queries: Float[Tensor, "B d"], spec: SearchSpec, probing: Probing | None = None) -> SearchResult:
         """The contract of `Index`. Among equal scores at the end of a list, hnsw may leave out a lower row.
 
         Raises:
             ValueError: unless there is a threshold for each query, or none; if queries are not as wide as the vectors,
                 or `probing` asks for more lists than there are.
         """
-        wanted.check_queries(len(queries))
+        spec.check_queries(len(queries))
         _check_width(queries, self.index.d, "queries")
         asked = self.kind.ask(as_float32(queries), probing or Probing())
-        lists = GrownLists(wanted, len(queries), self.num_items, self.kind.growth)
-        longest = 0 if wanted.threshold is not None and self.is_exact and self.clone is None else LONGEST_LIST
+        lists = GrownLists(spec, len(queries), self.num_items, self.kind.growth)
+        longest = 0 if spec.threshold is not None and self.is_exact and self.clone is None else LONGEST_LIST
         for lines, n, passed_over in lists.calls():
             only = None if passed_over is None else self._all_but(passed_over)
             while len(lines):
                 if asked.scan is not None and n > longest:
-                    lists.replace(lines, asked.scan(lines, wanted.of_queries(torch.from_numpy(lines))))
+                    lists.replace(lines, asked.scan(lines, spec.of_queries(torch.from_numpy(lines))))
                     break
                 lines = self._ask(asked, lists, lines, n, only)
                 n = lists.longer(n)
-        return self._found(asked, lists, wanted, queries)
+        return self._found(asked, lists, spec, queries)
 
     def _ask(self, asked: Asked, lists: GrownLists, lines: Rows, n: int, only: Only | None) -> Rows:
         """The lines whose lists of n items do not hold the answer."""
@@ -250,21 +250,21 @@ class FaissIndex:
         selector = faiss_library().IDSelectorBitmap(np.packbits(is_there, bitorder="little"))
         return Only(selector, self.num_items - len(rows))
 
-    def _found(self, asked: Asked, lists: GrownLists, wanted: Wanted, queries: Float[Tensor, "B d"]) -> Found:
+    def _found(self, asked: Asked, lists: GrownLists, spec: SearchSpec, queries: Float[Tensor, "B d"]) -> SearchResult:
         """In numpy, of which little is needed: after a scan, code that is not in the cache takes longest."""
         scores, item_rows = lists.found()
         num_left: Any = self.num_items
-        if wanted.mask is not None:
-            num_left = wanted.num_left(len(queries), self.num_items).numpy(force=True)
-        is_truncated = lists.num_above > wanted.k
-        if wanted.threshold is None:
-            is_truncated = (lists.num_found == wanted.k) & (num_left > wanted.k)
+        if spec.mask is not None:
+            num_left = spec.num_left(len(queries), self.num_items).numpy(force=True)
+        is_truncated = lists.num_above > spec.k
+        if spec.threshold is None:
+            is_truncated = (lists.num_found == spec.k) & (num_left > spec.k)
         bound, reason = np.full(len(queries), -np.inf, np.float32), None
         if not asked.is_exhaustive:
             bound[lists.num_found < num_left] = np.inf
             reason = f"candidates by an {self.kind.name} index, which may pass over any item"
         elif self.is_rounded:
-            highest = self._highest(asked, scores, wanted, is_truncated)
+            highest = self._highest(asked, scores, spec, is_truncated)
             bound = np.where(lists.num_found < num_left, highest, bound)
         num_scored = lists.num_seen if asked.num_scored is None else asked.num_scored
 
@@ -272,15 +272,15 @@ class FaissIndex:
             return torch.from_numpy(array) if queries.is_cpu else torch.from_numpy(array).to(queries.device)
 
         reasons = reasons_of(torch.from_numpy(bound), reason)
-        return Found(
+        return SearchResult(
             tensor(scores), tensor(item_rows), tensor(bound), tensor(is_truncated), tensor(num_scored), reasons
         )
 
-    def _highest(self, asked: Asked, scores: Floats, wanted: Wanted, is_truncated: NDArray[np.bool_]) -> Floats:
+    def _highest(self, asked: Asked, scores: Floats, spec: SearchSpec, is_truncated: NDArray[np.bool_]) -> Floats:
         """What an item that was passed over scores at most."""
         last = np.where(scores > -np.inf, scores, np.inf).min(axis=1, initial=np.inf)
-        if wanted.threshold is not None:
-            tensors = torch.from_numpy(last), wanted.threshold.float().cpu(), torch.from_numpy(is_truncated)
+        if spec.threshold is not None:
+            tensors = torch.from_numpy(last), spec.threshold.float().cpu(), torch.from_numpy(is_truncated)
             last = needed(*tensors).numpy()
         lengths = np.linalg.norm(asked.queries, axis=1)
         highest: Floats = (last + lengths * self.error).astype(np.float32)
@@ -304,15 +304,15 @@ class Flat:
             found: tuple[Floats, Rows] = index.search(queries[lines], n, params=parameters)
             return found
 
-        def scanned(lines: Rows, wanted: Wanted) -> Found:
+        def scanned(lines: Rows, spec: SearchSpec) -> SearchResult:
             own = torch.from_numpy(queries[lines])
             if isinstance(index, faiss.IndexFlat):
                 vectors = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d).reshape(-1, index.d)
-                return flat.FlatIndex(torch.from_numpy(vectors)).search(own, wanted)
+                return flat.FlatIndex(torch.from_numpy(vectors)).search(own, spec)
             starts = range(0, index.ntotal, ROWS_OF_BLOCK)
             stored = ((row, index.reconstruct_n(row, min(ROWS_OF_BLOCK, index.ntotal - row))) for row in starts)
             blocks = ((row, own @ torch.from_numpy(vectors).T) for row, vectors in stored)
-            return scan(blocks, wanted, len(lines), index.ntotal)
+            return scan(blocks, spec, len(lines), index.ntotal)
 
         return Asked(queries, best, None, np.full(len(queries), index.ntotal, np.int64), True, scanned)
 

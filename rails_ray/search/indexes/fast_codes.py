@@ -29,7 +29,7 @@ from rails_ray.search.indexes.codes import UNIT, for_mean, with_error
 from rails_ray.search.indexes.lookup import LookupIndex
 from rails_ray.search.indexes.probing import Probing
 from rails_ray.search.masks import Mask
-from rails_ray.search.spec import Found, Wanted, joined
+from rails_ray.search.spec import SearchResult, SearchSpec, joined
 
 MOST_SUBSPACES = 256  # FAISS adds bytes in 16 bits: 256 * 255 < 2^16
 LONGEST_LIST = 2**13  # items to be scored again; more are looked up all at once
@@ -67,53 +67,55 @@ class FastCodeIndex:
         """Whether FAISS has a fast scan of such codes."""
         return quantizer.is_packed and quantizer.num_subspaces <= MOST_SUBSPACES and codes.is_cpu and len(codes) > 0
 
-    def search(self, queries: Float[Tensor, "B d"], wanted: Wanted, probing: Probing | None = None) -> Found:
+    def search(self, queries: Float[Tensor, "B d"], spec: SearchSpec, probing: Probing | None = None) -> SearchResult:
         """The contract of `VectorIndex`; every code is looked at."""
-        wanted.check_queries(len(queries))
-        if wanted.threshold is not None or not len(queries):
-            return self._looked_up(queries, wanted)
-        num_left = wanted.num_left(len(queries), len(self.codes))
-        places = wanted.k + spare_places(len(self.codes) - num_left)
+        spec.check_queries(len(queries))
+        if spec.threshold is not None or not len(queries):
+            return self._looked_up(queries, spec)
+        num_left = spec.num_left(len(queries), len(self.codes))
+        places = spec.k + spare_places(len(self.codes) - num_left)
         parts, lines_of_parts = [], []
         for num in places.unique().tolist():  # each query has a list of its own length, whoever asks beside it
             lines = (places == num).nonzero()[:, 0]
-            found = self._scanned(queries[lines], wanted.of_queries(lines), num_left[lines], num)
+            found = self._scanned(queries[lines], spec.of_queries(lines), num_left[lines], num)
             parts.append(found)
             lines_of_parts.append(lines)
         return joined(parts, torch.cat(lines_of_parts))
 
-    def _scanned(self, queries: Float[Tensor, "B d"], wanted: Wanted, num_left: Int[Tensor, " B"], num: int) -> Found:
+    def _scanned(
+        self, queries: Float[Tensor, "B d"], spec: SearchSpec, num_left: Int[Tensor, " B"], num: int
+    ) -> SearchResult:
         """The answer by the best `num` items of FAISS's fast scan or, where it has not as many, by looking up."""
         if num >= min(len(self.codes), LONGEST_LIST):
-            return self._looked_up(queries, wanted)
+            return self._looked_up(queries, spec)
         asked = for_mean(queries, self.num_vectors)
         estimates, rows = map(torch.from_numpy, self.index.search(as_float32(self.quantizer.rotated(asked)), num))
         is_left_out = (rows < 0).any(dim=1)  # by FAISS: an item all of whose entries are the least
         tables = self.quantizer.lookup_table(asked)
         scores = lookup_scan.scores(tables, self.codes[rows])
-        if wanted.mask is not None:
-            scores.masked_fill_(self._is_hidden(rows, wanted.mask), -torch.inf)
-        best = select(scores, wanted.k, rows)
+        if spec.mask is not None:
+            scores.masked_fill_(self._is_hidden(rows, spec.mask), -torch.inf)
+        best = select(scores, spec.k, rows)
         passed_over = torch.maximum(estimates[:, -1] + rounding(tables), best.scores[:, -1])
         bound = passed_over + queries.norm(dim=1).float() * self.error * (1 + UNIT)
-        found = Found(
+        found = SearchResult(
             best.scores,
             best.item_rows.masked_fill(best.scores == -torch.inf, 0),
             bound.masked_fill(best.num_found() >= num_left, -torch.inf),
-            (num_left > wanted.k) & (best.num_found() == wanted.k),
+            (num_left > spec.k) & (best.num_found() == spec.k),
             torch.full_like(num_left, len(self.codes)),
             [None] * len(queries),
         )
         if not is_left_out.any():
             return found
         others, again = (~is_left_out).nonzero()[:, 0], is_left_out.nonzero()[:, 0]
-        looked_up = self._looked_up(queries[again], wanted.of_queries(again))
+        looked_up = self._looked_up(queries[again], spec.of_queries(again))
         return joined([found.of_queries(others), looked_up], torch.cat([others, again]))
 
-    def _looked_up(self, queries: Float[Tensor, "B d"], wanted: Wanted) -> Found:
+    def _looked_up(self, queries: Float[Tensor, "B d"], spec: SearchSpec) -> SearchResult:
         tables = self.quantizer.lookup_table(for_mean(queries, self.num_vectors))
-        found = self.by_lookup.search(tables, wanted)
-        return with_error(found, queries, wanted, self.error, len(self.codes))
+        found = self.by_lookup.search(tables, spec)
+        return with_error(found, queries, spec, self.error, len(self.codes))
 
     def _is_hidden(self, rows: Int[Tensor, "B N"], mask: Mask) -> Bool[Tensor, "B N"]:
         """Which of each query's rows the mask hides."""

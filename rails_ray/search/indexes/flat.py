@@ -18,7 +18,7 @@ from torch import Tensor
 from rails_ray.kernels.faiss_library import faiss_library
 from rails_ray.search.indexes.probing import Probing
 from rails_ray.search.scan import scan
-from rails_ray.search.spec import Found, Wanted
+from rails_ray.search.spec import SearchResult, SearchSpec
 
 Storage = Literal["fp32", "fp16", "sq8"]
 BLOCK_SCORES = 2**23  # scores of a block, 32 MB: wide lines, in which selection costs least per score
@@ -60,10 +60,10 @@ class FlatIndex:
     def __init__(self, vectors: Float[Tensor, "X d"]) -> None:
         self.vectors = vectors
 
-    def search(self, queries: Float[Tensor, "B d"], wanted: Wanted, probing: Probing | None = None) -> Found:
+    def search(self, queries: Float[Tensor, "B d"], spec: SearchSpec, probing: Probing | None = None) -> SearchResult:
         """The contract of `VectorIndex`; every vector is looked at."""
-        wanted.check_queries(len(queries))
-        return scan(self._blocks(queries), wanted, len(queries), len(self.vectors), queries.device)
+        spec.check_queries(len(queries))
+        return scan(self._blocks(queries), spec, len(queries), len(self.vectors), queries.device)
 
     def _blocks(self, queries: Float[Tensor, "B d"]) -> Iterator[tuple[int, Float[Tensor, "B _"]]]:
         """(First item row, scores) of each block; the scores last until the next one is asked for."""

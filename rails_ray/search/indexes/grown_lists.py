@@ -1,4 +1,4 @@
-"""The answer to `Wanted` from lists of the n best items, which are asked for again, longer, until they hold it.
+"""The answer to `SearchSpec` from lists of the n best items, which are asked for again, longer, until they hold it.
 
     complete(q)   the n-th score < the last score that belongs in the answer, or there is no n-th item
 
@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float32, Int64
 from numpy.typing import NDArray
 
-from rails_ray.search.spec import Found, Wanted
+from rails_ray.search.spec import SearchResult, SearchSpec
 
 SPARE = 64  # places more of the first list if items are hidden
 MOST_DROPPED = 1024  # hidden items of a query that are dropped from its list; a search must pass over more of them
@@ -55,15 +55,15 @@ WALK = Growth(128, 2, True)  # of a graph, which takes as long as its list is
 class GrownLists:
     """Takes lists in and keeps what is wanted."""
 
-    def __init__(self, wanted: Wanted, num_queries: int, num_items: int, growth: Growth) -> None:
+    def __init__(self, spec: SearchSpec, num_queries: int, num_items: int, growth: Growth) -> None:
         self.num_items = num_items
         self.growth = growth
-        self.k = min(wanted.k, num_items)
-        self.least = min(wanted.least, num_items)
+        self.k = min(spec.k, num_items)
+        self.least = min(spec.least, num_items)
         self.reach: NDArray[np.float32] | None = None
-        if wanted.threshold is not None:  # above -inf, as that marks no item
-            self.reach = wanted.threshold.float().clamp(min=torch.finfo(torch.float32).min).numpy(force=True)
-        self.hidden = None if wanted.mask is None else wanted.mask.hidden_rows(num_queries, num_items)
+        if spec.threshold is not None:  # above -inf, as that marks no item
+            self.reach = spec.threshold.float().clamp(min=torch.finfo(torch.float32).min).numpy(force=True)
+        self.hidden = None if spec.mask is None else spec.mask.hidden_rows(num_queries, num_items)
         self.num_above = np.zeros(num_queries, np.int64)  # that reach the threshold: exact up to k, then above it
         self.num_found = np.zeros(num_queries, np.int64)
         self.num_seen = np.zeros(num_queries, np.int64)
@@ -125,7 +125,7 @@ class GrownLists:
             is_complete |= (self.num_above[lines] > self.k) & self._passes(last, scores[:, self.k - 1])
         return is_complete
 
-    def replace(self, lines: Int64[np.ndarray, " b"], found: Found) -> None:
+    def replace(self, lines: Int64[np.ndarray, " b"], found: SearchResult) -> None:
         """Take in the answer to some lines."""
         scores = found.scores.numpy(force=True)
         self.lists.append((lines, scores, found.item_rows.numpy(force=True)))

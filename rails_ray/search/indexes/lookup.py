@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rails_ray.kernels import lookup_scan
 from rails_ray.search.scan import scan
-from rails_ray.search.spec import Found, Wanted
+from rails_ray.search.spec import SearchResult, SearchSpec
 
 BLOCK_SCORES = 2**21  # scores of a block, 8 MB: the codes of a batch of 32 queries, 64,000 items, stay in the cache
 SCORES_BESIDE = 2**23  # where queries lie side by side: codes are read once, and torch, whose threads then keep the
@@ -38,14 +38,14 @@ class LookupIndex:
         self._check(tables)
         return lookup_scan.scores(tables, self.codes)
 
-    def search(self, tables: Float[Tensor, "B M L"], wanted: Wanted) -> Found:
+    def search(self, tables: Float[Tensor, "B M L"], spec: SearchSpec) -> SearchResult:
         """The contract of `Index`, with sums of look-ups as scores.
 
         Raises:
             ValueError: also if the codes do not fit the tables.
         """
-        wanted.check_queries(len(tables))
-        return scan(self.blocks(tables), wanted, len(tables), len(self.codes), tables.device)
+        spec.check_queries(len(tables))
+        return scan(self.blocks(tables), spec, len(tables), len(self.codes), tables.device)
 
     def blocks(self, tables: Float[Tensor, "B M L"]) -> Iterator[tuple[int, Float[Tensor, "B _"]]]:
         """(First item row, scores) of each block. The next block takes their memory.

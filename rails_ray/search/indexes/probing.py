@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rails_ray.search.spec import Found, Wanted
+from rails_ray.search.spec import SearchResult, SearchSpec
 
 Floats = NDArray[np.float32]
 Rows = NDArray[np.int64]
@@ -59,4 +59,4 @@ class Asked(NamedTuple):
     parameters: Any
     num_scored: Rows | None
     is_exhaustive: bool
-    scan: Callable[[Rows, Wanted], Found] | None = None
+    scan: Callable[[Rows, SearchSpec], SearchResult] | None = None

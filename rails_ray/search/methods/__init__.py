@@ -20,7 +20,7 @@ says what an answer proves, and `search.searcher` has the methods of one corpus 
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from rails_ray.modules.similarities.states import AnyQuery
-from rails_ray.search.spec import Found, Wanted
+from rails_ray.search.spec import SearchResult, SearchSpec
 
 Query = TypeVar("Query", bound=AnyQuery, contravariant=True)
 
@@ -33,7 +33,7 @@ class Retriever(Protocol, Generic[Query]):
     def is_exact(self) -> bool:
         """Whether every answer equals brute force's."""
 
-    def search(self, query: Query, wanted: Wanted) -> Found:
+    def search(self, query: Query, spec: SearchSpec) -> SearchResult:
         """What is wanted of each query. A list is short if fewer items are left, and for `inverted` also if fewer items
         stand in the buckets that it looks up.
 

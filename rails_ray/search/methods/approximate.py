@@ -29,7 +29,7 @@ from rails_ray.search.masks import Mask
 from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.rescore import candidate_scores
 from rails_ray.search.scan import Scan
-from rails_ray.search.spec import Found, Wanted
+from rails_ray.search.spec import SearchResult, SearchSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class Approximate:
         asked = [stage for stage in (self.per_embedding, self.by_average) if stage is not None]
         return self.num_pairs == 1 and all(stage.is_exact for stage in asked)
 
-    def search(self, query: QueryState, wanted: Wanted) -> Found:
+    def search(self, query: QueryState, spec: SearchSpec) -> SearchResult:
         """The contract of `Retriever`. The k best come from at least k candidates; for a threshold the lists keep their
         given widths. With one component on each side a threshold needs no first stage: the scan compares the cosines
         with it.
@@ -103,20 +103,20 @@ class Approximate:
             ValueError: also if all lists of the first stage together are shorter than k.
         """
         check_query(query, self.similarity, self.items)
-        wanted.check_queries(len(query))
-        if self.is_exact and wanted.threshold is not None:
-            return BruteForce(self.similarity, self.items).search(query, wanted)
-        num_left = wanted.num_left(len(query), len(self.items), query.components.device)
-        if wanted.threshold is None and len(query):
-            self._check_lists(min(wanted.k, len(self.items)))
+        spec.check_queries(len(query))
+        if self.is_exact and spec.threshold is not None:
+            return BruteForce(self.similarity, self.items).search(query, spec)
+        num_left = spec.num_left(len(query), len(self.items), query.components.device)
+        if spec.threshold is None and len(query):
+            self._check_lists(min(spec.k, len(self.items)))
         reaches = None  # a threshold that the lists were not asked for
-        if self.num_pairs == 1 and self.by_average is not None and wanted.threshold is not None:
+        if self.num_pairs == 1 and self.by_average is not None and spec.threshold is not None:
             # One item more than wanted, so that the scan sees whether there are more.
-            found = self.by_average.wanted(query, replace(self._rounded(query, wanted), k=wanted.k + 1), self.probing)
+            found = self.by_average.spec(query, replace(self._rounded(query, spec), k=spec.k + 1), self.probing)
         else:
-            found = self._at_least(query, num_left.clamp(max=wanted.least), wanted.mask)
-            reaches = wanted.threshold
-        running = Scan(replace(wanted, mask=None))
+            found = self._at_least(query, num_left.clamp(max=spec.least), spec.mask)
+            reaches = spec.threshold
+        running = Scan(replace(spec, mask=None))
         floor = None if running.floor is None else running.floor - self._slack(query)
         scores = candidate_scores(self.similarity, self.items, query, found, floor)
         num_scored = (scores > -torch.inf).sum(dim=1)
@@ -129,12 +129,12 @@ class Approximate:
         """How far two ways to compute a score of a query may be apart."""
         return self.slack * _lengths(query.components)
 
-    def _rounded(self, query: QueryState, wanted: Wanted) -> Wanted:
+    def _rounded(self, query: QueryState, spec: SearchSpec) -> SearchSpec:
         """The same of an index whose scores may be off by the rounding of what it stores."""
-        assert wanted.threshold is not None
+        assert spec.threshold is not None
         assert self.by_average is not None
         error = self.by_average.error * _lengths(query.components) + self._slack(query)
-        return replace(wanted, threshold=wanted.threshold - error)
+        return replace(spec, threshold=spec.threshold - error)
 
     def _at_least(self, query: QueryState, least: Int[Tensor, " B"], mask: Mask | None) -> Candidates:
         """Candidates from lists of the given widths, which are doubled for a query that has too few candidates while

@@ -16,12 +16,12 @@ from rails_ray.modules.similarities.explain import Explained
 from rails_ray.modules.similarities.states import take
 from rails_ray.search.masks import Mask
 from rails_ray.search.scan import scan
-from rails_ray.search.searcher import DEFAULT_WIDTHS, Widths
-from rails_ray.search.spec import Found, Wanted
+from rails_ray.search.searcher import DEFAULT_PARAMS, SearchParams
+from rails_ray.search.spec import SearchResult, SearchSpec
 
 
 class ByTerms:
-    """Items with weighted terms. The contract of `Searchable`, and of `Retriever` for its one method."""
+    """Items with weighted terms. The contract of `Searcher`, and of `Retriever` for its one method."""
 
     methods = ("brute_force",)
     is_exact = True
@@ -34,8 +34,8 @@ class ByTerms:
     def __len__(self) -> int:
         return len(self.items)
 
-    def retriever(self, method: str, widths: Widths = DEFAULT_WIDTHS) -> "ByTerms":
-        """The contract of `Searchable`."""
+    def retriever(self, method: str, params: SearchParams = DEFAULT_PARAMS) -> "ByTerms":
+        """The contract of `Searcher`."""
         if method not in self.methods:
             raise ValueError(
                 f"method must be one of {', '.join(self.methods)} for items that have terms, got {method!r}"
@@ -43,14 +43,14 @@ class ByTerms:
         return self
 
     def search(
-        self, query: TermCounts, wanted: Wanted, method: str = "brute_force", widths: Widths = DEFAULT_WIDTHS
-    ) -> Found:
-        """The contract of `Searchable`. An item that shares no term with a query scores 0, and is found after those
+        self, query: TermCounts, spec: SearchSpec, method: str = "brute_force", params: SearchParams = DEFAULT_PARAMS
+    ) -> SearchResult:
+        """The contract of `Searcher`. An item that shares no term with a query scores 0, and is found after those
         that do."""
-        self.retriever(method, widths)
-        wanted.check_queries(len(query))
+        self.retriever(method, params)
+        spec.check_queries(len(query))
         scores = sums_of(query, self.postings, len(self))
-        return scan([(0, scores)], wanted, len(query), len(self), scores.device)
+        return scan([(0, scores)], spec, len(query), len(self), scores.device)
 
     def log_sum_exp(self, query: TermCounts, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
         """Raises:
@@ -59,7 +59,7 @@ class ByTerms:
         raise UnsupportedError("a softmax over items needs a model that was trained by one, got BM25")
 
     def explain(self, query: TermCounts, item_rows: Sequence[int]) -> Explained:
-        """The contract of `Searchable`: what each term of the query adds, with P_Q = 1 and P_X = T."""
+        """The contract of `Searcher`: what each term of the query adds, with P_Q = 1 and P_X = T."""
         of_terms = shares(query, take(self.items, list(item_rows))).unsqueeze(2)  # [B, X, 1, T]
         num_terms = of_terms.shape[3]
         scores = of_terms.sum(dim=(2, 3)).float()

@@ -24,7 +24,7 @@ from rails_ray.search.certificates import rounding_slack
 from rails_ray.search.checks import check_items, check_query
 from rails_ray.search.masks import Mask
 from rails_ray.search.scan import Scan
-from rails_ray.search.spec import Found, Wanted, joined
+from rails_ray.search.spec import SearchResult, SearchSpec, joined
 from rails_ray.stopwatch import part
 
 BLOCK_SCORES = 2**19  # scores of a block of a normaliser: 2 MB
@@ -50,30 +50,30 @@ class BruteForce:
         return self.similarity.scores(query, self.items.taken(slice(None)))
 
     @part("score")
-    def search(self, query: QueryState, wanted: Wanted, floor: Float[Tensor, " B"] | None = None) -> Found:
+    def search(self, query: QueryState, spec: SearchSpec, floor: Float[Tensor, " B"] | None = None) -> SearchResult:
         """The contract of `Retriever`.
 
         Args:
             floor: a score below which the answer is known to need no item.
         """
         check_query(query, self.similarity, self.items)
-        wanted.check_queries(len(query))
+        spec.check_queries(len(query))
         if len(query) <= BLOCK_QUERIES:
-            return self._search(query, wanted, floor)
+            return self._search(query, spec, floor)
         parts = []
         for lines in torch.arange(len(query), device=query.components.device).split(BLOCK_QUERIES):
             own = None if floor is None else floor[lines]
-            parts.append(self._search(take(query, lines), wanted.of_queries(lines), own))
+            parts.append(self._search(take(query, lines), spec.of_queries(lines), own))
         return joined(parts)
 
-    def _search(self, query: QueryState, wanted: Wanted, floor: Float[Tensor, " B"] | None) -> Found:
-        running, device = Scan(wanted), query.components.device
+    def _search(self, query: QueryState, spec: SearchSpec, floor: Float[Tensor, " B"] | None) -> SearchResult:
+        running, device = Scan(spec), query.components.device
         num_scored = torch.zeros(len(query), dtype=torch.int64, device=device)
         for first, items in self._blocks(BLOCK_ITEMS if device.type == "cpu" else GPU_BLOCK_ITEMS):
             scores = self.similarity.scores(query, items, self._least(floor, running))
             num_scored += (scores > -torch.inf).sum(dim=1)
             running.add(first, scores)
-        return running.found(num_scored, wanted.num_left(len(query), len(self.items), device))
+        return running.found(num_scored, spec.num_left(len(query), len(self.items), device))
 
     def log_sum_exp(self, query: QueryState, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
         """Log of the sum of exp(logit) over all items that are not hidden, added up in float64. The log-sum-exp of

@@ -39,7 +39,7 @@ from rails_ray.search.indexes.probing import Probing
 from rails_ray.search.masks import Mask
 from rails_ray.search.rescore import candidate_blocks
 from rails_ray.search.scan import Scan
-from rails_ray.search.spec import Found, Wanted, reasons_of
+from rails_ray.search.spec import SearchResult, SearchSpec, reasons_of
 from rails_ray.stopwatch import part
 
 RIDGE = 0.1  # lambda; .03 and .3 find as much, but for .02 on one trained model (LOG)
@@ -93,7 +93,7 @@ class Gated:
         self.num_rounds = num_rounds
         self.probing = probing
 
-    def search(self, query: QueryState, wanted: Wanted) -> Found:
+    def search(self, query: QueryState, spec: SearchSpec) -> SearchResult:
         """The contract of `Retriever`. It scores `num_candidates` items, or as many as are wanted whatever their
         scores, if these are more.
 
@@ -101,13 +101,13 @@ class Gated:
             ValueError: also if `num_candidates` is below k.
         """
         check_query(query, self.similarity, self.items)
-        wanted.check_queries(len(query))
-        num_left = wanted.num_left(len(query), len(self.items), query.components.device)
-        if wanted.threshold is None and len(query):
-            least = min(wanted.k, len(self.items))
+        spec.check_queries(len(query))
+        num_left = spec.num_left(len(query), len(self.items), query.components.device)
+        if spec.threshold is None and len(query):
+            least = min(spec.k, len(self.items))
             check_width("num_candidates", self.num_candidates, least, ", the k of the search")
-        scored = self.scored(query, max(self.num_candidates, wanted.least), wanted.mask)
-        running = Scan(replace(wanted, mask=None))
+        scored = self.scored(query, max(self.num_candidates, spec.least), spec.mask)
+        running = Scan(replace(spec, mask=None))
         item_rows, order = scored.item_rows.sort(dim=1)  # as a scan takes them
         running.add(0, scored.scores.gather(1, order))
         is_all = scored.is_there.sum(dim=1) == num_left
@@ -136,7 +136,7 @@ class Gated:
             found = self.first(query, width, mask, self.probing)
             return found.item_rows, found.is_there
         vectors = weighted(query, fitted(so_far.cosines, so_far.scores))
-        listed = self.together.search(vectors, Wanted(width, mask=mask))
+        listed = self.together.search(vectors, SearchSpec(width, mask=mask))
         is_new = (listed.scores > -torch.inf) & ~among(listed.item_rows, so_far.item_rows, so_far.is_there)
         place = is_new.cumsum(dim=1) - 1
         is_new &= place < (width - so_far.is_there.sum(dim=1))[:, None]

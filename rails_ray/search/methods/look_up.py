@@ -35,7 +35,7 @@ from rails_ray.search.indexes.lookup import LookupIndex
 from rails_ray.search.masks import Mask
 from rails_ray.search.methods.brute_force import log_sum_exp
 from rails_ray.search.scan import Scan
-from rails_ray.search.spec import Found, Wanted, joined
+from rails_ray.search.spec import SearchResult, SearchSpec, joined
 from rails_ray.stopwatch import part
 
 BLOCK_CODES = 2**20  # parts of candidates' codes that are gathered at once: with their numbers of entries 16 MB
@@ -60,10 +60,10 @@ class FullLookUp:
         return self.index.scores(query.tables)
 
     @part("score")
-    def search(self, query: Tables, wanted: Wanted) -> Found:
+    def search(self, query: Tables, spec: SearchSpec) -> SearchResult:
         """The contract of `Retriever`."""
         check_tables(query, self.items.codes.shape[1])
-        return self.index.search(query.tables, wanted)
+        return self.index.search(query.tables, spec)
 
     def log_sum_exp(self, query: Tables, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
         """As in `BruteForce`."""
@@ -96,7 +96,7 @@ class Inverted:
         """Whether every bucket is posted and every item is a candidate."""
         return self.num_probes == self.index.num_buckets and self.num_candidates >= len(self.items)
 
-    def search(self, query: Tables, wanted: Wanted) -> Found:
+    def search(self, query: Tables, spec: SearchSpec) -> SearchResult:
         """The contract of `Retriever`, among the items in posted buckets. The k best are found among the
         `num_candidates` best by U. With a threshold all items with U at or above it are scored, however many they are,
         so that an answer is exact if the threshold lies above sum_k t_k; with `at_least` the `num_candidates` best by U
@@ -106,52 +106,50 @@ class Inverted:
             ValueError: also if k is above `num_candidates`, unless a threshold is given.
         """
         self._check(query)
-        wanted.check_queries(len(query))
-        num_left = wanted.num_left(len(query), len(self.items), query.tables.device)
+        spec.check_queries(len(query))
+        num_left = spec.num_left(len(query), len(self.items), query.tables.device)
         size = max(len(query), 1)
-        if wanted.threshold is None:
-            least = min(wanted.k, len(self.items)) if len(query) else 0
+        if spec.threshold is None:
+            least = min(spec.k, len(self.items)) if len(query) else 0
             check_width("num_candidates", self.num_candidates, least, ", the k of the search")
         else:  # in blocks, as a query may have any number of candidates
             size = max(BLOCK_TOUCHED // max(len(self.items), 1), 1)
         parts = []
         for first in range(0, max(len(query), 1), size):
             block = slice(first, first + size)
-            own = (
-                wanted if size >= len(query) else wanted.of_queries(torch.arange(first, min(first + size, len(query))))
-            )
+            own = spec if size >= len(query) else spec.of_queries(torch.arange(first, min(first + size, len(query))))
             parts.append(self._search(take(query, block), own, num_left[block]))
         return parts[0] if len(parts) == 1 else joined(parts)
 
-    def _search(self, query: Tables, wanted: Wanted, num_left: Int[Tensor, " B"]) -> Found:
+    def _search(self, query: Tables, spec: SearchSpec, num_left: Int[Tensor, " B"]) -> SearchResult:
         """The answer for all queries at once."""
         posted = Posted(query, self.num_probes)
-        touched = self._touched(posted, wanted)
+        touched = self._touched(posted, spec)
         sums = touched.top_k.scores
-        num_scored, most = self._num_scored(posted, touched, wanted)
+        num_scored, most = self._num_scored(posted, touched, spec)
         is_out = torch.arange(sums.shape[1], device=sums.device) >= num_scored[:, None]
         candidates = TopK(sums.masked_fill(is_out, -torch.inf)[:, :most], touched.top_k.item_rows[:, :most])
         item_rows, order = candidates.item_rows.sort(dim=1)  # as a scan takes them
-        running = Scan(replace(wanted, mask=None))
+        running = Scan(replace(spec, mask=None))
         running.add(0, self._scores(query, candidates).gather(1, order))
         bound = posted.bounds(left_out(sums, num_scored, num_left))[:, 0]
         return running.found(num_scored, num_left, bound=bound, item_rows=item_rows)
 
-    def _touched(self, posted: "Posted", wanted: Wanted) -> Summed:
+    def _touched(self, posted: "Posted", spec: SearchSpec) -> Summed:
         """Items of posted buckets: with a threshold all of them, else the candidates and the next in line."""
         most = self.num_candidates + 1
-        if wanted.threshold is not None:
+        if spec.threshold is not None:
             num_postings = self.index.num_postings(posted.buckets)
             most = max(int(num_postings.max()) if len(num_postings) else 0, 1)  # items that they can touch
-        return self.index.candidates(posted.buckets, posted.weights, most, wanted.mask)
+        return self.index.candidates(posted.buckets, posted.weights, most, spec.mask)
 
-    def _num_scored(self, posted: "Posted", touched: Summed, wanted: Wanted) -> tuple[Int[Tensor, " B"], int]:
+    def _num_scored(self, posted: "Posted", touched: Summed, spec: SearchSpec) -> tuple[Int[Tensor, " B"], int]:
         """How many of the best items by U are candidates of each query, and an upper bound for all queries."""
-        if wanted.threshold is None:
+        if spec.threshold is None:
             return touched.num_touched.clamp(max=self.num_candidates), self.num_candidates
         sums = touched.top_k.scores
-        is_reaching = posted.bounds(sums) >= wanted.threshold.float()[:, None]
-        least = max(self.num_candidates, wanted.at_least) if wanted.at_least else 0
+        is_reaching = posted.bounds(sums) >= spec.threshold.float()[:, None]
+        least = max(self.num_candidates, spec.at_least) if spec.at_least else 0
         num = torch.maximum((is_reaching & (sums > -torch.inf)).sum(dim=1), touched.num_touched.clamp(max=least))
         return num, int(num.max()) if len(num) else 0
 

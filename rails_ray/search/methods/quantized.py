@@ -26,8 +26,8 @@ from rails_ray.search.indexes.fast_codes import FastCodeIndex
 from rails_ray.search.masks import Mask
 from rails_ray.search.methods import Retriever
 from rails_ray.search.methods.approximate import Approximate, Lists
-from rails_ray.search.searcher import DEFAULT_WIDTHS, ByComponents, Widths
-from rails_ray.search.spec import Found, Wanted
+from rails_ray.search.searcher import DEFAULT_PARAMS, ByComponents, SearchParams
+from rails_ray.search.spec import SearchResult, SearchSpec
 
 
 class ByQuantized:
@@ -83,32 +83,32 @@ class ByQuantized:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The contract of `Searchable`."""
+        """The contract of `Searcher`."""
         return *self.by_components.methods, *self.by_codes
 
     def __len__(self) -> int:
         return len(self.by_components)
 
-    def retriever(self, method: str, widths: Widths = DEFAULT_WIDTHS) -> Retriever[QueryState]:
-        """The contract of `Searchable`."""
+    def retriever(self, method: str, params: SearchParams = DEFAULT_PARAMS) -> Retriever[QueryState]:
+        """The contract of `Searcher`."""
         if method not in self.by_codes:
-            return Turned(self.by_components.retriever(method, widths), self.rotation)
-        own, lists = self.by_components, Lists(num_by_average=widths.num_candidates)
-        found = Approximate(own.scorer, own.items, lists, self.by_codes[method], widths.probing)
+            return Turned(self.by_components.retriever(method, params), self.rotation)
+        own, lists = self.by_components, Lists(num_by_average=params.num_candidates)
+        found = Approximate(own.scorer, own.items, lists, self.by_codes[method], params.probing)
         return Turned(found, self.rotation)
 
     def search(
-        self, query: QueryState, wanted: Wanted, method: str = "brute_force", widths: Widths = DEFAULT_WIDTHS
-    ) -> Found:
-        """The contract of `Searchable`."""
-        return self.retriever(method, widths).search(query, wanted)
+        self, query: QueryState, spec: SearchSpec, method: str = "brute_force", params: SearchParams = DEFAULT_PARAMS
+    ) -> SearchResult:
+        """The contract of `Searcher`."""
+        return self.retriever(method, params).search(query, spec)
 
     def log_sum_exp(self, query: QueryState, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
-        """The contract of `Searchable`."""
+        """The contract of `Searcher`."""
         return self.by_components.log_sum_exp(turned_query(query, self.rotation), logit, mask)
 
     def explain(self, query: QueryState, item_rows: Sequence[int]) -> Explained:
-        """The contract of `Searchable`."""
+        """The contract of `Searcher`."""
         return self.by_components.explain(turned_query(query, self.rotation), item_rows)
 
 
@@ -137,9 +137,9 @@ class Turned:
         """As the retriever is."""
         return self.retriever.is_exact
 
-    def search(self, query: QueryState, wanted: Wanted) -> Found:
+    def search(self, query: QueryState, spec: SearchSpec) -> SearchResult:
         """The contract of `Retriever`."""
-        return self.retriever.search(turned_query(query, self.rotation), wanted)
+        return self.retriever.search(turned_query(query, self.rotation), spec)
 
 
 def turned_query(query: QueryState, rotation: Float[Tensor, "d d"] | None) -> QueryState:

@@ -26,7 +26,7 @@ from rails_ray.search.candidates import ByAverage, Candidates, FirstStage
 from rails_ray.search.checks import check_query, check_width
 from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.rescore import candidate_scores
-from rails_ray.search.spec import Found, Wanted
+from rails_ray.search.spec import SearchResult, SearchSpec
 
 FIRST_PER_K = 2  # items by average for each that is wanted
 ITEMS_PER_FIRST = 250  # items of the corpus for each of them, so that they take little of a scan's time
@@ -51,21 +51,21 @@ class TwoPass:
         self.candidates = (first_stage or FirstStage(items)).per_embedding
         self.num_per_embedding = num_per_embedding
 
-    def search(self, query: QueryState, wanted: Wanted) -> Found:
+    def search(self, query: QueryState, spec: SearchSpec) -> SearchResult:
         """The contract of `Retriever`. An item counts as scored once, even if both passes score it.
 
         The first pass only finds a threshold. If one is given, candidates are taken only if items below it may be
         needed.
         """
         check_query(query, self.scan.similarity, self.scan.items)
-        wanted.check_queries(len(query))
-        if not wanted.least:
-            return self.scan.search(query, wanted)
-        found = self.candidates(query, self.num_per_embedding, wanted.mask)
-        floor = kth_best(self.scan, query, found, wanted.least)
-        if wanted.threshold is not None:
-            floor = torch.minimum(wanted.threshold.float(), floor)
-        second = self.scan.search(query, wanted, floor)
+        spec.check_queries(len(query))
+        if not spec.least:
+            return self.scan.search(query, spec)
+        found = self.candidates(query, self.num_per_embedding, spec.mask)
+        floor = kth_best(self.scan, query, found, spec.least)
+        if spec.threshold is not None:
+            floor = torch.minimum(spec.threshold.float(), floor)
+        second = self.scan.search(query, spec, floor)
         # A candidate that the second pass leaves out was scored all the same.
         return replace(second, num_scored=torch.maximum(second.num_scored, found.is_there.sum(dim=1)))
 
@@ -84,14 +84,14 @@ class AverageFirst:
         self.scan = scan
         self.by_average = by_average
 
-    def search(self, query: QueryState, wanted: Wanted) -> Found:
+    def search(self, query: QueryState, spec: SearchSpec) -> SearchResult:
         """The contract of `Retriever`; `num_scored` as in `TwoPass`. A threshold is a floor itself."""
-        num = FIRST_PER_K * wanted.k
-        if wanted.threshold is not None or len(self.scan.items) < max(LEAST_ITEMS, ITEMS_PER_FIRST * num):
-            return self.scan.search(query, wanted)
+        num = FIRST_PER_K * spec.k
+        if spec.threshold is not None or len(self.scan.items) < max(LEAST_ITEMS, ITEMS_PER_FIRST * num):
+            return self.scan.search(query, spec)
         check_query(query, self.scan.similarity, self.scan.items)
-        found = self.by_average(query, num, wanted.mask)
-        second = self.scan.search(query, wanted, kth_best(self.scan, query, found, wanted.k))
+        found = self.by_average(query, num, spec.mask)
+        second = self.scan.search(query, spec, kth_best(self.scan, query, found, spec.k))
         return replace(second, num_scored=torch.maximum(second.num_scored, found.is_there.sum(dim=1)))
 
 

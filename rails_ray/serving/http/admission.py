@@ -18,7 +18,7 @@ QUESTIONS = ("/v1/search", "/v1/explain", "/v1/feedback", "/v1/embeddings", "/v2
 _ENDS = {path: re.compile(re.sub(r"{\w+}", "[^/]+", path) + r"\Z") for path in QUESTIONS}
 
 
-class Crowd:
+class AdmissionControl:
     """An ASGI application in front of another: it guards our questions, whatever prefix they have, and nothing else.
 
     Args:

@@ -10,11 +10,11 @@ from rails_ray.serving.http.limits import HEADERS_S
 
 
 def bound() -> None:
-    """Make uvicorn's servers in this process use `PromptProtocol`."""
-    HTTP_PROTOCOLS["auto"] = f"{__name__}:PromptProtocol"
+    """Make uvicorn's servers in this process use `HeaderTimeoutProtocol`."""
+    HTTP_PROTOCOLS["auto"] = f"{__name__}:HeaderTimeoutProtocol"
 
 
-class PromptProtocol(HttpToolsProtocol):
+class HeaderTimeoutProtocol(HttpToolsProtocol):
     """uvicorn's protocol, but it closes a connection whose headers take longer than `HEADERS_S` from its opening, or
     from the first byte of a later request."""
 

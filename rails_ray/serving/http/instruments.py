@@ -9,7 +9,7 @@ import prometheus_client as prometheus
 from rails_ray.serving.instruments import Instrument
 
 
-class OfProcess:
+class PrometheusMetrics:
     """The contract of `Instruments`."""
 
     def __init__(self) -> None:

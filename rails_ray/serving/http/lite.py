@@ -20,8 +20,8 @@ from rails_ray.search.rounds import Rounds
 from rails_ray.serving.engine import Answered
 from rails_ray.serving.http.access import Access
 from rails_ray.serving.http.api import ALWAYS, api_of
-from rails_ray.serving.http.header_timeout import PromptProtocol
-from rails_ray.serving.http.instruments import OfProcess
+from rails_ray.serving.http.header_timeout import HeaderTimeoutProtocol
+from rails_ray.serving.http.instruments import PrometheusMetrics
 from rails_ray.serving.http.keys import KeysFile
 from rails_ray.serving.http.limits import MAX_BODY_BYTES, MAX_REQUESTS
 from rails_ray.serving.http.ports import check_port
@@ -36,7 +36,7 @@ START_S, STOP_S = 30.0, 10  # to begin to listen; for answers under way to end
 Value = TypeVar("Value")
 
 
-class Lite:
+class SingleProcessServer:
     """The contract of `Server`: a version in this process, one search at a time.
 
     Args:
@@ -64,7 +64,7 @@ class Lite:
         self._clock = clock
         self._looked_at, self._access = -math.inf, Access(None, MAX_BODY_BYTES, MAX_REQUESTS)
         self._thread = ThreadPoolExecutor(1, "search")
-        self.instruments = OfProcess()
+        self.instruments = PrometheusMetrics()
         self.traffic = Traffic(self._search, version.engine, self.instruments, shadow_fraction, on_search)
         self.keys_problem: str | None = None
         if (keys := self.access.keys) is not None and not keys.known:
@@ -109,7 +109,7 @@ class Lite:
 
 
 @contextmanager
-def listening(lite: Lite, *, host: str = "127.0.0.1", port: int = 8000) -> Iterator[threading.Thread]:
+def listening(lite: SingleProcessServer, *, host: str = "127.0.0.1", port: int = 8000) -> Iterator[threading.Thread]:
     """Serve inside the block; yields the thread that does.
 
     Raises:
@@ -127,7 +127,7 @@ def listening(lite: Lite, *, host: str = "127.0.0.1", port: int = 8000) -> Itera
         api,
         host=host,
         port=port,
-        http=PromptProtocol,
+        http=HeaderTimeoutProtocol,
         log_level="warning",
         timeout_graceful_shutdown=STOP_S,
     )

@@ -17,7 +17,7 @@ from rails_ray.cutoffs.calibration import Calibration, Positives, best_mass
 from rails_ray.cutoffs.distributions import Background, ScoreDistribution, fitted
 from rails_ray.cutoffs.measuring import LEVELS, Measured, left_out, measure, measure_shares
 from rails_ray.cutoffs.policies import MassCutoff, NucleusCutoff, cut
-from rails_ray.cutoffs.support import BACKGROUNDS, Offers
+from rails_ray.cutoffs.support import BACKGROUNDS, CutoffSupport
 from rails_ray.cutoffs.temperatures import (
     AS_TRAINED,
     HELD_OUT,
@@ -134,7 +134,7 @@ def _lengths(level: float, num_kept: NDArray[np.int64], ranking: Ranking, num_it
     )
 
 
-def backgrounds_of(offers: Offers, fitted: Background | None, ranking: Ranking) -> dict[str, Background]:
+def backgrounds_of(offers: CutoffSupport, fitted: Background | None, ranking: Ranking) -> dict[str, Background]:
     """The backgrounds that a mass can have, by name.
 
     Args:
@@ -156,7 +156,10 @@ def backgrounds_of(offers: Offers, fitted: Background | None, ranking: Ranking) 
 
 
 def fitted_factors(
-    offers: Offers, backgrounds: Mapping[str, Background], ranking: Ranking, of_softmax: NDArray[np.float64] | None
+    offers: CutoffSupport,
+    backgrounds: Mapping[str, Background],
+    ranking: Ranking,
+    of_softmax: NDArray[np.float64] | None,
 ) -> tuple[Factors, list[str]]:
     """The temperatures that fit the queries of a split, and a sentence for each that none fits.
 
@@ -182,7 +185,7 @@ def fitted_factors(
 
 
 def fitted_mass(
-    offers: Offers, backgrounds: Mapping[str, Background], factors: Factors, ranking: Ranking
+    offers: CutoffSupport, backgrounds: Mapping[str, Background], factors: Factors, ranking: Ranking
 ) -> float | None:
     """The best mass by F1, over the calibration's own background at its temperature; None without a temperature."""
     name = factors.background
@@ -193,7 +196,7 @@ def fitted_mass(
     return mass
 
 
-def nuclei_watched(offers: Offers, factors: Factors) -> dict[float, MassAbove]:
+def nuclei_watched(offers: CutoffSupport, factors: Factors) -> dict[float, MassAbove]:
     """What must watch the ranking that measures nuclei, by the factor on tau_q: 1, and the fitted one if there is."""
     if offers.training_logit is None:
         return {}
@@ -202,7 +205,7 @@ def nuclei_watched(offers: Offers, factors: Factors) -> dict[float, MassAbove]:
 
 
 def shares_kept(
-    offers: Offers,
+    offers: CutoffSupport,
     backgrounds: Mapping[str, Background],
     factors: Factors,
     watched: Mapping[float, MassAbove],

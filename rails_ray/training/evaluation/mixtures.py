@@ -22,13 +22,13 @@ from torch import Tensor, special
 from rails_ray.data.queries import Queries
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import take
-from rails_ray.search.searcher import ByComponents, Widths
-from rails_ray.search.spec import Wanted
+from rails_ray.search.searcher import ByComponents, SearchParams
+from rails_ray.search.spec import SearchSpec
 from rails_ray.training.evaluation.ranking import encode_items
 
 NUM_QUERIES = 256  # a share of them is known to .03
 K = 100
-WIDTHS = Widths(num_candidates=2 * K, num_per_embedding=K)
+WIDTHS = SearchParams(num_candidates=2 * K, num_per_embedding=K)
 
 
 @torch.no_grad()
@@ -44,15 +44,15 @@ def measures(model: Model, item_features: Any, queries: Queries) -> dict[str, fl
     items: Any = encode_items(model, item_features)
     device = items.components.device
     query: Any = model.encode_queries(model.query_features(some.inputs).to(device))
-    wanted = Wanted(min(K, len(items)))
-    searchable = ByComponents(model.similarity, items)
-    exact = searchable.search(query, wanted).item_rows
-    by_average = searchable.search(query, wanted, "average", WIDTHS).item_rows
-    by_component = searchable.search(query, wanted, "per_embedding", WIDTHS)
+    spec = SearchSpec(min(K, len(items)))
+    searcher = ByComponents(model.similarity, items)
+    exact = searcher.search(query, spec).item_rows
+    by_average = searcher.search(query, spec, "average", WIDTHS).item_rows
+    by_component = searcher.search(query, spec, "per_embedding", WIDTHS)
     found = (exact[:, :, None] == by_average[:, None, :]).any(dim=2)
     return {
         **_entropies(_gates(model, query, items, some)),
-        "certified_fraction": float((by_component.gap(wanted) == 0).float().mean()),
+        "certified_fraction": float((by_component.gap(spec) == 0).float().mean()),
         "recall_of_average": float(found.float().mean()),
     }
 

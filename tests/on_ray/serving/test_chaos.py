@@ -16,7 +16,7 @@ from jobs.benches import chaos_clients
 from jobs.benches import chaos_faults as chaos
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.frames import packed
-from rails_ray.on_ray.serving.plan import NAME, Placement, ServeArgs
+from rails_ray.on_ray.serving.plan import NAME, DeploymentSize, ServeArgs
 from support.examples import publish_untrained, write_text_data
 from support.ports import free_port
 
@@ -32,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Itera
     publish_untrained(root, write_text_data(root / "my-data"))
     args = ServeArgs(storage=str(root), allow_anonymous=True, max_requests=MOST_REQUESTS, max_answered_items=MOST_ITEMS)
     expected = chaos_clients.offline(str(root), ["v1"], TEXTS, chaos_clients.K)
-    with served(args, Placement(), port=free_port()) as url:
+    with served(args, DeploymentSize(), port=free_port()) as url:
         yield chaos_clients.Server(url, TEXTS, expected, lambda version: None, chaos_clients.own_processes)
 
 

@@ -27,7 +27,7 @@ from jobs.benches import chaos_clients
 from jobs.benches import chaos_faults as chaos
 from rails_ray.errors import AccessError, RailsRayError
 from rails_ray.on_ray.environment import ENVIRONMENT, PORT_VARIABLES, PRODUCTION_ENVIRONMENT, ProxyPorts
-from rails_ray.on_ray.serving.plan import NAME, Placement, ServeArgs, serve_config
+from rails_ray.on_ray.serving.plan import NAME, DeploymentSize, ServeArgs, serve_config
 from rails_ray.serving import client
 from support.examples import publish_untrained, write_text_data
 from support.head_node import HeadNode, head_node
@@ -109,7 +109,7 @@ def _deploying(profile: str, root: Path) -> Iterator[Deployed]:
     args = ServeArgs(storage=str(root), version="v1", keys_file=str(keys), shadow_fraction=1, **limits)
     args.log_queries = profile == LOGS_QUERIES
     (port,) = free_ports(1)
-    config = serve_config(args, Placement(replicas=2, num_gpus=0.125), 2, host="127.0.0.1", port=port)
+    config = serve_config(args, DeploymentSize(replicas=2, num_gpus=0.125), 2, host="127.0.0.1", port=port)
     # Two clusters of one machine must not share them.
     ports = ProxyPorts(**dict(zip(PORT_VARIABLES, free_ports(3), strict=True)))
     environment = {"PYTHONPATH": str(ROOT), **ENVIRONMENTS[profile], **ports.variables}

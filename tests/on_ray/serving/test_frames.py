@@ -11,13 +11,13 @@ import torch
 from rails_ray.modules.similarities.bm25 import TermCounts
 from rails_ray.modules.similarities.states import AnyQuery, Tables
 from rails_ray.on_ray.serving.frames import RECORD, packed, unpacked
-from rails_ray.search.searcher import Widths
-from rails_ray.search.spec import Found
-from rails_ray.serving.shard_search import Asked, ShardAnswer, ShardExplanation
+from rails_ray.search.searcher import SearchParams
+from rails_ray.search.spec import SearchResult
+from rails_ray.serving.shard_search import ShardExplanation, ShardRequest, ShardResponse
 from support.examples import random_states
 
 QUERY, _ = random_states(3, 5, p_q=2, p_x=2, width=6)
-FOUND = Found(
+FOUND = SearchResult(
     scores=torch.tensor([[1.0, -torch.inf]]),
     item_rows=torch.tensor([[4, 0]]),
     bound=torch.tensor([torch.inf]),
@@ -30,8 +30,10 @@ VALUES = [
     replace(QUERY, gate=None),
     Tables(torch.rand(2, 3, 4), torch.ones(2)),
     TermCounts(torch.tensor([[1, -1]]), torch.tensor([[2.0, 0.0]]), torch.ones(1)),
-    Asked("gated", Widths(num_candidates=7, nprobe=3), 10, np.array([0.5, -np.inf], np.float32), 2, True, True),
-    ShardAnswer(FOUND, [["a"], [2**62]], None, np.array([5]), [["ü"], []], [np.zeros((1, 2), np.float32)]),
+    ShardRequest(
+        "gated", SearchParams(num_candidates=7, nprobe=3), 10, np.array([0.5, -np.inf], np.float32), 2, True, True
+    ),
+    ShardResponse(FOUND, [["a"], [2**62]], None, np.array([5]), [["ü"], []], [np.zeros((1, 2), np.float32)]),
     ShardExplanation(["a", 3], ["title", ""], [0.1], [[[1.0]]], [[[0.25]]]),
     [1, "a", None, {"k": [True, 2.5]}, np.arange(6).reshape(2, 3), np.zeros((0, 4), np.float64)],
 ]

@@ -26,15 +26,15 @@ made = dict[str, Noted]()
 
 
 @pytest.fixture
-def replica(monkeypatch: pytest.MonkeyPatch) -> instruments.OfReplica:
+def replica(monkeypatch: pytest.MonkeyPatch) -> instruments.RayMetrics:
     made.clear()
     for name in ("Counter", "Gauge"):
         monkeypatch.setattr(metrics, name, Noted)
     monkeypatch.setattr(instruments, "EVERY_S", 0.01)
-    return instruments.OfReplica()
+    return instruments.RayMetrics()
 
 
-def test_a_gauge_is_set_again_and_again(replica: instruments.OfReplica) -> None:
+def test_a_gauge_is_set_again_and_again(replica: instruments.RayMetrics) -> None:
     gauge = replica.gauge("gauge", "about", ("bound",))
     gauge(0.25, bound="low")
     gauge(0.5, bound="low")
@@ -43,7 +43,7 @@ def test_a_gauge_is_set_again_and_again(replica: instruments.OfReplica) -> None:
     assert made["gauge"].told.count((0.5, {"bound": "low"})) >= 2
 
 
-def test_a_counter_is_noted_in_sums(replica: instruments.OfReplica) -> None:
+def test_a_counter_is_noted_in_sums(replica: instruments.RayMetrics) -> None:
     count = replica.counter("count", "about", ("status",))
     for number in range(1000):
         count(1, status=str(number % 2))

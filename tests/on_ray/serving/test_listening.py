@@ -11,7 +11,7 @@ from starlette.middleware import Middleware
 
 from rails_ray.on_ray.serving import listening
 from rails_ray.serving.http.access import Access
-from rails_ray.serving.http.admission import Crowd
+from rails_ray.serving.http.admission import AdmissionControl
 from rails_ray.serving.http.keys import Keys
 from rails_ray.serving.http.limits import MAX_REQUESTS
 
@@ -22,7 +22,7 @@ def crowd(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(listening.slow_headers, "bound", lambda: None)
     [found] = listening.bound()
     assert isinstance(found, Middleware)
-    assert found.cls is Crowd
+    assert found.cls is AdmissionControl
     return dict(found.kwargs)
 
 

@@ -12,7 +12,7 @@ import pytest
 import ray
 
 from rails_ray.on_ray.serving.app import served
-from rails_ray.on_ray.serving.plan import Placement, RankerArgs, RankerPlacement, ServeArgs
+from rails_ray.on_ray.serving.plan import DeploymentSize, RankerArgs, RankerPlacement, ServeArgs
 from rails_ray.serving import local
 from support.ports import free_port
 from support.processes import wait_for
@@ -34,7 +34,7 @@ def server(rbe_root: Path) -> Iterator[FromRoot]:
     """A ranker by default: one replica, one call at a time, ten seconds for each."""
     own = BY_PAIRS.path
     args = ServeArgs(storage=str(rbe_root), allow_anonymous=True, ranker=RankerArgs(path=own), allow_code=[own])
-    with served(args, Placement(ranker=RankerPlacement(num_cpus=0.1)), port=free_port()) as url:
+    with served(args, DeploymentSize(ranker=RankerPlacement(num_cpus=0.1)), port=free_port()) as url:
         yield FromRoot(url, rbe_root)
 
 

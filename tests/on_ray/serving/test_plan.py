@@ -28,7 +28,7 @@ from rails_ray.on_ray.environment import (
 from rails_ray.on_ray.serving.plan import (
     IMPORT_PATH,
     QUEUED_OF_SHARD,
-    Placement,
+    DeploymentSize,
     Profile,
     RankerArgs,
     RankerPlacement,
@@ -46,14 +46,14 @@ ARGS = ServeArgs(storage="s3://bucket/prefix", version="demo-1", keys_file="/etc
 
 
 def test_there_is_a_router_and_a_deployment_for_each_shard() -> None:
-    assert list(deployments(Placement(), 3)) == ["Router", "Shard000", "Shard001", "Shard002"]
+    assert list(deployments(DeploymentSize(), 3)) == ["Router", "Shard000", "Shard001", "Shard002"]
 
 
 def test_replicas_are_fixed_or_between_bounds() -> None:
-    fixed = deployments(Placement(replicas=3), 1)["Shard000"]
+    fixed = deployments(DeploymentSize(replicas=3), 1)["Shard000"]
     assert fixed["num_replicas"] == 3
     assert "autoscaling_config" not in fixed
-    between = deployments(Placement(replicas=2, max_replicas=5), 1)
+    between = deployments(DeploymentSize(replicas=2, max_replicas=5), 1)
     scaling = {"min_replicas": 2, "max_replicas": 5, "target_ongoing_requests": 8}
     assert between["Router"]["autoscaling_config"] == scaling
     policy = between["Shard000"]["autoscaling_config"].pop("policy")["policy_function"]
@@ -90,13 +90,13 @@ def test_a_shard_has_replicas_for_what_is_asked_by_handle_and_directly() -> None
 
 
 def test_parts_of_a_gpu_are_reserved_by_each_replica() -> None:
-    for options in deployments(Placement(num_gpus=0.25, num_cpus=0.5), 2).values():
+    for options in deployments(DeploymentSize(num_gpus=0.25, num_cpus=0.5), 2).values():
         assert options["ray_actor_options"] == {"num_cpus": 0.5, "num_gpus": 0.25}
-    assert deployments(Placement(), 1)["Router"]["ray_actor_options"] == {"num_cpus": 0.1}
+    assert deployments(DeploymentSize(), 1)["Router"]["ray_actor_options"] == {"num_cpus": 0.1}
 
 
 def test_every_queue_behind_a_router_is_bounded() -> None:
-    placed = deployments(Placement(replicas=2, max_replicas=5), 2, RankerArgs(path="my_rankers:Careful"))
+    placed = deployments(DeploymentSize(replicas=2, max_replicas=5), 2, RankerArgs(path="my_rankers:Careful"))
     assert {name: options.get("max_queued_requests") for name, options in placed.items()} == {
         "Router": None,
         "Shard000": QUEUED_OF_SHARD,
@@ -108,7 +108,7 @@ def test_every_queue_behind_a_router_is_bounded() -> None:
 def test_a_ranker_has_replicas_reservations_and_limits_of_its_own() -> None:
     ranker = RankerArgs(path="my_rankers:Careful", concurrency=4, max_in_flight=16)
     own = RankerPlacement(replicas=3, num_cpus=2, num_gpus=0.25)
-    placed = deployments(Placement(replicas=2, max_replicas=5, num_gpus=1, ranker=own), 1, ranker)
+    placed = deployments(DeploymentSize(replicas=2, max_replicas=5, num_gpus=1, ranker=own), 1, ranker)
     assert list(placed) == ["Router", "Shard000", "Ranker"]
     assert placed["Ranker"] == {
         "num_replicas": 3,
@@ -116,16 +116,16 @@ def test_a_ranker_has_replicas_reservations_and_limits_of_its_own() -> None:
         "max_queued_requests": 16,
         "ray_actor_options": {"num_cpus": 2, "num_gpus": 0.25},
     }
-    alone = deployments(Placement(), 1, RankerArgs(path="my_rankers:Careful"))["Ranker"]
+    alone = deployments(DeploymentSize(), 1, RankerArgs(path="my_rankers:Careful"))["Ranker"]
     assert (alone["num_replicas"], alone["max_ongoing_requests"]) == (1, 1)
     assert alone["ray_actor_options"] == {"num_cpus": 1}
-    assert "Ranker" not in deployments(Placement(ranker=own), 1)
+    assert "Ranker" not in deployments(DeploymentSize(ranker=own), 1)
 
 
 def test_a_config_with_a_ranker_is_one_that_serve_takes() -> None:
     ranker = RankerArgs(path="my_rankers:Careful", folder="s3://bucket/ranker", timeout_s=3)
     args = ARGS.model_copy(update={"ranker": ranker})
-    config = serve_config(args, Placement(ranker=RankerPlacement(num_gpus=0.5)), 2, host="0.0.0.0", port=8000)
+    config = serve_config(args, DeploymentSize(ranker=RankerPlacement(num_gpus=0.5)), 2, host="0.0.0.0", port=8000)
     ServeDeploySchema.model_validate(config)
     text = commented(config, "production")
     assert yaml.safe_load(text) == config
@@ -134,9 +134,9 @@ def test_a_config_with_a_ranker_is_one_that_serve_takes() -> None:
 
 
 @pytest.mark.parametrize("profile", ["local", "production"])
-@pytest.mark.parametrize("placement", [Placement(), Placement(replicas=2, max_replicas=4, num_gpus=0.25)])
+@pytest.mark.parametrize("placement", [DeploymentSize(), DeploymentSize(replicas=2, max_replicas=4, num_gpus=0.25)])
 @pytest.mark.parametrize("num_shards", [1, 12])
-def test_a_config_is_one_that_serve_takes(profile: Profile, placement: Placement, num_shards: int) -> None:
+def test_a_config_is_one_that_serve_takes(profile: Profile, placement: DeploymentSize, num_shards: int) -> None:
     config = serve_config(ARGS, placement, num_shards, host="0.0.0.0", port=8000)
     text = commented(config, profile)
     assert yaml.safe_load(text) == config
@@ -148,7 +148,7 @@ def test_a_config_is_one_that_serve_takes(profile: Profile, placement: Placement
 
 
 def test_a_config_names_the_ports_that_are_chosen_and_no_others() -> None:
-    config = serve_config(ARGS, Placement(), 1, host="0.0.0.0", port=8000)
+    config = serve_config(ARGS, DeploymentSize(), 1, host="0.0.0.0", port=8000)
     ports = ProxyPorts(stats_port=7001, metrics_port=7002, fallback_port=7003)
     text = commented(config, "production", ports)
     for line in (
@@ -169,7 +169,7 @@ def test_rays_variables_of_the_ports_are_called_so_and_have_our_defaults() -> No
 
 
 def test_the_config_in_the_repository_is_what_the_command_prints() -> None:
-    config = serve_config(ARGS, Placement(), 2, host="127.0.0.1", port=8000)
+    config = serve_config(ARGS, DeploymentSize(), 2, host="127.0.0.1", port=8000)
     assert (ROOT / "serve" / "config.yaml").read_text() == commented(config, "local")
 
 
@@ -197,7 +197,7 @@ def test_what_serve_deploys_can_be_imported_where_the_repository_is(path: str) -
 )
 def test_a_placement_that_cannot_be(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Placement(**arguments)
+        DeploymentSize(**arguments)
     if "max_replicas" not in arguments:
         with pytest.raises(ValueError, match=message.replace("got 0.1", "got 1")):
             RankerPlacement(**arguments)

@@ -8,7 +8,7 @@ from ray import serve as ray_serve
 
 from rails_ray.on_ray.serving import plan
 from rails_ray.on_ray.serving.app import served
-from rails_ray.on_ray.serving.plan import NAME, Placement, ServeArgs
+from rails_ray.on_ray.serving.plan import NAME, DeploymentSize, ServeArgs
 from rails_ray.serving import client
 from support.examples import publish_untrained, write_text_data
 from support.ports import free_port
@@ -46,7 +46,7 @@ def test_direct_calls_count_as_load(tmp_path: Path, ray_cluster: None, monkeypat
     monkeypatch.setattr(plan, "TARGET_ONGOING", 0.05)  # a shard of sixty items is idle most of the time
     publish_untrained(tmp_path, write_text_data(tmp_path / "my-data"))
     args = ServeArgs(storage=str(tmp_path), allow_anonymous=True)
-    with served(args, Placement(max_replicas=2), port=free_port()) as url:
+    with served(args, DeploymentSize(max_replicas=2), port=free_port()) as url:
         assert num_running("Shard000") == 1
         asyncio.run(asked_until_there_are_more(url, ["red", "blue hat", "gold ring"] * 20))
         assert len(client.search(url, [{"text": "red"}], 5)["results"][0]["items"]) == 5

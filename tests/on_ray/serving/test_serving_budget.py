@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rails_ray.on_ray.serving.app import served
-from rails_ray.on_ray.serving.plan import Placement, RankerArgs, RankerPlacement, ServeArgs
+from rails_ray.on_ray.serving.plan import DeploymentSize, RankerArgs, RankerPlacement, ServeArgs
 from rails_ray.serving import local
 from support.examples import publish_untrained, write_text_data
 from support.ports import free_port
@@ -32,7 +32,7 @@ def server(
     publish_untrained(root, write_text_data(root / "data"), similarity=request.param, keep_texts=True)
     ranker = RankerArgs(path="support.ranked:troubled")
     args = ServeArgs(storage=str(root), allow_anonymous=True, ranker=ranker, deadline_s=2)
-    placement = Placement(ranker=RankerPlacement(replicas=2, num_cpus=0.1))
+    placement = DeploymentSize(ranker=RankerPlacement(replicas=2, num_cpus=0.1))
     with served(args, placement, port=free_port()) as url:
         yield Server(url, root, request.param)
 

@@ -11,7 +11,7 @@ import pytest
 import ray
 
 from rails_ray.on_ray.serving.app import served
-from rails_ray.on_ray.serving.plan import Placement, RankerArgs, RankerPlacement, ServeArgs
+from rails_ray.on_ray.serving.plan import DeploymentSize, RankerArgs, RankerPlacement, ServeArgs
 from rails_ray.serving import client, local
 from support.ports import free_port
 from support.ranked import NUM_SUPPORTS, by_pairs
@@ -26,7 +26,7 @@ TROUBLED = RankerArgs(path="support.ranked:troubled", timeout_s=2, max_in_flight
 def server(rbe_root: Path) -> Iterator[FromRoot]:
     """Two shards, and a ranker of two replicas."""
     args = ServeArgs(storage=str(rbe_root), allow_anonymous=True, ranker=TROUBLED)
-    placement = Placement(ranker=RankerPlacement(replicas=NUM_REPLICAS, num_cpus=0.1))
+    placement = DeploymentSize(ranker=RankerPlacement(replicas=NUM_REPLICAS, num_cpus=0.1))
     with served(args, placement, port=free_port()) as url:
         yield FromRoot(url, rbe_root)
 

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from support.searchers import make_searchable
 
 from rails_ray.cli.main import main
 from rails_ray.families.solar.model import Solar
@@ -14,12 +15,11 @@ from rails_ray.families.version import version_items, version_model
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.search.masks import Exclusions
-from rails_ray.search.spec import Wanted
+from rails_ray.search.spec import SearchSpec
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.shards import Items
 from support.examples import publish_solar, write_text_data
 from support.ports import free_port
-from support.searchables import make_searchable
 from support.served_version import ASKED, TEXTS, AtUrl
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
@@ -34,8 +34,8 @@ class Server(AtUrl):
 
     def offline(self, k: int, exclude: list[int] | None = None) -> tuple[list[list[str]], list[list[float]]]:
         query = self.model.encode_queries(self.model.query_features(TEXTS))
-        searchable = make_searchable(self.model.similarity, self.items.state)
-        found = searchable.search(query, Wanted(k, mask=Exclusions.of([exclude or []] * len(TEXTS))))
+        searcher = make_searchable(self.model.similarity, self.items.state)
+        found = searcher.search(query, SearchSpec(k, mask=Exclusions.of([exclude or []] * len(TEXTS))))
         return [[self.items.item_ids[row] for row in line] for line in found.item_rows.tolist()], found.scores.tolist()
 
 

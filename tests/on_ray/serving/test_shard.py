@@ -24,12 +24,12 @@ from rails_ray.on_ray.serving.asking import Shards
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.shard import Shard
 from rails_ray.search.methods.brute_force import BruteForce
-from rails_ray.search.searcher import METHODS, Widths
+from rails_ray.search.searcher import METHODS, SearchParams
 from rails_ray.serving import client
 from rails_ray.serving.encoder import EncodedQueries
 from rails_ray.serving.engine import Engine
 from rails_ray.serving.schemas import SearchRequest, SearchResponse
-from rails_ray.serving.shard_search import Asked
+from rails_ray.serving.shard_search import ShardRequest
 from rails_ray.storage import manifest, parts, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
@@ -65,14 +65,14 @@ def shard_without(folder: Path, column: str, p_x: int = 2) -> Shard:
 
 def asked(shard: Shard, method: str) -> list[list[str]]:
     return shard.shard.search(
-        QUERY, Asked(method, Widths(num_candidates=10, num_per_embedding=10), 5), [[], []]
+        QUERY, ShardRequest(method, SearchParams(num_candidates=10, num_per_embedding=10), 5), [[], []]
     ).item_ids
 
 
 def test_without_the_average_other_methods_answer_as_ever(tmp_path: Path) -> None:
     shard = shard_without(tmp_path, "average")
-    assert shard.shard.searchable.items.average is None
-    assert torch.equal(shard.shard.searchable.items.components, ITEMS.components)
+    assert shard.shard.searcher.items.average is None
+    assert torch.equal(shard.shard.searcher.items.components, ITEMS.components)
     assert asked(shard, "two_pass") == asked(shard, "brute_force")
     for method in ("average", "combined"):
         with pytest.raises(
@@ -195,7 +195,7 @@ def test_what_many_items_took_is_given_back(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(shard_module, "give_back_soon", lambda: num_given_back.append(1))
     monkeypatch.setattr(shard_module, "MANY_ITEMS", 30)
     for k, expected in ((14, 0), (15, 1)):  # of two queries
-        asyncio.run(shard.search(shard.identity, QUERY, Asked("brute_force", Widths(), k), [[], []]))
+        asyncio.run(shard.search(shard.identity, QUERY, ShardRequest("brute_force", SearchParams(), k), [[], []]))
         assert len(num_given_back) == expected
 
 
@@ -205,14 +205,14 @@ def test_work_of_a_shard_is_not_done_where_it_answers_others(tmp_path: Path, mon
     threads = list[int]()
 
     def noted(name: str) -> Any:
-        work = getattr(shard.shard.searchable, name)
+        work = getattr(shard.shard.searcher, name)
         return lambda *arguments: (threads.append(threading.get_ident()), work(*arguments))[1]
 
     for name in ("search", "log_sum_exp", "explain"):
-        monkeypatch.setattr(shard.shard.searchable, name, noted(name))
+        monkeypatch.setattr(shard.shard.searcher, name, noted(name))
     one = take(QUERY, slice(1))
     for ask in (
-        shard.search(shard.identity, QUERY, Asked("brute_force", Widths(), 5), [[], []]),
+        shard.search(shard.identity, QUERY, ShardRequest("brute_force", SearchParams(), 5), [[], []]),
         shard.log_sum_exp(shard.identity, QUERY, [[], []]),
         shard.explain(shard.identity, one, ["i3", "elsewhere", "i0"]),
     ):
@@ -225,7 +225,7 @@ def test_work_of_a_shard_is_not_done_where_it_answers_others(tmp_path: Path, mon
 
 def test_an_answer_travels_as_arrays(tmp_path: Path) -> None:
     shard = shard_without(tmp_path, "none")
-    wanted = Asked("brute_force", Widths(), 5, np.zeros(2, dtype=np.float32), 1)
+    wanted = ShardRequest("brute_force", SearchParams(), 5, np.zeros(2, dtype=np.float32), 1)
     sent = pickle.dumps(shard.shard.search(QUERY, wanted, [["i0", "elsewhere"], []]))
     assert b"torch._utils" not in sent
     there = pickle.loads(sent)

@@ -6,7 +6,7 @@ import pytest
 
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.serving.app import served
-from rails_ray.on_ray.serving.plan import Placement, RankerArgs, RankerPlacement, ServeArgs
+from rails_ray.on_ray.serving.plan import DeploymentSize, RankerArgs, RankerPlacement, ServeArgs
 from support.ports import free_port
 from support.served_version import AtUrl
 from support.stored_code import OF_TEXTS, publish_with_encoder
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.usefixtures("ra
 )
 def test_a_wrong_import_path_does_not_start(rbe_root: Path, path: str, told: str) -> None:
     args = ServeArgs(storage=str(rbe_root), allow_anonymous=True, ranker=RankerArgs(path=path))
-    placement = Placement(ranker=RankerPlacement(num_cpus=0.1))
+    placement = DeploymentSize(ranker=RankerPlacement(num_cpus=0.1))
     with (
         pytest.raises(UnavailableError, match=f"ranker must be the import path of a callable.*{told}"),
         served(args, placement, port=free_port()),
@@ -34,7 +34,7 @@ def test_a_wrong_import_path_does_not_start(rbe_root: Path, path: str, told: str
 
 def test_the_versions_own_ranker_is_called_where_it_is_allowed(rbe_root: Path) -> None:
     args = ServeArgs(storage=str(rbe_root), allow_anonymous=True)
-    placement = Placement(ranker=RankerPlacement(num_cpus=0.1))
+    placement = DeploymentSize(ranker=RankerPlacement(num_cpus=0.1))
     with (
         pytest.raises(ValueError, match=r"^version v1 names the ranker .*by_pairs', code that this process was not"),
         served(args, placement, port=free_port()),

@@ -20,7 +20,7 @@ from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig
 from rails_ray.search.indexes.probing import Probing
 from rails_ray.search.masks import Exclusions
-from rails_ray.search.spec import Wanted
+from rails_ray.search.spec import SearchSpec
 from rails_ray.storage.memory import aligned
 from support.faiss_indexes import (
     ALL_LISTS,
@@ -76,7 +76,7 @@ def test_plain_faiss_opens_the_bytes(config: IndexConfig) -> None:
         assert index.hnsw.efConstruction == 40
     queries = vectors(3, 1)
     scores, rows = index.search(queries.numpy(), 5)
-    found = FaissIndex.read(data, 0.0).search(queries, Wanted(5), Probing(nprobe=2))
+    found = FaissIndex.read(data, 0.0).search(queries, SearchSpec(5), Probing(nprobe=2))
     assert found.item_rows.tolist() == rows.tolist()
     assert found.scores.tolist() == scores.tolist()
     memory = io.BytesIO(data)
@@ -93,9 +93,9 @@ def test_vectors_of_any_dtype_and_layout_are_float32() -> None:
     assert built(FlatConfig(), items.bfloat16()) == built(FlatConfig(), items.bfloat16().float())
     index = FaissIndex.read(*data)
     query = vectors(2, 1).half()
-    found = index.search(query.float(), Wanted(3))
+    found = index.search(query.float(), SearchSpec(3))
     for same in (query, query.double(), query.float().requires_grad_(), query.T.contiguous().T):
-        again = index.search(same, Wanted(3))
+        again = index.search(same, SearchSpec(3))
         assert torch.equal(again.scores, found.scores)
         assert again.scores.dtype == torch.float32
         assert again.item_rows.dtype == again.num_scored.dtype == torch.int64
@@ -115,17 +115,17 @@ def test_an_index_lies_in_the_memory_that_it_was_read_from() -> None:
     for config in KINDS.values():
         data, error = built(config, vectors(100))
         queries = vectors(3, 1)
-        expected = FaissIndex.read(data, error).search(queries, Wanted(4)).item_rows
+        expected = FaissIndex.read(data, error).search(queries, SearchSpec(4)).item_rows
         memory = bytearray(data)
         index = FaissIndex.read(memoryview(memory).toreadonly(), error)
         if config == FlatConfig():
-            assert index.search(queries, Wanted(4)).item_rows.tolist() == expected.tolist()
+            assert index.search(queries, SearchSpec(4)).item_rows.tolist() == expected.tolist()
             memory[-400:] = bytes(400)
             assert not stored(index)[-1].any()
             continue
         del memory
         gc.collect()
-        assert torch.equal(index.search(queries, Wanted(4)).item_rows, expected)
+        assert torch.equal(index.search(queries, SearchSpec(4)).item_rows, expected)
 
 
 def test_many_threads_find_what_one_finds() -> None:
@@ -136,7 +136,7 @@ def test_many_threads_find_what_one_finds() -> None:
         jobs = [
             (
                 queries[first : first + 12],
-                Wanted(5, threshold, mask=mask),
+                SearchSpec(5, threshold, mask=mask),
                 Probing(nprobe=nprobe, ef_search=nprobe * 20),
             )
             for nprobe in (1, 3)
@@ -168,15 +168,15 @@ def test_lists_are_four_times_the_root_but_leave_39_items_each() -> None:
 def test_default_probing() -> None:
     index, queries = opened(IvfConfig(nlist=25), vectors(500)), vectors(3, 1)
     for one, other in ((None, Probing()), (None, Probing(nprobe=5)), (None, Probing(ef_search=3))):
-        found, same = index.search(queries, Wanted(3), one), index.search(queries, Wanted(3), other)
+        found, same = index.search(queries, SearchSpec(3), one), index.search(queries, SearchSpec(3), other)
         assert found.num_scored.tolist() == same.num_scored.tolist()
         assert torch.equal(found.item_rows, same.item_rows)
     graph = opened(HnswConfig(), vectors(500))
     assert torch.equal(
-        graph.search(queries, Wanted(3)).item_rows,
-        graph.search(queries, Wanted(3), Probing(ef_search=64, nprobe=10**6)).item_rows,
+        graph.search(queries, SearchSpec(3)).item_rows,
+        graph.search(queries, SearchSpec(3), Probing(ef_search=64, nprobe=10**6)).item_rows,
     )
-    assert graph.search(queries, Wanted(100), Probing(ef_search=1)).num_found().tolist() == [100] * 3
+    assert graph.search(queries, SearchSpec(100), Probing(ef_search=1)).num_found().tolist() == [100] * 3
 
 
 @pytest.mark.parametrize(
@@ -219,15 +219,15 @@ def test_default_probing() -> None:
             "fitted must be an index without items, got 17",
         ),
         (
-            lambda: opened(FlatConfig(), vectors(5)).search(torch.ones(1, 9), Wanted(1)),
+            lambda: opened(FlatConfig(), vectors(5)).search(torch.ones(1, 9), SearchSpec(1)),
             "queries must have the 8 numbers of an indexed vector, got 9",
         ),
         (
-            lambda: opened(IvfConfig(nlist=6), vectors(50)).search(vectors(1), Wanted(1), Probing(nprobe=7)),
+            lambda: opened(IvfConfig(nlist=6), vectors(50)).search(vectors(1), SearchSpec(1), Probing(nprobe=7)),
             "nprobe must be at most the 6 lists of the index, got 7",
         ),
         (
-            lambda: opened(FlatConfig(), vectors(5)).search(vectors(2), Wanted(1, torch.zeros(3))),
+            lambda: opened(FlatConfig(), vectors(5)).search(vectors(2), SearchSpec(1, torch.zeros(3))),
             "threshold must be one number for each of 2 queries, got 3",
         ),
     ],
@@ -305,14 +305,14 @@ def test_a_copy_on_the_gpu_finds_the_same(config: IndexConfig, calls: list[int])
     index, queries = opened(config, vectors(5000)), vectors(3, 1)
     copy = on_gpu(index)
     rows = [[1, 2, 3], [], list(range(0, 5000, 2))]
-    for wanted in (
-        Wanted(5),
-        Wanted(5000, torch.full((3,), 0.3)),
-        Wanted(4, mask=Exclusions.of(rows)),
-        Wanted(3000),
+    for spec in (
+        SearchSpec(5),
+        SearchSpec(5000, torch.full((3,), 0.3)),
+        SearchSpec(4, mask=Exclusions.of(rows)),
+        SearchSpec(3000),
     ):
         for probing in (None, ALL_LISTS):
-            one, other = index.search(queries, wanted, probing), copy.search(queries, wanted, probing)
+            one, other = index.search(queries, spec, probing), copy.search(queries, spec, probing)
             assert torch.equal(one.item_rows, other.item_rows)
             assert torch.equal(one.bound, other.bound)
             assert torch.equal(one.num_scored, other.num_scored)

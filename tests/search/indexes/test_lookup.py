@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rails_ray.search.indexes.lookup import LookupIndex
-from rails_ray.search.spec import Wanted
+from rails_ray.search.spec import SearchSpec
 
 
 def random_case(b: int, x: int, m: int = 3, num_entries: int = 5, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -28,13 +28,13 @@ def test_what_cannot_be_looked_up() -> None:
     index = LookupIndex(codes.clamp(min=4))
     for search in (
         index.scores,
-        lambda few: index.search(few, Wanted(1)),
-        lambda few: index.search(few, Wanted(1, few[:, 0, 0])),
+        lambda few: index.search(few, SearchSpec(1)),
+        lambda few: index.search(few, SearchSpec(1, few[:, 0, 0])),
     ):
         with pytest.raises(ValueError, match="codes must be below the 4 entries of a table, got 4"):
             search(tables[:, :, :4])
         with pytest.raises(ValueError, match="tables must have the 3 parts of the codes, got 2"):
             search(tables[:, :2])
     with pytest.raises(ValueError, match="threshold must be one number for each of 2 queries, got 3"):
-        index.search(tables, Wanted(1, torch.zeros(3)))
-    assert index.search(tables, Wanted(10)).num_found().tolist() == [9, 9]
+        index.search(tables, SearchSpec(1, torch.zeros(3)))
+    assert index.search(tables, SearchSpec(10)).num_found().tolist() == [9, 9]

@@ -14,8 +14,8 @@ from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.ivf import IvfConfig
 from rails_ray.search.indexes.probing import Probing
 from rails_ray.search.methods.approximate import Approximate, Lists
-from rails_ray.search.searcher import ByComponents, Widths
-from rails_ray.search.spec import Wanted
+from rails_ray.search.searcher import ByComponents, SearchParams
+from rails_ray.search.spec import SearchSpec
 from support.examples import random_states, small_mixture
 
 NUM_ITEMS, NUM_LISTS = 400, 8
@@ -49,7 +49,7 @@ def made(items: ItemState, index: FaissIndex, width: int, nprobe: int) -> Approx
 def test_a_list_that_the_cap_cuts_says_so(
     items: ItemState, index: FaissIndex, threshold: float, is_truncated: bool
 ) -> None:
-    found = made(items, index, 50, NUM_LISTS).search(query_of(items, 3, 4), Wanted(3, torch.full((2,), threshold)))
+    found = made(items, index, 50, NUM_LISTS).search(query_of(items, 3, 4), SearchSpec(3, torch.full((2,), threshold)))
     assert found.is_truncated.tolist() == [is_truncated] * 2
     assert found.num_found().tolist() == ([3, 3] if is_truncated else [1, 1])
     assert found.item_rows[:, 0].tolist() == [3, 4]
@@ -61,12 +61,12 @@ def test_lists_that_hold_no_more_are_not_asked_for_longer(
     asked = list[int]()
     search = FaissIndex.search
 
-    def heard(self: FaissIndex, queries: torch.Tensor, wanted: Wanted, probing: Probing | None = None) -> object:
-        asked.append(wanted.k)
-        return search(self, queries, wanted, probing)
+    def heard(self: FaissIndex, queries: torch.Tensor, spec: SearchSpec, probing: Probing | None = None) -> object:
+        asked.append(spec.k)
+        return search(self, queries, spec, probing)
 
     monkeypatch.setattr(FaissIndex, "search", heard)
-    found = made(items, index, 200, 1).search(query_of(items, 3), Wanted(200))
+    found = made(items, index, 200, 1).search(query_of(items, 3), SearchSpec(200))
     assert 0 < int(found.num_found()) < 200
     assert asked == [200]
 
@@ -87,7 +87,7 @@ def test_vectors_of_any_length_are_found_at_a_threshold_that_they_reach(storage:
     scores = similarity.scores(state, items)
     threshold = scores[:, 5] - 1e-6 * first_stage.longest * query.norm(dim=1)  # two sums in float32 are that near
     found = Approximate(similarity, items, Lists(num_by_average=5), first_stage).search(
-        state, Wanted(NUM_ITEMS, threshold)
+        state, SearchSpec(NUM_ITEMS, threshold)
     )
     assert found.num_found().tolist() == (scores >= threshold[:, None]).sum(dim=1).tolist()
 
@@ -102,12 +102,12 @@ def test_an_index_that_looks_at_every_list_proves_nothing_of_what_a_short_list_l
         name: FaissIndex.read(*build(fit(IvfConfig(nlist=4), own, 60, 0), [own]))
         for name, own in zip(names, vectors, strict=True)
     }
-    searchable = ByComponents(small_mixture(), items, made)
-    widths = Widths(num_candidates=5, num_per_embedding=3, nprobe=4)
-    found, best = (searchable.search(query, Wanted(3), own, widths) for own in (method, "brute_force"))
+    searcher = ByComponents(small_mixture(), items, made)
+    params = SearchParams(num_candidates=5, num_per_embedding=3, nprobe=4)
+    found, best = (searcher.search(query, SearchSpec(3), own, params) for own in (method, "brute_force"))
     is_best = (found.item_rows == best.item_rows).all(dim=1)
     assert not is_best.all()
-    gaps = found.gap(Wanted(3))
+    gaps = found.gap(SearchSpec(3))
     assert (gaps[~is_best] > 0).all()
 
 
@@ -120,14 +120,14 @@ def test_a_bound_of_long_vectors_holds_in_double_precision(storage: Any) -> None
     query = 300 + 30 * torch.randn(40, 64, generator=draw)
     state = QueryState(query.unsqueeze(1), None, torch.ones(40))
     index = FaissIndex.read(*build(fit(FlatConfig(storage=storage), vectors, NUM_ITEMS, 0), [vectors]))
-    searchable = ByComponents(DotProduct(DotProductConfig(), has_unit_vectors=False), items, {AVERAGE: index})
-    found = searchable.search(state, Wanted(20), "ann", Widths(num_candidates=25))
+    searcher = ByComponents(DotProduct(DotProductConfig(), has_unit_vectors=False), items, {AVERAGE: index})
+    found = searcher.search(state, SearchSpec(20), "ann", SearchParams(num_candidates=25))
     exact = query.double() @ vectors.double().T
     left_out = exact.scatter(1, found.item_rows, -torch.inf)
     if storage == "fp32":  # a scan: the list is exact but for its own rounding
         assert (left_out.amax(dim=1) <= exact.gather(1, found.item_rows).amin(dim=1) * (1 + 1e-5)).all()
     else:
-        candidates = searchable.first_stage.by_average(state, 25).item_rows
+        candidates = searcher.first_stage.by_average(state, 25).item_rows
         assert (left_out.scatter(1, candidates, -torch.inf).amax(dim=1) <= found.bound.double()).all()
-    slack = Approximate(searchable.scorer, items, Lists(num_by_average=5), searchable.first_stage)._slack(state)
+    slack = Approximate(searcher.scorer, items, Lists(num_by_average=5), searcher.first_stage)._slack(state)
     assert (slack > 1e-6 * query.norm(dim=1) * vectors.norm(dim=1).max()).all()

@@ -9,7 +9,7 @@ from rails_ray.modules.similarities.bm25 import NO_TERM, Bm25, TermCounts, TermW
 from rails_ray.modules.similarities.states import take
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.methods.bm25 import ByTerms
-from rails_ray.search.spec import Wanted
+from rails_ray.search.spec import SearchSpec
 from support.of_terms import LONGEST_QUERY, random_terms, sums
 
 
@@ -22,17 +22,17 @@ def test_a_softmax_over_items_is_refused() -> None:
 def test_items_that_share_nothing_come_last_by_row() -> None:
     items = TermWeights(torch.tensor([[1], [2], [NO_TERM], [2]]), torch.tensor([[1.0], [0.5], [0.0], [2.0]]))
     query = TermCounts(torch.tensor([[2], [9]]), torch.ones(2, 1), torch.ones(2))
-    searchable = ByTerms(Bm25(), items)
-    found = searchable.search(query, Wanted(4))
+    searcher = ByTerms(Bm25(), items)
+    found = searcher.search(query, SearchSpec(4))
     assert found.item_rows.tolist() == [[3, 1, 0, 2], [0, 1, 2, 3]]
     assert found.scores.tolist() == [[2.0, 0.5, 0.0, 0.0], [0.0] * 4]
-    above = searchable.search(query, Wanted(4, torch.tensor([1e-9, 1e-9]), mask=Exclusions.of([[3], []])))
+    above = searcher.search(query, SearchSpec(4, torch.tensor([1e-9, 1e-9]), mask=Exclusions.of([[3], []])))
     assert above.num_found().tolist() == [1, 0]
 
 
 def test_one_item() -> None:
     query, items = random_terms(3, 1)
-    found = ByTerms(Bm25(), items).search(query, Wanted(5))
+    found = ByTerms(Bm25(), items).search(query, SearchSpec(5))
     assert found.num_found().tolist() == [1, 1, 1]
     assert found.scores[:, :1].tolist() == sums(query, items)
 

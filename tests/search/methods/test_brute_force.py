@@ -10,17 +10,17 @@ from rails_ray.search.masks import Exclusions
 from rails_ray.search.methods import brute_force
 from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.searcher import ByComponents
-from rails_ray.search.spec import Wanted
+from rails_ray.search.spec import SearchSpec
 from support.examples import random_states, sharp_mixture, small_mixture
 
 
 def test_blocks_of_any_size_give_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     query, items = random_states(3, 37)
     search = BruteForce(small_mixture(), items)
-    whole = search.search(query, Wanted(9))
+    whole = search.search(query, SearchSpec(9))
     for num in (1, 5, 36):
         monkeypatch.setattr(brute_force, "BLOCK_ITEMS", num)
-        parts = search.search(query, Wanted(9))
+        parts = search.search(query, SearchSpec(9))
         assert torch.equal(parts.item_rows, whole.item_rows)
         assert torch.allclose(parts.scores, whole.scores, atol=1e-6)
 
@@ -29,8 +29,8 @@ def test_blocks_of_any_size_give_one_answer(monkeypatch: pytest.MonkeyPatch) -> 
 def test_pruning_saves_scores_and_changes_no_answer(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setattr(brute_force, "BLOCK_ITEMS", 50)  # several looks at the k-th best
     query, items = random_states(3, 500, seed=seed)
-    plain = BruteForce(sharp_mixture(), items, prune=False).search(query, Wanted(5))
-    pruned = BruteForce(sharp_mixture(), items).search(query, Wanted(5))
+    plain = BruteForce(sharp_mixture(), items, prune=False).search(query, SearchSpec(5))
+    pruned = BruteForce(sharp_mixture(), items).search(query, SearchSpec(5))
     assert torch.equal(pruned.item_rows, plain.item_rows)
     assert plain.num_scored.tolist() == [500] * 3
     assert (pruned.num_scored < 250).all()
@@ -40,8 +40,8 @@ def test_pruning_saves_scores_and_changes_no_answer(monkeypatch: pytest.MonkeyPa
 def test_a_threshold_saves_scores_and_changes_no_answer(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setattr(brute_force, "BLOCK_ITEMS", 50)
     query, items = random_states(3, 500, seed=seed)
-    plain = BruteForce(sharp_mixture(), items, prune=False).search(query, Wanted(500, torch.full((3,), 0.9)))
-    pruned = BruteForce(sharp_mixture(), items).search(query, Wanted(500, torch.full((3,), 0.9)))
+    plain = BruteForce(sharp_mixture(), items, prune=False).search(query, SearchSpec(500, torch.full((3,), 0.9)))
+    pruned = BruteForce(sharp_mixture(), items).search(query, SearchSpec(500, torch.full((3,), 0.9)))
     assert torch.equal(pruned.item_rows, plain.item_rows)
     assert plain.num_scored.tolist() == [500] * 3
     assert (pruned.num_scored < 250).all()
@@ -52,9 +52,9 @@ def test_a_low_threshold_is_pruned_by_k_and_at_least(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(brute_force, "BLOCK_ITEMS", 50)
     query, items = random_states(3, 500)
     search = BruteForce(sharp_mixture(), items)
-    best = search.search(query, Wanted(5))
-    capped = search.search(query, Wanted(5, torch.full((3,), -1.0)))
-    least = search.search(query, Wanted(5, torch.full((3,), 2.0), at_least=5))
+    best = search.search(query, SearchSpec(5))
+    capped = search.search(query, SearchSpec(5, torch.full((3,), -1.0)))
+    least = search.search(query, SearchSpec(5, torch.full((3,), 2.0), at_least=5))
     for found in (capped, least):
         assert torch.equal(found.item_rows, best.item_rows)
         assert (found.num_scored < 250).all()
@@ -68,11 +68,11 @@ def test_very_many_queries_are_searched_in_parts(monkeypatch: pytest.MonkeyPatch
     query, items = random_states(7, 60)
     search = ByComponents(sharp_mixture(), items)
     threshold = torch.linspace(-0.5, 0.9, 7)
-    for wanted in (Wanted(4), Wanted(9, threshold, 2, Exclusions.of([[n, n + 1] for n in range(7)]))):
-        whole = search.search(query, wanted, method)
+    for spec in (SearchSpec(4), SearchSpec(9, threshold, 2, Exclusions.of([[n, n + 1] for n in range(7)]))):
+        whole = search.search(query, spec, method)
         with monkeypatch.context() as patched:
             patched.setattr(brute_force, "BLOCK_QUERIES", 3)
-            parts = search.search(query, wanted, method)
+            parts = search.search(query, spec, method)
         assert torch.equal(parts.item_rows, whole.item_rows)
         assert torch.allclose(parts.scores, whole.scores, atol=1e-6)
         assert torch.equal(parts.num_scored, whole.num_scored)

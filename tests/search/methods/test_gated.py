@@ -12,8 +12,8 @@ from rails_ray.modules.similarities.dot_product import DotProduct, DotProductCon
 from rails_ray.modules.similarities.states import ItemState, QueryState, map_tensors, take
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.methods.gated import NEAR, RIDGE, among, fitted, pair_cosines, weighted
-from rails_ray.search.searcher import ByComponents, Widths
-from rails_ray.search.spec import Wanted
+from rails_ray.search.searcher import ByComponents, SearchParams
+from rails_ray.search.spec import SearchSpec
 from support.examples import random_states, sharp_mixture, small_mixture
 
 INFINITY = float("inf")
@@ -90,8 +90,8 @@ def test_the_items_scored_are_those_of_the_loops(
     excluded = [row for row in excluded if row < num_items]
     mixture = sharp_mixture()
     scores = mixture.scores(query, items)
-    own = ByComponents(mixture, items).retriever("gated", Widths(num_candidates=num, num_rounds=num_rounds))
-    found = own.search(query, Wanted(num_items, torch.full((2,), -INFINITY), mask=Exclusions.of([excluded] * 2)))
+    own = ByComponents(mixture, items).retriever("gated", SearchParams(num_candidates=num, num_rounds=num_rounds))
+    found = own.search(query, SearchSpec(num_items, torch.full((2,), -INFINITY), mask=Exclusions.of([excluded] * 2)))
     for line, (cosines, of_query) in enumerate(zip(cosines_of(query, items), scores.tolist(), strict=True)):
         expected = oracles.ranking.scored_in_rounds(cosines, of_query, num, num_rounds, RIDGE, NEAR, excluded)
         rows = found.item_rows[line, : found.num_found()[line]].tolist()
@@ -109,10 +109,10 @@ def test_where_gates_are_a_querys_own_the_fit_finds_what_the_average_misses() ->
         parameter.data.zero_()
     own = ByComponents(mixture, replace(items, gate=torch.ones_like(items.gate)))
     query = replace(query, gate=3 * query.gate)
-    best = own.search(query, Wanted(10)).item_rows
+    best = own.search(query, SearchSpec(10)).item_rows
     share = {}
     for method in ("average", "gated"):
-        rows = own.search(query, Wanted(10), method, Widths(num_candidates=60)).item_rows
+        rows = own.search(query, SearchSpec(10), method, SearchParams(num_candidates=60)).item_rows
         share[method] = float((best[:, :, None] == rows[:, None]).any(dim=2).float().mean())
     assert share["average"] < 0.7
     assert share["gated"] > 0.97
@@ -120,7 +120,7 @@ def test_where_gates_are_a_querys_own_the_fit_finds_what_the_average_misses() ->
 
 def test_it_says_why_nothing_is_known() -> None:
     query, items = random_states(2, 40)
-    found = ByComponents(small_mixture(), items).search(query, Wanted(5), "gated", Widths(num_candidates=10))
+    found = ByComponents(small_mixture(), items).search(query, SearchSpec(5), "gated", SearchParams(num_candidates=10))
     assert found.reasons == 2 * [
         "candidates by a linear fit to scores: an item that it leaves out may lie above the fit"
     ]
@@ -132,7 +132,7 @@ def test_items_without_the_average_begin_with_all_components_weighted_alike() ->
     query, items = random_states(3, 50, seed=4)
     without = ItemState(items.components, items.gate, None)
     found = [
-        ByComponents(small_mixture(), own).search(query, Wanted(5), "gated", Widths(num_candidates=12))
+        ByComponents(small_mixture(), own).search(query, SearchSpec(5), "gated", SearchParams(num_candidates=12))
         for own in (items, without)
     ]
     assert torch.equal(found[0].item_rows, found[1].item_rows)
@@ -144,8 +144,8 @@ def test_stored_components_are_neither_copied_nor_widened_at_once(dtype: torch.d
     items = map_tensors(lambda tensor: tensor.to(dtype), items)
     own = ByComponents(small_mixture(), items)
     assert own.first_stage.together.vectors.data_ptr() == items.components.data_ptr()
-    found = own.search(query, Wanted(50), "gated", Widths(num_candidates=50))
-    assert torch.equal(found.item_rows, own.search(query, Wanted(50)).item_rows)
+    found = own.search(query, SearchSpec(50), "gated", SearchParams(num_candidates=50))
+    assert torch.equal(found.item_rows, own.search(query, SearchSpec(50)).item_rows)
 
 
 def test_a_dot_product_has_no_gates_to_stand_for() -> None:

@@ -14,8 +14,8 @@ from rails_ray.modules.similarities.states import QuantizedItems, QueryState
 from rails_ray.search.indexes.codes import fit_lists, in_lists, lists_of
 from rails_ray.search.indexes.probing import Probing
 from rails_ray.search.methods.quantized import ByQuantized
-from rails_ray.search.searcher import Widths
-from rails_ray.search.spec import Wanted
+from rails_ray.search.searcher import SearchParams
+from rails_ray.search.spec import SearchSpec
 from support.quantizers import a_quantizer, some_vectors
 
 NUM_ITEMS, NUM_QUERIES, WIDTH, K = 1000, 50, 16, 10
@@ -41,20 +41,20 @@ def searched_by_codes(items: torch.Tensor, *, has_vectors: bool, num_codewords: 
 @pytest.mark.parametrize("has_vectors", [False, True])
 def test_a_few_lists_hold_most_of_the_best(has_vectors: bool) -> None:
     items, query = items_and_queries()
-    searchable = searched_by_codes(items, has_vectors=has_vectors)
-    best = searchable.search(query, Wanted(K)).item_rows
-    widths = Widths(num_candidates=100, nprobe=2)
-    found = searchable.search(query, Wanted(K), "ivf_lookup", widths).item_rows
+    searcher = searched_by_codes(items, has_vectors=has_vectors)
+    best = searcher.search(query, SearchSpec(K)).item_rows
+    params = SearchParams(num_candidates=100, nprobe=2)
+    found = searcher.search(query, SearchSpec(K), "ivf_lookup", params).item_rows
     shares = [len(set(a) & set(b)) / K for a, b in zip(found.tolist(), best.tolist(), strict=True)]
     assert sum(shares) / NUM_QUERIES > 0.6, "a tenth of the lists, by chance .1"
 
 
 def test_a_gap_holds_for_every_item_that_is_missing() -> None:
     items, query = items_and_queries()
-    searchable = searched_by_codes(items, has_vectors=True)
+    searcher = searched_by_codes(items, has_vectors=True)
     exact = query.components[:, 0] @ items.T
     for num_candidates in (K, 50, 400):
-        found = searchable.search(query, Wanted(K), "lookup", Widths(num_candidates=num_candidates))
+        found = searcher.search(query, SearchSpec(K), "lookup", SearchParams(num_candidates=num_candidates))
         missing = exact.scatter(1, found.item_rows, -torch.inf).amax(dim=1)
         assert (missing <= found.bound.maximum(found.scores[:, -1]) + 1e-5).all()
     assert (found.bound <= found.scores[:, -1]).any(), "with most items as candidates, some lists are proved"
@@ -76,7 +76,7 @@ def test_the_bound_of_a_mean_holds_however_many_vectors_an_item_has() -> None:
     means = vectors.view(60, 3, 2).mean(dim=1)
     error = float((means - quantizer.decode(codes).view(60, 3, 2).mean(dim=1)).norm(dim=1).max())
     index = in_lists(quantizer, codes, torch.zeros(60, dtype=torch.int32), torch.ones(1, 2), 3, error)
-    found = index.search(queries, Wanted(4), Probing(nprobe=1))
+    found = index.search(queries, SearchSpec(4), Probing(nprobe=1))
     assert torch.allclose(found.bound, found.scores[:, -1] + queries.norm(dim=1) * error, atol=1e-4)
     missing = (queries @ means.T).scatter(1, found.item_rows, -torch.inf).amax(dim=1)
     assert (missing <= found.bound + 1e-5).all()
@@ -92,7 +92,7 @@ def test_vectors_that_are_longer_than_1_keep_their_length(method: str) -> None:
     items = QuantizedItems(pack(codes), residual_norms(quantizer, vectors, codes, 1))
     query = QueryState(torch.randn(5, 1, 8, generator=generator), None, torch.ones(5))
     similarity = QuantizedSimilarity(DotProduct(DotProductConfig(), has_unit_vectors=False), quantizer)
-    found = ByQuantized(similarity, items).search(query, Wanted(10), method, Widths(num_candidates=20))
+    found = ByQuantized(similarity, items).search(query, SearchSpec(10), method, SearchParams(num_candidates=20))
     expected = (query.vectors() @ quantizer.decode(codes).T).topk(10, dim=1)
     assert torch.allclose(found.scores, expected.values, rtol=1e-5)
     assert found.scores.max() > 1

@@ -6,7 +6,7 @@ import pytest
 
 from rails_ray.serving import local
 from rails_ray.serving.engine import Limits
-from rails_ray.serving.http.lite import Lite, listening
+from rails_ray.serving.http.lite import SingleProcessServer, listening
 from rails_ray.serving.local import Version
 from support.examples import publish_here
 from support.ports import free_port
@@ -22,5 +22,5 @@ def version(tmp_path_factory: pytest.TempPathFactory) -> Version:
 @pytest.fixture(scope="module")
 def url(version: Version) -> Iterator[str]:
     port = free_port()
-    with listening(Lite(version), port=port):
+    with listening(SingleProcessServer(version), port=port):
         yield f"http://127.0.0.1:{port}"

@@ -19,8 +19,8 @@ from rails_ray.serving.http import logs, query_log
 from rails_ray.serving.http.access import WITHOUT_KEY, Access
 from rails_ray.serving.http.api import api_of
 from rails_ray.serving.http.deadlines import within
-from rails_ray.serving.http.instruments import OfProcess
-from rails_ray.serving.http.lite import Lite
+from rails_ray.serving.http.instruments import PrometheusMetrics
+from rails_ray.serving.http.lite import SingleProcessServer
 from rails_ray.serving.local import Version
 from rails_ray.serving.schemas import BudgetInput, SearchRequest
 from rails_ray.serving.traffic import Traffic
@@ -29,7 +29,7 @@ KEY = "a-key-of-the-test-1"
 NAMES = ["rails-ray", "v1"]
 
 
-def ask(lite: Lite, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
+def ask(lite: SingleProcessServer, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
     async def asked() -> httpx.Response:
         transport = httpx.ASGITransport(api_of(lambda: lite))
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -40,11 +40,11 @@ def ask(lite: Lite, method: str, path: str, body: Any = None, **headers: str) ->
 
 
 @pytest.fixture(scope="module")
-def lite(version: Version) -> Lite:
-    return Lite(version)
+def lite(version: Version) -> SingleProcessServer:
+    return SingleProcessServer(version)
 
 
-def test_a_search_by_an_embedding_is_the_search_by_its_text(lite: Lite, version: Version) -> None:
+def test_a_search_by_an_embedding_is_the_search_by_its_text(lite: SingleProcessServer, version: Version) -> None:
     texts = ["red", "blue hat"]
     answer = ask(lite, "POST", "/v1/embeddings", {"input": texts, "model": "rails-ray", "user": "somebody"}).json()
     assert [one["index"] for one in answer["data"]] == [0, 1]
@@ -54,7 +54,7 @@ def test_a_search_by_an_embedding_is_the_search_by_its_text(lite: Lite, version:
     assert [one.items for one in by_text.results] == [one.items for one in by_embedding.results]
 
 
-def test_an_embedding_in_base64_and_of_one_text(lite: Lite) -> None:
+def test_an_embedding_in_base64_and_of_one_text(lite: SingleProcessServer) -> None:
     plain = ask(lite, "POST", "/v1/embeddings", {"input": "red"}).json()["data"]
     coded = ask(lite, "POST", "/v1/embeddings", {"input": ["red"], "encoding_format": "base64"}).json()["data"]
     found = np.frombuffer(base64.b64decode(coded[0]["embedding"]), "<f4")
@@ -63,7 +63,7 @@ def test_an_embedding_in_base64_and_of_one_text(lite: Lite) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_inference_by_kserves_protocol(lite: Lite, name: str) -> None:
+def test_inference_by_kserves_protocol(lite: SingleProcessServer, name: str) -> None:
     told = ask(lite, "GET", f"/v2/models/{name}").json()
     assert (told["versions"], told["inputs"][0]["name"], told["outputs"][0]["name"]) == (["v1"], "text", "embedding")
     assert ask(lite, "GET", f"/v2/models/{name}/ready").json() == {"name": name, "ready": True}
@@ -112,7 +112,7 @@ def test_inference_by_kserves_protocol(lite: Lite, name: str) -> None:
         ),
     ],
 )
-def test_what_is_refused(lite: Lite, path: str, body: Any, status: int, told: str) -> None:
+def test_what_is_refused(lite: SingleProcessServer, path: str, body: Any, status: int, told: str) -> None:
     answer = ask(lite, "POST", path, body)
     assert answer.status_code == status
     assert told in answer.json()["error"]
@@ -122,7 +122,7 @@ def test_what_is_refused(lite: Lite, path: str, body: Any, status: int, told: st
 def test_health_needs_no_key_and_nothing_else_comes_without(version: Version, path: str, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(f"{KEY}\n")
-    locked = Lite(version, str(keys))
+    locked = SingleProcessServer(version, str(keys))
     assert ask(locked, "GET", path).status_code == 200
     assert ask(locked, "HEAD", path).status_code == 200
     assert ask(locked, "POST", path).status_code == 401
@@ -134,7 +134,7 @@ def test_health_needs_no_key_and_nothing_else_comes_without(version: Version, pa
 
 
 def test_a_server_that_is_not_ready(version: Version) -> None:
-    class Broken(Lite):
+    class Broken(SingleProcessServer):
         async def health(self) -> dict[str, Any]:
             raise UnavailableError("2 shards must answer, got none from shard 0")
 
@@ -146,7 +146,7 @@ def test_a_server_that_is_not_ready(version: Version) -> None:
         assert answer.headers["retry-after"] == "1"
 
 
-def test_an_answer_has_the_id_of_its_request_or_a_new_one(lite: Lite) -> None:
+def test_an_answer_has_the_id_of_its_request_or_a_new_one(lite: SingleProcessServer) -> None:
     given = ask(lite, "GET", "/v1/index", x_request_id="mine-1")
     assert given.headers["x-request-id"] == "mine-1"
     ids = {ask(lite, "GET", "/v1/index", x_request_id=bad).headers["x-request-id"] for bad in ("", "a b", "x" * 129)}
@@ -155,7 +155,7 @@ def test_an_answer_has_the_id_of_its_request_or_a_new_one(lite: Lite) -> None:
     assert ask(lite, "GET", "/v1/nothing", x_request_id="mine-2").headers["x-request-id"] == "mine-2"
 
 
-def test_new_ids_do_not_repeat_where_random_is_seeded(lite: Lite) -> None:
+def test_new_ids_do_not_repeat_where_random_is_seeded(lite: SingleProcessServer) -> None:
     def new_id() -> str:
         random.seed(7)
         return ask(lite, "GET", "/v1/index").headers["x-request-id"]
@@ -169,15 +169,17 @@ def test_a_failure_is_logged_with_the_id_and_without_the_query(
     async def fails(request: SearchRequest) -> Any:
         raise UnavailableError("too few shards")
 
-    broken = Lite(version)
-    broken.traffic = Traffic(fails, version.engine, OfProcess())
+    broken = SingleProcessServer(version)
+    broken.traffic = Traffic(fails, version.engine, PrometheusMetrics())
     with caplog.at_level(logging.WARNING, "rails_ray.serving.http"):
         ask(broken, "POST", "/v1/search", {"queries": [{"text": "a secret"}]}, x_request_id="mine-3")
         ask(broken, "GET", "/v1/index", x_request_id="mine-6")
     assert caplog.messages == ["POST '/v1/search' got 503 (request mine-3)"]
 
 
-def test_each_answer_is_logged_with_the_id_at_the_level_info(lite: Lite, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_answer_is_logged_with_the_id_at_the_level_info(
+    lite: SingleProcessServer, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO, "rails_ray.serving.http"):
         ask(lite, "POST", "/v1/search", {"queries": [{"text": "a secret"}]}, x_request_id="mine-7")
         ask(lite, "GET", "/v1/nothing", x_request_id="mine-8")
@@ -191,8 +193,8 @@ def test_a_search_that_no_shard_has_a_place_for_is_one_to_ask_again_later(versio
             "min_coverage must be reached, 1 of 9 items, got 0 from 0 of 2 shards: try again or ask for less"
         )
 
-    full = Lite(version)
-    full.traffic = Traffic(is_full, version.engine, OfProcess())
+    full = SingleProcessServer(version)
+    full.traffic = Traffic(is_full, version.engine, PrometheusMetrics())
     answer = ask(full, "POST", "/v1/search", {"queries": [{"text": "red"}]})
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
     assert answer.json()["error"].endswith("try again or ask for less")
@@ -201,9 +203,9 @@ def test_a_search_that_no_shard_has_a_place_for_is_one_to_ask_again_later(versio
 def test_queries_are_logged_if_that_is_asked_for(version: Version, caplog: pytest.LogCaptureFixture) -> None:
     asked = {"queries": [{"text": "a secret"}], "k": 3}
     with caplog.at_level(logging.INFO, query_log.log.name):
-        ask(Lite(version), "POST", "/v1/search", asked, x_request_id="mine-4")
+        ask(SingleProcessServer(version), "POST", "/v1/search", asked, x_request_id="mine-4")
         assert not caplog.messages
-        ask(Lite(version, on_search=query_log.note), "POST", "/v1/search", asked, x_request_id="mine-5")
+        ask(SingleProcessServer(version, on_search=query_log.note), "POST", "/v1/search", asked, x_request_id="mine-5")
     [told] = caplog.messages
     assert told == 'request mine-5: {"queries":[{"text":"a secret"}],"k":3}'
 
@@ -248,7 +250,7 @@ class Patient:
     def __init__(self, version: Version) -> None:
         self.asked = list[SearchRequest]()
         self.num_cancelled = 0
-        self.traffic = Traffic(self.explain, version.engine, OfProcess())
+        self.traffic = Traffic(self.explain, version.engine, PrometheusMetrics())
 
     async def explain(self, request: Any) -> Any:
         self.asked.append(request)
@@ -284,7 +286,7 @@ def test_an_answer_that_comes_too_late_is_dropped_and_told(version: Version) -> 
         *(("nan", "a number"), ("inf", "a number")),
     ],
 )
-def test_a_deadline_must_be_a_number_above_0(lite: Lite, given: str, must: str) -> None:
+def test_a_deadline_must_be_a_number_above_0(lite: SingleProcessServer, given: str, must: str) -> None:
     answer = ask(lite, "POST", "/v1/search", {"queries": [{"text": "red"}]}, x_deadline_ms=given)
     assert (answer.status_code, answer.json()) == (
         422,

@@ -11,7 +11,7 @@ import pytest
 
 from rails_ray.serving.http import arrow, streaming
 from rails_ray.serving.http.api import api_of
-from rails_ray.serving.http.lite import Lite
+from rails_ray.serving.http.lite import SingleProcessServer
 from rails_ray.serving.local import Version
 from rails_ray.serving.schemas import QueryInput, QueryResult
 
@@ -20,11 +20,11 @@ OPTIONS = {"k": 4, "cutoff": {"top_k": 4}}
 
 
 @pytest.fixture(scope="module")
-def lite(version: Version) -> Lite:
-    return Lite(version)
+def lite(version: Version) -> SingleProcessServer:
+    return SingleProcessServer(version)
 
 
-def ask(lite: Lite, content: bytes, path: str = "/v1/search", **headers: str) -> httpx.Response:
+def ask(lite: SingleProcessServer, content: bytes, path: str = "/v1/search", **headers: str) -> httpx.Response:
     async def asked() -> httpx.Response:
         transport = httpx.ASGITransport(api_of(lambda: lite))
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
@@ -42,14 +42,14 @@ def as_stream(table: pa.Table, options: Any = OPTIONS, **how: Any) -> bytes:
     return content
 
 
-def in_json(lite: Lite, queries: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
+def in_json(lite: SingleProcessServer, queries: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
     answer: dict[str, Any] = ask(
         lite, json.dumps({"queries": queries, **options}).encode(), **{"content-type": ""}
     ).json()
     return answer
 
 
-def test_the_answer_is_that_of_json(lite: Lite, version: Version) -> None:
+def test_the_answer_is_that_of_json(lite: SingleProcessServer, version: Version) -> None:
     expected = in_json(lite, [{"text": text} for text in TEXTS], **OPTIONS)
     body = as_stream(pa.table({"text": TEXTS}))
     assert ask(lite, body).json() == expected
@@ -65,7 +65,7 @@ def test_the_answer_is_that_of_json(lite: Lite, version: Version) -> None:
         assert found == own
 
 
-def test_queries_by_several_fields(lite: Lite, version: Version) -> None:
+def test_queries_by_several_fields(lite: SingleProcessServer, version: Version) -> None:
     [vector] = version.engine.embed(["red"]).tolist()
     columns = {
         "text": pa.array(["blue hat", None]),
@@ -110,7 +110,7 @@ def test_which_format_a_header_wants(accept: str | None, is_wanted: bool) -> Non
     assert arrow.is_wanted(accept) == is_wanted
 
 
-def test_a_long_answer_comes_in_pieces(lite: Lite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_answer_comes_in_pieces(lite: SingleProcessServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "PIECE_BYTES", 1000)
     body = as_stream(pa.table({"text": TEXTS * 100}))
     found = pa.ipc.open_stream(ask(lite, body, accept=arrow.TYPE).content).read_all()
@@ -158,13 +158,13 @@ NO_BYTES = pa.table({"history": pa.array([[[]]], pa.list_(pa.list_(pa.string(), 
         ),
     ],
 )
-def test_what_is_refused(lite: Lite, content: bytes, message: str) -> None:
+def test_what_is_refused(lite: SingleProcessServer, content: bytes, message: str) -> None:
     answer = ask(lite, content)
     assert answer.status_code == 422
     assert message in answer.json()["error"]
 
 
-def test_no_byte_of_a_body_can_be_wrong_and_do_harm(lite: Lite) -> None:
+def test_no_byte_of_a_body_can_be_wrong_and_do_harm(lite: SingleProcessServer) -> None:
     """Each byte of a small body in turn: an answer or a sentence."""
     content = as_stream(pa.table({"text": ["red"], "exclude": [["i1"]]}))
     for place in range(len(content)):
@@ -174,6 +174,6 @@ def test_no_byte_of_a_body_can_be_wrong_and_do_harm(lite: Lite) -> None:
                 arrow.read_queries(changed)
 
 
-def test_other_routes_take_json_alone(lite: Lite) -> None:
+def test_other_routes_take_json_alone(lite: SingleProcessServer) -> None:
     answer = ask(lite, as_stream(LONG), "/v1/explain")
     assert (answer.status_code, answer.json()["error"]) == (422, "the body must be JSON in UTF-8, got the byte 0xff")

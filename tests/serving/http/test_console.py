@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rails_ray.serving.http.lite import Lite, listening
+from rails_ray.serving.http.lite import SingleProcessServer, listening
 from rails_ray.serving.local import Version
 from support.browser import chromium, needs_browser
 from support.ports import free_port
@@ -113,7 +113,7 @@ def test_a_refusal_is_shown(page: Any) -> None:
 def test_a_server_with_keys_asks_for_one(browser: Any, version: Version, tmp_path: Path) -> None:
     keys, port = tmp_path / "keys", free_port()
     keys.write_text(f"{KEY}\n")
-    with listening(Lite(version, str(keys)), port=port):
+    with listening(SingleProcessServer(version, str(keys)), port=port):
         browser.get(f"http://127.0.0.1:{port}")
         wait_for(lambda: "Authorization: Bearer KEY" in found(browser, "#index").text)
         field = found(browser, "#key")

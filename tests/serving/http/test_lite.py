@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rails_ray.serving.http.lite import LOOK_S, Lite, listening
+from rails_ray.serving.http.lite import LOOK_S, SingleProcessServer, listening
 from rails_ray.serving.local import Version
 from support.ports import free_port
 
@@ -74,7 +74,7 @@ def test_clients_at_once_get_what_they_get_alone(url: str) -> None:
 def test_keys_are_looked_at_again_after_a_second(version: Version, tmp_path: Path) -> None:
     keys, now = tmp_path / "keys", [0.0]
     keys.write_text(f"{KEY}\n")
-    lite, port = Lite(version, str(keys), clock=lambda: now[0]), free_port()
+    lite, port = SingleProcessServer(version, str(keys), clock=lambda: now[0]), free_port()
     with listening(lite, port=port):
 
         def status(key: str) -> int:
@@ -94,13 +94,13 @@ def test_keys_are_looked_at_again_after_a_second(version: Version, tmp_path: Pat
 
 def test_keys_that_let_nobody_in(version: Version, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="keys_file must be a text file of ASCII keys, got"):
-        Lite(version, str(tmp_path / "missing"))
+        SingleProcessServer(version, str(tmp_path / "missing"))
 
 
 def test_it_ends_and_its_port_is_free(version: Version) -> None:
     port = free_port()
-    with listening(Lite(version), port=port) as server:
+    with listening(SingleProcessServer(version), port=port) as server:
         assert server.is_alive()
     assert not server.is_alive()
-    with listening(Lite(version), port=port):
+    with listening(SingleProcessServer(version), port=port):
         assert httpx.get(f"http://127.0.0.1:{port}/v1/health").status_code == 200

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rails_ray.serving import local
 from rails_ray.serving.drift import EVERY
 from rails_ray.serving.engine import Answered, Limits
-from rails_ray.serving.http.lite import Lite, listening
+from rails_ray.serving.http.lite import SingleProcessServer, listening
 from rails_ray.serving.local import Version
 from rails_ray.serving.schemas import SearchRequest
 from rails_ray.storage import calibrations
@@ -31,7 +31,7 @@ def metrics_of(url: str, **headers: str) -> dict[tuple[str, ...], float]:
 
 
 def test_answers_are_counted_by_status_stage_and_method(version: Version) -> None:
-    lite, port = Lite(version, shadow_fraction=1.0), free_port()
+    lite, port = SingleProcessServer(version, shadow_fraction=1.0), free_port()
     with listening(lite, port=port):
         url = f"http://127.0.0.1:{port}"
         for body in (BODY, BODY | APPROXIMATELY, BODY | {"k": 0}):
@@ -68,7 +68,7 @@ def test_feedback_and_drift_are_measured_against_the_calibration(tmp_path: Path)
     calibrations.write(Storage(str(tmp_path)), "v1", STORED)
     version, port = local.open(str(tmp_path), limits=Limits()), free_port()
     body = {"queries": [{"text": "red"}], "cutoff": {"coverage": 0.8}}
-    with listening(Lite(version), port=port):
+    with listening(SingleProcessServer(version), port=port):
         url = f"http://127.0.0.1:{port}"
         assert ("rails_ray_cutoff_drift",) not in metrics_of(url), "nothing was compared yet"
         answers = [httpx.post(f"{url}/v1/search", json=body).json() for _ in range(EVERY)]
@@ -95,7 +95,7 @@ def test_feedback_and_drift_are_measured_against_the_calibration(tmp_path: Path)
 def test_a_fault_of_ours_is_counted_and_logged(
     version: Version, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lite, port = Lite(version), free_port()
+    lite, port = SingleProcessServer(version), free_port()
 
     async def fails(request: SearchRequest) -> Answered:
         raise RuntimeError("a fault")
@@ -112,7 +112,7 @@ def test_with_keys_metrics_need_an_admins(version: Version, tmp_path: Path) -> N
     keys = tmp_path / "keys"
     keys.write_text("a-key-to-search-1 scope=search\nan-admins-key-11 scope=search,admin\n")
     port = free_port()
-    with listening(Lite(version, str(keys)), port=port):
+    with listening(SingleProcessServer(version, str(keys)), port=port):
         url = f"http://127.0.0.1:{port}/metrics"
         statuses = [
             httpx.get(url, headers={"authorization": f"Bearer {key}"} if key else {}).status_code

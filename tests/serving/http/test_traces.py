@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 
 from rails_ray.serving.http import traces
-from rails_ray.serving.http.lite import Lite, listening
+from rails_ray.serving.http.lite import SingleProcessServer, listening
 from rails_ray.serving.local import Version
 from support.ports import free_port
 from support.processes import wait_for
@@ -59,7 +59,7 @@ def test_a_search_is_a_span_of_its_clients_trace_and_its_stages_are_spans(
     version: Version, collector: Collector
 ) -> None:
     port = free_port()
-    with listening(Lite(version), port=port):
+    with listening(SingleProcessServer(version), port=port):
         url = f"http://127.0.0.1:{port}/v1/search"
         answer = httpx.post(url, json=BODY, headers={"traceparent": PARENT, "x-request-id": "mine-7"})
         wait_for(lambda: len(collector.spans) >= 5)
@@ -87,7 +87,7 @@ def test_a_request_without_an_id_is_traced_by_the_one_that_it_gets(
 ) -> None:
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=mine")
     port = free_port()
-    with listening(Lite(version), port=port):
+    with listening(SingleProcessServer(version), port=port):
         answer = httpx.post(f"http://127.0.0.1:{port}/v1/search", json=BODY, headers={"x-request-id": "not one"})
         wait_for(lambda: "POST /v1/search" in collector.spans)
     told = {own.key: own.value.string_value for own in collector.spans["POST /v1/search"].attributes}
@@ -99,7 +99,7 @@ def test_a_collector_that_is_gone_costs_no_answer(version: Version, monkeypatch:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     port = free_port()
-    with listening(Lite(version), port=port):
+    with listening(SingleProcessServer(version), port=port):
         assert httpx.post(f"http://127.0.0.1:{port}/v1/search", json=BODY).status_code == 200
 
 
@@ -123,6 +123,6 @@ def test_without_the_packages_requests_are_answered_and_the_log_says_why(
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.instrumentation.asgi", None)
     port = free_port()
-    with listening(Lite(version), port=port):
+    with listening(SingleProcessServer(version), port=port):
         assert httpx.post(f"http://127.0.0.1:{port}/v1/search", json=BODY).status_code == 200
     assert caplog.messages.count(traces.MISSING) == 1

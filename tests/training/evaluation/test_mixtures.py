@@ -5,8 +5,8 @@ import torch
 
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.dual_encoder.model import DualEncoder
-from rails_ray.search.searcher import ByComponents, Widths
-from rails_ray.search.spec import Wanted
+from rails_ray.search.searcher import ByComponents, SearchParams
+from rails_ray.search.spec import SearchSpec
 from rails_ray.training.evaluation import mixtures
 from rails_ray.training.evaluation.mixtures import measures
 from support.examples import COLOURED, THINGS, small_config
@@ -31,18 +31,18 @@ def test_entropies_are_those_of_the_gates_of_pairs() -> None:
 @torch.no_grad()
 def test_recall_and_proofs_are_those_of_the_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mixtures, "K", 2)
-    widths = Widths(num_candidates=2, num_per_embedding=1)
-    monkeypatch.setattr(mixtures, "WIDTHS", widths)
+    params = SearchParams(num_candidates=2, num_per_embedding=1)
+    monkeypatch.setattr(mixtures, "WIDTHS", params)
     model = model_of()
     found = measures(model, model.item_features(THINGS), COLOURED)
-    searchable = ByComponents(model.similarity, model.encode_items(model.item_features(THINGS)))
-    query, wanted = model.encode_queries(model.query_features(COLOURED.inputs)), Wanted(2)
+    searcher = ByComponents(model.similarity, model.encode_items(model.item_features(THINGS)))
+    query, spec = model.encode_queries(model.query_features(COLOURED.inputs)), SearchSpec(2)
     exact, average, per = (
-        searchable.search(query, wanted, method, widths) for method in ("brute_force", "average", "per_embedding")
+        searcher.search(query, spec, method, params) for method in ("brute_force", "average", "per_embedding")
     )
     hits = [len(set(a) & set(b)) for a, b in zip(exact.item_rows.tolist(), average.item_rows.tolist(), strict=True)]
     assert found["recall_of_average"] == pytest.approx(sum(hits) / 8)
-    assert found["certified_fraction"] == pytest.approx(sum(gap == 0 for gap in per.gap(wanted).tolist()) / 4)
+    assert found["certified_fraction"] == pytest.approx(sum(gap == 0 for gap in per.gap(spec).tolist()) / 4)
 
 
 def test_nothing_is_measured_without_gates_or_queries() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from rails_ray.errors import DamagedError, NotFoundError, UnavailableError
 from rails_ray.on_ray.serving.app import served
-from rails_ray.on_ray.serving.plan import Placement, ServeArgs, serve_config
+from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs, serve_config
 from rails_ray.search.searcher import METHODS
 from rails_ray.serving import client, local
 from rails_ray.serving.cutoffs import Cutoffs
@@ -211,7 +211,9 @@ def test_a_server_listens_as_a_deployed_config_says(served_version: Served) -> N
     controller = ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
     found = ray.get(controller.get_http_config.remote()).model_dump()
     port = int(served_version.url.rpartition(":")[2])
-    config = serve_config(ServeArgs(storage="x", allow_anonymous=True), Placement(), 1, host="127.0.0.1", port=port)
+    config = serve_config(
+        ServeArgs(storage="x", allow_anonymous=True), DeploymentSize(), 1, host="127.0.0.1", port=port
+    )
     assert found.items() >= config["http_options"].items()
 
 

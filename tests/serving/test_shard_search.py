@@ -10,8 +10,8 @@ import torch
 from rails_ray.kernels import reaching
 from rails_ray.kernels.compiled import loops
 from rails_ray.modules.similarities.states import QueryState
-from rails_ray.search.searcher import Widths
-from rails_ray.serving.shard_search import Asked, ShardSearch
+from rails_ray.search.searcher import SearchParams
+from rails_ray.serving.shard_search import ShardRequest, ShardSearch
 from rails_ray.storage.filesystem import Storage
 from support.examples import publish_here
 
@@ -37,7 +37,11 @@ def test_no_search_compiles_what_the_start_has_not(
     query = some_queries(shard, 2)
     for threshold in (None, -1.0, 0.5, 2.0):
         least = None if threshold is None else np.full(2, threshold, np.float32)
-        shard.search(query, Asked(method, Widths(), k=3, threshold=least, at_least=0 if least is None else 1), [[], []])
+        shard.search(
+            query,
+            ShardRequest(method, SearchParams(), k=3, threshold=least, at_least=0 if least is None else 1),
+            [[], []],
+        )
     assert {name for name, *_ in at_the_start} == {"count_reaching", "list_reaching"}
     assert called == at_the_start
 

@@ -8,7 +8,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from rails_ray.serving.http.access import Access
-from rails_ray.serving.http.admission import QUESTIONS, Crowd
+from rails_ray.serving.http.admission import QUESTIONS, AdmissionControl
 from rails_ray.serving.http.api import api_of
 from rails_ray.serving.http.request_ids import HEADER
 
@@ -43,7 +43,9 @@ def test_more_questions_than_there_are_places_are_refused_and_the_others_passed_
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"an answer"})
 
-        crowd = Crowd(router, lambda: Access(None, 100, places), lambda path, status: told.append((path, status)))
+        crowd = AdmissionControl(
+            router, lambda: Access(None, 100, places), lambda path, status: told.append((path, status))
+        )
         transport = httpx.ASGITransport(crowd)
         async with httpx.AsyncClient(transport=transport, base_url="http://proxy") as client:
             first = [asyncio.create_task(client.post(path, content=b"a question")) for _ in range(places)]
@@ -82,7 +84,7 @@ def test_a_body_without_end_is_not_kept() -> None:
         if message["type"] == "http.response.start":
             assert message["status"] == 413
 
-    crowd = Crowd(never, lambda: Access(None, 100, 2), lambda path, status: told.append((path, status)))
+    crowd = AdmissionControl(never, lambda: Access(None, 100, 2), lambda path, status: told.append((path, status)))
     scope = {"type": "http", "method": "POST", "path": "/v1/search", "headers": []}
     asyncio.run(crowd(scope, endless, send))
     assert sum(sent) <= 200
