@@ -71,7 +71,8 @@ def begin(storage: Storage, name: str, made_from: dict[str, Any], items: pa.Tabl
         storage.create(f"{folder}/begun.json", json.dumps(made_from, indent=1).encode())
     except ConflictError:
         begun = read_json(storage, f"{folder}/begun.json")
-        begun["ranker"] = dataclasses.asdict(RankerConfig(**begun["ranker"]))  # its module may have moved since
+        if "ranker" in begun:
+            begun["ranker"] = dataclasses.asdict(RankerConfig(**begun["ranker"]))  # its module may have moved since
         changed = next((key for key in made_from if begun.get(key) != made_from[key]), None)
         if changed is not None:
             raise ValueError(
