@@ -16,7 +16,7 @@ from support.ports import free_port
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 NUM_CLIENTS = 24
-PATIENCE_S = 120.0  # Serve waits 30 s before it adds a replica
+PATIENCE_S = 240.0  # Serve waits 30 s before it adds a replica
 
 
 def num_running(deployment: str) -> int:

@@ -206,6 +206,7 @@ def test_jobs_evaluate_encode_and_publish(s3_root: OnS3, published: dict[str, He
         "num_items": 60,
         "cutoff_mass": runs.read(s3_root.storage, "first").cutoff_mass,
         "coverage": None,
+        "seen_items": None,
     }
     assert versions.current_version(s3_root.storage) == "v1"
 
