@@ -3,7 +3,7 @@ BIN := .venv/bin
 
 # Half of the tests without a cluster by the time that they take, with those that wait for processes and servers: the
 # other half runs beside it.
-HALF := tests/collectives tests/contracts tests/data tests/storage
+HALF := tests/contracts tests/data tests/storage tests/training
 
 .PHONY: quickstart test test-all test-half test-other-half lint clean
 
