@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.searchers import make_searchable
 
 import oracles.ranking
 from rails_ray.modules.losses.beta_nce import beta_logit
@@ -46,6 +45,7 @@ from support.retrievers import (
     wanted_of,
     widths_of,
 )
+from support.searchers import make_searchable
 
 
 @any_method

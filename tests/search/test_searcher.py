@@ -4,7 +4,6 @@ from typing import get_args
 
 import pytest
 import torch
-from support.searchers import make_searchable
 
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.kernels.lookup_scan import LEAST_BESIDE
@@ -15,6 +14,7 @@ from rails_ray.search.searcher import METHODS, ByCodes, ByComponents, SearchPara
 from rails_ray.search.spec import SearchResult, SearchSpec
 from rails_ray.serving.schemas import SearchRequest
 from support.examples import random_states, small_config, small_mixture
+from support.searchers import make_searchable
 
 TEXTS = ["red car", "blue hat"]
 

@@ -7,7 +7,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from support.searchers import make_searchable
 
 from rails_ray.cli.main import main
 from rails_ray.families.solar.model import Solar
@@ -20,6 +19,7 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.shards import Items
 from support.examples import publish_solar, write_text_data
 from support.ports import free_port
+from support.searchers import make_searchable
 from support.served_version import ASKED, TEXTS, AtUrl
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
