@@ -174,7 +174,7 @@ def test_what_waits_is_counted_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
     row = gpu_measuring.synchronisations(waits_twice)
     assert row["warned_synchronisations"] == 2
     [(place, count)] = row["waits_at"].items()
-    assert place.startswith("tests/test_gpu_bench.py:")
+    assert place.startswith("benches/test_gpu_bench.py:")
     assert count == 2
     assert modes == ["warn", "default"]
 

@@ -142,7 +142,7 @@ def test_a_data_set_on_s3(s3: str, tmp_path: Path, capsys: pytest.CaptureFixture
 
 RUN = """
 import sys
-from rails_ray import cli
+from rails_ray.cli.main import main
 code = main(["inspect", *sys.argv[1:]])
 assert "ray" not in sys.modules
 sys.exit(code)
@@ -158,7 +158,7 @@ def test_the_command_imports_no_ray(tmp_path: Path) -> None:
 
 LIMITED = """
 import resource, sys
-from rails_ray import cli
+from rails_ray.cli.main import main
 resource.setrlimit(resource.RLIMIT_DATA, (2**20 * int(sys.argv[1]),) * 2)
 code = main(["inspect", *sys.argv[2:]])
 sys.exit(code)
