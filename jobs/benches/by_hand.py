@@ -16,7 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from rails_ray.families.version import version_items, version_model
+from rails_ray.families.version import Version
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.versions import read_manifest
 
@@ -41,8 +41,8 @@ class Searcher:
     def __init__(self, storage: str) -> None:
         store = Storage(storage)
         manifest = read_manifest(store, None)
-        self.model: Any = version_model(store, manifest)
-        self.items = version_items(store, manifest)
+        self.model: Any = Version(store, manifest).model
+        self.items = Version(store, manifest).items()
         self.item_ids, self.titles = list(self.items.item_ids), self.items.titles
 
     @torch.inference_mode()

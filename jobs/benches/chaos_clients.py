@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import torch
 
-from rails_ray.families.version import version_family, version_items, version_model
+from rails_ray.families.version import Version
 from rails_ray.search.spec import SearchSpec
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
@@ -171,9 +171,9 @@ def offline(storage: str, names: Sequence[str], texts: Sequence[str], k: int) ->
     store, found = Storage(storage), Answers()
     for name in names:
         manifest = versions.read_manifest(store, name)
-        model = version_model(store, manifest)
-        items = version_items(store, manifest)
-        searcher = version_family(store, manifest).searcher(model.similarity, items.state)
+        model = Version(store, manifest).model
+        items = Version(store, manifest).items()
+        searcher = Version(store, manifest).family.searcher(model.similarity, items.state)
         with torch.no_grad():
             query = model.encode_queries(model.query_features(list(texts)))
         best = searcher.search(query, SearchSpec(k))

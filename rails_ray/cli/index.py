@@ -150,16 +150,15 @@ class Export(Stored):
     def run(self) -> None:
         from rails_ray.data.vector_files.folder import export_folder
         from rails_ray.data.vector_files.formats import export_vectors
-        from rails_ray.families.version import version_vectors
+        from rails_ray.families.version import Version
         from rails_ray.storage.filesystem import Storage
-        from rails_ray.storage.versions import read_described
 
         with out.status(f"exporting to {self.target}"):
             if self.folder is not None:
                 export_folder(Storage(self.folder), self.target, format=self.format, use_ids=self.use_ids)
             else:
                 store = Storage(self.storage)
-                found = version_vectors(store, read_described(store, self.version), self.component)
+                found = Version.encoded(store, self.version).vectors(self.component)
                 blocks = ((ids if self.use_ids else None, block) for ids, block in found.blocks)
                 export_vectors(self.target, found.width, blocks, format=self.format)
         out.print(f"written to {self.target}", highlight=False, soft_wrap=True, markup=False)

@@ -13,7 +13,7 @@ from rails_ray.data.dataset import Texts
 from rails_ray.families.config import RunConfig
 from rails_ray.families.data import read_data
 from rails_ray.families.recipes.emoji import emoji_dot, emoji_mol
-from rails_ray.families.version import version_config, version_family, version_items, version_model
+from rails_ray.families.version import Version
 from rails_ray.on_ray import liveness
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.serving.app import served
@@ -135,13 +135,12 @@ def _train(config: RunConfig, storage: str, num_steps: int | None, console: Cons
 
 def _served_recall(url: str, storage: str, manifest: Manifest) -> dict[str, float]:
     """Recall of the served answers against brute force in this process, by method."""
-    store = Storage(storage)
-    model = version_model(store, manifest)
-    items = version_items(store, manifest)
-    data = read_data(version_config(store, manifest), store)
+    version = Version(Storage(storage), manifest)
+    model, items = version.model, version.items()
+    data = read_data(version.config, version.storage)
     texts = data.queries["test"].head(NUM_COMPARED).inputs
     assert isinstance(texts, Texts)
-    searcher = version_family(store, manifest).searcher(model.similarity, items.state)
+    searcher = version.family.searcher(model.similarity, items.state)
     expected = [
         [items.item_ids[row] for row in rows]
         for _, query in query_batches(model, texts)

@@ -134,12 +134,11 @@ class Serve(AllowsCode, Stored):
 
         from rails_ray.allowed_code import AllowedCode
         from rails_ray.cli import rendering
-        from rails_ray.families.version import version_family
+        from rails_ray.families.version import Version
         from rails_ray.on_ray import liveness
         from rails_ray.on_ray.cluster import cluster
         from rails_ray.on_ray.serving.app import ranker_of_family, served
         from rails_ray.storage.filesystem import Storage
-        from rails_ray.storage.versions import read_manifest
 
         self._check_who_gets_in()
         cutoff = cutoff_of(self.cutoff)
@@ -151,16 +150,13 @@ class Serve(AllowsCode, Stored):
             num_gpus=self.gpus,
             ranker=RankerPlacement(replicas=self.ranker.replicas, num_cpus=self.ranker.cpus, num_gpus=self.ranker.gpus),
         )
-        store = Storage(self.storage)
-        manifest = read_manifest(store, self.version)
         allowed = AllowedCode.given(self.allow_code).also(self.ranker.path)
-        own = version_family(store, manifest, allowed)
-        own.check_code(has_ranker=bool(self.ranker.path))
-        ranker = self._ranker(ranker_of_family(own))
-        num_shards = len(manifest.shard_items)
+        version = Version.published(Storage(self.storage), self.version, allowed)
+        version.family.check_code(has_ranker=bool(self.ranker.path))
+        ranker = self._ranker(ranker_of_family(version.family))
         arguments = ServeArgs(
-            storage=str(store),
-            version=manifest.version,
+            storage=str(version.storage),
+            version=version.name,
             keys_file=None if self.keys_file is None else str(Path(self.keys_file).expanduser().absolute()),
             allow_anonymous=self.allow_anonymous,
             cutoff=cutoff,
@@ -170,16 +166,16 @@ class Serve(AllowsCode, Stored):
             allow_code=list(allowed.named),
         )
         if self.print_config:
-            config = serve_config(arguments, placement, num_shards, host=host, port=self.port)
+            config = serve_config(arguments, placement, version.num_shards, host=host, port=self.port)
             print(commented(config, self.profile, ports), end="")
             return
         check_port(host, self.port)
         if is_production:
             ports.check_free(host)
-        num_replicas = (1 + num_shards) * (self.max_replicas or replicas)
+        num_replicas = (1 + version.num_shards) * (self.max_replicas or replicas)
         num_cpus = placement.num_cpus * num_replicas + (self.ranker.cpus * self.ranker.replicas if ranker else 0)
         with ExitStack() as stack:
-            with rendering.spinner(out, f"deploy version {manifest.version}"):
+            with rendering.spinner(out, f"deploy version {version.name}"):
                 is_own = stack.enter_context(cluster(4 + math.ceil(num_cpus)))
                 url = stack.enter_context(served(arguments, placement, host=host, port=self.port, leave_serve=is_own))
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, in place of Ray's stack trace

@@ -1,8 +1,8 @@
-"""What a stored version is made of: its config, its model, and what scores its items."""
+"""A version, opened: what a server, a search in this process and an evaluation read of it."""
 
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,59 +10,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
-from rails_ray.cutoffs.calibration import Calibration
-from rails_ray.cutoffs.support import CutoffSupport
 from rails_ray.families import family
 from rails_ray.families.base import Family
 from rails_ray.families.config import RunConfig, from_json
 from rails_ray.modules.model import Model
-from rails_ray.storage.calibrations import StoredCalibration
+from rails_ray.search.indexes import VectorIndex
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import CONFIG, Encoded, read_file
+from rails_ray.storage.manifest import CONFIG, Encoded, Manifest, read_file
 from rails_ray.storage.parquet import item_state
-from rails_ray.storage.shards import Items, read_part, read_shards
-
-
-def version_config(storage: Storage, described: Encoded) -> RunConfig:
-    """The config of the run that a version comes from."""
-    return from_json(read_file(storage, described.version, described.file(CONFIG)))
-
-
-def version_family(storage: Storage, described: Encoded, allowed: AllowedCode = OURS_ALONE) -> Family:
-    """The family of that run.
-
-    Args:
-        allowed: code that its config may name by its import path, beside our own.
-    """
-    return family(version_config(storage, described), allowed.read_by(f"version {described.version}", str(storage)))
-
-
-def version_model(storage: Storage, described: Encoded, allowed: AllowedCode = OURS_ALONE) -> Model:
-    """The model of a version.
-
-    Raises:
-        DamagedError: if config or weights differ from the manifest.
-        ValueError: if the config names code that is not allowed.
-    """
-    return version_family(storage, described, allowed).trained_model(_weights(storage, described))
-
-
-def version_similarity(storage: Storage, described: Encoded) -> Any:
-    """What scores the items of a version, if possible without what encodes queries. Raises what `version_model`
-    does."""
-    own = version_family(storage, described)
-    return own.version_similarity(_weights(storage, described), partial(_file, storage, described))
-
-
-def version_items(storage: Storage, described: Encoded) -> Items:
-    """All items of a version, as its model scores them.
-
-    Raises:
-        DamagedError: if a part is missing or changed.
-    """
-    own = version_family(storage, described)
-    found = read_shards(storage, described, range(len(described.shard_items)), own.item_state)
-    return replace(found, state=own.as_scored(found.state, partial(_file, storage, described)))
+from rails_ray.storage.shards import Items, read_indexes, read_part, read_shards
+from rails_ray.storage.versions import read_described, read_manifest
 
 
 class Vectors(NamedTuple):
@@ -75,46 +32,128 @@ class Vectors(NamedTuple):
     blocks: Iterator[tuple[pa.ChunkedArray, NDArray[np.float32]]]
 
 
-def version_vectors(storage: Storage, described: Encoded, component: int | None = None) -> Vectors:
-    """The vectors that a version stores of its items.
+@dataclass(frozen=True, eq=False)
+class Version:
+    """A version in storage. Its files are read when they are first needed, each once, and checked against the manifest.
 
-    Args:
-        component: number of the component; by default the mean component, or the only one.
+    described: the manifest, or what encoding has written if the version is not published yet.
+    allowed: code that its config may name by its import path, beside our own.
 
-    Raises:
-        ValueError: if the items have no such vectors.
+    Raises, from every member that reads:
+        DamagedError: if a file is missing or differs from the manifest.
     """
-    shape = described.state.shapes.get("components")
-    if shape is None:
-        raise ValueError(
-            f"version {described.version} must store vectors of its items, got {described.state.kind}: export another"
-        )
-    if component is not None and not 0 <= component < shape[0]:
-        raise ValueError(f"component must be at least 0 and below the {shape[0]} of an item, got {component}")
-    if component is None and shape[0] > 1 and "average" not in described.state.shapes:
-        raise ValueError(f"version {described.version} must store the mean component, got none: name a component")
-    state = version_family(storage, described).item_state
 
-    def blocks() -> Iterator[tuple[pa.ChunkedArray, NDArray[np.float32]]]:
-        for entry in sorted(described.parts, key=lambda entry: entry.first_row):
-            part = read_part(storage, described, entry)
-            columns = item_state(part, state).columns()
-            found = columns.get("average", columns["components"][:, 0])
-            vectors = found if component is None else columns["components"][:, component]
-            yield part["item_id"], vectors.float().numpy()
+    storage: Storage
+    described: Encoded
+    allowed: AllowedCode = OURS_ALONE
 
-    return Vectors(shape[1], blocks())
+    @staticmethod
+    def published(storage: Storage, name: str | None = None, allowed: AllowedCode = OURS_ALONE) -> "Version":
+        """Open a published version.
 
+        Args:
+            name: by default that of the current version.
 
-def version_calibration(offers: CutoffSupport, stored: StoredCalibration) -> Calibration:
-    """A version's calibration, ready to cut."""
-    return Calibration(stored.positives, offers.distribution(stored.background), stored.num_segments)
+        Raises:
+            NotFoundError: if there is no such version.
+        """
+        return Version(storage, read_manifest(storage, name), allowed)
 
+    @staticmethod
+    def encoded(storage: Storage, name: str | None = None, allowed: AllowedCode = OURS_ALONE) -> "Version":
+        """Open a version that is encoded, published or not. Arguments and errors as of `published`."""
+        return Version(storage, read_described(storage, name), allowed)
 
-def _file(storage: Storage, described: Encoded, name: str) -> bytes:
-    return read_file(storage, described.version, described.file(name))
+    @property
+    def name(self) -> str:
+        return self.described.version
 
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of a published version."""
+        assert isinstance(self.described, Manifest)  # opened by `published`
+        return self.described
 
-def _weights(storage: Storage, described: Encoded) -> Iterator[tuple[str, bytes]]:
-    """Each file of a version's weights with its path, read when it is asked for."""
-    return ((entry.path, read_file(storage, described.version, entry)) for entry in described.weights)
+    @property
+    def num_shards(self) -> int:
+        return len(self.described.shard_items)
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The config of the run that the version comes from."""
+        return from_json(self.file(CONFIG))
+
+    @cached_property
+    def family(self) -> Family:
+        """The family of that run."""
+        return family(self.config, self.allowed.read_by(f"version {self.name}", str(self.storage)))
+
+    @cached_property
+    def model(self) -> Model:
+        """The model, in evaluation mode.
+
+        Raises:
+            ValueError: if the config names code that is not allowed.
+        """
+        return self.family.trained_model(self._weights())
+
+    @cached_property
+    def similarity(self) -> Any:
+        """The similarity that scores the items, loaded without the encoders if the model is not loaded yet."""
+        is_loaded = "model" in self.__dict__
+        trained = self.model.similarity if is_loaded else self.family.trained_similarity(self._weights())
+        return self.family.version_similarity(trained, self.file)
+
+    def file(self, name: str) -> bytes:
+        """Read a file beside the parts."""
+        return read_file(self.storage, self.name, self.described.file(name))
+
+    def shard(self, number: int, num_item_components: int | None = None) -> Items:
+        """Read the items of a shard, as they are stored.
+
+        Raises:
+            ValueError: if there is no such shard.
+        """
+        return read_shards(self.storage, self.described, [number], self.family.item_state, num_item_components)
+
+    def indexes(self, shard: int, device: str = "cpu") -> dict[str, VectorIndex]:
+        """Read the indexes of a shard, by name."""
+        return read_indexes(self.storage, self.described, shard, device)
+
+    def items(self) -> Items:
+        """Read all items, as the model scores them."""
+        found = read_shards(self.storage, self.described, range(self.num_shards), self.family.item_state)
+        return replace(found, state=self.family.as_scored(found.state, self.file))
+
+    def vectors(self, component: int | None = None) -> Vectors:
+        """Read the stored vectors of the items.
+
+        Args:
+            component: number of the component; by default the mean component, or the only one.
+
+        Raises:
+            ValueError: if the items have no such vectors.
+        """
+        shape = self.described.state.shapes.get("components")
+        if shape is None:
+            raise ValueError(
+                f"version {self.name} must store vectors of its items, got {self.described.state.kind}: export another"
+            )
+        if component is not None and not 0 <= component < shape[0]:
+            raise ValueError(f"component must be at least 0 and below the {shape[0]} of an item, got {component}")
+        if component is None and shape[0] > 1 and "average" not in self.described.state.shapes:
+            raise ValueError(f"version {self.name} must store the mean component, got none: name a component")
+
+        def blocks() -> Iterator[tuple[pa.ChunkedArray, NDArray[np.float32]]]:
+            for entry in sorted(self.described.parts, key=lambda entry: entry.first_row):
+                part = read_part(self.storage, self.described, entry)
+                columns = item_state(part, self.family.item_state).columns()
+                found = columns.get("average", columns["components"][:, 0])
+                vectors = found if component is None else columns["components"][:, component]
+                yield part["item_id"], vectors.float().numpy()
+
+        return Vectors(shape[1], blocks())
+
+    def _weights(self) -> Iterator[tuple[str, bytes]]:
+        """Each file of the weights with its path, read when it is asked for."""
+        return ((entry.path, read_file(self.storage, self.name, entry)) for entry in self.described.weights)

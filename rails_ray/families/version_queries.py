@@ -12,10 +12,9 @@ from rails_ray.data.queries import Queries
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import read_data
 from rails_ray.families.kept_texts import with_kept_texts
-from rails_ray.families.version import version_config, version_items, version_model
+from rails_ray.families.version import Version
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyItems
-from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 
 
@@ -45,13 +44,12 @@ class VersionQueries:
             needed: splits that must have a query.
             allowed: code that the version's config may name.
         """
-        described = versions.read_described(store, version)
-        model = with_kept_texts(version_model(store, described, allowed), store)
-        stored = version_items(store, described)
-        run_config = version_config(store, described)
-        asked = read_data(with_data_of(run_config, data), store, needed)
+        opened = Version.encoded(store, version, allowed)
+        model, stored = with_kept_texts(opened.model, store), opened.items()
+        asked = read_data(with_data_of(opened.config, data), store, needed)
         rows = np.concatenate([stored.item_ids.rows(block) for block in asked.item_ids.blocks()])
-        return VersionQueries(described.version, run_config, model, stored.state, described.cutoff_mass, rows, asked)
+        mass = opened.described.cutoff_mass
+        return VersionQueries(opened.name, opened.config, model, stored.state, mass, rows, asked)
 
     def queries(self, split: str) -> Queries:
         """The queries of a split, with relevant items as rows of the version."""

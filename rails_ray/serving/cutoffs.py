@@ -19,13 +19,11 @@ from rails_ray.cutoffs.policies import (
 from rails_ray.cutoffs.support import CutoffSupport
 from rails_ray.cutoffs.temperatures import AS_TRAINED, HELD_OUT, Factors
 from rails_ray.errors import UnsupportedError
-from rails_ray.families.version import version_calibration, version_family
+from rails_ray.families.version import Version
 from rails_ray.modules.losses import ScoreLogit
 from rails_ray.serving.schemas import CutoffInput
 from rails_ray.storage import calibrations
 from rails_ray.storage.calibrations import StoredCalibration
-from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Manifest
 
 DEFAULT_K = 10  # most items per query for top_k without a number
 MOST_ITEMS = 1000  # most items per query for cut-offs by score without a number
@@ -51,10 +49,8 @@ class Cutoffs:
     default: CutoffInput | None = None
 
     @staticmethod
-    def read(
-        store: Storage, manifest: Manifest, *, default: CutoffInput | None = None, calibration: str | None = None
-    ) -> "Cutoffs":
-        """The cut-offs of a stored version.
+    def read(version: Version, *, default: CutoffInput | None = None, calibration: str | None = None) -> "Cutoffs":
+        """The cut-offs of a version.
 
         Args:
             default: as in `Cutoffs`.
@@ -65,10 +61,11 @@ class Cutoffs:
             UnsupportedError: if the version lacks what the deployment's default needs.
             ValueError: if the default is out of range.
         """
-        offers = version_family(store, manifest).offers
-        name = calibration or calibrations.current(store, manifest.version) or NO_CALIBRATION
-        stored = None if name == NO_CALIBRATION else calibrations.read(store, manifest.version, name)
-        found = replace(Cutoffs.of(offers, manifest.num_items, manifest.cutoff_mass, stored), default=default)
+        described, store = version.described, version.storage
+        name = calibration or calibrations.current(store, version.name) or NO_CALIBRATION
+        stored = None if name == NO_CALIBRATION else calibrations.read(store, version.name, name)
+        offers = version.family.offers
+        found = replace(Cutoffs.of(offers, described.num_items, described.cutoff_mass, stored), default=default)
         asked = found.resolve(None, None)
         found.policy(asked, found.limit(asked, None), np.zeros(1))
         return found
@@ -82,7 +79,7 @@ class Cutoffs:
         Args:
             cutoff_mass: the best mass by F1 in training, which a calibration that has fitted its own replaces.
         """
-        ready = None if stored is None else version_calibration(offers, stored)
+        ready = None if stored is None else calibration_of(offers, stored)
         mass = cutoff_mass if stored is None or stored.mass is None else stored.mass
         return Cutoffs(offers, num_items, mass, stored, ready)
 
@@ -220,3 +217,8 @@ class Cutoffs:
             )
         distribution = self.offers.distribution(self.offers.background(name, fitted))
         return self.factors.tempered_distribution(distribution, name)
+
+
+def calibration_of(offers: CutoffSupport, stored: StoredCalibration) -> Calibration:
+    """A stored calibration, ready to cut."""
+    return Calibration(stored.positives, offers.distribution(stored.background), stored.num_segments)

@@ -8,17 +8,14 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.data.forms import FORMS, QueryReader
 from rails_ray.data.forms.fields import SUPPORTS, check_embedding
 from rails_ray.errors import UnsupportedError
-from rails_ray.families.version import version_family, version_model
+from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyQuery, concatenate, take, to
 from rails_ray.serving.schemas import ASKED_BY
-from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Manifest, read_file
 
 REPRESENTATION = "embedding"  # the field for a query given by its representation
 
@@ -37,20 +34,15 @@ class EncodedQueries:
 
 
 class QueryEncoder:
-    """Encodes queries with the model of one index version.
+    """Encodes queries with the model of one version.
 
     supports: what a heavy ranker must score for a query first; nothing for most models.
     """
 
-    def __init__(
-        self, store: Storage, manifest: Manifest, device: str = "cpu", allowed: AllowedCode = OURS_ALONE
-    ) -> None:
-        def stored(name: str) -> bytes:
-            return read_file(store, manifest.version, manifest.file(name))
-
-        self.model = version_model(store, manifest, allowed)
-        self.reader = FORMS[self.model.form].reader(self.model, stored)
-        self.supports = version_family(store, manifest).supports(self.model)
+    def __init__(self, version: Version, device: str = "cpu") -> None:
+        self.model = version.model
+        self.reader = FORMS[self.model.form].reader(self.model, version.file)
+        self.supports = version.family.supports(self.model)
         self.device = device
         self.model.to(self.device)
 

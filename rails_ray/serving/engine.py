@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.cutoffs import Cutoff
-from rails_ray.families.version import version_family
+from rails_ray.families.version import Version
 from rails_ray.reranking.rankers import Candidates
 from rails_ray.search.rounds import AskShards, Rounds, search_rounds
 from rails_ray.search.searcher import DEFAULT_PARAMS, SearchParams
@@ -33,8 +32,7 @@ from rails_ray.serving.schemas import (
 )
 from rails_ray.serving.shard_search import ShardRequest, ShardResponse
 from rails_ray.serving.stages import Stages, timed
-from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Manifest, summary
+from rails_ray.storage.manifest import summary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +79,10 @@ class Answered:
 class Engine:
     """
     Args:
+        version: a published version.
         cutoff: cut-off for requests that name none; by default the version's.
         calibration: file of the calibration; by default the version's current one.
         has_ranker: whether whoever carries out the rounds has a heavy ranker to ask.
-        allowed: code that the version's config may name.
 
     Raises:
         DamagedError: if a file of the version differs from its manifest.
@@ -94,20 +92,18 @@ class Engine:
 
     def __init__(
         self,
-        store: Storage,
-        manifest: Manifest,
+        version: Version,
         *,
         cutoff: CutoffInput | None = None,
         calibration: str | None = None,
         limits: Limits = Limits(),
         device: str = "cpu",
         has_ranker: bool = False,
-        allowed: AllowedCode = OURS_ALONE,
     ) -> None:
+        manifest, own = version.manifest, version.family
         self.shard_items = manifest.shard_items
-        self.cutoffs = Cutoffs.read(store, manifest, default=cutoff, calibration=calibration)
-        self.encoder = QueryEncoder(store, manifest, device, allowed)
-        own = version_family(store, manifest)
+        self.cutoffs = Cutoffs.read(version, default=cutoff, calibration=calibration)
+        self.encoder = QueryEncoder(version, device)
         self.model_facts = own.model_facts(manifest)
         self.ranking = Ranking(
             supports=Candidates.of(self.encoder.supports),

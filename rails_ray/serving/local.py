@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from rails_ray.allowed_code import AllowedCode
-from rails_ray.families.version import version_family
+from rails_ray.families.version import Version
 from rails_ray.reranking.rankers import HeavyRanker
 from rails_ray.reranking.rankers.calling import answers_of, ranker_of
 from rails_ray.search.rounds import AskRanker, AskShards, Rounds
@@ -23,7 +23,6 @@ from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.serving.validation_messages import sentence
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Manifest
-from rails_ray.storage.versions import read_manifest
 
 MOST = 10 * Limits().max_answered_items
 OWN_LIMITS = Limits(max_queries=MOST, max_answered_items=MOST)  # of a process where nobody else waits
@@ -34,7 +33,7 @@ Query = str | Sequence[float] | Mapping[str, Any]
 """A text, a vector, or the fields of a request's query: {"user_id": 5}, say."""
 
 
-class Version:
+class LocalVersion:
     """A version, all of its shards loaded into this process. Threads may share it, if they may share its ranker.
 
     ranker_path: import path of the ranker, if the version named it.
@@ -122,7 +121,7 @@ def open(
     cutoff: CutoffInput | None = None,
     limits: Limits = OWN_LIMITS,
     allow_code: Sequence[str] = (),
-) -> Version:
+) -> LocalVersion:
     """Load a version.
 
     Args:
@@ -141,24 +140,14 @@ def open(
         UnsupportedError: if the version has an index and FAISS is not installed, or lacks what the cut-off needs.
         ValueError: if the version's config names code that is not allowed, or its ranker cannot be imported.
     """
-    store = Storage(storage)
-    manifest = read_manifest(store, version)
-    allowed, path = AllowedCode.given(allow_code), None
-    own = version_family(store, manifest, allowed)
+    opened = Version.published(Storage(storage), version, AllowedCode.given(allow_code))
+    own, path = opened.family, None
     own.check_code(has_ranker=ranker is not None)  # before anything is loaded
     if ranker is None and own.ranker.path:
         ranker, path = ranker_of(own.ranker, own.allowed), own.ranker.path
-    shards = [ShardSearch(store, manifest, shard, device) for shard in range(len(manifest.shard_items))]
-    engine = Engine(
-        store,
-        manifest,
-        cutoff=cutoff,
-        limits=limits,
-        device=device,
-        has_ranker=ranker is not None,
-        allowed=allowed,
-    )
-    return Version(manifest, engine, shards, ranker, path)
+    engine = Engine(opened, cutoff=cutoff, limits=limits, device=device, has_ranker=ranker is not None)
+    shards = [ShardSearch(opened, shard, device) for shard in range(opened.num_shards)]
+    return LocalVersion(opened.manifest, engine, shards, ranker, path)
 
 
 def _fields(query: Query) -> dict[str, Any]:

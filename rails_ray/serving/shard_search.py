@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from rails_ray.cutoffs.temperatures import tempered
-from rails_ray.families.version import version_family, version_similarity
+from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
 from rails_ray.kernels import reaching
 from rails_ray.modules.similarities.states import AnyQuery, map_tensors
@@ -24,9 +24,6 @@ from rails_ray.search.searcher import SearchParams
 from rails_ray.search.sharded import of_corpus
 from rails_ray.search.spec import SearchResult, SearchSpec
 from rails_ray.stopwatch import noted
-from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Encoded
-from rails_ray.storage.shards import read_indexes, read_shards
 
 Value = TypeVar("Value")
 
@@ -102,14 +99,13 @@ class ShardSearch:
         ValueError: if there is no such shard.
     """
 
-    def __init__(self, store: Storage, described: Encoded, shard: int, device: str = "cpu") -> None:
-        similarity: Any = version_similarity(store, described).to(device)
-        family = version_family(store, described)
-        self.offers = family.offers
-        self.items = read_shards(store, described, [shard], family.item_state, similarity.num_components[1])
+    def __init__(self, version: Version, shard: int, device: str = "cpu") -> None:
+        similarity: Any = version.similarity.to(device)
+        self.offers = version.family.offers
+        self.items = version.shard(shard, similarity.num_components[1])
         self.item_ids = self.items.item_ids.prepare()
         state = map_tensors(lambda tensor: tensor.to(device), self.items.state)
-        self.searcher = family.searcher(similarity, state, read_indexes(store, described, shard, device))
+        self.searcher = version.family.searcher(similarity, state, version.indexes(shard, device))
         reaching.compile_loops()
         self.device = device
 

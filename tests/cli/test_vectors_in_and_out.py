@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rails_ray.cli.main import main
-from rails_ray.families.version import version_items
+from rails_ray.families.version import Version
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 from support.examples import publish_untrained, write_text_data, write_vector_data
@@ -37,7 +37,7 @@ def test_what_a_version_stores_of_its_items(component: str | None, column: str, 
     words = ["index", "export", str(tmp_path / "v.parquet"), "--storage", str(tmp_path)]
     command(*words, *([] if component is None else ["--component", component]))
     written = pq.read_table(tmp_path / "v.parquet")
-    items = version_items(Storage(str(tmp_path)), manifest)
+    items = Version(Storage(str(tmp_path)), manifest).items()
     expected = items.state.columns()[column]
     assert written["id"].to_pylist() == items.item_ids
     assert np.array_equal(
@@ -104,7 +104,7 @@ def test_a_version_is_opened_by_plain_pyarrow(tmp_path: Path) -> None:
     )
     ids, components = zip(*json.loads(run.stdout), strict=True)
     store = Storage(str(tmp_path))
-    items = version_items(store, versions.read_manifest(store))
+    items = Version(store, versions.read_manifest(store)).items()
     assert list(ids) == items.item_ids
     assert np.array_equal(np.array(components, dtype=np.float32), items.state.components)
 

@@ -16,7 +16,7 @@ from rails_ray.families.data import read_data
 from rails_ray.families.items import Fitting, ItemEncoder
 from rails_ray.families.solar.family import SolarFamily
 from rails_ray.families.solar.model import Predicted, Solar, predicted_buckets
-from rails_ray.families.version import version_config, version_model, version_similarity
+from rails_ray.families.version import Version
 from rails_ray.modules.encoders.bags import Bags
 from rails_ray.modules.encoders.solar import Chunk
 from rails_ray.modules.losses.bucket_cross_entropy import BucketCrossEntropyConfig
@@ -250,8 +250,8 @@ def stored(tmp_path: Path) -> tuple[Storage, manifest.Encoded]:
 
 def test_the_model_of_a_version(stored: tuple[Storage, manifest.Encoded]) -> None:
     storage, encoded = stored
-    assert version_config(storage, encoded) == CONFIG
-    model = version_model(storage, encoded)
+    assert Version(storage, encoded).config == CONFIG
+    model = Version(storage, encoded).model
     expected = family(CONFIG).trained_model(weights_of([0, 2]))
     features = model.query_features(TEXTS)
     assert torch.equal(model.encode_queries(features).tables, expected.encode_queries(features).tables)
@@ -263,11 +263,11 @@ def test_the_similarity_of_a_version_needs_no_weights(stored: tuple[Storage, man
     storage, encoded = stored
     for entry in encoded.weights:
         storage.delete(f"versions/v/{entry.path}")
-    similarity = version_similarity(storage, encoded)
+    similarity = Version(storage, encoded).similarity
     assert isinstance(similarity, LookUp)
     assert similarity.num_buckets == 20
     with pytest.raises(DamagedError, match=r"version v must hold chunk-000/model\.safetensors, got no such file"):
-        version_model(storage, encoded)
+        _ = Version(storage, encoded).model
 
 
 def test_values_are_those_of_the_config() -> None:

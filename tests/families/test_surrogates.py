@@ -118,7 +118,8 @@ def test_it_finds_candidates(
     case = made(tmp_path, config, write, **fields)
     items = encoded(case)
     files = case.own.fit(case.asked).files()
-    similarity = case.own.version_similarity(runs.weights(case.storage, case.run), files.__getitem__)
+    trained = case.own.trained_similarity(runs.weights(case.storage, case.run))
+    similarity = case.own.version_similarity(trained, files.__getitem__)
     searcher = case.own.searcher(similarity.to("cpu"), items)
     assert "surrogate" in searcher.methods
     best = searcher.search(case.query, SearchSpec(5))

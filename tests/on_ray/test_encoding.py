@@ -14,7 +14,7 @@ import torch
 from rails_ray import on_ray
 from rails_ray.errors import StorageError
 from rails_ray.families.config import DataConfig
-from rails_ray.families.version import version_items
+from rails_ray.families.version import Version
 from rails_ray.on_ray import encoding
 from rails_ray.on_ray.encoding import Work
 from rails_ray.storage import manifest, parts, tables
@@ -49,7 +49,7 @@ def ids_of(folder: Path) -> list[str]:
 def test_files_and_row_groups_make_no_difference(root: Path, tmp_path: Path) -> None:
     """One file and seven give the same bytes, in any number of workers, and both versions share them."""
     first = on_ray.encode(str(root), "r", version="v1", num_shards=2, part_items=7, num_workers=2)
-    read = version_items(Storage(str(root)), first)
+    read = Version(Storage(str(root)), first).items()
     assert read.item_ids == ids_of(tmp_path / "data" / "items")
 
     whole = pa.concat_tables(pq.read_table(path) for path in sorted((tmp_path / "data" / "items").glob("*.parquet")))
@@ -73,7 +73,7 @@ def test_shards_by_hash_keep_their_items(root: Path, tmp_path: Path) -> None:
     assert [set(ids_in(root, second, shard)) for shard in range(3)] == [set(own) & left for own in shards]
 
     by_position = on_ray.encode(str(root), "r", version="v3", num_shards=1)
-    one, other = (version_items(Storage(str(root)), own) for own in (first, by_position))
+    one, other = (Version(Storage(str(root)), own).items() for own in (first, by_position))
     (tmp_path / "data" / "items").rename(tmp_path / "data" / "gone")
     assert set(one.item_ids) > set(other.item_ids)
     rows = one.item_ids.rows(other.item_ids)
@@ -169,7 +169,7 @@ def test_items_and_versions_on_s3(root: Path, tmp_path: Path, s3: str) -> None:
     data = DataConfig(items=f"{s3}/data/items/*.parquet")
     made = on_ray.encode(s3, "r", version="v1", part_items=7, data=data)
     assert [part.sha256 for part in made.parts] == [part.sha256 for part in local.parts]
-    assert np.array_equal(version_items(store, made).item_ids.column, ids_of(tmp_path / "data" / "items"))
+    assert np.array_equal(Version(store, made).items().item_ids.column, ids_of(tmp_path / "data" / "items"))
 
 
 def test_many_rows_are_read_in_batches(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,11 @@ from rails_ray import on_ray
 from rails_ray.cli.main import EXIT_BAD_ARGUMENT, main
 from rails_ray.families import family
 from rails_ray.families.config import DataConfig, from_json
-from rails_ray.families.version import version_items
+from rails_ray.families.version import Version
 from rails_ray.reranking.rankers import candidates_of
 from rails_ray.serving import local
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.versions import read_described
 from support.examples import write_text_data
 from support.published_rbe import write_rbe_run
 from support.ranked import BY_PAIRS, NUM_SUPPORTS, by_pairs, small_rbe_config, write_scored_data, write_word_features
@@ -41,7 +40,7 @@ def test_items_join_without_training(tmp_path: Path) -> None:
         str(tmp_path), "rbe", version="new", num_shards=2, data=DataConfig(folder=str(more)), allow_code=["support"]
     )
     store = Storage(str(tmp_path))
-    old, new = (version_items(store, read_described(store, name)) for name in ("old", "new"))
+    old, new = (Version.encoded(store, name).items() for name in ("old", "new"))
     assert len(new.item_ids) == 60
     vectors = new.state.components[:, 0]
     # Products of 40 and of 60 lines may be rounded differently.

@@ -13,7 +13,7 @@ from rails_ray import on_ray
 from rails_ray.errors import DamagedError, UnsupportedError
 from rails_ray.families import config as configs
 from rails_ray.families import family
-from rails_ray.families.version import version_vectors
+from rails_ray.families.version import Version
 from rails_ray.on_ray import indexing
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.hnsw import HnswConfig
@@ -124,7 +124,7 @@ def test_plain_faiss_opens_an_index(root: Path) -> None:
     entry = version.manifest.indexes[0]
     index = faiss.read_index(str(root / entry.path))
     store = Storage(str(root))
-    vectors = np.concatenate([block for _, block in version_vectors(store, version.manifest).blocks])
+    vectors = np.concatenate([block for _, block in Version(store, version.manifest).vectors().blocks])
     assert index.ntotal == version.manifest.shard_items[0]
     index.nprobe = 4
     _, rows = index.search(vectors[:50], 1)
@@ -138,7 +138,7 @@ def test_a_version_of_another_shape(root: Path) -> None:
     other = manifest.write_object(store, faiss.serialize_index(faiss.IndexFlatIP(3)).tobytes())
     named = replace(version.manifest, indexes=[replace(entry, path=other.path, sha256=other.sha256)])
     with pytest.raises(DamagedError, match="index average of shard 0 must hold 200 items of 6 numbers, got 0 of 3"):
-        ShardSearch(store, named, 0)
+        ShardSearch(Version(store, named), 0)
     path = root / entry.path
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])

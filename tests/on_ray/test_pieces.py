@@ -25,7 +25,7 @@ from rails_ray.families.config import DataConfig, RunConfig, to_json
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.solar.family import SolarFamily
 from rails_ray.families.solar.model import Solar, predicted_buckets
-from rails_ray.families.version import version_model
+from rails_ray.families.version import Version
 from rails_ray.on_ray.pipelining import pipeline
 from rails_ray.on_ray.resources import TrainResources
 from rails_ray.on_ray.serving.app import served
@@ -314,7 +314,7 @@ def test_items_come_and_go_by_versions_alone(
     newer = ["--folder", str(newest.folder), "--new-codes", "predicted"]
     assert main(["encode", "--run", "r", "--version", "predicted", *newer, "--storage", root]) == 0
     predicted = on_ray.publish(root, "predicted")
-    of_predicted, model = codes.of_version(store, predicted), version_model(store, predicted)
+    of_predicted, model = codes.of_version(store, predicted), Version(store, predicted).model
     assert np.array_equal(of_predicted.codes[:75], of_again.codes[:75])
     assert isinstance(model, Solar)
     texts = pq.read_table(Path(str(newest.folder)) / "items.parquet")["text"].to_pylist()[75:]

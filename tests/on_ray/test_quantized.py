@@ -15,7 +15,7 @@ from rails_ray.families import family
 from rails_ray.families.data import read_data
 from rails_ray.families.vector_items.quantized import Coded, quantizer_of
 from rails_ray.families.vector_items.storing import FullItems, PqItems
-from rails_ray.families.version import version_items
+from rails_ray.families.version import Version
 from rails_ray.modules.quantizers.pq import PqConfig
 from rails_ray.modules.quantizers.product import unpack
 from rails_ray.modules.quantizers.read_back import shortened
@@ -64,7 +64,7 @@ def test_the_job_makes_what_one_process_makes(root: Path) -> None:
     assert torch.allclose(torch.cat([part.residuals for part in read]), expected.residuals, atol=1e-6)
     assert all(part.components is None for part in read)
     assert version.manifest.state.shapes == {"codes": [3], "residuals": [2], "gate": [4]}  # 6 codes of half a byte
-    back = version_items(store, version.manifest).state
+    back = Version(store, version.manifest).items().state
     read_back = quantizer.decode(torch.cat([unpack(part.codes, 6) for part in read])).unflatten(1, (2, -1))
     assert torch.equal(back.components, shortened(read_back))
     assert ((read_back - items.components).norm(dim=2) - expected.residuals).abs().max() < 1e-5

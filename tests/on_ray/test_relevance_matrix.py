@@ -18,14 +18,13 @@ from rails_ray.data.sources import Sources
 from rails_ray.errors import DamagedError, NotFoundError, UnavailableError
 from rails_ray.families import family
 from rails_ray.families.config import DataConfig
-from rails_ray.families.version import version_items
+from rails_ray.families.version import Version
 from rails_ray.on_ray.relevance_matrix import Sampling, fill
 from rails_ray.reranking.rankers import candidates_of
 from rails_ray.reranking.rankers.calling import RankerConfig, scores_of
 from rails_ray.serving import local
 from rails_ray.storage import relevances
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.versions import read_described
 from support.examples import write_text_data
 from support.published_rbe import write_rbe_run
 from support.ranked import BY_PAIRS, by_pairs, small_rbe_config, write_scored_data
@@ -266,7 +265,7 @@ def test_an_item_whose_text_has_changed_is_scored_anew(tmp_path: Path) -> None:
     vectors = []
     for name, folder in (("old", None), ("new", DataConfig(folder=str(newer)))):
         on_ray.encode(str(tmp_path), "rbe", version=name, data=folder, allow_code=["support"])
-        vectors.append(version_items(store, read_described(store, name)).state.components[:, 0])
+        vectors.append(Version.encoded(store, name).items().state.components[:, 0])
     changed = ((vectors[0] - vectors[1]).abs() > 1e-4).any(dim=1).nonzero().flatten().tolist()
     assert changed == [5]
 

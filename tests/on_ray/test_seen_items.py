@@ -9,7 +9,7 @@ import pytest
 from rails_ray import on_ray
 from rails_ray.cli.main import main
 from rails_ray.families.config import DataConfig, RunConfig, to_json
-from rails_ray.families.version import version_config
+from rails_ray.families.version import Version
 from rails_ray.serving import local
 from rails_ray.storage import calibrations, runs, versions
 from rails_ray.storage.filesystem import Storage
@@ -112,7 +112,7 @@ def test_a_version_may_be_encoded_for_other_requests(root: Path) -> None:
     with pytest.raises(ValueError, match=told):
         on_ray.encode(str(root), "r", version="allowing")
     store = Storage(str(root))
-    assert version_config(store, versions.read_described(store, "allowing")).data.exclude_seen is False
+    assert Version.encoded(store, "allowing").config.data.exclude_seen is False
     on_ray.publish(str(root), "allowing")
     try:
         asked = {"user_id": 0}

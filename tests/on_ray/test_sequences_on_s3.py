@@ -17,7 +17,7 @@ from rails_ray.errors import DamagedError, NotFoundError, StorageError
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import read_data
 from rails_ray.families.dual_encoder.config import DualEncoderConfig, UniformNegatives
-from rails_ray.families.version import version_config, version_model
+from rails_ray.families.version import Version
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.sasrec import SasrecConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogitsConfig
@@ -143,9 +143,9 @@ def files_below(store: Storage, folder: str) -> list[str]:
 def offline(on_s3: OnS3, history: list[str], k: int, seen: list[str]) -> list[str]:
     """Brute force in this process."""
     store = Storage(on_s3.root)
-    run_config = version_config(store, on_s3.published)
+    run_config = Version(store, on_s3.published).config
     data = read_data(run_config, store)
-    model = version_model(store, on_s3.published)
+    model = Version(store, on_s3.published).model
     rows = [data.item_ids.index(item) for item in history]
     query = model.encode_queries(model.query_features([rows]))
     items = encode_items(model, model.item_features(data.item_inputs))

@@ -22,8 +22,9 @@ from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.dual_encoder.model import DualEncoder
-from rails_ray.families.version import version_calibration, version_items
+from rails_ray.families.version import Version
 from rails_ray.modules.similarities.states import ItemState
+from rails_ray.serving.cutoffs import calibration_of
 from rails_ray.storage import calibrations, manifest, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.runs import Run
@@ -84,7 +85,7 @@ def test_a_finished_run_is_returned_as_it_is(root: Path, run: Run, run_config: R
 
 def test_encoded_items_are_those_of_the_model(root: Path, run: Run, run_config: RunConfig, encoded) -> None:
     published = on_ray.publish(str(root), "v1")
-    stored = version_items(Storage(str(root)), published)
+    stored = Version(Storage(str(root)), published).items()
     data = read_data(run_config, Storage(str(root)))
     model = family(run_config).trained_model(runs.weights(Storage(str(root)), run))
     expected = encode_items(model, model.item_features(data.item_inputs))
@@ -127,7 +128,7 @@ def test_an_earlier_version_is_evaluated_on_later_data_by_what_it_would_find(
     store = Storage(str(root))
     data = read_data(replace(run_config, data=grown), store)
     model = family(run_config).trained_model(runs.weights(store, run))
-    stored = version_items(store, encoded)
+    stored = Version(store, encoded).items()
     expected = naive_hit_rates(model, stored.state, stored.item_ids, data)
     measured = on_ray.evaluate(str(root), version="v1", data=grown)
     assert measured.hit_rate == pytest.approx(expected)
@@ -158,7 +159,7 @@ def test_an_earlier_version_of_histories_is_evaluated_on_later_data(tmp_path: Pa
     measured = on_ray.evaluate(str(store), version="v", data=DataConfig(folder=str(later)))
     data = read_data(replace(run_config, data=DataConfig(folder=str(later))), store)
     model = DualEncoderFamily.of(run_config).model().eval()
-    stored = version_items(store, encoded)
+    stored = Version(store, encoded).items()
     row_of = {item_id: row for row, item_id in enumerate(stored.item_ids)}
     queries, ranks = data.queries["test"], []
     assert queries.seen is not None
@@ -191,7 +192,7 @@ def test_a_version_is_calibrated_published_or_not_and_evaluation_measures_it(
     before, after = (positives_of(rank_all(model, items, data.queries[s], 60), distribution) for s in ("train", "test"))
     assert stored.positives.num_queries == before.num_queries == report.num_queries
     assert np.sort(stored.positives.share) == pytest.approx(np.sort(before.share), rel=1e-3)
-    calibration = version_calibration(family(run_config).offers, stored)
+    calibration = calibration_of(family(run_config).offers, stored)
     expected = measure(calibration, after)
     assert [(one.nominal, one.segment) for one in report.measured] == [(one.nominal, one.segment) for one in expected]
     assert [one.coverage for one in report.measured] == pytest.approx([one.coverage for one in expected])
@@ -252,7 +253,7 @@ def test_a_part_written_by_a_dead_attempt_is_no_part_of_the_version(root: Path, 
     part = root / encoded.parts[0].path
     part.with_name("deadbeef").write_bytes(part.read_bytes())
     published = on_ray.publish(str(root), "v1")
-    assert len(version_items(Storage(str(root)), published).item_ids) == 60
+    assert len(Version(Storage(str(root)), published).items().item_ids) == 60
 
 
 def test_a_damaged_version_is_not_published(root: Path, run: Run) -> None:

@@ -17,9 +17,9 @@ from rails_ray.cutoffs.distributions import Background, BetaDistribution
 from rails_ray.cutoffs.temperatures import Factor, Factors
 from rails_ray.errors import NotFoundError, UnsupportedError
 from rails_ray.families.data import read_data
-from rails_ray.families.version import version_config
+from rails_ray.families.version import Version
 from rails_ray.serving import local
-from rails_ray.serving.local import Version
+from rails_ray.serving.local import LocalVersion
 from rails_ray.serving.schemas import CutoffInput
 from rails_ray.storage import calibrations
 from rails_ray.storage.filesystem import Storage
@@ -36,17 +36,17 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def version(root: Path) -> Version:
+def version(root: Path) -> LocalVersion:
     return local.open(str(root))
 
 
-def test_it_says_what_it_is(version: Version) -> None:
+def test_it_says_what_it_is(version: LocalVersion) -> None:
     assert (version.facts["version"], version.facts["num_items"], version.facts["num_shards"]) == ("v1", 60, 3)
     assert version.facts["query"] == {"text": "string"}
 
 
 @pytest.mark.parametrize("method", ["brute_force", "two_pass", "per_embedding", "average", "combined", "gated"])
-def test_lists_are_those_of_the_whole_corpus(root: Path, version: Version, method: str) -> None:
+def test_lists_are_those_of_the_whole_corpus(root: Path, version: LocalVersion, method: str) -> None:
     answer = version.search(["red", "blue hat"], k=7, cutoff={"top_k": 7}, method=method, num_candidates=60)
     assert answer.method == method
     assert [len(result.items) for result in answer.results] == [7, 7]
@@ -58,7 +58,7 @@ def test_lists_are_those_of_the_whole_corpus(root: Path, version: Version, metho
 
 
 @pytest.mark.parametrize("cutoff", [{"coverage": 0.9}, {"mass": 0.9}, {"score": 0.1}, {"nucleus": 0.5}, None])
-def test_every_cut_off(version: Version, cutoff: dict[str, float] | None) -> None:
+def test_every_cut_off(version: LocalVersion, cutoff: dict[str, float] | None) -> None:
     answer = version.search(["red"], cutoff=cutoff)
     assert answer.results[0].num_kept == len(answer.results[0].items)
     assert answer.cutoff == (cutoff or {"mass": version.engine.cutoffs.version_mass, "min_items": 1})
@@ -82,7 +82,7 @@ def test_a_request_that_names_k_alone_gets_its_k_best(root: Path, default: dict[
         assert answer.is_exact
 
 
-def test_fewer_items_than_k_are_what_there_is(version: Version) -> None:
+def test_fewer_items_than_k_are_what_there_is(version: LocalVersion) -> None:
     """Whatever another query of the request excludes."""
     every = version.search(["red"], k=60).results[0].items
     for cutoff in (None, {"top_k": 100}):
@@ -123,7 +123,7 @@ def test_a_version_is_tuned_as_it_is_served(tempered_root: Path, capsys: pytest.
     found = tune_cutoffs(Storage(str(tempered_root)), version="v1", kinds=["nucleus", "coverage"])
     assert found.calibrated_on == "90 queries of split valid"
     version = local.open(str(tempered_root))
-    data = read_data(version_config(Storage(str(tempered_root)), version.manifest), Storage(str(tempered_root)), [])
+    data = read_data(Version(Storage(str(tempered_root)), version.manifest).config, Storage(str(tempered_root)), [])
     queries = data.queries["valid"]
     assert found.num_queries == len(queries)
     for one in found.best:
@@ -135,7 +135,7 @@ def test_a_version_is_tuned_as_it_is_served(tempered_root: Path, capsys: pytest.
     assert "next: rails-ray serve --allow-anonymous --cutoff " in told
 
 
-def test_a_query_by_its_fields(version: Version) -> None:
+def test_a_query_by_its_fields(version: LocalVersion) -> None:
     best = version.search(["red"], k=1, cutoff={"top_k": 1}).results[0].items
     others = version.search([{"text": "red", "exclude": best}], k=59, cutoff={"top_k": 59}).results[0].items
     assert set(others) | set(best) == set(version.search(["red"], k=60, cutoff={"top_k": 60}).results[0].items)
@@ -143,7 +143,7 @@ def test_a_query_by_its_fields(version: Version) -> None:
     assert len(version.search([[0.1] * width], k=2, cutoff={"top_k": 2}).results[0].items) == 2
 
 
-def test_threads_share_it(version: Version) -> None:
+def test_threads_share_it(version: LocalVersion) -> None:
     expected = [version.search([text], k=5).results for text in ("red", "blue", "car", "hat")]
     found = dict[int, object]()
 
@@ -172,12 +172,12 @@ def test_threads_share_it(version: Version) -> None:
         ([{"text": "red", "user_id": 3}], {}, r"queries\[0\] must have exactly one of"),
     ],
 )
-def test_requests_that_cannot_be(version: Version, queries: list, options: dict, message: str) -> None:
+def test_requests_that_cannot_be(version: LocalVersion, queries: list, options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         version.search(queries, **options)
 
 
-def test_items_that_are_not_there(version: Version) -> None:
+def test_items_that_are_not_there(version: LocalVersion) -> None:
     with pytest.raises(ValueError, match=r"items\[1\] must be an item of the index, got 'nowhere'"):
         version.explain("red", ["item-1", "nowhere"])
 

@@ -12,13 +12,13 @@ import pytest
 
 from rails_ray.cli.tuning import tune_cutoffs
 from rails_ray.families.config import DataConfig
-from rails_ray.families.version import version_config
+from rails_ray.families.version import Version
 from rails_ray.serving import local
 from rails_ray.serving.engine import Limits
 from rails_ray.serving.http import arrow
 from rails_ray.serving.http.api import api_of
 from rails_ray.serving.http.lite import SingleProcessServer
-from rails_ray.serving.local import Version
+from rails_ray.serving.local import LocalVersion
 from rails_ray.storage.filesystem import Storage
 from support.examples import publish_here
 from support.sessions import NUM_ITEMS, NUM_REPEATED, NUM_SESSIONS, publish_repeating
@@ -41,18 +41,18 @@ VERSIONS: dict[str, tuple[dict[str, Any], bool]] = {  # how it is published, and
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
-def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Version, bool]:
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[LocalVersion, bool]:
     how, is_excluded = VERSIONS[request.param]
     folder = tmp_path_factory.mktemp("version")
     publish_repeating(folder, **how)
     return local.open(str(folder), limits=Limits()), is_excluded
 
 
-def first(version: Version, query: dict[str, Any]) -> Any:
+def first(version: LocalVersion, query: dict[str, Any]) -> Any:
     return version.search([query], k=1, cutoff={"top_k": 1}).results[0].items[0]
 
 
-def test_what_a_request_says_wins_over_the_version(case: tuple[Version, bool]) -> None:
+def test_what_a_request_says_wins_over_the_version(case: tuple[LocalVersion, bool]) -> None:
     version, is_excluded = case
     assert version.facts["exclude_seen"] == is_excluded
     for query in ({"history": HISTORY}, {"user_id": 0}):
@@ -65,7 +65,7 @@ def test_what_a_request_says_wins_over_the_version(case: tuple[Version, bool]) -
             assert (searched == NUM_ITEMS) != is_excluded
 
 
-def test_queries_of_one_request_say_it_each_for_itself(case: tuple[Version, bool]) -> None:
+def test_queries_of_one_request_say_it_each_for_itself(case: tuple[LocalVersion, bool]) -> None:
     version, is_excluded = case
     said: list[dict[str, bool | None]] = [{}, {"exclude_seen": False}, {"exclude_seen": True}, {"exclude_seen": None}]
     results = version.search([{"history": HISTORY, **own} for own in said], k=1, cutoff={"top_k": 1}).results
@@ -73,7 +73,7 @@ def test_queries_of_one_request_say_it_each_for_itself(case: tuple[Version, bool
     assert has_last == [not is_excluded, True, False, not is_excluded]
 
 
-def over_http(version: Version, asked: Callable[[httpx.AsyncClient], Any]) -> Any:
+def over_http(version: LocalVersion, asked: Callable[[httpx.AsyncClient], Any]) -> Any:
     """What is answered by the application, in this process."""
 
     async def exchange() -> Any:
@@ -84,7 +84,7 @@ def over_http(version: Version, asked: Callable[[httpx.AsyncClient], Any]) -> An
     return asyncio.run(exchange())
 
 
-def test_over_http(case: tuple[Version, bool]) -> None:
+def test_over_http(case: tuple[LocalVersion, bool]) -> None:
     version, is_excluded = case
     said: list[dict[str, bool]] = [{}, {"exclude_seen": False}, {"exclude_seen": True}]
     body = {"queries": [{"history": HISTORY, **own} for own in said], "k": 1, "cutoff": {"top_k": 1}}
@@ -94,7 +94,7 @@ def test_over_http(case: tuple[Version, bool]) -> None:
     assert over_http(version, lambda client: client.get("/v1/index")).json()["exclude_seen"] == is_excluded
 
 
-def test_in_arrow_a_null_says_nothing(case: tuple[Version, bool]) -> None:
+def test_in_arrow_a_null_says_nothing(case: tuple[LocalVersion, bool]) -> None:
     version, is_excluded = case
     queries = pa.table({"history": [HISTORY] * 3, "exclude_seen": pa.array([None, False, True])})
     sink = pa.BufferOutputStream()
@@ -106,7 +106,7 @@ def test_in_arrow_a_null_says_nothing(case: tuple[Version, bool]) -> None:
     assert [own["items"] == [HISTORY[-1]] for own in answer["results"]] == [not is_excluded, True, False]
 
 
-def test_feedback_judges_the_list_that_was_answered(case: tuple[Version, bool]) -> None:
+def test_feedback_judges_the_list_that_was_answered(case: tuple[LocalVersion, bool]) -> None:
     version, is_excluded = case
     search = {"queries": [{"history": HISTORY}], "k": 1, "cutoff": {"top_k": 1}}
     body = {"search": search, "relevant": [[HISTORY[-1]]]}
@@ -114,7 +114,7 @@ def test_feedback_judges_the_list_that_was_answered(case: tuple[Version, bool]) 
     assert answer["kept"] == [[not is_excluded]]
 
 
-def test_what_is_neither_true_nor_false_is_refused(case: tuple[Version, bool]) -> None:
+def test_what_is_neither_true_nor_false_is_refused(case: tuple[LocalVersion, bool]) -> None:
     version, _ = case
     with pytest.raises(ValueError, match=r"queries\[0\]\.exclude_seen must be true or false, got 'no'"):
         first(version, {"history": HISTORY, "exclude_seen": "no"})
@@ -136,7 +136,7 @@ def test_a_cut_off_is_tuned_on_the_lists_that_requests_get(tmp_path: Path) -> No
         assert most == pytest.approx(1 - is_excluded * NUM_REPEATED / NUM_SESSIONS)
         told = "15 of the 50 items that split valid asks for (30.0%) are in the history of their own query"
         assert any(own.startswith(told) for own in found.left_out) == (
-            version_config(store, local.open(str(store)).manifest).data.exclude_seen is None
+            Version(store, local.open(str(store)).manifest).config.data.exclude_seen is None
         )
         other = tune_cutoffs(store, version="v1", kinds=["top_k"], data=DataConfig(exclude_seen=is_excluded is False))
         assert (max(own.recall for own in other.tried) == 1) == is_excluded

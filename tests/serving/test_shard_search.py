@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from rails_ray.families.version import Version
 from rails_ray.kernels import reaching
 from rails_ray.kernels.compiled import loops
 from rails_ray.modules.similarities.states import QueryState
@@ -32,7 +33,7 @@ def test_no_search_compiles_what_the_start_has_not(
             return call
 
     monkeypatch.setattr(reaching, "loops_for", lambda *tensors: Watched())
-    shard = ShardSearch(Storage(str(tmp_path)), publish_here(tmp_path, num_shards=1), 0)
+    shard = ShardSearch(Version(Storage(str(tmp_path)), publish_here(tmp_path, num_shards=1)), 0)
     at_the_start = set(called)
     query = some_queries(shard, 2)
     for threshold in (None, -1.0, 0.5, 2.0):

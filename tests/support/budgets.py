@@ -7,7 +7,7 @@ from typing import Any
 
 from rails_ray.serving import local
 from rails_ray.serving.budgets import KeptScores
-from rails_ray.serving.local import Version
+from rails_ray.serving.local import LocalVersion
 from support.ranked import by_pairs
 
 QUERIES = ["red hat", "blue", "green bo"]  # the last is in no data set
@@ -30,7 +30,7 @@ class Counted:
         return sum(len(item_ids) for _, item_ids in self.calls)
 
 
-def opened(root: Path, ranker: Rank = by_pairs) -> tuple[Version, Counted]:
+def opened(root: Path, ranker: Rank = by_pairs) -> tuple[LocalVersion, Counted]:
     counted = Counted(ranker)
     return local.open(str(root), ranker=counted), counted
 
@@ -48,7 +48,7 @@ class Clock:
         self.now += 0.010
         return by_pairs(query, candidates)
 
-    def opened(self, root: Path, ranker: Rank | None = None) -> tuple[Version, Counted]:
+    def opened(self, root: Path, ranker: Rank | None = None) -> tuple[LocalVersion, Counted]:
         """A version whose time this is."""
         version, counted = opened(root, ranker or self.rank)
         version.engine.ranking = replace(version.engine.ranking, clock=self, kept=KeptScores())

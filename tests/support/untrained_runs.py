@@ -7,7 +7,7 @@ from typing import Any
 from rails_ray import on_ray
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.serving import local
-from rails_ray.serving.local import Version
+from rails_ray.serving.local import LocalVersion
 from rails_ray.storage.filesystem import Storage
 from support.examples import small_config, small_vector_config, write_text_data, write_untrained_run, write_vector_data
 
@@ -26,7 +26,7 @@ def of(config: RunConfig, folder: Path) -> RunConfig:
     return replace(config, data=DataConfig(folder=str(folder)))
 
 
-def published(root: Path, run: str, name: str, **stored: Any) -> Version:
+def published(root: Path, run: str, name: str, **stored: Any) -> LocalVersion:
     """A version of two shards, loaded into this process."""
     on_ray.encode(str(root), run, version=name, num_shards=2, part_items=64, stored=stored)
     on_ray.publish(str(root), name)

@@ -232,13 +232,12 @@ class DualEncoderItems(ABC):
             return ByComponents(similarity.similarity, items, indexes, similarity.prepared().queries)
         return ByComponents(similarity, items, indexes)
 
-    def version_similarity(self, weights: Iterable[tuple[str, bytes]], read: Read) -> Any:
-        similarity = self.trained_similarity(weights)
+    def version_similarity(self, trained: Any, read: Read) -> Any:
         if self.surrogate.kind != "none":
-            return WithSurrogate(similarity, surrogates.from_bytes(read(surrogates.NAME)))
+            return WithSurrogate(trained, surrogates.from_bytes(read(surrogates.NAME)))
         if not isinstance(self.own.items, PqItems):
-            return similarity
-        return QuantizedSimilarity(similarity, *quantizers.from_bytes(read(quantizers.NAME)))
+            return trained
+        return QuantizedSimilarity(trained, *quantizers.from_bytes(read(quantizers.NAME)))
 
     def as_scored(self, items: Any, read: Read) -> Any:
         if not isinstance(self.own.items, PqItems):

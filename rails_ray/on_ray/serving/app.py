@@ -20,7 +20,7 @@ from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, Loggi
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.errors import UnavailableError
 from rails_ray.families.base import Family
-from rails_ray.families.version import version_family
+from rails_ray.families.version import Version
 from rails_ray.on_ray.serving.listening import most_passed
 from rails_ray.on_ray.serving.plan import (
     NAME,
@@ -41,7 +41,6 @@ from rails_ray.serving.http.keys import KeysFile
 from rails_ray.serving.http.ports import check_port
 from rails_ray.storage import calibrations
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.versions import read_manifest
 
 ANSWER_TIMEOUT_S = 120.0  # for the first answer of an application whose replicas run
 LOOK_S = 0.2  # between two looks at an application that starts
@@ -62,37 +61,36 @@ def build(args: ServeArgs) -> Application:
 
 def application(args: ServeArgs, placement: DeploymentSize) -> Application:
     """The same, with given replicas and reservations; raises what `build` does."""
-    store = Storage(args.storage)
-    manifest = read_manifest(store, args.version)
     allowed = AllowedCode.given(args.allow_code)
-    own = version_family(store, manifest, allowed)
+    version = Version.published(Storage(args.storage), args.version, allowed)
+    own, storage = version.family, str(version.storage)
     names_another = args.ranker is not None and args.ranker.path != own.ranker.path
     own.check_code(has_ranker=names_another)
     if args.ranker is not None and names_another:  # not by the version: whoever deploys has chosen it
         allowed = allowed.also(args.ranker.path)
-    calibration = calibrations.current(store, manifest.version) or NO_CALIBRATION
+    calibration = calibrations.current(version.storage, version.name) or NO_CALIBRATION
     pinned = {
-        "storage": str(store),
-        "version": manifest.version,
+        "storage": storage,
+        "version": version.name,
         "calibration": args.calibration or calibration,
         "ranker": args.ranker or ranker_of_family(own),
         "allow_code": list(allowed.named),
     }
     args = args.model_copy(update=pinned)  # so that later replicas serve the same
     # Raises if the default cut-off cannot work, before anything starts.
-    Cutoffs.read(store, manifest, default=args.cutoff, calibration=args.calibration)
-    options = deployments(placement, len(manifest.shard_items), args.ranker)
+    Cutoffs.read(version, default=args.cutoff, calibration=args.calibration)
+    options = deployments(placement, version.num_shards, args.ranker)
     classes: tuple[Any, Any, Any] = Shard, Router, Ranker  # the decorator's result has no usable type
     shard_search, router, ranker = classes
     shards = [
-        shard_search.options(name=name, **options[name]).bind(str(store), manifest.version, shard)
-        for shard, name in enumerate(map(shard_name, range(len(manifest.shard_items))))
+        shard_search.options(name=name, **options[name]).bind(storage, version.name, shard)
+        for shard, name in enumerate(map(shard_name, range(version.num_shards)))
     ]
     ranking = None
     if args.ranker is not None:
         own_args = args.ranker.path, args.ranker.folder, args.ranker.concurrency, args.ranker.timeout_s
         ranking = ranker.options(name=RANKER, **options[RANKER]).bind(
-            *own_args, allowed.read_by(f"version {manifest.version}", str(store))
+            *own_args, allowed.read_by(f"version {version.name}", storage)
         )
     made: Application = router.options(**options["Router"]).bind(shards, args, ranking)
     return made

@@ -17,6 +17,7 @@ from ray.serve.handle import DeploymentHandle
 
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.errors import BusyError, UnavailableError
+from rails_ray.families.version import Version
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.serving.asking import Shards
 from rails_ray.on_ray.serving.direct import Replicas
@@ -32,7 +33,6 @@ from rails_ray.serving.http.keys import KeysFile
 from rails_ray.serving.schemas import ExplainRequest, ExplainResponse, SearchRequest
 from rails_ray.serving.traffic import Traffic
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.versions import read_manifest
 
 
 def _router() -> Server:
@@ -62,27 +62,25 @@ class Router:
         ranker: DeploymentHandle[Any] | None = None,
     ) -> None:
         logs.to_stderr()
-        store = Storage(args.storage)
-        manifest = read_manifest(store, args.version)
+        allowed = AllowedCode(tuple(args.allow_code))
+        version = Version.published(Storage(args.storage), args.version, allowed)
         caller = None
         if ranker is not None:
             assert args.ranker is not None
             caller = RankerCaller(ranker, args.ranker.timeout_s, args.ranker.max_in_flight)
-        identity = manifest.contents_sha256
+        identity = version.manifest.contents_sha256
         direct = [Replicas(shard, identity) for shard in shards]
-        self.shards = Shards(shards, manifest.version, identity, args.timeout_s, caller, direct)
+        self.shards = Shards(shards, version.name, identity, args.timeout_s, caller, direct)
         limits = Limits(
             max_queries=args.max_queries, max_answered_items=args.max_answered_items, deadline_s=args.deadline_s
         )
         self.engine = Engine(
-            store,
-            manifest,
+            version,
             cutoff=args.cutoff,
             calibration=args.calibration,
             limits=limits,
             device=reserved_device(),
             has_ranker=caller is not None,
-            allowed=AllowedCode(tuple(args.allow_code)),
         )
         noting = query_log.noting(args.log_queries)
         self.traffic = Traffic(self._search, self.engine, RayMetrics(), args.shadow_fraction, noting)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from ray import serve as ray_serve
 
+from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.similarities.states import AnyQuery
 from rails_ray.on_ray.cluster import reserved_device
@@ -18,7 +19,6 @@ from rails_ray.on_ray.serving.scaling import ONGOING
 from rails_ray.serving.heap import give_back_soon, trim
 from rails_ray.serving.shard_search import ShardExplanation, ShardRequest, ShardResponse, ShardSearch
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.versions import read_manifest
 
 METHODS = ("search", "log_sum_exp", "explain", "num_items")  # that routers ask for
 MANY_ITEMS = 50_000  # in an answer: some 10 MB of ids, titles and scores
@@ -29,10 +29,9 @@ class Shard:
     """Searches one shard of an index version. Callers name the version by its identity."""
 
     def __init__(self, storage: str, version: str, shard: int) -> None:
-        store = Storage(storage)
-        manifest = read_manifest(store, version)
-        self.identity = manifest.contents_sha256
-        self.shard = ShardSearch(store, manifest, shard, reserved_device())
+        opened = Version.published(Storage(storage), version)
+        self.identity = opened.manifest.contents_sha256
+        self.shard = ShardSearch(opened, shard, reserved_device())
         self.listener = Listener(self, self.identity, METHODS, ONGOING_OF_SHARD, QUEUED_OF_SHARD)
         trim()
 

@@ -26,7 +26,7 @@ from rails_ray.serving.http.keys import KeysFile
 from rails_ray.serving.http.limits import MAX_BODY_BYTES, MAX_REQUESTS
 from rails_ray.serving.http.ports import check_port
 from rails_ray.serving.http.refusals import refused_with
-from rails_ray.serving.local import Version
+from rails_ray.serving.local import LocalVersion
 from rails_ray.serving.schemas import ExplainRequest, ExplainResponse, SearchRequest
 from rails_ray.serving.traffic import Traffic
 
@@ -50,7 +50,7 @@ class SingleProcessServer:
 
     def __init__(
         self,
-        version: Version,
+        version: LocalVersion,
         keys_file: str | None = None,
         *,
         ranker_path: str | None = None,

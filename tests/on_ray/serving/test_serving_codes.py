@@ -9,7 +9,7 @@ import pytest
 from rails_ray.families.vector_items.storing import PqItems
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
-from rails_ray.serving.local import Version
+from rails_ray.serving.local import LocalVersion
 from support.ports import free_port
 from support.served_version import ASKED, TEXTS, AtUrl
 from support.untrained_runs import published, write_runs
@@ -28,7 +28,7 @@ BODIES: tuple[dict[str, Any], ...] = (
 @pytest.fixture(scope="module", params=[16, 20])
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ray_cluster: None
-) -> Iterator[tuple[AtUrl, Version]]:
+) -> Iterator[tuple[AtUrl, LocalVersion]]:
     """Codes of half a byte, searched by FAISS's fast scan, and of a byte; beside vectors, and in their place."""
     root: Path = tmp_path_factory.mktemp("codes")
     write_runs(root)
@@ -39,7 +39,7 @@ def pair(
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: " ".join([body["method"], *body.get("cutoff", {})]))
-def test_answers_are_those_of_the_version(pair: tuple[AtUrl, Version], body: dict[str, Any]) -> None:
+def test_answers_are_those_of_the_version(pair: tuple[AtUrl, LocalVersion], body: dict[str, Any]) -> None:
     server, version = pair
     body = {"cutoff": {"top_k": 7}, **body}
     expected = version.search(TEXTS, 7, **body).results
@@ -55,7 +55,7 @@ def test_answers_are_those_of_the_version(pair: tuple[AtUrl, Version], body: dic
     assert not {*best} & {*without}
 
 
-def test_a_method_of_other_items(pair: tuple[AtUrl, Version]) -> None:
+def test_a_method_of_other_items(pair: tuple[AtUrl, LocalVersion]) -> None:
     found = pair[0].search(queries=ASKED, k=3, method="inverted")
     assert found.status_code == 422
     assert "method must be one of brute_force, two_pass, per_embedding, average, combined" in found.json()["error"]

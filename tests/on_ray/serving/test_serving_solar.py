@@ -10,7 +10,7 @@ import pytest
 
 from rails_ray.cli.main import main
 from rails_ray.families.solar.model import Solar
-from rails_ray.families.version import version_items, version_model
+from rails_ray.families.version import Version
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.search.masks import Exclusions
@@ -45,10 +45,10 @@ def server(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Itera
     root = tmp_path_factory.mktemp("solar")
     published = publish_solar(root, write_text_data(root / "my-data"), chunks=[0, 1, 3])
     store = Storage(str(root))
-    model = version_model(store, published)
+    model = Version(store, published).model
     assert isinstance(model, Solar)
     with served(ServeArgs(storage=str(root), timeout_s=30, allow_anonymous=True), port=free_port()) as url:
-        yield Server(url, model, version_items(store, published))
+        yield Server(url, model, Version(store, published).items())
 
 
 def results(response: httpx.Response) -> list[dict[str, Any]]:

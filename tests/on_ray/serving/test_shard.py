@@ -17,6 +17,7 @@ import torch
 from rails_ray.errors import DamagedError, UnavailableError, UnsupportedError
 from rails_ray.families.config import to_json
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.version import Version
 from rails_ray.modules.similarities.states import take
 from rails_ray.on_ray.serving import shard as shard_module
 from rails_ray.on_ray.serving.app import served
@@ -106,14 +107,13 @@ class Handle:
 
 def router_of(folder: Path, failing: str | None) -> tuple[Engine, Shards]:
     """What a router consists of, over two shards of which the first fails in a method."""
-    store = Storage(str(folder))
-    published = versions.read_manifest(store)
+    published = Version.published(Storage(str(folder)))
     handles = [
         Handle(Shard.func_or_class(str(folder), "v1", number), failing if number == 0 else None) for number in range(2)
     ]
-    engine = Engine(store, published)
+    engine = Engine(published)
     engine.encoder = lambda queries, supports: EncodedQueries(QUERY, [[] for _ in queries], [True] * len(queries))
-    return engine, Shards(handles, "v1", published.contents_sha256, timeout_s=5)
+    return engine, Shards(handles, "v1", published.manifest.contents_sha256, timeout_s=5)
 
 
 @pytest.mark.parametrize("failing", ["log_sum_exp", "search"])

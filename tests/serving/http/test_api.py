@@ -21,7 +21,7 @@ from rails_ray.serving.http.api import api_of
 from rails_ray.serving.http.deadlines import within
 from rails_ray.serving.http.instruments import PrometheusMetrics
 from rails_ray.serving.http.lite import SingleProcessServer
-from rails_ray.serving.local import Version
+from rails_ray.serving.local import LocalVersion
 from rails_ray.serving.schemas import BudgetInput, SearchRequest
 from rails_ray.serving.traffic import Traffic
 
@@ -40,11 +40,11 @@ def ask(lite: SingleProcessServer, method: str, path: str, body: Any = None, **h
 
 
 @pytest.fixture(scope="module")
-def lite(version: Version) -> SingleProcessServer:
+def lite(version: LocalVersion) -> SingleProcessServer:
     return SingleProcessServer(version)
 
 
-def test_a_search_by_an_embedding_is_the_search_by_its_text(lite: SingleProcessServer, version: Version) -> None:
+def test_a_search_by_an_embedding_is_the_search_by_its_text(lite: SingleProcessServer, version: LocalVersion) -> None:
     texts = ["red", "blue hat"]
     answer = ask(lite, "POST", "/v1/embeddings", {"input": texts, "model": "rails-ray", "user": "somebody"}).json()
     assert [one["index"] for one in answer["data"]] == [0, 1]
@@ -119,7 +119,7 @@ def test_what_is_refused(lite: SingleProcessServer, path: str, body: Any, status
 
 
 @pytest.mark.parametrize("path", WITHOUT_KEY)
-def test_health_needs_no_key_and_nothing_else_comes_without(version: Version, path: str, tmp_path: Path) -> None:
+def test_health_needs_no_key_and_nothing_else_comes_without(version: LocalVersion, path: str, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(f"{KEY}\n")
     locked = SingleProcessServer(version, str(keys))
@@ -133,7 +133,7 @@ def test_health_needs_no_key_and_nothing_else_comes_without(version: Version, pa
         assert ask(locked, "GET", other).status_code == 401, other
 
 
-def test_a_server_that_is_not_ready(version: Version) -> None:
+def test_a_server_that_is_not_ready(version: LocalVersion) -> None:
     class Broken(SingleProcessServer):
         async def health(self) -> dict[str, Any]:
             raise UnavailableError("2 shards must answer, got none from shard 0")
@@ -164,7 +164,7 @@ def test_new_ids_do_not_repeat_where_random_is_seeded(lite: SingleProcessServer)
 
 
 def test_a_failure_is_logged_with_the_id_and_without_the_query(
-    version: Version, caplog: pytest.LogCaptureFixture
+    version: LocalVersion, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fails(request: SearchRequest) -> Any:
         raise UnavailableError("too few shards")
@@ -187,7 +187,7 @@ def test_each_answer_is_logged_with_the_id_at_the_level_info(
     assert caplog.messages == told
 
 
-def test_a_search_that_no_shard_has_a_place_for_is_one_to_ask_again_later(version: Version) -> None:
+def test_a_search_that_no_shard_has_a_place_for_is_one_to_ask_again_later(version: LocalVersion) -> None:
     async def is_full(request: SearchRequest) -> Any:
         raise BusyError(
             "min_coverage must be reached, 1 of 9 items, got 0 from 0 of 2 shards: try again or ask for less"
@@ -200,7 +200,7 @@ def test_a_search_that_no_shard_has_a_place_for_is_one_to_ask_again_later(versio
     assert answer.json()["error"].endswith("try again or ask for less")
 
 
-def test_queries_are_logged_if_that_is_asked_for(version: Version, caplog: pytest.LogCaptureFixture) -> None:
+def test_queries_are_logged_if_that_is_asked_for(version: LocalVersion, caplog: pytest.LogCaptureFixture) -> None:
     asked = {"queries": [{"text": "a secret"}], "k": 3}
     with caplog.at_level(logging.INFO, query_log.log.name):
         ask(SingleProcessServer(version), "POST", "/v1/search", asked, x_request_id="mine-4")
@@ -247,7 +247,7 @@ class Patient:
     access = Access(None, 10_000, 4)
     version_name = "v1"
 
-    def __init__(self, version: Version) -> None:
+    def __init__(self, version: LocalVersion) -> None:
         self.asked = list[SearchRequest]()
         self.num_cancelled = 0
         self.traffic = Traffic(self.explain, version.engine, PrometheusMetrics())
@@ -262,7 +262,7 @@ class Patient:
     embed = explain
 
 
-def test_an_answer_that_comes_too_late_is_dropped_and_told(version: Version) -> None:
+def test_an_answer_that_comes_too_late_is_dropped_and_told(version: LocalVersion) -> None:
     server: Any = Patient(version)
     bodies = {
         "/v1/search": {"queries": [{"text": "red"}], "budget": {"calls": 5}},

@@ -12,7 +12,7 @@ import pytest
 from rails_ray.serving.http import arrow, streaming
 from rails_ray.serving.http.api import api_of
 from rails_ray.serving.http.lite import SingleProcessServer
-from rails_ray.serving.local import Version
+from rails_ray.serving.local import LocalVersion
 from rails_ray.serving.schemas import QueryInput, QueryResult
 
 TEXTS = ["red", "blue hat", "green"]
@@ -20,7 +20,7 @@ OPTIONS = {"k": 4, "cutoff": {"top_k": 4}}
 
 
 @pytest.fixture(scope="module")
-def lite(version: Version) -> SingleProcessServer:
+def lite(version: LocalVersion) -> SingleProcessServer:
     return SingleProcessServer(version)
 
 
@@ -49,7 +49,7 @@ def in_json(lite: SingleProcessServer, queries: list[dict[str, Any]], **options:
     return answer
 
 
-def test_the_answer_is_that_of_json(lite: SingleProcessServer, version: Version) -> None:
+def test_the_answer_is_that_of_json(lite: SingleProcessServer, version: LocalVersion) -> None:
     expected = in_json(lite, [{"text": text} for text in TEXTS], **OPTIONS)
     body = as_stream(pa.table({"text": TEXTS}))
     assert ask(lite, body).json() == expected
@@ -65,7 +65,7 @@ def test_the_answer_is_that_of_json(lite: SingleProcessServer, version: Version)
         assert found == own
 
 
-def test_queries_by_several_fields(lite: SingleProcessServer, version: Version) -> None:
+def test_queries_by_several_fields(lite: SingleProcessServer, version: LocalVersion) -> None:
     [vector] = version.engine.embed(["red"]).tolist()
     columns = {
         "text": pa.array(["blue hat", None]),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rails_ray.serving.http.lite import SingleProcessServer, listening
-from rails_ray.serving.local import Version
+from rails_ray.serving.local import LocalVersion
 from support.browser import chromium, needs_browser
 from support.ports import free_port
 from support.processes import wait_for
@@ -58,7 +58,7 @@ def complaints(page: Any) -> list[str]:
     return [line["message"] for line in page.get_log("browser")]
 
 
-def test_a_search_by_keyboard_shows_what_the_version_finds(page: Any, version: Version) -> None:
+def test_a_search_by_keyboard_shows_what_the_version_finds(page: Any, version: LocalVersion) -> None:
     assert page.switch_to.active_element == found(page, "#query")
     assert found(page, "#index").text == "version v1: 60 items in 2 shards"
     choose(page, 'fieldset[data-side="a"] [name="cutoff"]', "top_k")
@@ -76,7 +76,7 @@ def test_a_search_by_keyboard_shows_what_the_version_finds(page: Any, version: V
     assert complaints(page) == []
 
 
-def test_why_an_item_was_found(page: Any, version: Version) -> None:
+def test_why_an_item_was_found(page: Any, version: LocalVersion) -> None:
     search(page, "red")
     first = found(page, "li button")
     item = first.find_element("css selector", "span:nth-child(2)").text.split()[0]
@@ -110,7 +110,7 @@ def test_a_refusal_is_shown(page: Any) -> None:
     assert "calibrat" in found(page, "#error").text
 
 
-def test_a_server_with_keys_asks_for_one(browser: Any, version: Version, tmp_path: Path) -> None:
+def test_a_server_with_keys_asks_for_one(browser: Any, version: LocalVersion, tmp_path: Path) -> None:
     keys, port = tmp_path / "keys", free_port()
     keys.write_text(f"{KEY}\n")
     with listening(SingleProcessServer(version, str(keys)), port=port):

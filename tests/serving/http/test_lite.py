@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from rails_ray.serving.http.lite import LOOK_S, SingleProcessServer, listening
-from rails_ray.serving.local import Version
+from rails_ray.serving.local import LocalVersion
 from support.ports import free_port
 
 KEY, OTHER = "a-key-of-the-test-1", "a-key-of-the-test-2"
@@ -20,7 +20,7 @@ def search(url: str, *texts: str, **fields: object) -> httpx.Response:
     return httpx.post(f"{url}/v1/search", json=body, timeout=30)
 
 
-def test_its_answers_are_those_of_the_version(url: str, version: Version) -> None:
+def test_its_answers_are_those_of_the_version(url: str, version: LocalVersion) -> None:
     answer = search(url, "red", "blue hat", k=7, cutoff={"top_k": 7}).json()
     assert answer == version.search(["red", "blue hat"], k=7, cutoff={"top_k": 7}).model_dump(mode="json")
     items = answer["results"][0]["items"]
@@ -71,7 +71,7 @@ def test_clients_at_once_get_what_they_get_alone(url: str) -> None:
         assert own["scores"] == pytest.approx(other["scores"], abs=1e-6)
 
 
-def test_keys_are_looked_at_again_after_a_second(version: Version, tmp_path: Path) -> None:
+def test_keys_are_looked_at_again_after_a_second(version: LocalVersion, tmp_path: Path) -> None:
     keys, now = tmp_path / "keys", [0.0]
     keys.write_text(f"{KEY}\n")
     lite, port = SingleProcessServer(version, str(keys), clock=lambda: now[0]), free_port()
@@ -92,12 +92,12 @@ def test_keys_are_looked_at_again_after_a_second(version: Version, tmp_path: Pat
         assert "stay valid" in httpx.get(f"http://127.0.0.1:{port}/v1/health", headers=headers).json()["warning"]
 
 
-def test_keys_that_let_nobody_in(version: Version, tmp_path: Path) -> None:
+def test_keys_that_let_nobody_in(version: LocalVersion, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="keys_file must be a text file of ASCII keys, got"):
         SingleProcessServer(version, str(tmp_path / "missing"))
 
 
-def test_it_ends_and_its_port_is_free(version: Version) -> None:
+def test_it_ends_and_its_port_is_free(version: LocalVersion) -> None:
     port = free_port()
     with listening(SingleProcessServer(version), port=port) as server:
         assert server.is_alive()

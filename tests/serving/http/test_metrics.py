@@ -10,7 +10,7 @@ from rails_ray.serving import local
 from rails_ray.serving.drift import EVERY
 from rails_ray.serving.engine import Answered, Limits
 from rails_ray.serving.http.lite import SingleProcessServer, listening
-from rails_ray.serving.local import Version
+from rails_ray.serving.local import LocalVersion
 from rails_ray.serving.schemas import SearchRequest
 from rails_ray.storage import calibrations
 from rails_ray.storage.filesystem import Storage
@@ -30,7 +30,7 @@ def metrics_of(url: str, **headers: str) -> dict[tuple[str, ...], float]:
     return {(sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value for sample in samples}
 
 
-def test_answers_are_counted_by_status_stage_and_method(version: Version) -> None:
+def test_answers_are_counted_by_status_stage_and_method(version: LocalVersion) -> None:
     lite, port = SingleProcessServer(version, shadow_fraction=1.0), free_port()
     with listening(lite, port=port):
         url = f"http://127.0.0.1:{port}"
@@ -93,7 +93,7 @@ def test_feedback_and_drift_are_measured_against_the_calibration(tmp_path: Path)
 
 
 def test_a_fault_of_ours_is_counted_and_logged(
-    version: Version, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    version: LocalVersion, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lite, port = SingleProcessServer(version), free_port()
 
@@ -108,7 +108,7 @@ def test_a_fault_of_ours_is_counted_and_logged(
     assert "POST '/v1/search' got 500 (request mine-5)" in caplog.messages
 
 
-def test_with_keys_metrics_need_an_admins(version: Version, tmp_path: Path) -> None:
+def test_with_keys_metrics_need_an_admins(version: LocalVersion, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("a-key-to-search-1 scope=search\nan-admins-key-11 scope=search,admin\n")
     port = free_port()

@@ -14,7 +14,7 @@ from schemathesis.specs.openapi.checks import (
 
 from rails_ray.serving.http.admission import QUESTIONS
 from rails_ray.serving.http.api import api_of
-from rails_ray.serving.local import Version
+from rails_ray.serving.local import LocalVersion
 
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
 
@@ -60,7 +60,7 @@ def test_the_document_names_the_header_of_each_question() -> None:
 
 
 @pytest.mark.parametrize("label", OPERATIONS)
-def test_every_answer_is_as_the_document_says(url: str, version: Version, label: str) -> None:
+def test_every_answer_is_as_the_document_says(url: str, version: LocalVersion, label: str) -> None:
     item = version.search(["red"], k=1).results[0].items[0]
     strategy, statuses = OPERATIONS[label].as_strategy(), set[int]()
 

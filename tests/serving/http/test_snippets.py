@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rails_ray.serving.local import Version
+from rails_ray.serving.local import LocalVersion
 
 README = (Path(__file__).parents[3] / "serve" / "README.md").read_text()
 URL = "http://127.0.0.1:8000"
@@ -19,14 +19,14 @@ def snippet(language: str, with_text: str) -> str:
     return found
 
 
-def test_python(url: str, version: Version) -> None:
+def test_python(url: str, version: LocalVersion) -> None:
     code = snippet("python", "import Client").replace(URL, url)
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     expected = version.search(["pizza", "flag"], k=10).results
     assert said == "".join(f"{one.items} {one.certificate.is_exact}\n" for one in expected)
 
 
-def test_python_with_arrow(url: str, version: Version) -> None:
+def test_python_with_arrow(url: str, version: LocalVersion) -> None:
     code = snippet("python", "import pyarrow").replace(URL, url)
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     expected = version.search(["pizza", "flag"], k=10, cutoff={"top_k": 10}).results
@@ -35,7 +35,7 @@ def test_python_with_arrow(url: str, version: Version) -> None:
 
 # Node.js is no Python package, and nothing else here needs it.
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
-def test_javascript(url: str, version: Version) -> None:
+def test_javascript(url: str, version: LocalVersion) -> None:
     code = snippet("js", "fetch").replace(URL, url)
     command = ["node", "--input-type=module", "-e", code]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout

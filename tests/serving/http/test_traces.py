@@ -12,7 +12,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 
 from rails_ray.serving.http import traces
 from rails_ray.serving.http.lite import SingleProcessServer, listening
-from rails_ray.serving.local import Version
+from rails_ray.serving.local import LocalVersion
 from support.ports import free_port
 from support.processes import wait_for
 
@@ -56,7 +56,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
 
 
 def test_a_search_is_a_span_of_its_clients_trace_and_its_stages_are_spans(
-    version: Version, collector: Collector
+    version: LocalVersion, collector: Collector
 ) -> None:
     port = free_port()
     with listening(SingleProcessServer(version), port=port):
@@ -83,7 +83,7 @@ def test_a_search_is_a_span_of_its_clients_trace_and_its_stages_are_spans(
 
 
 def test_a_request_without_an_id_is_traced_by_the_one_that_it_gets(
-    version: Version, collector: Collector, monkeypatch: pytest.MonkeyPatch
+    version: LocalVersion, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=mine")
     port = free_port()
@@ -95,7 +95,7 @@ def test_a_request_without_an_id_is_traced_by_the_one_that_it_gets(
     assert {own.value.string_value for one in collector.received for own in one.resource.attributes} >= {"mine"}
 
 
-def test_a_collector_that_is_gone_costs_no_answer(version: Version, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collector_that_is_gone_costs_no_answer(version: LocalVersion, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     port = free_port()
@@ -119,7 +119,7 @@ def test_when_there_are_traces(environment: dict[str, str], is_asked_for: bool) 
 
 
 def test_without_the_packages_requests_are_answered_and_the_log_says_why(
-    version: Version, collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    version: LocalVersion, collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.instrumentation.asgi", None)
     port = free_port()

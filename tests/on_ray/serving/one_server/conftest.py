@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from rails_ray import on_ray
-from rails_ray.families.version import version_items, version_model
+from rails_ray.families.version import Version
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.storage.filesystem import Storage
@@ -21,6 +21,6 @@ def served_version(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) 
     published = publish_untrained(root, write_text_data(root / "my-data"))
     on_ray.calibrate(str(root), split="train")
     storage = Storage(str(root))
-    items = version_items(storage, published)
+    items = Version(storage, published).items()
     with served(ServeArgs(storage=str(root), timeout_s=5, allow_anonymous=True), port=free_port()) as url:
-        yield Served(url, root, published, version_model(storage, published), items.item_ids, items.state)
+        yield Served(url, root, published, Version(storage, published).model, items.item_ids, items.state)

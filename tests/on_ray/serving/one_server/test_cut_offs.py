@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rails_ray.cutoffs.policies import cut
+from rails_ray.families.version import Version
 from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.serving.cutoffs import Cutoffs
 from rails_ray.serving.schemas import CutoffInput
@@ -43,7 +44,7 @@ def test_each_cut_off_keeps_what_its_policy_keeps_of_all_scores(
     query = served_version.model.encode_queries(served_version.model.query_features(TEXTS))
     scores = BruteForce(served_version.model.similarity, served_version.items).scores(query)
     store = Storage(str(served_version.root))
-    offline = Cutoffs.read(store, served_version.manifest)
+    offline = Cutoffs.read(Version(store, served_version.manifest))
     asked = CutoffInput(**cutoff)
     logit = offline.softmax_logit  # at the temperature that calibration fitted
     assert logit is not None

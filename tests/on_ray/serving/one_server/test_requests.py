@@ -9,6 +9,7 @@ import ray
 import torch
 
 from rails_ray.errors import DamagedError, NotFoundError, UnavailableError
+from rails_ray.families.version import Version
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs, serve_config
 from rails_ray.search.searcher import METHODS
@@ -101,7 +102,8 @@ def test_excluded_items_are_searched_around_in_every_shard(served_version: Serve
 
 
 def test_the_cut_off_is_the_versions_own_unless_the_request_names_one(served_version: Served) -> None:
-    calibrated = Cutoffs.read(Storage(str(served_version.root)), served_version.manifest).resolve(None, 60)
+    version = Version(Storage(str(served_version.root)), served_version.manifest)
+    calibrated = Cutoffs.read(version).resolve(None, 60)
     expected = calibrated.model_dump(exclude_none=True, exclude_defaults=True)
     own = client.search(served_version.url, [{"text": "red"}])
     named = client.search(served_version.url, [{"text": "red"}], k=60, cutoff=expected)
