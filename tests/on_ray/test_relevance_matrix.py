@@ -300,7 +300,7 @@ def test_a_name_that_is_used_again_is_of_the_new_matrix(tmp_path: Path, monkeypa
         for number in range(num_tasks):
             do(number)
 
-    monkeypatch.setattr("rails_ray.on_ray.relevance_matrix.do_all", do_here)
+    monkeypatch.setattr("rails_ray.on_ray.relevance_matrix.run_tasks", do_here)
     folder = tmp_path / "ranker"
     folder.mkdir()
     (folder / "weight").write_text("1")
