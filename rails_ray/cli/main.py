@@ -1,44 +1,58 @@
 """The `rails-ray` command: arguments in, an exit code out."""
 
+import ast
+import importlib
 import itertools
 import json
 import os
 import re
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import make_dataclass
+from functools import reduce
+from importlib.util import find_spec
+from operator import or_
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
 from rails_ray import __version__
-from rails_ray.cli import Command, encode, index, inspect, keys, plan, query, rankers, relevance, serving, stages, tune
-from rails_ray.cli.base import EXIT_BAD_ARGUMENT, EXIT_FAILED, EXIT_INTERRUPTED, Stored, errors, fail, out
+from rails_ray.cli import Command
+from rails_ray.cli.base import (
+    EXIT_BAD_ARGUMENT,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    Stored,
+    errors,
+    fail,
+    out,
+)
 from rails_ray.errors import RailsRayError
-from rails_ray.families.recipes import by_name, names
 
 DESCRIPTION = "Train, index and serve retrieval with learned similarities on Ray."
 
-Commands = (
-    Annotated[stages.Quickstart, tyro.conf.subcommand("quickstart")]
-    | Annotated[stages.Train, tyro.conf.subcommand("train")]
-    | Annotated[rankers.TrainRanker, tyro.conf.subcommand("train-ranker")]
-    | Annotated[relevance.Relevance, tyro.conf.subcommand("relevance")]
-    | Annotated[encode.Encode, tyro.conf.subcommand("encode")]
-    | Annotated[stages.Publish, tyro.conf.subcommand("publish")]
-    | Annotated[stages.Evaluate, tyro.conf.subcommand("evaluate")]
-    | Annotated[stages.Calibrate, tyro.conf.subcommand("calibrate")]
-    | Annotated[tune.Tune, tyro.conf.subcommand("tune")]
-    | Annotated[stages.Pipeline, tyro.conf.subcommand("pipeline")]
-    | Annotated[serving.Serve, tyro.conf.subcommand("serve")]
-    | Annotated[keys.NewKey, tyro.conf.subcommand("new-key")]
-    | Annotated[query.Query, tyro.conf.subcommand("query")]
-    | Annotated[index.Index, tyro.conf.subcommand("index")]
-    | Annotated[plan.PlanDeployment, tyro.conf.subcommand("plan")]
-    | Annotated[inspect.InspectData, tyro.conf.subcommand("inspect")]
-)
-WITH_RECIPE = {"train": stages.Train, "pipeline": stages.Pipeline}
+COMMANDS = {  # each in a module of `rails_ray.cli`, which is imported when the command is named: some import torch
+    "quickstart": "stages.Quickstart",
+    "train": "stages.Train",
+    "train-ranker": "rankers.TrainRanker",
+    "relevance": "relevance.Relevance",
+    "encode": "encode.Encode",
+    "publish": "stages.Publish",
+    "evaluate": "stages.Evaluate",
+    "calibrate": "stages.Calibrate",
+    "tune": "tune.Tune",
+    "pipeline": "stages.Pipeline",
+    "serve": "serving.Serve",
+    "new-key": "keys.NewKey",
+    "query": "query.Query",
+    "index": "index.Index",
+    "plan": "plan.PlanDeployment",
+    "inspect": "inspect.InspectData",
+}
+WITH_RECIPE = ("train", "pipeline")
+COMPLETION = "--print-completion"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -124,24 +138,56 @@ def parse(arguments: Sequence[str]) -> Command:
 
     Raises:
         ValueError: if a recipe is unknown.
-        SystemExit: if an argument is wrong or asks for help, as in `argparse`.
+        SystemExit: if an argument is wrong or asks for help or for shell completion, as in `argparse`.
     """
     if arguments == ["--version"]:
         out.print(__version__)
         raise SystemExit(0)
-    kind = WITH_RECIPE.get(arguments[0]) if arguments else None
-    if kind is None:
-        return tyro.cli(Commands, prog="rails-ray", description=DESCRIPTION, args=arguments)
+    if arguments[:1] == [COMPLETION]:  # it has all options of all commands
+        return _among({name: _imported(name) for name in COMMANDS}, [f"--tyro{COMPLETION[1:]}", *arguments[1:]])
+    name = arguments[0].replace("_", "-") if arguments else ""
+    if name not in COMMANDS:
+        return _among({name: _outline(name) for name in COMMANDS}, arguments)
+    kind = _imported(name)
+    if name not in WITH_RECIPE:
+        command: Command = tyro.cli(kind, prog=f"rails-ray {name}", args=arguments[1:])
+        return command
+    from rails_ray.cli.stages import DEFAULT_RECIPE
+    from rails_ray.families.recipes import by_name, names
 
     def parsed(recipe: str) -> Any:  # the recipe decides the fields and their defaults
         default = kind(recipe=recipe, config=by_name(recipe).with_kinds(_kinds(arguments)))
-        return tyro.cli(kind, prog=f"rails-ray {arguments[0]}", args=arguments[1:], default=default)
+        return tyro.cli(kind, prog=f"rails-ray {name}", args=arguments[1:], default=default)
 
-    named = next((word for word in arguments[1:] if word in names()), stages.DEFAULT_RECIPE)
-    command = parsed(named)
+    named = next((word for word in arguments[1:] if word in names()), DEFAULT_RECIPE)
+    first = parsed(named)
     # The recipe may be unknown, or an option's value may look like a recipe.
-    found: Command = command if command.recipe == named else parsed(command.recipe)
+    found: Command = first if first.recipe == named else parsed(first.recipe)
     return found
+
+
+def _among(kinds: Mapping[str, Any], arguments: Sequence[str]) -> Command:
+    """Parse arguments that may name any of several commands."""
+    members: list[Any] = [Annotated[kind, tyro.conf.subcommand(name)] for name, kind in kinds.items()]
+    found: Command = tyro.cli(reduce(or_, members), prog="rails-ray", description=DESCRIPTION, args=arguments)
+    return found
+
+
+def _imported(name: str) -> Any:
+    module, _, kind = COMMANDS[name].partition(".")
+    return getattr(importlib.import_module(f"{__package__}.{module}"), kind)
+
+
+def _outline(name: str) -> type:
+    """A command without options, described as the command is: read from its source, as an import takes seconds."""
+    module, _, kind = COMMANDS[name].partition(".")
+    found = find_spec(f"{__package__}.{module}")
+    assert found is not None
+    assert found.origin is not None
+    for node in ast.parse(Path(found.origin).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef) and node.name == kind:
+            return make_dataclass(kind, [], namespace={"__doc__": ast.get_docstring(node)})
+    raise AssertionError(f"{module} has no {kind}")
 
 
 def _kinds(arguments: Sequence[str]) -> dict[str, str]:

@@ -1,32 +1,20 @@
 """The command: what it prints, where it stops, and with which exit code."""
 
+import importlib
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rails_ray.cli import stages
-from rails_ray.cli.main import EXIT_FAILED, main, parse
+from rails_ray.cli.main import COMMANDS, EXIT_FAILED, main, parse
 from rails_ray.storage import calibrations, manifest, versions
 from rails_ray.storage.filesystem import Storage
 from support.calibrations import STORED
 from support.examples import encode
-
-COMMANDS = (
-    "quickstart",
-    "train",
-    "encode",
-    "publish",
-    "evaluate",
-    "calibrate",
-    "pipeline",
-    "serve",
-    "query",
-    "index",
-    "inspect",
-    "tune",
-)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -36,6 +24,50 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     assert stopped.value.code == 0
     text = capsys.readouterr().out
     assert f"rails-ray {command}" in text
+
+
+WITHOUT_TORCH = """
+import sys
+from rails_ray.cli.main import main
+try:
+    main(sys.argv[1:])
+except SystemExit as stopped:
+    assert stopped.code == 0, stopped.code
+heavy = {"torch", "ray", "numpy", "scipy", "pyarrow"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+def test_help_imports_no_command_and_describes_each_as_its_class_does(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.replace("│", " ").split())
+    for command, place in COMMANDS.items():
+        module, _, kind = place.partition(".")
+        described = getattr(importlib.import_module(f"rails_ray.cli.{module}"), kind).__doc__.split("\n\n")[0]
+        assert f"• {command} {' '.join(described.split())}" in said
+
+
+@pytest.mark.parametrize("arguments", [[], ["nope"], ["--nope"]])
+def test_what_is_no_command_is_told_those_there_are(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert "train-ranker" in "".join(capsys.readouterr())
+
+
+def test_a_command_may_be_written_with_an_underscore() -> None:
+    assert type(parse(["new_key", "--rate", "2"])) is type(parse(["new-key", "--rate", "2"]))
+
+
+def test_a_shell_completes_commands_and_their_options(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--print-completion", "bash"])
+    assert not stopped.value.code
+    script = capsys.readouterr().out
+    assert "complete" in script
+    for word in ("train-ranker", "--allow-anonymous", "--num-candidates", "--run"):
+        assert word in script
 
 
 def test_a_recipes_fields_are_overridden_by_their_dotted_names() -> None:
