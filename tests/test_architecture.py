@@ -62,7 +62,6 @@ def test_the_mathematics_runs_where_only_torch_numpy_scipy_and_jaxtyping_are() -
         "apted",
     }
     names = modules_of(*MATHEMATICS)
-    names.remove("rails_ray.modules.encoders.tokenizer")  # imported where there are tokens to learn or to read
     names.remove("rails_ray.kernels.compiled_loops")  # imported where there is numba
     code = f"""
 import importlib

@@ -144,7 +144,7 @@ def parse(arguments: Sequence[str]) -> Command:
         out.print(__version__)
         raise SystemExit(0)
     if arguments[:1] == [COMPLETION]:  # it has all options of all commands
-        return _among({name: _imported(name) for name in COMMANDS}, [f"--tyro{COMPLETION[1:]}", *arguments[1:]])
+        return _among({name: _imported(name) for name in COMMANDS}, [f"--tyro{COMPLETION[1:]}", *arguments[1:2]])
     name = arguments[0].replace("_", "-") if arguments else ""
     if name not in COMMANDS:
         return _among({name: _outline(name) for name in COMMANDS}, arguments)

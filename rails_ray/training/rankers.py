@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.queries import ItemLists
-from rails_ray.modules.encoders.text import PADDING
+from rails_ray.modules.encoders.tokenizer import PADDING
 from rails_ray.optional import optional
 from rails_ray.reranking.rankers import RANKERS, boosted, cross_encoder
 from rails_ray.reranking.rankers.boosted import Features, TreesConfig

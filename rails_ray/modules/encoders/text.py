@@ -25,12 +25,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from rails_ray.modules.encoders import tokenizer
 from rails_ray.modules.encoders.character_ngrams import words
+from rails_ray.modules.encoders.tokenizer import PADDING
 from rails_ray.modules.encoders.transformer import Block, dropped
 
 INITIAL_STD = 0.02
 TOKEN_STD = 0.2  # of aggregation tokens: as much as a block adds at first; if smaller, all would be pooled alike
-PADDING, BLANK = 0, 1  # tokens that no text has: after its end, and alone for a text without any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +127,6 @@ class TextTransformer(nn.Module):
 
     def learn(self, texts: Iterable[str]) -> None:
         """Learn the tokens of these texts; once, before training."""
-        from rails_ray.modules.encoders import tokenizer
-
         self._set_tokenizer(tokenizer.learn(texts, self.config.vocabulary_size))
 
     def get_extra_state(self) -> Tensor:  # stored with the weights: one is of no use without the other
@@ -137,14 +136,10 @@ class TextTransformer(nn.Module):
         self._set_tokenizer(state.numpy(force=True).tobytes())
 
     def _set_tokenizer(self, json: bytes) -> None:
-        from rails_ray.modules.encoders import tokenizer
-
         self._tokenizer_json = json
         self._tokenizer = tokenizer.read(json) if json else None
 
     def query_features(self, inputs: Sequence[str]) -> Tokens:
-        from rails_ray.modules.encoders import tokenizer
-
         assert self._tokenizer is not None, "learn comes first"
         return Tokens(tokenizer.encode(self._tokenizer, inputs, self.config.max_length))
 

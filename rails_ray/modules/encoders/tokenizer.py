@@ -3,25 +3,31 @@
 Learning it twice from the same texts gives the same tokens. (The WordPiece of the same library does not: ties are
 broken at random.)
 
+The library is imported when a text is read: a model that is only loaded needs none.
+
 Axes: B texts, T tokens of the longest.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Int
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 
-from rails_ray.modules.encoders.text import BLANK, PADDING
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
+PADDING, BLANK = 0, 1  # tokens that no text has: after its end, and alone for a text without any
 BLOCK_TEXTS = 2**14  # whose tokens are Python objects at once
 SPECIAL = {PADDING: "[PADDING]", BLANK: "[BLANK]"}
 
 
 def learn(texts: Iterable[str], vocabulary_size: int) -> bytes:
     """A tokenizer of at most `vocabulary_size` tokens, as JSON."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase(), normalizers.Strip()])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
@@ -36,10 +42,12 @@ def learn(texts: Iterable[str], vocabulary_size: int) -> bytes:
     return tokenizer.to_str().encode()
 
 
-def read(json: bytes) -> Tokenizer:
+def read(json: bytes) -> "Tokenizer":
     """Raises:
     ValueError: if it is not what `learn` gave.
     """
+    from tokenizers import Tokenizer
+
     try:
         tokenizer = Tokenizer.from_str(json.decode())
     except Exception as error:  # the library raises nothing more special
@@ -48,7 +56,7 @@ def read(json: bytes) -> Tokenizer:
     return tokenizer
 
 
-def encode(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> Int[Tensor, "B T"]:
+def encode(tokenizer: Any, texts: Sequence[str], max_length: int) -> Int[Tensor, "B T"]:
     """The first tokens of each text, filled up with `PADDING`; a text without any is one `BLANK`."""
     blocks = range(0, max(len(texts), 1), BLOCK_TEXTS)
     parts = [_encoded(tokenizer, list(texts[first : first + BLOCK_TEXTS]), max_length) for first in blocks]
@@ -56,7 +64,7 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> Int[T
     return torch.cat([F.pad(part, (0, longest - part.shape[1]), value=PADDING) for part in parts])
 
 
-def _encoded(tokenizer: Tokenizer, texts: list[str], max_length: int) -> Int[Tensor, "B T"]:
+def _encoded(tokenizer: Any, texts: list[str], max_length: int) -> Int[Tensor, "B T"]:
     """The same of few texts."""
     lines = [encoding.ids[:max_length] or [BLANK] for encoding in tokenizer.encode_batch_fast(texts)]
     ids = torch.full((len(lines), max(map(len, lines), default=1)), PADDING)

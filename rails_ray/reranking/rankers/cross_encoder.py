@@ -24,7 +24,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from rails_ray.modules.encoders.text import INITIAL_STD, PADDING
+from rails_ray.modules.encoders.text import INITIAL_STD
+from rails_ray.modules.encoders.tokenizer import PADDING
 from rails_ray.modules.encoders.transformer import Block
 from rails_ray.reranking.rankers import TEXT, Candidate
 

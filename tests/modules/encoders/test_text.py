@@ -7,7 +7,8 @@ import torch
 
 import oracles.encoders
 from rails_ray.modules.encoders import tokenizer
-from rails_ray.modules.encoders.text import BLANK, PADDING, TextTransformer, Tokens, TransformerConfig
+from rails_ray.modules.encoders.text import TextTransformer, Tokens, TransformerConfig
+from rails_ray.modules.encoders.tokenizer import BLANK, PADDING
 from rails_ray.training import state
 from support.cross_device_worker import ITEMS, QUERIES
 
