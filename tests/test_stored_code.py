@@ -18,10 +18,10 @@ import yaml
 from rails_ray.allowed_code import VARIABLE, AllowedCode
 from rails_ray.cli.main import EXIT_BAD_ARGUMENT, main
 from rails_ray.cli.tuning import tune_cutoffs
-from rails_ray.families import family
 from rails_ray.families.config import from_json, to_json
 from rails_ray.families.data import read_data
 from rails_ray.families.rbe.run_ranker import RunRanker
+from rails_ray.families.registry import family
 from rails_ray.on_ray.serving.app import application, build
 from rails_ray.on_ray.serving.plan import DeploymentSize, RankerArgs, ServeArgs
 from rails_ray.reranking import rankers

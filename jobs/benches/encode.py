@@ -41,11 +41,12 @@ from rich.console import Console
 
 from jobs.benches.record import Record
 from rails_ray.data.corpus import item_inputs
-from rails_ray.families import config, family
+from rails_ray.families import config
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import read_corpus
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.recipes import by_name
+from rails_ray.families.registry import family
 from rails_ray.modules.encoders.two_tower import TwoTowerConfig
 from rails_ray.storage import parquet, parts, runs
 from rails_ray.storage.filesystem import Storage

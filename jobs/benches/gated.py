@@ -29,8 +29,9 @@ from torch import Tensor
 from jobs.benches import table5
 from jobs.benches.record import Record
 from jobs.benches.surrogate import encoded, recall
-from rails_ray.families import config, family
+from rails_ray.families import config
 from rails_ray.families.data import read_data
+from rails_ray.families.registry import family
 from rails_ray.kernels.top_k import select
 from rails_ray.modules.similarities.states import ItemState, QueryState, take
 from rails_ray.reranking.surrogate import SurrogateConfig, fit_surrogate, scores_of_all

@@ -17,10 +17,10 @@ from jobs.benches.indexes import in_turns
 from jobs.benches.mopq_models import store
 from jobs.benches.record import Record, quiet
 from rails_ray.data.dataset import DataSet
-from rails_ray.families import family
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.recipes import by_name
+from rails_ray.families.registry import family
 from rails_ray.families.vector_items import quantized
 from rails_ray.families.vector_items.storing import PqItems
 from rails_ray.modules.encoders.two_tower import TwoTowerConfig

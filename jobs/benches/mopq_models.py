@@ -19,12 +19,12 @@ from jobs.benches.record import quiet
 from rails_ray.data.batch import TrainingBatch
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.queries import Queries
-from rails_ray.families import family
 from rails_ray.families.config import DataConfig, RunConfig, to_json
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.dual_encoder.config import InBatchNegatives
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.recipes import by_name
+from rails_ray.families.registry import family
 from rails_ray.families.vector_items.quantizer_piece import ENCODER, QUANTIZER, QuantizerPiece, trained_quantizer
 from rails_ray.families.vector_items.storing import Method, PqItems, TrainedConfig
 from rails_ray.modules.encoders.components import ComponentsConfig

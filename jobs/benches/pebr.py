@@ -32,9 +32,9 @@ from rails_ray.cutoffs.distributions import UNIFORM, sphere
 from rails_ray.cutoffs.measuring import LEVELS, measure
 from rails_ray.cutoffs.policies import NucleusCutoff
 from rails_ray.data.dataset import DataSet
-from rails_ray.families import family
 from rails_ray.families.config import RunConfig
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.registry import family
 from rails_ray.training.evaluation.calibrating import fitted_background, list_lengths, positives_of
 from rails_ray.training.evaluation.ranking import Ranking
 

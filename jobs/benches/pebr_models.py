@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from rails_ray.data.dataset import DataSet
-from rails_ray.families import family
 from rails_ray.families.config import RunConfig
 from rails_ray.families.data import for_data
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.dual_encoder.model import DualEncoder
 from rails_ray.families.recipes import by_name
+from rails_ray.families.registry import family
 from rails_ray.modules.encoders.two_tower import TwoTowerConfig
 from rails_ray.training import state
 from rails_ray.training.evaluation.ranking import Ranking, encode_items, rank_all

@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rails_ray.families import family
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.rbe.config import RbeConfig
 from rails_ray.families.rbe.family import RbeFamily
 from rails_ray.families.recipes import by_name
+from rails_ray.families.registry import family
 from rails_ray.modules.losses.distilled import distilled
 from rails_ray.reranking.axn import Axn
 from rails_ray.reranking.rankers import boosted

@@ -19,11 +19,11 @@ from rich.table import Table
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from jobs.benches.record import Record, quiet
-from rails_ray.families import family
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.recipes import by_name
+from rails_ray.families.registry import family
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.loop import train
 from rails_ray.training.step import in_one_process

@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 
 from jobs.benches.record import Record
-from rails_ray.families import config, family
+from rails_ray.families import config
 from rails_ray.families.data import read_data
+from rails_ray.families.registry import family
 from rails_ray.modules.similarities.states import ItemState, QueryState, concatenate, take
 from rails_ray.reranking.surrogate import SurrogateConfig, fit_surrogate, scores_of_all
 from rails_ray.storage import runs

@@ -25,8 +25,8 @@ from jobs.benches import pebr_data, pebr_models
 from jobs.benches.record import Record
 from rails_ray.cli import rendering
 from rails_ray.data.dataset import DataSet
-from rails_ray.families import family
 from rails_ray.families.config import RunConfig
+from rails_ray.families.registry import family
 from rails_ray.modules.model import Model
 from rails_ray.training.evaluation.calibrating import (
     backgrounds_of,

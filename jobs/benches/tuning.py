@@ -28,8 +28,8 @@ from rails_ray.cutoffs.distributions import UNIFORM
 from rails_ray.cutoffs.temperatures import HELD_OUT
 from rails_ray.cutoffs.tuning import KINDS, tune
 from rails_ray.data.dataset import DataSet
-from rails_ray.families import family
 from rails_ray.families.config import RunConfig
+from rails_ray.families.registry import family
 from rails_ray.modules.model import Model
 from rails_ray.serving.cutoffs import Cutoffs
 from rails_ray.storage.calibrations import StoredCalibration

@@ -27,10 +27,10 @@ from jobs.benches import pretrained
 from jobs.benches.record import Record
 from rails_ray.data.sources import Sources
 from rails_ray.data.vectors import as_column
-from rails_ray.families import family
 from rails_ray.families.config import DataConfig
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.recipes import by_name
+from rails_ray.families.registry import family
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.tables import ID, TEXT
 from rails_ray.training.evaluation.report import evaluate

@@ -132,7 +132,7 @@ class Encode(AllowsCode, Stored, AskedOfHistories):
         Raises:
             ValueError: if neither a run nor a recipe is named, or the recipe trains.
         """
-        from rails_ray.families import family
+        from rails_ray.families.registry import family
 
         if self.recipe is None:
             if self.run_name is None:

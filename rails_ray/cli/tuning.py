@@ -12,9 +12,10 @@ from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.tuning import KINDS, Lists, Tried, tune, values_of
 from rails_ray.data.queries import Queries
 from rails_ray.errors import UnsupportedError
-from rails_ray.families import config, family
+from rails_ray.families import config
 from rails_ray.families.config import DataConfig
 from rails_ray.families.data import read_data
+from rails_ray.families.registry import family
 from rails_ray.families.version_queries import VersionQueries, with_data_of
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyItems

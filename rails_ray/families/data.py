@@ -10,8 +10,8 @@ from rails_ray.data.corpus import Corpus
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.queries import SPLITS, Queries
 from rails_ray.data.sources import Sources
-from rails_ray.families import family
 from rails_ray.families.config import DataConfig, RunConfig
+from rails_ray.families.registry import family
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds

@@ -10,9 +10,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
-from rails_ray.families import family
 from rails_ray.families.base import Family
 from rails_ray.families.config import RunConfig, from_json
+from rails_ray.families.registry import family
 from rails_ray.modules.model import Model
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.storage.filesystem import Storage

@@ -7,8 +7,8 @@ from rails_ray.allowed_code import AllowedCode
 from rails_ray.cutoffs.calibration import NUM_SEGMENTS, Calibration
 from rails_ray.cutoffs.support import BACKGROUNDS
 from rails_ray.cutoffs.temperatures import HELD_OUT
-from rails_ray.families import family
 from rails_ray.families.config import DataConfig
+from rails_ray.families.registry import family
 from rails_ray.families.version_queries import VersionQueries
 from rails_ray.on_ray.evaluating import check_split
 from rails_ray.on_ray.progress import OnProgress, in_task

@@ -22,10 +22,11 @@ from rails_ray import counting
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.data.corpus import ItemFiles, ItemSource, ListedItems, Scan, check_distinct, digest_of, item_inputs
 from rails_ray.errors import DamagedError
-from rails_ray.families import config, family
+from rails_ray.families import config
 from rails_ray.families.config import DataConfig
 from rails_ray.families.data import read_corpus, training_queries, with_data
 from rails_ray.families.items import Fitting, ItemEncoder, NewCodes
+from rails_ray.families.registry import family
 from rails_ray.on_ray import indexing
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.failures import told_plainly

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.data.queries import SPLITS
-from rails_ray.families import config, family
+from rails_ray.families import config
 from rails_ray.families.config import DataConfig
 from rails_ray.families.data import read_data
+from rails_ray.families.registry import family
 from rails_ray.families.version_queries import VersionQueries, with_data_of
 from rails_ray.on_ray.progress import OnProgress, in_task
 from rails_ray.serving.cutoffs import Cutoffs

@@ -9,8 +9,9 @@ import numpy as np
 import ray
 import torch
 
-from rails_ray.families import config, family
+from rails_ray.families import config
 from rails_ray.families.base import Family
+from rails_ray.families.registry import family
 from rails_ray.on_ray.failures import told_plainly
 from rails_ray.search.indexes import faiss_index
 from rails_ray.storage import indexes, manifest

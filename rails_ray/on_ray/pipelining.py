@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
 from rails_ray.errors import ConflictError, DamagedError, GateError, NotFoundError
-from rails_ray.families import family
 from rails_ray.families.config import RunConfig, from_json, import_paths
+from rails_ray.families.registry import family
 from rails_ray.on_ray.calibrating import calibrate
 from rails_ray.on_ray.encoding import encode
 from rails_ray.on_ray.evaluating import evaluate

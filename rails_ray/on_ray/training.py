@@ -29,9 +29,10 @@ from torch import nn
 from rails_ray import counting
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.errors import TrainingError
-from rails_ray.families import config, family
+from rails_ray.families import config
 from rails_ray.families.config import RunConfig
 from rails_ray.families.data import for_data, read_data
+from rails_ray.families.registry import family
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.fitting import CHECKPOINT_S, MAX_RESTARTS, Every, fit_to_end, reason_of
 from rails_ray.on_ray.progress import POLL_S, OnProgress, Reporter, in_task, latest, new_board

@@ -11,9 +11,9 @@ from rails_ray.cli.main import main
 from rails_ray.cli.tuning import tune_cutoffs
 from rails_ray.cutoffs.policies import cut
 from rails_ray.cutoffs.tuning import LENGTHS
-from rails_ray.families import family
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import read_data
+from rails_ray.families.registry import family
 from rails_ray.serving.cutoffs import Cutoffs
 from rails_ray.serving.schemas import CutoffInput
 from rails_ray.storage.filesystem import Storage

@@ -21,11 +21,11 @@ from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.data.queries import SPLITS, ItemLists
 from rails_ray.errors import UnsupportedError
-from rails_ray.families import family
 from rails_ray.families.base import Family
 from rails_ray.families.config import DataConfig, FamilyConfig, RunConfig, allowed_here, from_json, to_json
 from rails_ray.families.data import for_data, read_corpus, read_data
 from rails_ray.families.items import Fitting, ItemEncoder
+from rails_ray.families.registry import family
 from rails_ray.modules.encoders.frozen import FunctionConfig
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyItems, AnyQuery, concatenate, take, tensors_of

@@ -17,11 +17,12 @@ from rails_ray.data.forms import FORMS, QueryForm, QueryReader
 from rails_ray.data.queries import Inputs
 from rails_ray.data.sources import Sources
 from rails_ray.errors import NotFoundError
-from rails_ray.families import Family, family
+from rails_ray.families import Family
 from rails_ray.families.config import DataConfig, RunConfig, allowed_here
 from rails_ray.families.data import for_data, read_corpus, read_data
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.rbe.family import RbeFamily
+from rails_ray.families.registry import family
 from rails_ray.families.solar.family import SolarFamily
 from rails_ray.modules.model import Model
 from rails_ray.serving.encoder import encode

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rails_ray.families import family
 from rails_ray.families.recipes import RECIPES
+from rails_ray.families.registry import family
 from rails_ray.families.vector_items.storing import PqItems
 from rails_ray.modules.similarities.bm25 import TermCounts, TermWeights
 from rails_ray.modules.similarities.states import (

@@ -7,9 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rails_ray.data.corpus import item_inputs
-from rails_ray.families import family
 from rails_ray.families.config import DataConfig
 from rails_ray.families.data import for_data, read_corpus, read_data
+from rails_ray.families.registry import family
 from rails_ray.modules.encoders.hstu import HstuConfig
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rails_ray.families import family
 from rails_ray.families.config import DataConfig
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.registry import family
 from rails_ray.storage.filesystem import Storage
 from support.examples import small_bm25_config, small_history_config, small_solar_config, write_sequence_data
 

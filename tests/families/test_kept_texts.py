@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
-from rails_ray.families import family
 from rails_ray.families.config import DataConfig, from_json
 from rails_ray.families.data import read_data
 from rails_ray.families.items import ByModel
 from rails_ray.families.recipes import by_name
+from rails_ray.families.registry import family
 from rails_ray.modules.encoders import frozen
 from rails_ray.modules.encoders.frozen import FunctionConfig, SentenceTransformerConfig
 from rails_ray.on_ray.evaluating import _evaluate

@@ -14,11 +14,11 @@ import torch
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.scored import ScoredTexts
 from rails_ray.errors import UnavailableError
-from rails_ray.families import family
 from rails_ray.families.config import DataConfig, RunConfig, allowed_here
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.rbe.config import RbeConfig, TopShareConfig
 from rails_ray.families.rbe.family import ByRelevance, RbeFamily, support_queries
+from rails_ray.families.registry import family
 from rails_ray.families.vector_items.storing import PqItems
 from rails_ray.reranking.rankers import candidates_of
 from rails_ray.reranking.supports import RandomSupports

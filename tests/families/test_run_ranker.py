@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from rails_ray.errors import NotFoundError
-from rails_ray.families import family
 from rails_ray.families.config import DataConfig, from_json
 from rails_ray.families.data import read_data
 from rails_ray.families.rbe import run_ranker
 from rails_ray.families.rbe.run_ranker import RunRanker
+from rails_ray.families.registry import family
 from rails_ray.reranking.rankers import HeavyRanker, candidates_of
 from rails_ray.reranking.rankers.calling import RankerConfig, ranker_of, scores_of
 from rails_ray.storage import runs

@@ -10,10 +10,10 @@ import torch
 
 from rails_ray.data.corpus import Corpus, ListedItems
 from rails_ray.errors import DamagedError, UnsupportedError
-from rails_ray.families import family
 from rails_ray.families.config import DataConfig, RunConfig, to_json
 from rails_ray.families.data import read_data
 from rails_ray.families.items import Fitting, ItemEncoder
+from rails_ray.families.registry import family
 from rails_ray.families.solar.family import SolarFamily
 from rails_ray.families.solar.model import Predicted, Solar, predicted_buckets
 from rails_ray.families.version import Version

@@ -14,11 +14,11 @@ import torch
 
 from rails_ray.data.corpus import item_inputs
 from rails_ray.errors import DamagedError
-from rails_ray.families import family
 from rails_ray.families.config import DataConfig, RunConfig, to_json
 from rails_ray.families.data import for_data, read_corpus, read_data, training_queries
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.items import Fitting
+from rails_ray.families.registry import family
 from rails_ray.modules.similarities.states import ItemState, QueryState, concatenate
 from rails_ray.search.searcher import SearchParams
 from rails_ray.search.spec import SearchSpec

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rails_ray import on_ray
-from rails_ray.families import family
 from rails_ray.families.config import DataConfig, RunConfig
+from rails_ray.families.registry import family
 from rails_ray.on_ray.fitting import Every
 from rails_ray.on_ray.run_state import RunState
 from rails_ray.on_ray.training import Assignment, begin, work

@@ -11,8 +11,8 @@ import torch
 
 from rails_ray import on_ray
 from rails_ray.cli.main import EXIT_BAD_ARGUMENT, main
-from rails_ray.families import family
 from rails_ray.families.config import DataConfig, from_json
+from rails_ray.families.registry import family
 from rails_ray.families.version import Version
 from rails_ray.reranking.rankers import candidates_of
 from rails_ray.serving import local

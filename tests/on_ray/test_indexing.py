@@ -12,7 +12,7 @@ import pytest
 from rails_ray import on_ray
 from rails_ray.errors import DamagedError, UnsupportedError
 from rails_ray.families import config as configs
-from rails_ray.families import family
+from rails_ray.families.registry import family
 from rails_ray.families.version import Version
 from rails_ray.on_ray import indexing
 from rails_ray.search.indexes.flat import FlatConfig

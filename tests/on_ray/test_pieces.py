@@ -20,9 +20,9 @@ import support.pieces
 from rails_ray import on_ray
 from rails_ray.cli.main import main
 from rails_ray.errors import TrainingError
-from rails_ray.families import family
 from rails_ray.families.config import DataConfig, RunConfig, to_json
 from rails_ray.families.data import for_data, read_data
+from rails_ray.families.registry import family
 from rails_ray.families.solar.family import SolarFamily
 from rails_ray.families.solar.model import Solar, predicted_buckets
 from rails_ray.families.version import Version

@@ -8,8 +8,8 @@ import pytest
 
 from rails_ray import counting, on_ray
 from rails_ray.cli.main import main
-from rails_ray.families import family
 from rails_ray.families.recipes import by_name
+from rails_ray.families.registry import family
 from rails_ray.on_ray import training
 from rails_ray.on_ray.progress import POLL_S, ProgressBoard, Reporter, in_task
 from rails_ray.on_ray.training import Assignment, Settings

@@ -11,8 +11,8 @@ import torch
 from rails_ray import on_ray
 from rails_ray.cli.main import main
 from rails_ray.errors import DamagedError
-from rails_ray.families import family
 from rails_ray.families.data import read_data
+from rails_ray.families.registry import family
 from rails_ray.families.vector_items.quantized import Coded, quantizer_of
 from rails_ray.families.vector_items.storing import FullItems, PqItems
 from rails_ray.families.version import Version

@@ -16,8 +16,8 @@ from rails_ray import on_ray
 from rails_ray.data.scored import ScoredTexts
 from rails_ray.data.sources import Sources
 from rails_ray.errors import DamagedError, NotFoundError, UnavailableError
-from rails_ray.families import family
 from rails_ray.families.config import DataConfig
+from rails_ray.families.registry import family
 from rails_ray.families.version import Version
 from rails_ray.on_ray.relevance_matrix import Sampling, fill
 from rails_ray.reranking.rankers import candidates_of

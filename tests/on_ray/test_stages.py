@@ -17,11 +17,12 @@ from rails_ray.cli.stages import Evaluate
 from rails_ray.cutoffs.measuring import drift, measure
 from rails_ray.data.dataset import DataSet
 from rails_ray.errors import DamagedError, NotFoundError, TrainingError
-from rails_ray.families import config, family
+from rails_ray.families import config
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.families.registry import family
 from rails_ray.families.version import Version
 from rails_ray.modules.similarities.states import ItemState
 from rails_ray.serving.cutoffs import calibration_of

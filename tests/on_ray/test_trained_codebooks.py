@@ -12,10 +12,11 @@ import torch
 
 from rails_ray import on_ray
 from rails_ray.errors import TrainingError
-from rails_ray.families import family, recipes
+from rails_ray.families import recipes
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import read_data
 from rails_ray.families.dual_encoder.config import CrossDeviceNegatives
+from rails_ray.families.registry import family
 from rails_ray.families.vector_items.storing import PqItems, TrainedConfig
 from rails_ray.storage import quantizers, runs
 from rails_ray.storage.filesystem import Storage

@@ -11,8 +11,8 @@ from rails_ray.cutoffs.distributions import UNIFORM, Background, BetaDistributio
 from rails_ray.cutoffs.policies import CoverageCutoff, MassCutoff, NucleusCutoff, OfSoftmax, ScoreCutoff, TopKCutoff
 from rails_ray.cutoffs.temperatures import Factor, Factors, Tempered
 from rails_ray.errors import UnsupportedError
-from rails_ray.families import family
 from rails_ray.families.recipes.baselines import baseline_bm25
+from rails_ray.families.registry import family
 from rails_ray.modules.losses.exp_nce import exp_logit
 from rails_ray.serving.cutoffs import Cutoffs
 from rails_ray.serving.http.api import told_over_http

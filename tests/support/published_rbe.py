@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from rails_ray import on_ray
-from rails_ray.families import family
 from rails_ray.families.config import DataConfig, RunConfig, allowed_here, to_json
 from rails_ray.families.data import for_data, read_data
+from rails_ray.families.registry import family
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.piece import Given, fit

@@ -11,9 +11,9 @@ import pyarrow as pa
 import torch
 
 from rails_ray.allowed_code import AllowedCode
-from rails_ray.families import family
 from rails_ray.families.config import DataConfig, RunConfig, from_json, to_json
 from rails_ray.families.data import for_data, read_data
+from rails_ray.families.registry import family
 from rails_ray.modules.encoders.frozen import FunctionConfig
 from rails_ray.reranking.rankers.calling import RankerConfig
 from rails_ray.storage import manifest, parts, runs, versions

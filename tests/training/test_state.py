@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from rails_ray.families import family
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.registry import family
 from rails_ray.training import state
 from support.examples import sampler_of, small_config
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from rails_ray.cli.inspecting import facts, sampling
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.queries import ItemLists, Queries
-from rails_ray.families import family
 from rails_ray.families.base import Family
+from rails_ray.families.registry import family
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation.metrics import hit_rate, mean_reciprocal_rank
 from rails_ray.training.evaluation.ranking import rank_of_best

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.data.vectors import VECTOR
-from rails_ray.families import family
 from rails_ray.families.recipes import by_name, names
+from rails_ray.families.registry import family
 from rails_ray.storage.tables import ID, INTEGER, INTEGERS, NUMBERS, TEXT, Columns
 
 RELEVANCE = {"query_id": ID, "item_id": ID}

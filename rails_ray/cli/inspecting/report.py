@@ -15,9 +15,9 @@ from rails_ray.data.forms.numbers import mapped_vectors
 from rails_ray.data.queries import DenseRows
 from rails_ray.data.sources import NAMES, Sources
 from rails_ray.errors import NotFoundError
-from rails_ray.families import family
 from rails_ray.families.base import Family
 from rails_ray.families.recipes import by_name, names
+from rails_ray.families.registry import family
 
 NUM_TIMED = 2  # recipes of a reading whose training is timed: the first that fit, in the order of their list
 STEPS = ("tables", "data", "facts", "baselines", "timing")

@@ -19,8 +19,8 @@ import torch
 
 from rails_ray.cli.inspecting import sampling
 from rails_ray.data.dataset import DataSet
-from rails_ray.families import family
 from rails_ray.families.base import Family
+from rails_ray.families.registry import family
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.loop import train
 from rails_ray.training.piece import Given

@@ -21,9 +21,9 @@ import numpy as np
 from rails_ray.cli.inspecting import facts
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.queries import ItemLists
-from rails_ray.families import family
 from rails_ray.families.base import Family
 from rails_ray.families.recipes import FOR_PACKAGED
+from rails_ray.families.registry import family
 
 LEAST_NAMED = 0.7  # of the test pairs; the module says why
 LEAST_QUERIES = 2  # training queries of the median item; the module says why

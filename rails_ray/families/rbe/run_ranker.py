@@ -11,8 +11,8 @@ import torch
 
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.data.dataset import Texts
-from rails_ray.families import family
 from rails_ray.families.config import from_json
+from rails_ray.families.registry import family
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyItems, AnyQuery, concatenate, take
 from rails_ray.reranking.rankers import TEXT, Candidate

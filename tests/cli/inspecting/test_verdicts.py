@@ -12,9 +12,9 @@ from rails_ray.cli.inspecting import baselines, facts, sampling, timing, verdict
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.forms import FORMS
 from rails_ray.data.sources import Sources
-from rails_ray.families import family
 from rails_ray.families.config import RunConfig
 from rails_ray.families.recipes import FOR_PACKAGED, by_name
+from rails_ray.families.registry import family
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation.report import evaluate
 from rails_ray.training.piece import Given, fit

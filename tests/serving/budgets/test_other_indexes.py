@@ -14,8 +14,8 @@ from rails_ray import on_ray
 from rails_ray.cli.main import EXIT_BAD_ARGUMENT, EXIT_FAILED, main
 from rails_ray.data.dataset import Texts
 from rails_ray.errors import UnsupportedError
-from rails_ray.families import family
 from rails_ray.families.config import DataConfig
+from rails_ray.families.registry import family
 from rails_ray.reranking.rankers import candidates_of
 from rails_ray.reranking.rankers.calling import RankerConfig, ranker_of
 from rails_ray.serving import local

@@ -10,8 +10,8 @@ from rails_ray.cutoffs.distributions import BetaDistribution
 from rails_ray.cutoffs.measuring import LEVELS
 from rails_ray.cutoffs.temperatures import AS_TRAINED, FACTORS, HELD_OUT, Factor, Factors, fit, log_likelihoods
 from rails_ray.data.queries import ItemLists, Queries
-from rails_ray.families import family
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.registry import family
 from rails_ray.modules.losses.beta_nce import beta_logit
 from rails_ray.training.evaluation.calibrating import (
     backgrounds_of,
