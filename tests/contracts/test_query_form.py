@@ -17,7 +17,7 @@ from rails_ray.data.forms import FORMS, QueryForm, QueryReader
 from rails_ray.data.queries import Inputs
 from rails_ray.data.sources import Sources
 from rails_ray.errors import NotFoundError
-from rails_ray.families import Family
+from rails_ray.families.base import Family
 from rails_ray.families.config import DataConfig, RunConfig, allowed_here
 from rails_ray.families.data import for_data, read_corpus, read_data
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
