@@ -3,8 +3,8 @@
 A config that is read from storage may have been written by anybody who can write there. The code that it names is
 carried out only if
 
-    it is one of our own that are meant to be named so (`OWN_RANKERS`, say), or
-    it lies in a module that whoever opens it allows, and is defined in such a module,
+    it is one of our own rankers (`OWN_RANKERS`), or
+    the opener allows the module that its path names and the module that defines it,
 
 so that `my_rankers:getoutput` is refused where my_rankers imports it from subprocess. What users name in the very call
 is their own word, and is carried out as they name it.
@@ -84,7 +84,7 @@ class AllowedCode:
             )
         raise ValueError(
             f"{self.reader} names the {what} {path!r}, code that this process was not told to run: if you trust "
-            f"whoever can write to its storage, allow it by --allow-code {module}, by allow_code in Python and in "
+            f"everyone who can write to its storage, allow it by --allow-code {module}, by allow_code in Python and in "
             f"Serve's args, or by {VARIABLE}"
         )
 
@@ -95,7 +95,7 @@ class AllowedCode:
             own: our own import paths, wherever this package is installed.
 
         Raises:
-            ValueError: if it lies in the storage, where whoever writes to the storage can write it too.
+            ValueError: if it lies in the storage: a writer of configs could then write the module too.
         """
         if path in own or path in self.named or not self.storage:
             return

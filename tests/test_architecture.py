@@ -1,5 +1,6 @@
 """What may be imported where, and who may name the members of a union, seen from outside the linters."""
 
+import ast
 import importlib
 import re
 import subprocess
@@ -339,6 +340,18 @@ def test_a_family_is_three_lines_of_files_that_others_share() -> None:
         if path not in own and (imported(source) & modules or named(source) & names)
     }
     assert shared == {f"rails_ray/families/{name}.py" for name in ("config", "recipes/__init__", "registry")}
+
+
+def test_what_a_room_lists_is_in_it() -> None:
+    """The table in the docstring of a folder's `__init__.py` names files and folders that are there."""
+    listed = {}
+    for path, source in sources().items():
+        if path.endswith("/__init__.py"):
+            names = re.findall(r"^\| `(\w+)` *\|", ast.get_docstring(ast.parse(source)) or "", re.MULTILINE)
+            listed[path] = names
+            beside = {file.stem for file in (ROOT / path).parent.iterdir()}
+            assert set(names) <= beside, (path, set(names) - beside)
+    assert len(listed["rails_ray/search/__init__.py"]) > 5
 
 
 def test_no_folder_has_a_name_that_tools_pass_over() -> None:

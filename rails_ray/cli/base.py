@@ -1,4 +1,4 @@
-"""What commands share: two consoles, storage, and the way to say what comes next."""
+"""Parts that commands share: two consoles, the storage option, and the line that says what comes next."""
 
 import importlib
 from collections.abc import Mapping, Sequence

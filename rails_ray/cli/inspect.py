@@ -82,13 +82,13 @@ class InspectData(AskedOfHistories):
         if given.folder is None and not given.places:
             raise ValueError("give the folder of a data set, or --items and the places of its other tables, got none")
         data = with_data(by_name(names()[0]), given).data
-        with rendering.bar(console, "inspect") as told:
+        with rendering.bar(console, "inspect") as report:
             return inspect(
                 Sources(data.folder, data.places),
                 num_sampled=self.sample,
                 has_timing=self.timing,
                 exclude_seen=self.excludes_seen,
-                told=told,
+                on_progress=report,
             )
 
 

@@ -23,7 +23,7 @@ from rails_ray.families.items import ByModel, Fit, Fitting, ItemEncoder
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyItems
 from rails_ray.reranking.rankers import Candidate
-from rails_ray.reranking.rankers.calling import RankerConfig
+from rails_ray.reranking.rankers.calling import RankerConfig, check_ranker
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.indexes.faiss_index import IndexConfig
 from rails_ray.search.searcher import Searcher
@@ -114,8 +114,8 @@ class Family(ABC):
         """
         return self.config
 
-    def check_code(self, has_ranker: bool = False) -> None:  # noqa: B027, as most families name none
-        """Check that the code that the config names may be carried out. Nothing is imported.
+    def check_code(self, has_ranker: bool = False) -> None:
+        """Check that the code that the config names may be carried out: its heavy ranker, or more. Nothing is imported.
 
         Args:
             has_ranker: whether another heavy ranker takes the place of the config's.
@@ -123,6 +123,8 @@ class Family(ABC):
         Raises:
             ValueError: if it may not.
         """
+        if self.ranker.path and not has_ranker:
+            check_ranker(self.ranker, self.allowed)
 
     # Heavy rankers
 

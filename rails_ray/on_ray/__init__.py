@@ -31,7 +31,7 @@ MODULES = {
     "calibrate": "calibrating",
     "encode": "encoding",
     "evaluate": "evaluating",
-    "fill": "filling",
+    "fill": "relevance_matrix",
     "pipeline": "pipelining",
     "publish": "publishing",
     "submit": "submitting",

@@ -1,25 +1,28 @@
 """Answering requests about a version, without Ray and without HTTP: what a server does between the two, and what
 `rails_ray.serving.local` does in the caller's own process.
 
-| member        | what it does                                                                        |
-|---------------|-------------------------------------------------------------------------------------|
-| `schemas`     | requests and answers as JSON has them                                               |
-| `sentences`   | what is wrong with a request, in one sentence                                       |
-| `encoder`     | queries -> query state                                                              |
-| `cutoffs`     | which cut-off a request gets                                                        |
-| `shards`      | query state -> the best items of one shard                                          |
-| `answers`     | coverage, and the merged answer                                                     |
-| `budgets`     | what is asked of a heavy ranker, and what becomes of a budget                       |
-| `deadlines`   | when its answer is of no more use                                                   |
-| `engine`      | a request -> what is asked of the shards, round by round -> the response            |
-| `stages`      | how long each part of that takes                                                    |
-| `batching`    | requests that arrive at the same time become one                                    |
-| `instruments` | the contracts of what collects metrics                                              |
-| `metrics`     | what is counted of the answers                                                      |
-| `shadow`      | the recall of live searches                                                         |
-| `feedback`    | the coverage of live searches, by what clients report                               |
-| `drift`       | how far live queries are from those that calibrated                                 |
-| `tallies`     | a mean over live queries, with its interval                                         |
-| `traffic`     | all of these, for any server                                                        |
-| `tuning`      | the cut-off that is best on validation queries                                      |
+| member                | what it does                                                             |
+|-----------------------|--------------------------------------------------------------------------|
+| `schemas`             | requests and answers as JSON has them                                    |
+| `validation_messages` | what is wrong with a request, in one sentence                            |
+| `encoder`             | queries -> query state                                                   |
+| `cutoffs`             | which cut-off a request gets                                             |
+| `shard_search`        | query state -> the best items of one shard                               |
+| `answers`             | coverage, and the merged answer                                          |
+| `budgets`             | what is asked of a heavy ranker, and what becomes of a budget            |
+| `deadlines`           | when its answer is of no more use                                        |
+| `engine`              | a request -> what is asked of the shards, round by round -> the response |
+| `stages`              | how long each part of that takes                                         |
+| `batching`            | requests that arrive at the same time become one                         |
+| `instruments`         | the contracts of what collects metrics                                   |
+| `metrics`             | what is counted of the answers                                           |
+| `shadow`              | the recall of live searches                                              |
+| `feedback`            | the coverage of live searches, by what clients report                    |
+| `drift`               | how far live queries are from those that calibrated                      |
+| `running_means`       | a mean over live queries, with its interval                              |
+| `traffic`             | all of these, for any server                                             |
+| `local`               | a version in the caller's own process                                    |
+| `client`              | a client of the HTTP API                                                 |
+| `heap`                | gives back the memory of a large answer                                  |
+| `http`                | routes, access and answers over HTTP, and a server in one process        |
 """

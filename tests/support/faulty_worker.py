@@ -104,7 +104,7 @@ def one_dies(call: str, file: Path) -> None:
     connected = file.with_suffix(".connected")
     if rank() == 1:
         while not connected.exists():
-            time.sleep(0.01)
+            time.sleep(0.01)  # the two processes share nothing but this file
         os._exit(0)  # not another code: what starts the processes would end the others for it
     connected.touch()
     file.write_text(told(CALLS[call]))

@@ -26,6 +26,38 @@ from support.ranked import write_scored_data
 
 SUPPORT = AllowedCode(("support",))
 OF_TEXTS = FunctionConfig(function="support.text_vectors:encode")
+NOT_TOLD = "code that this process was not told to run"
+MINE = """
+import pathlib
+from functools import partial
+from subprocess import Popen, getoutput
+
+from rails_ray.reranking.rankers.cross_encoder import CrossEncoderRanker
+from rails_ray.storage.filesystem import Storage
+from support.ranked import by_pairs as borrowed
+
+pathlib.Path(__file__).with_name("imported").touch()
+
+
+def rank(query, candidates):
+    return [float(len(candidate.fields["text"])) for candidate in candidates]
+
+
+class Ranker:
+    def __init__(self, folder=""):
+        self.folder = folder
+
+    def __call__(self, query, candidates):
+        return rank(query, candidates)
+
+
+def with_more(more, query, candidates):
+    return rank(query, candidates)
+
+
+halved, hidden, instance = partial(with_more, 2), partial(getoutput), Ranker()
+bound = instance.__call__
+"""
 
 
 def publish_with_ranker(root: Path, ranker: RankerConfig) -> None:
@@ -98,3 +130,12 @@ def write_program(folder: Path) -> tuple[Path, Path]:
     program.write_text(f"#!/bin/sh\ntouch {made}\n")
     program.chmod(0o755)
     return program, made
+
+
+def was_imported(modules: Path) -> list[str]:
+    return sorted(str(path.parent.relative_to(modules)) for path in modules.rglob("imported"))
+
+
+def renamed(root: Path, tmp_path: Path, path: str, folder: str = "") -> Path:
+    """A version like that of `of_ranker` that names another ranker."""
+    return rename_ranker(root, tmp_path / "renamed", RankerConfig(path=path, folder=folder))

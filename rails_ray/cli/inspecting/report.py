@@ -21,7 +21,7 @@ from rails_ray.families.registry import family
 
 NUM_TIMED = 2  # recipes of a reading whose training is timed: the first that fit, in the order of their list
 STEPS = ("tables", "data", "facts", "baselines", "timing")
-Told = Callable[[int, int, str], None]
+OnProgress = Callable[[int, int, str], None]
 
 
 def inspect(
@@ -30,7 +30,7 @@ def inspect(
     num_sampled: int,
     has_timing: bool,
     exclude_seen: bool | None = None,
-    told: Told = lambda done, total, note: None,
+    on_progress: OnProgress = lambda done, total, note: None,
 ) -> dict[str, Any]:
     """What a data set is, what is wrong with it, which recipes fit, what they take and what they must beat.
 
@@ -38,14 +38,14 @@ def inspect(
         num_sampled: texts and vectors that are looked at, at most.
         has_timing: whether to time the recipes that fit.
         exclude_seen: whether answers exclude the items of a query's history; None: nobody chose, so they do.
-        told: hears of progress.
+        on_progress: called with the steps done, all steps, and a note on the next.
 
     Raises:
         NotFoundError: if there is no table at all.
     """
 
     def step(number: int) -> None:
-        told(number, len(STEPS), STEPS[number])
+        on_progress(number, len(STEPS), STEPS[number])
 
     step(0)
     surveyed, ignored = tables.survey(sources), tables.other_files(sources)
@@ -73,7 +73,7 @@ def inspect(
     ]
     step(4)
     report["times"] = _times(looked, verdicts) if has_timing else None
-    told(len(STEPS), len(STEPS), "done")
+    on_progress(len(STEPS), len(STEPS), "done")
     return report
 
 

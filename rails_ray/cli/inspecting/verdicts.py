@@ -99,21 +99,23 @@ def codes(read: DataSet, num_buckets: int) -> Verdict:
             f"codes need items that training queries name often: the median item answers {queries:g} of them, and at "
             f"least {LEAST_QUERIES} are needed (on WordNet, with 1, codes are far behind a dual encoder)",
         )
-    told = (
+    reason = (
         f"the median item answers {queries:g} training queries, and {named:.1%} of the test pairs ask for a known one"
     )
     if num_items < LARGE_CORPUS:
-        told += f"; but codes are for millions of items, and {num_items:,} are few: see what the baseline reaches"
-    return Verdict(True, told)
+        reason += f"; but codes are for millions of items, and {num_items:,} are few: see what the baseline reaches"
+    return Verdict(True, reason)
 
 
 def texts_of_tokens(items: Texts, max_length: int, num_sampled: int, similarity: str) -> Verdict:
     """Whether a model that reads so many tokens reads most items to their end. A word is at least one token."""
     cut = float((facts.num_words(facts.sample_of(items, num_sampled)) > max_length).mean())
-    told = f"it reads {max_length} tokens, and {cut:.1%} of the items have more words than that"
+    reason = f"it reads {max_length} tokens, and {cut:.1%} of the items have more words than that"
     if cut > MOST_CUT:
-        return Verdict(False, f"{told}: set --encoder.max-length, or take a recipe of hashed n-grams, which reads all")
-    return Verdict(True, f"{told}; {similarity}")
+        return Verdict(
+            False, f"{reason}: set --encoder.max-length, or take a recipe of hashed n-grams, which reads all"
+        )
+    return Verdict(True, f"{reason}; {similarity}")
 
 
 def histories(test: ItemLists, max_length: int, similarity: str) -> Verdict:
@@ -123,5 +125,5 @@ def histories(test: ItemLists, max_length: int, similarity: str) -> Verdict:
         test: the test queries' histories.
     """
     longer = float((test.lengths > max_length).mean())
-    told = f"it reads the last {max_length} interactions, and {longer:.1%} of the test histories have more"
-    return Verdict(True, f"{told}; {similarity}")
+    reason = f"it reads the last {max_length} interactions, and {longer:.1%} of the test histories have more"
+    return Verdict(True, f"{reason}; {similarity}")

@@ -73,13 +73,13 @@ def notes(corpus: Corpus, made: Plan) -> list[str]:
             f"{measured.WORST_FACTOR:g} of all rows that a test compares them with. Other cores were not measured."
         )
     if corpus.search.index != "flat":
-        told = (
+        note = (
             f"what index {corpus.search.index} misses depends on the vectors: `rails-ray serve --shadow-fraction` "
             "measures it."
         )
         if not corpus.machine.is_gpu:
-            told += " Its time was compared with that of 32 queries in 148,730 and a million items: a factor of two."
-        found.append(told)
+            note += " Its time was compared with that of 32 queries in 148,730 and a million items: a factor of two."
+        found.append(note)
     if may_widen(corpus):
         found.append(
             "lists so short may hold fewer than k distinct items. The search then doubles them and starts again."

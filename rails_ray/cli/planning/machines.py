@@ -1,4 +1,4 @@
-"""What a replica runs on, and how long a search takes there. The formulas stand in `rails_ray.cli.planning`."""
+"""Machines of replicas, and the time that a search takes on each. `rails_ray.cli.planning` has the formulas."""
 
 import math
 from dataclasses import astuple, dataclass, replace

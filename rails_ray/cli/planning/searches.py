@@ -1,4 +1,4 @@
-"""What a search of X items computes, reads and selects. The formulas stand in `rails_ray.cli.planning`.
+"""Operations, bytes and selections of a search of X items. `rails_ray.cli.planning` has the formulas.
 
 The numbers of `rails_ray.search.indexes` are copied, as importing it takes torch; a test compares them.
 """

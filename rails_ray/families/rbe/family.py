@@ -29,7 +29,7 @@ from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.modules.similarities.states import AnyItems
 from rails_ray.reranking.rankers import Candidate, candidates_of
-from rails_ray.reranking.rankers.calling import RankerConfig, check_ranker
+from rails_ray.reranking.rankers.calling import RankerConfig
 from rails_ray.reranking.supports import select_supports
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import state
@@ -143,8 +143,7 @@ class RbeFamily(DualEncoderItems, Family):
     def check_code(self, has_ranker: bool = False) -> None:
         if not isinstance(self.own.features, NoFeatures):
             frozen.check(self.own.features, self.allowed)
-        if self.own.ranker.path and not has_ranker:
-            check_ranker(self.own.ranker, self.allowed)
+        super().check_code(has_ranker)
 
     def supports(self, model: Model) -> Sequence[Candidate]:
         assert isinstance(model, Rbe)

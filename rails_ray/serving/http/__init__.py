@@ -2,26 +2,25 @@
 
 It knows no Ray, so that a deployment on a cluster and a single process answer alike.
 
-| member         | what it does                                                                       |
-|----------------|------------------------------------------------------------------------------------|
-| `limits`       | how much may be asked at once, and how long headers and a body may take            |
-| `ports`        | whether a server may listen at an address                                          |
-| `header_timeout` | a time limit for headers |
-| `admission`    | questions beyond the places that there are                                         |
-| `keys`         | a file of API keys, and who gets in with them                                      |
-| `access`       | keys, size and pace of a body, requests at once                                    |
-| `refusals`     | reading a body; status and message of each refusal                                 |
-| `request_ids`  | an id for each request, in its answer and in what is logged                        |
-| `logs`         | where what is logged goes                                                          |
-| `query_log`    | what was asked, if the operator wants it in the log                                |
-| `api`          | the routes                                                                         |
-| `embedding`    | the query encoder by OpenAI's protocol and by KServe's                             |
-| `console`      | the page at `/`                                                                    |
-| `arrow`        | bodies in Arrow's stream format                                                    |
-| `deadlines`    | how long a client waits                                                            |
-| `instruments`  | metrics of one process, for Prometheus                                             |
-| `traces`       | requests and stages as spans of OpenTelemetry                                      |
-| `streaming`    | an answer as JSON, in one piece or in many                                         |
-| `heap`         | gives back the memory of a large answer                                            |
-| `lite`         | all of it in one process, without Ray                                              |
+| member           | what it does                                                            |
+|------------------|-------------------------------------------------------------------------|
+| `limits`         | how much may be asked at once, and how long headers and a body may take |
+| `ports`          | whether a server may listen at an address                               |
+| `header_timeout` | a time limit for headers                                                |
+| `admission`      | questions beyond the places that there are                              |
+| `keys`           | a file of API keys, and who gets in with them                           |
+| `access`         | keys, size and pace of a body, requests at once                         |
+| `refusals`       | reading a body; status and message of each refusal                      |
+| `request_ids`    | an id for each request, in its answer and in what is logged             |
+| `logs`           | where what is logged goes                                               |
+| `query_log`      | what was asked, if the operator wants it in the log                     |
+| `api`            | the routes                                                              |
+| `embedding`      | the query encoder by OpenAI's protocol and by KServe's                  |
+| `console`        | the page at `/`                                                         |
+| `arrow`          | bodies in Arrow's stream format                                         |
+| `deadlines`      | how long a client waits                                                 |
+| `instruments`    | metrics of one process, for Prometheus                                  |
+| `traces`         | requests and stages as spans of OpenTelemetry                           |
+| `streaming`      | an answer as JSON, in one piece or in many                              |
+| `lite`           | all of it in one process, without Ray                                   |
 """

@@ -35,7 +35,7 @@ def status_of(
         name: DeploymentStatusOverview(
             status=DeploymentStatus.HEALTHY if set(states) == {"RUNNING"} else DeploymentStatus.UPDATING,
             status_trigger=DeploymentStatusTrigger.CONFIG_UPDATE_STARTED,
-            replica_states=dict(states),  # type: ignore[arg-type]
+            replica_states=dict(states),
             message=(messages or {}).get(name, ""),
         )
         for name, states in replicas.items()
