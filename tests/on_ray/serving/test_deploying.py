@@ -41,10 +41,9 @@ KEY = "a-key-of-the-test"
 NUM_CLIENTS = 3
 LOGS_QUERIES = "production"  # the profile whose server is asked to
 TEXTS = ["red", "blue hat", "gold ring"]
-ENVIRONMENTS = {
-    "local": ENVIRONMENT,
-    "production": PRODUCTION_ENVIRONMENT | {"RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0"},
-}
+# A replica that is replaced answers on until HAProxy has heard of it. Ray's 30 s hold for a busy cluster too.
+DRAINING = {"RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5"}
+ENVIRONMENTS = {"local": ENVIRONMENT, "production": PRODUCTION_ENVIRONMENT | DRAINING}
 
 
 @dataclass(frozen=True)
