@@ -35,6 +35,7 @@ from torch.nn.parallel import DistributedDataParallel
 from jobs.benches.record import Record, quiet
 from rails_ray.data.batch import Sampler, TrainingBatch
 from rails_ray.data.dataset import DataSet
+from rails_ray.data.encoding import encode_items
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import read_data
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
@@ -42,6 +43,7 @@ from rails_ray.families.dual_encoder.model import DualEncoder
 from rails_ray.families.recipes import by_name
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.text import TransformerConfig
+from rails_ray.modules.losses.config import ContrastiveConfig
 from rails_ray.modules.losses.negatives import Relevance, Roles, roles_among_copies
 from rails_ray.modules.losses.sampled_softmax import scaled_logit
 from rails_ray.modules.losses.streaming_log_sum_exp import Sums
@@ -56,10 +58,9 @@ from rails_ray.training.collectives.mean import mean_over_workers
 from rails_ray.training.collectives.processes import in_processes
 from rails_ray.training.collectives.ring import Ring, over_all_items
 from rails_ray.training.contrast import Contrast, Gathered, PrimaryAndImage, Streamed, WithinBatch
-from rails_ray.training.evaluation.ranking import encode_items
 from rails_ray.training.evaluation.report import validate
 from rails_ray.training.loop import train
-from rails_ray.training.objectives import Contrastive, ContrastiveConfig, Objective
+from rails_ray.training.objectives import Contrastive, Objective
 from rails_ray.training.step import TrainingStep
 
 LOCAL_BATCH = 32

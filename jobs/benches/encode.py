@@ -47,11 +47,11 @@ from rails_ray.families.data import read_corpus
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.recipes import by_name
 from rails_ray.families.registry import family
+from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.two_tower import TwoTowerConfig
 from rails_ray.storage import parquet, parts, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded
-from rails_ray.training import state
 
 RUNS = {"two-tower": "text-dot", "look-up": "ml1m-sasrec"}  # and the recipe of each
 FILE_ROWS = 50_000
@@ -133,7 +133,7 @@ def prepare(folder: Path, num_items: int, names: list[str]) -> None:
         runs.write(
             Storage(str(folder)),
             run,
-            weights=state.to_bytes(DualEncoderFamily.of(run_config).model()),
+            weights=weight_files.to_bytes(DualEncoderFamily.of(run_config).model()),
             validation=json.dumps({"cutoff_mass": None}).encode(),
             training={"seconds": 0, "losses": []},
             config=config.to_json(run_config),

@@ -39,13 +39,13 @@ from rails_ray import on_ray
 from rails_ray.families.config import to_json
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.recipes.emoji import emoji_mol
+from rails_ray.modules import weight_files
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
-from rails_ray.training import state
 
 PORT = 8321
 TURN = 25  # requests of one kind before it is the other's turn
@@ -195,7 +195,7 @@ def publish(storage: str) -> None:
     runs.write(
         Storage(storage),
         "random",
-        weights=state.to_bytes(DualEncoderFamily.of(config).model()),
+        weights=weight_files.to_bytes(DualEncoderFamily.of(config).model()),
         validation=json.dumps({"cutoff_mass": 0.99}).encode(),
         training={"seconds": 0, "losses": []},
         config=to_json(config),

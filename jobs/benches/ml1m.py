@@ -21,6 +21,7 @@ from rich.console import Console
 from jobs.benches.record import Record
 from rails_ray.cli import rendering
 from rails_ray.data.dataset import DataSet
+from rails_ray.data.encoding import encode_items
 from rails_ray.data.queries import Queries
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
@@ -28,7 +29,7 @@ from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.dual_encoder.model import DualEncoder
 from rails_ray.families.recipes import by_name
 from rails_ray.storage.filesystem import Storage
-from rails_ray.training.evaluation.ranking import encode_items, rank_all
+from rails_ray.training.evaluation.ranking import rank_all
 from rails_ray.training.evaluation.report import HIT_RATES
 from rails_ray.training.loop import train
 from rails_ray.training.step import in_one_process

@@ -17,12 +17,14 @@ from jobs.benches.indexes import in_turns
 from jobs.benches.mopq_models import store
 from jobs.benches.record import Record, quiet
 from rails_ray.data.dataset import DataSet
+from rails_ray.data.encoding import encode_items, query_batches
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.recipes import by_name
 from rails_ray.families.registry import family
 from rails_ray.families.vector_items import quantized
 from rails_ray.families.vector_items.storing import PqItems
+from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.two_tower import TwoTowerConfig
 from rails_ray.modules.quantizers.similarity import QuantizedSimilarity
 from rails_ray.modules.similarities.states import ItemState, QueryState, concatenate, take
@@ -31,8 +33,6 @@ from rails_ray.search.methods.quantized import ByQuantized
 from rails_ray.search.spec import SearchSpec
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
-from rails_ray.training import state
-from rails_ray.training.evaluation.ranking import encode_items, query_batches
 from rails_ray.training.loop import train
 from rails_ray.training.piece import Given
 
@@ -78,7 +78,7 @@ def trained(config: RunConfig, read: DataSet, storage: Storage, name: str) -> An
             report=quiet,
             validate=steps.validate,
         )
-        store(storage, name, config, state.to_bytes(prepared.module), progress.seconds)
+        store(storage, name, config, weight_files.to_bytes(prepared.module), progress.seconds)
     return own.trained_model(runs.weights(storage, runs.read(storage, name)))
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from jobs.benches.record import quiet
 from rails_ray.data.batch import TrainingBatch
 from rails_ray.data.dataset import DataSet
+from rails_ray.data.encoding import encode_items, query_batches
 from rails_ray.data.queries import Queries
 from rails_ray.families.config import DataConfig, RunConfig, to_json
 from rails_ray.families.data import for_data, read_data
@@ -27,23 +28,24 @@ from rails_ray.families.recipes import by_name
 from rails_ray.families.registry import family
 from rails_ray.families.vector_items.quantizer_piece import ENCODER, QUANTIZER, QuantizerPiece, trained_quantizer
 from rails_ray.families.vector_items.storing import Method, PqItems, TrainedConfig
+from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.two_tower import TwoTowerConfig
+from rails_ray.modules.losses.config import ContrastiveConfig
 from rails_ray.modules.losses.negatives import Roles
 from rails_ray.modules.model import PairModel
 from rails_ray.modules.quantizers.learned import Assigned, Matched, Quantized
 from rails_ray.modules.quantizers.opq import OpqConfig
 from rails_ray.modules.quantizers.product import ProductQuantizer
+from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.modules.similarities.dot_product import DotProductConfig
 from rails_ray.modules.similarities.states import ItemState, QueryState, take
 from rails_ray.storage import quantizers, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import WEIGHTS
-from rails_ray.training import state
 from rails_ray.training.contrast import Gates
-from rails_ray.training.evaluation.ranking import encode_items, query_batches
-from rails_ray.training.loop import TrainingConfig, train
-from rails_ray.training.objectives import ContrastiveConfig, Objective
+from rails_ray.training.loop import train
+from rails_ray.training.objectives import Objective
 from rails_ray.training.piece import Given
 from rails_ray.training.step import TrainingStep
 from rails_ray.training.terms import Compared
@@ -132,7 +134,7 @@ def dense(bench: Bench) -> tuple[RunConfig, DataSet]:
             report=quiet,
             clock=time.process_time,
         )
-        store(bench.storage, name, own.config, state.to_bytes(prepared.module), progress.seconds)
+        store(bench.storage, name, own.config, weight_files.to_bytes(prepared.module), progress.seconds)
     return own.config, read
 
 
@@ -222,7 +224,7 @@ def codebooks(bench: Bench, config: RunConfig, read: DataSet, how: Trained) -> t
             report=quiet,
             clock=time.process_time,
         )
-        store(storage, f"{name}/{QUANTIZER}", own.config, state.to_bytes(prepared.module), progress.seconds)
+        store(storage, f"{name}/{QUANTIZER}", own.config, weight_files.to_bytes(prepared.module), progress.seconds)
     files = [(f"{part}/{WEIGHTS}", storage.read(f"runs/{name}/{part}/{WEIGHTS}")) for part in (ENCODER, QUANTIZER)]
     encoded = encoded_by(own.trained_model(files), read)
     quantizer = trained_quantizer(own.own, files[1][1], 1, WIDTH)

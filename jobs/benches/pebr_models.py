@@ -8,17 +8,18 @@ from pathlib import Path
 import numpy as np
 
 from rails_ray.data.dataset import DataSet
+from rails_ray.data.encoding import encode_items
 from rails_ray.families.config import RunConfig
 from rails_ray.families.data import for_data
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.dual_encoder.model import DualEncoder
 from rails_ray.families.recipes import by_name
 from rails_ray.families.registry import family
+from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.two_tower import TwoTowerConfig
-from rails_ray.training import state
-from rails_ray.training.evaluation.ranking import Ranking, encode_items, rank_all
+from rails_ray.modules.losses.config import ContrastiveConfig, MaximumLikelihoodConfig, PointwiseConfig
+from rails_ray.training.evaluation.ranking import Ranking, rank_all
 from rails_ray.training.loop import train
-from rails_ray.training.objectives import ContrastiveConfig, MaximumLikelihoodConfig, PointwiseConfig
 from rails_ray.training.step import in_one_process
 
 LOSSES = {
@@ -64,7 +65,7 @@ def rankings(
             ranking = rank_all(model, items, data.queries[split], k, family(config).offers.logit)
             made |= {f"{split}.{name}": value for name, value in dataclasses.asdict(ranking).items()}
         storage.mkdir(parents=True, exist_ok=True)
-        path.with_suffix(".safetensors").write_bytes(state.to_bytes(model))
+        path.with_suffix(".safetensors").write_bytes(weight_files.to_bytes(model))
         np.savez(path, **made)
     stored = np.load(path)
     names = [field.name for field in dataclasses.fields(Ranking)]
@@ -78,9 +79,9 @@ def kept_model(
     path = storage / f"{config.name}-{config.seed}.safetensors"
     if not path.exists():
         storage.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(state.to_bytes(trained(config, data, on_step)))
+        path.write_bytes(weight_files.to_bytes(trained(config, data, on_step)))
     model = DualEncoderFamily.of(for_data(config, data)).model()
-    state.load(model, path.read_bytes())
+    weight_files.load(model, path.read_bytes())
     return model.eval()
 
 

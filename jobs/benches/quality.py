@@ -56,7 +56,7 @@ from rails_ray.data.dataset import DataSet
 from rails_ray.families.config import RunConfig, to_json
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.dual_encoder.model import DualEncoder
-from rails_ray.training import state
+from rails_ray.modules import weight_files
 from rails_ray.training.evaluation.mixtures import measures
 from rails_ray.training.loop import train
 from rails_ray.training.step import in_one_process
@@ -177,7 +177,7 @@ def train_cell(arguments: Arguments) -> None:
     found, gates = measured(model, config.training.num_steps)
     RANKS.mkdir(exist_ok=True)
     np.savez_compressed(RANKS / f"{run}.npz", best_rank=found.best_rank.astype(np.int32), ndcg=found.ndcg.astype("f4"))
-    (home / "weights.safetensors").write_bytes(state.to_bytes(model))
+    (home / "weights.safetensors").write_bytes(weight_files.to_bytes(model))
     facts["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     record.row(kind="cell", **facts, family=parts, seconds=seconds, **found.row, **gates)
     Console().print(cell.name, found.row)

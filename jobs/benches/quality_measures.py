@@ -17,13 +17,14 @@ import torch
 from numpy.typing import NDArray
 
 from rails_ray.data.dataset import DataSet
+from rails_ray.data.encoding import encode_items, query_batches
 from rails_ray.data.queries import Queries
 from rails_ray.families.dual_encoder.model import DualEncoder
 from rails_ray.modules.similarities.mol import MixtureOfLogits
 from rails_ray.search.searcher import ByComponents, SearchParams
 from rails_ray.search.spec import SearchSpec
 from rails_ray.training.evaluation.metrics import ndcg_of_queries
-from rails_ray.training.evaluation.ranking import encode_items, query_batches, rank_all
+from rails_ray.training.evaluation.ranking import rank_all
 from rails_ray.training.evaluation.report import HIT_RATES
 
 RESAMPLES, BLOCK = 10_000, 100  # resamples, and how many are drawn at once

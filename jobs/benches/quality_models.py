@@ -25,11 +25,11 @@ from rails_ray.modules.encoders.sasrec import SasrecConfig
 from rails_ray.modules.encoders.text import TransformerConfig
 from rails_ray.modules.encoders.two_tower import TwoTowerConfig
 from rails_ray.modules.encoders.vectors import VectorsConfig
+from rails_ray.modules.losses.config import ContrastiveConfig
+from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.modules.similarities.dot_product import DotProductConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogitsConfig
 from rails_ray.storage.filesystem import Storage
-from rails_ray.training.loop import TrainingConfig
-from rails_ray.training.objectives import ContrastiveConfig
 
 SimilarityName = Literal["dot", "wide", "mol"]
 Gates = Literal["all", "sides"]

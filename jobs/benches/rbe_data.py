@@ -146,8 +146,8 @@ def cross_encoder(name: str, folder: Path, source: Path) -> None:
     from rails_ray.data.forms import FORMS
     from rails_ray.data.queries import ItemLists, Queries
     from rails_ray.data.sources import Sources
+    from rails_ray.modules.schedule import TrainingConfig
     from rails_ray.reranking.rankers.cross_encoder import CrossEncoderConfig
-    from rails_ray.training.loop import TrainingConfig
     from rails_ray.training.rankers import train_cross_encoder
 
     held_out = set(pq.read_table(folder / "queries.parquet")["text"].to_pylist())

@@ -21,11 +21,12 @@ from rails_ray.families.rbe.family import RbeFamily
 from rails_ray.families.recipes import by_name
 from rails_ray.families.registry import family
 from rails_ray.modules.losses.distilled import distilled
+from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.reranking.axn import Axn
 from rails_ray.reranking.rankers import boosted
 from rails_ray.reranking.scored import SupportScores
 from rails_ray.storage.filesystem import Storage
-from rails_ray.training.loop import Progress, TrainingConfig, train
+from rails_ray.training.loop import Progress, train
 from rails_ray.training.piece import Given
 from rails_ray.training.relevances import RelevanceBatch, RelevanceSampler, RelevanceStep, found_of_best
 

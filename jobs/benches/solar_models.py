@@ -14,6 +14,7 @@ from torch import Tensor
 
 from jobs.benches.record import quiet
 from rails_ray.data.dataset import DataSet
+from rails_ray.data.encoding import encode_items
 from rails_ray.data.queries import Queries
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
@@ -28,7 +29,6 @@ from rails_ray.search.searcher import ByCodes, ByComponents, SearchParams
 from rails_ray.search.spec import SearchSpec
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation.metrics import attainable_precision, precision, recall_of_relevant
-from rails_ray.training.evaluation.ranking import encode_items
 from rails_ray.training.loop import train
 
 K = 100  # items of a list

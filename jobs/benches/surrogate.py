@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from jobs.benches.record import Record
+from rails_ray.data.encoding import query_batches
 from rails_ray.families import config
 from rails_ray.families.data import read_data
 from rails_ray.families.registry import family
@@ -29,7 +30,6 @@ from rails_ray.modules.similarities.states import ItemState, QueryState, concate
 from rails_ray.reranking.surrogate import SurrogateConfig, fit_surrogate, scores_of_all
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
-from rails_ray.training.evaluation.ranking import query_batches
 
 SEEDS = (0, 1, 2)
 NUM_TEST, NUM_SAMPLED = 300, 2048

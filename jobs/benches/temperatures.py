@@ -25,6 +25,7 @@ from jobs.benches import pebr_data, pebr_models
 from jobs.benches.record import Record
 from rails_ray.cli import rendering
 from rails_ray.data.dataset import DataSet
+from rails_ray.data.encoding import encode_items
 from rails_ray.families.config import RunConfig
 from rails_ray.families.registry import family
 from rails_ray.modules.model import Model
@@ -35,7 +36,7 @@ from rails_ray.training.evaluation.calibrating import (
     nuclei_watched,
     shares_kept,
 )
-from rails_ray.training.evaluation.ranking import encode_items, rank_all
+from rails_ray.training.evaluation.ranking import rank_all
 from rails_ray.training.evaluation.report import LONGEST_LIST
 from rails_ray.training.evaluation.softmax import LogLikelihoods
 

@@ -28,13 +28,14 @@ from rails_ray.cutoffs.distributions import UNIFORM
 from rails_ray.cutoffs.temperatures import HELD_OUT
 from rails_ray.cutoffs.tuning import KINDS, tune
 from rails_ray.data.dataset import DataSet
+from rails_ray.data.encoding import encode_items
 from rails_ray.families.config import RunConfig
 from rails_ray.families.registry import family
 from rails_ray.modules.model import Model
 from rails_ray.serving.cutoffs import Cutoffs
 from rails_ray.storage.calibrations import StoredCalibration
 from rails_ray.training.evaluation.calibrating import backgrounds_of, fitted_background, fitted_factors, positives_of
-from rails_ray.training.evaluation.ranking import encode_items, rank_all
+from rails_ray.training.evaluation.ranking import rank_all
 from rails_ray.training.evaluation.report import LONGEST_LIST
 from rails_ray.training.evaluation.softmax import LogLikelihoods
 

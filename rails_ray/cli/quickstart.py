@@ -10,6 +10,7 @@ from rails_ray import on_ray
 from rails_ray.cli import rendering
 from rails_ray.data import emoji
 from rails_ray.data.dataset import Texts
+from rails_ray.data.encoding import query_batches
 from rails_ray.families.config import RunConfig
 from rails_ray.families.data import read_data
 from rails_ray.families.recipes.emoji import emoji_dot, emoji_mol
@@ -26,7 +27,6 @@ from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.runs import Run
 from rails_ray.training.evaluation.agreement import recall_at_k
 from rails_ray.training.evaluation.calibrating import CalibrationReport
-from rails_ray.training.evaluation.ranking import query_batches
 from rails_ray.training.evaluation.report import Report
 
 HOST = "127.0.0.1"

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rails_ray.cli.base import load, out
+from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.reranking.rankers.boosted import TreesConfig
 from rails_ray.reranking.rankers.cross_encoder import CrossEncoderConfig
-from rails_ray.training.loop import TrainingConfig
 
 PATHS = {"cross_encoder": "cross_encoder:CrossEncoderRanker", "boosted": "boosted:BoostedRanker"}
 OPTIONS = {"cross_encoder": ("device", "sizes", "training"), "boosted": ("trees",)}  # that one kind alone has

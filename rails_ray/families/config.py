@@ -17,8 +17,8 @@ from rails_ray.families.dual_encoder.config import DualEncoderConfig
 from rails_ray.families.rbe.config import RbeConfig
 from rails_ray.families.solar.config import SolarConfig
 from rails_ray.modules.encoders.frozen import FunctionConfig
+from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.reranking.rankers.calling import RankerConfig
-from rails_ray.training.loop import TrainingConfig
 
 FamilyConfig = DualEncoderConfig | SolarConfig | Bm25Config | RbeConfig
 

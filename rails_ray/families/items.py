@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from rails_ray.data.corpus import Corpus, ItemSource, item_inputs
+from rails_ray.data.encoding import encode_items
 from rails_ray.data.queries import Queries
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyItems
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.runs import Run
 from rails_ray.storage.tables import FileRows
-from rails_ray.training.evaluation.ranking import encode_items
 
 NewCodes = Literal["least_loaded", "predicted"]
 SAMPLE_BLOCKS = 64  # of consecutive items that a sample is made of, as neighbours may be alike

@@ -40,7 +40,7 @@ from rails_ray.on_ray.resources import TrainResources
 from rails_ray.on_ray.run_state import RunState
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage, timed_name
-from rails_ray.training import state
+from rails_ray.training import checkpoints
 from rails_ray.training.collectives import group
 from rails_ray.training.collectives.first import from_first
 from rails_ray.training.piece import Given, Piece, fit, steps_of
@@ -222,7 +222,7 @@ def work(assignment: Assignment) -> None:
     report = Reporter(
         assignment.board if is_first else None,
         steps_of(piece),
-        state.steps_done(checkpoint) if checkpoint else 0,
+        checkpoints.steps_done(checkpoint) if checkpoint else 0,
         piece.name,
     )
     with counting.shown(report.count):

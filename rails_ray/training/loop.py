@@ -11,68 +11,18 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from rails_ray.data.batch import Batch
-from rails_ray.training import memory, state
+from rails_ray.modules import weight_files
+from rails_ray.modules.schedule import TrainingConfig, learning_rate_factor
+from rails_ray.training import checkpoints, memory
 
-LEAST = {
-    "num_steps": 1,
-    "batch_size": 1,
-    "num_batches": 1,
-    "validate_every": 0,
-    "patience": 0,
-}  # of `TrainingConfig`'s fields
 NO_RATES: Mapping[str, float] = MappingProxyType({})
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": None}
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingConfig:
-    """How long, on what batches and how fast to train.
-
-    Args:
-        num_steps: optimiser steps to take.
-        batch_size: queries per step over all workers; a model of histories counts histories, each with many queries.
-        num_batches: batches of that size whose gradients are averaged in a step, each against its own negatives.
-        precision: dtype of the encoder's products in training; `auto` is bfloat16 on GPUs and float32 elsewhere.
-        learning_rate: peak learning rate, at the end of the warm-up; from there it falls linearly to 0.
-        warmup_fraction: share of the steps over which the learning rate rises from 0, in [0, 1).
-        weight_decay: weight decay of AdamW.
-        max_gradient_norm: a step's gradient that is longer is scaled down to this length; 0 for none.
-        validate_every: steps between two validations; 0 validates once, at the end.
-        patience: training stops after so many validations without a better one; 0 never stops it early. Of several
-            validations the weights of the best are kept.
-    """
-
-    num_steps: int = 400
-    batch_size: int = 256
-    num_batches: int = 1
-    precision: Literal["float32", "bfloat16", "auto"] = "float32"
-    learning_rate: float = 1e-3
-    warmup_fraction: float = 0.05
-    weight_decay: float = 1e-3
-    max_gradient_norm: float = 0.0
-    validate_every: int = 0
-    patience: int = 0
-
-    def __post_init__(self) -> None:
-        for name, number in LEAST.items():
-            if getattr(self, name) < number:
-                raise ValueError(f"{name} must be at least {number}, got {getattr(self, name)}")
-        for name in ("weight_decay", "max_gradient_norm"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be at least 0 and finite, got {getattr(self, name)}")
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}")
-        if not 0 <= self.warmup_fraction < 1:
-            raise ValueError(f"warmup_fraction must be in [0, 1), got {self.warmup_fraction}")
 
 
 @dataclass(frozen=True)
@@ -108,14 +58,6 @@ class Progress:
         """Whether `patience` validations have passed without a better one."""
         values = [validation.value for validation in self.validations]
         return 0 < patience < len(values) - values.index(max(values)) if values else False
-
-
-def learning_rate_factor(step: int, config: TrainingConfig) -> float:
-    """Share of the peak learning rate that step `step` (from 0) uses: up over the warm-up, then down to 0."""
-    warmup_steps = config.warmup_fraction * config.num_steps
-    if step < warmup_steps:
-        return (step + 1) / (warmup_steps + 1)
-    return (config.num_steps - step) / (config.num_steps - warmup_steps)
 
 
 def train(
@@ -162,13 +104,13 @@ def train(
     )
     progress, best = Progress(), None
     if checkpoint is not None:
-        facts, best = state.load_checkpoint(plain, optimizer, checkpoint)
+        facts, best = checkpoints.load_checkpoint(plain, optimizer, checkpoint)
         validations = [Validation(**validation) for validation in facts["validations"]]
         progress = Progress(facts["losses"], validations, facts["seconds"])
     elif validate and config.validate_every and begins_trained:
         step.eval()
         progress.validations.append(Validation(0, validate(), measure()))
-        best = state.copy(plain)
+        best = weight_files.copy(plain)
     device = next(step.parameters()).device
     started = clock() - progress.seconds
     step.train()
@@ -197,12 +139,12 @@ def train(
             progress.validations.append(Validation(len(progress.losses), validate(), measure()))
             step.train()
             if progress.is_best():
-                best = state.copy(plain)
+                best = weight_files.copy(plain)
         report(len(progress.losses), progress.losses[-1])
         if save is not None and is_due():
             _check_finite(plain, len(progress.losses))
             progress.seconds = clock() - started
-            save(state.checkpoint_to_bytes(plain, optimizer, asdict(progress), best))
+            save(checkpoints.checkpoint_to_bytes(plain, optimizer, asdict(progress), best))
     if best is not None:
         plain.load_state_dict(best)
     _check_finite(plain, len(progress.losses))

@@ -17,12 +17,12 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from rails_ray.data.batch import FeatureRows
+from rails_ray.data.encoding import QUERY_BATCH, encode_items, in_batches
 from rails_ray.data.queries import Queries
 from rails_ray.modules.model import Model
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.searcher import ByComponents
 from rails_ray.search.spec import SearchSpec
-from rails_ray.training.evaluation.ranking import QUERY_BATCH, encode_items, in_batches
 
 
 class Mining(nn.Module):

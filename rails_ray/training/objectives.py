@@ -14,8 +14,7 @@ Axes: B queries, N items of the batch, P_Q query components, d width of a compon
 """
 
 import math
-from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -31,44 +30,6 @@ from rails_ray.modules.similarities.states import QueryState
 
 INITIAL_OFFSET = 10.0  # -log(1 - c) of a usual mass c; training moves it
 LARGEST_COUNT = 1e3  # largest alpha and beta: a score then deviates by .03, and no density grows without bound
-
-
-@dataclass(frozen=True, kw_only=True)
-class ContrastiveConfig:
-    """A softmax over the positive and the negatives of each query.
-
-    Args:
-        kind: `beta_nce` and `exp_nce` train tau_q, which cut-offs by mass need; `sampled_softmax` (pair-wise) does not.
-        pointwise_weight: weight of the point-wise loss, which teaches tau_q where to cut; at least 0.
-    """
-
-    kind: Literal["beta_nce", "exp_nce", "sampled_softmax"] = "beta_nce"
-    pointwise_weight: float = 0.3
-
-    def __post_init__(self) -> None:
-        if self.pointwise_weight < 0:
-            raise ValueError(f"pointwise_weight must be at least 0, got {self.pointwise_weight}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PointwiseConfig:
-    """The point-wise loss alone, which trains no tau_q."""
-
-    kind: Literal["pointwise"] = "pointwise"
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaximumLikelihoodConfig:
-    """Beta densities of relevant and irrelevant scores, which train no tau_q."""
-
-    kind: Literal["maximum_likelihood"] = "maximum_likelihood"
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoneConfig:
-    """No loss: nothing is trained."""
-
-    kind: Literal["none"] = "none"
 
 
 @runtime_checkable

@@ -13,10 +13,11 @@ from torch import nn
 
 from rails_ray.data.batch import Batch
 from rails_ray.data.dataset import DataSet
+from rails_ray.modules import weight_files
+from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.storage.filesystem import Storage
-from rails_ray.training import state
 from rails_ray.training.collectives.each import from_each
-from rails_ray.training.loop import Progress, TrainingConfig, train
+from rails_ray.training.loop import Progress, train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,5 +168,5 @@ def fit(
     if not given.is_first:
         return None
     return Fitted(
-        weights=state.to_bytes(prepared.module), validation=prepared.report(progress), training=asdict(progress)
+        weights=weight_files.to_bytes(prepared.module), validation=prepared.report(progress), training=asdict(progress)
     )

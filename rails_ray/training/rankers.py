@@ -20,11 +20,12 @@ from torch import Tensor, nn
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.queries import ItemLists
 from rails_ray.modules.encoders.tokenizer import PADDING
+from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.optional import optional
 from rails_ray.reranking.rankers import RANKERS, boosted, cross_encoder
 from rails_ray.reranking.rankers.boosted import Features, TreesConfig
 from rails_ray.reranking.rankers.cross_encoder import CrossEncoder, CrossEncoderConfig, Reader
-from rails_ray.training.loop import Progress, TrainingConfig, train
+from rails_ray.training.loop import Progress, train
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ Axes: B queries, P pairs of components.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -20,26 +20,6 @@ from rails_ray.modules.losses.glas import glas
 from rails_ray.modules.losses.mutual_information import mutual_information
 from rails_ray.modules.quantizers.learned import Quantized
 from rails_ray.modules.similarities.states import ItemState, QueryState
-
-
-@dataclass(frozen=True, kw_only=True)
-class TermsConfig:
-    """Weights of the terms beside the loss.
-
-    Args:
-        mutual_information_weight: weight of L_MI, at least 0; without effect on a similarity that has no gates.
-        mutual_information_of: whose gates it reads: each query's positive, or beside it an item of the batch at random.
-        glas_weight: weight of GLaS on item embeddings, at least 0; a baseline for dot products of texts.
-    """
-
-    mutual_information_weight: float = 0.001
-    mutual_information_of: Literal["positives", "all"] = "positives"
-    glas_weight: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("mutual_information_weight", "glas_weight"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
 
 
 class Compared(NamedTuple):

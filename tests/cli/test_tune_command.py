@@ -11,15 +11,16 @@ from rails_ray.cli.main import main
 from rails_ray.cli.tuning import tune_cutoffs
 from rails_ray.cutoffs.policies import cut
 from rails_ray.cutoffs.tuning import LENGTHS
+from rails_ray.data.encoding import encode_items
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import read_data
 from rails_ray.families.registry import family
+from rails_ray.modules.losses.config import ContrastiveConfig
 from rails_ray.serving.cutoffs import Cutoffs
 from rails_ray.serving.schemas import CutoffInput
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation.metrics import list_quality
-from rails_ray.training.evaluation.ranking import encode_items, rank_all
-from rails_ray.training.objectives import ContrastiveConfig
+from rails_ray.training.evaluation.ranking import rank_all
 from support.examples import small_config, write_text_data, write_untrained_run
 
 

@@ -27,6 +27,7 @@ from rails_ray.families.data import for_data, read_corpus, read_data
 from rails_ray.families.items import Fitting, ItemEncoder
 from rails_ray.families.registry import family
 from rails_ray.modules.encoders.frozen import FunctionConfig
+from rails_ray.modules.losses.config import ContrastiveConfig
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyItems, AnyQuery, concatenate, take, tensors_of
 from rails_ray.search.masks import Exclusions
@@ -38,7 +39,6 @@ from rails_ray.serving.schemas import CutoffInput
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import item_part, item_state, part_to_bytes
-from rails_ray.training.objectives import ContrastiveConfig
 from rails_ray.training.piece import Given, fit
 from support.examples import (
     of_numbers,

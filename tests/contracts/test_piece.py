@@ -19,11 +19,11 @@ from rails_ray.families.dual_encoder.config import HardNegatives, InBatchNegativ
 from rails_ray.families.registry import family
 from rails_ray.modules.encoders.hstu import HstuConfig
 from rails_ray.modules.encoders.text import TransformerConfig
+from rails_ray.modules.losses.config import TermsConfig
 from rails_ray.modules.quantizers.dvsq import DvsqConfig
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.piece import Fitted, Given, Piece, fit, steps_of
-from rails_ray.training.terms import TermsConfig
 from support.examples import (
     of_numbers,
     small_bm25_config,

@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 
 import oracles.scores
 from rails_ray.families.bm25.model import Bm25Model, term_of
+from rails_ray.modules import weight_files
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.bm25 import NO_TERM, TermWeights
 from rails_ray.modules.similarities.states import concatenate, take
-from rails_ray.training import state
 
 ITEMS = ["red car", "Red, red boat!", "blue boat on a blue sea", "", "sea"]
 texts = st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=6).map(" ".join)
@@ -122,7 +122,7 @@ def test_no_items_and_no_queries() -> None:
 def test_a_stored_model_is_the_same_again(items: list[str]) -> None:
     model = fitted(items)
     back = Bm25Model(k1=1.2, b=0.75, max_terms=8)
-    state.load(back, state.to_bytes(model))
+    weight_files.load(back, weight_files.to_bytes(model))
     assert (back.num_items, back.num_words) == (model.num_items, model.num_words)
     assert torch.equal(back.terms, model.terms)
     assert torch.equal(scores_of(back, ["red boat"], ITEMS), scores_of(model, ["red boat"], ITEMS))

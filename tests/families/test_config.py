@@ -22,13 +22,12 @@ from rails_ray.modules.encoders.sasrec import SasrecConfig
 from rails_ray.modules.encoders.solar import ChunksConfig
 from rails_ray.modules.encoders.text import TransformerConfig
 from rails_ray.modules.losses.bucket_cross_entropy import BucketCrossEntropyConfig
+from rails_ray.modules.losses.config import ContrastiveConfig, MaximumLikelihoodConfig, PointwiseConfig, TermsConfig
 from rails_ray.modules.similarities.dot_product import DotProductConfig
 from rails_ray.modules.similarities.look_up import LookUpConfig
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.contrast import Gathered, Streamed, WithinBatch
-from rails_ray.training.objectives import ContrastiveConfig, MaximumLikelihoodConfig, PointwiseConfig
-from rails_ray.training.terms import TermsConfig
 from support.examples import (
     small_config,
     small_history_config,

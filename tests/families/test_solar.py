@@ -17,6 +17,7 @@ from rails_ray.families.registry import family
 from rails_ray.families.solar.family import SolarFamily
 from rails_ray.families.solar.model import Predicted, Solar, predicted_buckets
 from rails_ray.families.version import Version
+from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.bags import Bags
 from rails_ray.modules.encoders.solar import Chunk
 from rails_ray.modules.losses.bucket_cross_entropy import BucketCrossEntropyConfig
@@ -26,7 +27,6 @@ from rails_ray.modules.similarities.states import Codes
 from rails_ray.storage import codes, manifest, parquet, parts
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.runs import Run
-from rails_ray.training import state
 from support.examples import small_config, small_solar_config, write_text_data
 from support.numbers_data import INPUTS, data_of, texts, with_encoder
 
@@ -41,14 +41,14 @@ def weights_of(numbers: list[int], config: RunConfig = CONFIG) -> list[tuple[str
     for number in numbers:
         chunk = SolarFamily.of(config).chunk(number)
         chunk.learn(TEXTS)
-        found.append((f"chunk-{number:03d}/model.safetensors", state.to_bytes(chunk)))
+        found.append((f"chunk-{number:03d}/model.safetensors", weight_files.to_bytes(chunk)))
     return found
 
 
 def test_a_chunks_initial_weights_are_the_runs_seed_and_its_number() -> None:
     before = torch.get_rng_state()
     first, again, other, of_another_run = (
-        state.copy(SolarFamily.of(replace(CONFIG, seed=seed)).chunk(number))
+        weight_files.copy(SolarFamily.of(replace(CONFIG, seed=seed)).chunk(number))
         for seed, number in ((5, 1), (5, 1), (5, 2), (6, 1))
     )
     assert torch.equal(torch.get_rng_state(), before)

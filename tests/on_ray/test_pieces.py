@@ -26,6 +26,7 @@ from rails_ray.families.registry import family
 from rails_ray.families.solar.family import SolarFamily
 from rails_ray.families.solar.model import Solar, predicted_buckets
 from rails_ray.families.version import Version
+from rails_ray.modules import weight_files
 from rails_ray.on_ray.pipelining import pipeline
 from rails_ray.on_ray.resources import TrainResources
 from rails_ray.on_ray.serving.app import served
@@ -33,7 +34,7 @@ from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.training import Begun, Settings, begin, fit_pieces
 from rails_ray.storage import codes, runs
 from rails_ray.storage.filesystem import Storage
-from rails_ray.training import state
+from rails_ray.training import checkpoints
 from rails_ray.training.loop import train
 from support.command_line import options_of
 from support.examples import mark, publish_solar, small_solar_config, times_of, write_number_data, write_text_data
@@ -82,7 +83,7 @@ def alone(run_config: RunConfig, number: int) -> dict[str, torch.Tensor]:
     family = SolarFamily.of(run_config)
     own = family.chunk_training(chunk, data, family.codes(data.item_ids).codes[:, number])
     train(own.step, own.sampler.batch, run_config.training, seed=[chunk.seed], report=lambda *_: None)
-    return state.copy(chunk)
+    return weight_files.copy(chunk)
 
 
 def weights_of(store: Storage, run: str, number: int) -> dict[str, torch.Tensor]:
@@ -210,7 +211,7 @@ def test_chunks_that_fail_are_named_and_the_others_can_be_served_if_asked(
     step = torch.nn.ModuleDict({"chunk": other})
     optimizer = torch.optim.AdamW(step.parameters())
     facts = {"losses": [1.0], "validations": [], "seconds": 1.0}
-    runs.write_checkpoint(store, "r/chunk-001", state.checkpoint_to_bytes(step, optimizer, facts, None))
+    runs.write_checkpoint(store, "r/chunk-001", checkpoints.checkpoint_to_bytes(step, optimizer, facts, None))
 
     message = "all 3 pieces of run 'r' must be trained, got 2; chunk-001: weights of a chunk must be of seed 1, got"
     for placing in (TASKS, TrainResources()):  # then for the missing one alone, by Ray Train

@@ -14,11 +14,11 @@ from rails_ray.errors import ConflictError, GateError
 from rails_ray.families import config
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.modules import weight_files
 from rails_ray.on_ray.pipelining import Outcome
 from rails_ray.on_ray.progress import OnProgress
 from rails_ray.storage import manifest, runs, versions
 from rails_ray.storage.filesystem import Storage
-from rails_ray.training import state
 from rails_ray.training.evaluation.gates import Gates
 from rails_ray.training.evaluation.report import Report
 from support.examples import times_of, write_untrained_run
@@ -35,7 +35,7 @@ def write_useless_run(storage: Storage, run: str, run_config: RunConfig) -> None
     runs.write(
         storage,
         run,
-        weights=state.to_bytes(model),
+        weights=weight_files.to_bytes(model),
         validation=json.dumps({"cutoff_mass": None}).encode(),
         training={"seconds": 0, "losses": []},
         config=config.to_json(run_config),

@@ -10,6 +10,7 @@ import torch
 
 from rails_ray import on_ray
 from rails_ray.cli.main import main
+from rails_ray.data.encoding import encode_items
 from rails_ray.errors import DamagedError
 from rails_ray.families.data import read_data
 from rails_ray.families.registry import family
@@ -27,7 +28,6 @@ from rails_ray.storage import quantizers, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import item_state
 from rails_ray.storage.shards import read_part
-from rails_ray.training.evaluation.ranking import encode_items
 from support.examples import small_config, write_untrained_run
 from support.untrained_runs import of, published, write_runs
 

@@ -10,14 +10,14 @@ from rails_ray import on_ray
 from rails_ray.cli.main import main
 from rails_ray.families.config import DataConfig, RunConfig, to_json
 from rails_ray.families.version import Version
+from rails_ray.modules import weight_files
+from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.serving import local
 from rails_ray.storage import calibrations, runs, versions
 from rails_ray.storage.filesystem import Storage
-from rails_ray.training import state
 from rails_ray.training.evaluation.gates import Gates
 from rails_ray.training.evaluation.report import Report
 from rails_ray.training.evaluation.seen import ALLOWED, EXCLUDED
-from rails_ray.training.loop import TrainingConfig
 from support.sessions import (
     NUM_REPEATED,
     NUM_SESSIONS,
@@ -44,7 +44,7 @@ def write_run(storage: Storage, run: str, config: RunConfig) -> None:
     runs.write(
         storage,
         run,
-        weights=state.to_bytes(repeating(config)),
+        weights=weight_files.to_bytes(repeating(config)),
         validation=json.dumps({"cutoff_mass": None, "hit_rate": {"1": 0.0, "10": 0.0}, "mrr": 0.0}).encode(),
         training={"seconds": 0, "losses": []},
         config=json.dumps(fields).encode(),

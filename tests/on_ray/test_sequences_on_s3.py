@@ -13,6 +13,7 @@ import pytest
 import ray
 
 from rails_ray import on_ray
+from rails_ray.data.encoding import encode_items
 from rails_ray.errors import DamagedError, NotFoundError, StorageError
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import read_data
@@ -20,6 +21,8 @@ from rails_ray.families.dual_encoder.config import DualEncoderConfig, UniformNeg
 from rails_ray.families.version import Version
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.sasrec import SasrecConfig
+from rails_ray.modules.losses.config import ContrastiveConfig
+from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogitsConfig
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
@@ -31,9 +34,6 @@ from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.runs import Run
-from rails_ray.training.evaluation.ranking import encode_items
-from rails_ray.training.loop import TrainingConfig
-from rails_ray.training.objectives import ContrastiveConfig
 from support.ports import free_port
 from support.s3_server import new_bucket
 

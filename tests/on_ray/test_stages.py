@@ -16,6 +16,7 @@ from rails_ray import on_ray
 from rails_ray.cli.stages import Evaluate
 from rails_ray.cutoffs.measuring import drift, measure
 from rails_ray.data.dataset import DataSet
+from rails_ray.data.encoding import encode_items
 from rails_ray.errors import DamagedError, NotFoundError, TrainingError
 from rails_ray.families import config
 from rails_ray.families.config import DataConfig, RunConfig
@@ -30,7 +31,7 @@ from rails_ray.storage import calibrations, manifest, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.runs import Run
 from rails_ray.training.evaluation.calibrating import positives_of
-from rails_ray.training.evaluation.ranking import encode_items, rank_all
+from rails_ray.training.evaluation.ranking import rank_all
 from rails_ray.training.evaluation.report import HIT_RATES
 from support.examples import small_history_config, times_of, write_sequence_data, write_untrained_run
 

@@ -18,10 +18,11 @@ from rails_ray.families.data import read_data
 from rails_ray.families.dual_encoder.config import CrossDeviceNegatives
 from rails_ray.families.registry import family
 from rails_ray.families.vector_items.storing import PqItems, TrainedConfig
+from rails_ray.modules import weight_files
+from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.storage import quantizers, runs
 from rails_ray.storage.filesystem import Storage
-from rails_ray.training import state
-from rails_ray.training.loop import TrainingConfig
+from rails_ray.training import checkpoints
 from rails_ray.training.piece import Given, fit
 from support.examples import small_config, small_vector_config, trained_items, write_text_data, write_vector_data
 from support.untrained_runs import of, published, write_runs
@@ -92,7 +93,9 @@ def test_an_encoder_that_is_trained_with_them_encodes_whatever_items_are_stored_
     own = family(of(small_config(), root / "texts"))
     store = Storage(str(root))
     model = own.trained_model(runs.weights(store, runs.read(store, "jointly")))
-    assert torch.equal(state.copy(model)["item_components.project.weight"], trained["item_components.project.weight"])
+    assert torch.equal(
+        weight_files.copy(model)["item_components.project.weight"], trained["item_components.project.weight"]
+    )
     beside = published(root, "jointly", "beside", keep_vectors=True, code_lists=3)
     assert torch.equal(codebooks(root, "beside"), codebooks(root, "of-jointly"))
     assert set(beside.manifest.state.shapes) >= {"codes", "components", "lists"}
@@ -126,7 +129,7 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_checkpoint(root: Path
     store = Storage(str(root))
     checkpoint = runs.read_checkpoint(store, "broken/quantizer")
     assert checkpoint is not None
-    assert state.steps_done(checkpoint) >= 1
+    assert checkpoints.steps_done(checkpoint) >= 1
     assert all(tensor.isfinite().all() for tensor in safetensors.torch.load(checkpoint).values())
     assert not runs.is_finished(store, "broken")
 

@@ -16,6 +16,7 @@ from rails_ray.families.config import RunConfig
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.dual_encoder.model import DualEncoder
 from rails_ray.modules.encoders.text import TransformerConfig
+from rails_ray.modules.losses.config import ContrastiveConfig, TermsConfig
 from rails_ray.modules.losses.mutual_information import mutual_information
 from rails_ray.modules.losses.negatives import Relevance, are_copies, roles_among_copies
 from rails_ray.modules.similarities.states import concatenate
@@ -23,9 +24,7 @@ from rails_ray.training.collectives.gather import gather_constants
 from rails_ray.training.collectives.group import device, num_workers, rank
 from rails_ray.training.collectives.mean import mean_over_workers
 from rails_ray.training.contrast import Contrast, Gathered, PrimaryAndImage, Streamed, WithinBatch
-from rails_ray.training.objectives import ContrastiveConfig
 from rails_ray.training.step import TrainingStep, in_one_process
-from rails_ray.training.terms import TermsConfig
 from support.examples import small_config
 
 QUERIES = Texts(

@@ -30,11 +30,14 @@ from rails_ray.families.dual_encoder.model import DualEncoder
 from rails_ray.families.solar.config import SolarConfig
 from rails_ray.families.solar.family import SolarFamily
 from rails_ray.families.vector_items.storing import PqItems, TrainedConfig
+from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.sasrec import SasrecConfig
 from rails_ray.modules.encoders.solar import ChunksConfig
 from rails_ray.modules.encoders.two_tower import TwoTowerConfig
 from rails_ray.modules.encoders.vectors import VectorsConfig
+from rails_ray.modules.losses.config import NoneConfig
+from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.modules.similarities.dot_product import DotProductConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.modules.similarities.states import ItemState, QueryState
@@ -42,9 +45,6 @@ from rails_ray.storage import codes, manifest, parts, runs, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded
 from rails_ray.storage.parquet import item_part
-from rails_ray.training import state
-from rails_ray.training.loop import TrainingConfig
-from rails_ray.training.objectives import NoneConfig
 
 
 def random_states(
@@ -245,7 +245,7 @@ def write_untrained_run(storage: Storage, run: str, config: RunConfig, cutoff_ma
     runs.write(
         storage,
         run,
-        weights=state.to_bytes(DualEncoderFamily.of(config).model()),
+        weights=weight_files.to_bytes(DualEncoderFamily.of(config).model()),
         validation=json.dumps({"cutoff_mass": cutoff_mass}).encode(),
         training={"seconds": 0, "losses": []},
         config=to_json(config),
@@ -287,7 +287,7 @@ def publish_here(root: Path, num_shards: int = 2) -> manifest.Manifest:
         own = slice(part.first_row, part.first_row + part.num_items)
         named = pa.table({"item_id": read.item_ids.column.slice(part.first_row, part.num_items)})
         parts.write_part(storage, "v1", part, item_part(named, items.taken(own)))
-    files = {manifest.CONFIG: to_json(config), manifest.WEIGHTS: state.to_bytes(model)}
+    files = {manifest.CONFIG: to_json(config), manifest.WEIGHTS: weight_files.to_bytes(model)}
     encoded = parts.finish(
         storage, "v1", planned, run="r", query={"text": "string"}, files=files.items(), cutoff_mass=0.999
     )
@@ -314,7 +314,7 @@ def publish_solar(
         runs.write(
             store,
             runs.piece_run("solar", own.pieces()[number].name),
-            weights=state.to_bytes(chunk),
+            weights=weight_files.to_bytes(chunk),
             validation=validation,
             training=training,
             config=to_json(config),

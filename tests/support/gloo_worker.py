@@ -8,11 +8,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rails_ray.families.config import RunConfig
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.modules.losses.config import TermsConfig
 from rails_ray.training.collectives.each import from_each
 from rails_ray.training.collectives.first import from_first
 from rails_ray.training.collectives.group import rank
 from rails_ray.training.collectives.mean import mean_over_workers
-from rails_ray.training.terms import TermsConfig
 from support.examples import batches_of, small_config, small_history_config
 
 NUM_WORKERS = 2

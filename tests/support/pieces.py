@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from rails_ray.modules import weight_files
+from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.storage import runs
-from rails_ray.training import state
-from rails_ray.training.loop import Progress, TrainingConfig
+from rails_ray.training.loop import Progress
 from rails_ray.training.piece import Given, Prepared
 
 
@@ -48,7 +49,7 @@ class CountingPiece:
         for name in self.after:
             [(_, weights)] = runs.weights(given.storage, runs.read_piece(given.storage, given.run, name))
             earlier = Popularity(torch.zeros_like(module.counts))
-            state.load(earlier, weights)
+            weight_files.load(earlier, weights)
             module.counts += earlier.counts
 
         def report(progress: Progress) -> dict[str, Any]:

@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 from rails_ray.families.config import RunConfig
 from rails_ray.families.rbe.config import RbeConfig
 from rails_ray.modules.encoders.frozen import FunctionConfig
+from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.reranking.embedding import RelevanceEmbeddingConfig
 from rails_ray.reranking.rankers import Candidate, HeavyRanker, candidates_of
 from rails_ray.reranking.rankers.calling import RankerConfig, score_all
 from rails_ray.storage import relevances
 from rails_ray.storage.filesystem import Storage
-from rails_ray.training.loop import TrainingConfig
 from support.examples import write_text_data
 
 NUM_SUPPORTS = 6

@@ -13,10 +13,10 @@ from rails_ray.families.config import DataConfig, RunConfig, to_json
 from rails_ray.families.data import for_data, read_corpus, read_data
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.modules import weight_files
 from rails_ray.storage import manifest, parts, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import item_part
-from rails_ray.training import state
 from support.examples import small_history_config
 
 NUM_SESSIONS, NUM_ITEMS, NUM_REPEATED = 50, 40, 15
@@ -87,6 +87,6 @@ def publish_repeating(
         named = pa.table({"item_id": read.item_ids.column.slice(part.first_row, part.num_items)})
         own = items.taken(slice(part.first_row, part.first_row + part.num_items))
         parts.write_part(storage, "v1", part, item_part(named, own))
-    files = {manifest.CONFIG: stored(to_json(config)), manifest.WEIGHTS: state.to_bytes(model), **corpus.files}
+    files = {manifest.CONFIG: stored(to_json(config)), manifest.WEIGHTS: weight_files.to_bytes(model), **corpus.files}
     encoded = parts.finish(storage, "v1", planned, run="r", query=corpus.query, files=files.items(), cutoff_mass=None)
     return versions.publish(storage, encoded, "2026-01-01T00:00:00Z")

@@ -14,12 +14,12 @@ from rails_ray.allowed_code import AllowedCode
 from rails_ray.families.config import DataConfig, RunConfig, from_json, to_json
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.registry import family
+from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.frozen import FunctionConfig
 from rails_ray.reranking.rankers.calling import RankerConfig
 from rails_ray.storage import manifest, parts, runs, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import item_part
-from rails_ray.training import state
 from support.examples import small_config, write_text_data
 from support.published_rbe import write_rbe_run
 from support.ranked import write_scored_data
@@ -80,7 +80,7 @@ def publish_with_encoder(root: Path, function: str) -> None:
     model = family(config, SUPPORT).model()
     own: Any = config.family
     named = config.with_family(encoder=replace(own.encoder, function=function))
-    _publish(storage, config, named, model, state.to_bytes(model))
+    _publish(storage, config, named, model, weight_files.to_bytes(model))
 
 
 def _publish(storage: Storage, config: RunConfig, named: RunConfig, model: Any, weights: bytes) -> None:

@@ -10,14 +10,16 @@ import oracles.ranking
 from rails_ray.data.buckets import BucketBatch, BucketSampler, positives_of
 from rails_ray.data.queries import ItemLists, SparseRows
 from rails_ray.families.solar.model import Solar
+from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.solar import Chunk, ChunksConfig, Vectors
 from rails_ray.modules.losses.bucket_cross_entropy import bucket_cross_entropy
 from rails_ray.modules.quantizers import random_codes
+from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.modules.similarities.look_up import LookUpConfig
 from rails_ray.modules.similarities.states import Codes
-from rails_ray.training import buckets, state
+from rails_ray.training import buckets, checkpoints
 from rails_ray.training.buckets import BucketStep, bucket_recall, measured_probes
-from rails_ray.training.loop import Progress, TrainingConfig, train
+from rails_ray.training.loop import Progress, train
 
 VECTORS = ChunksConfig(num_chunks=1, num_buckets=6, hidden=5, input="vector", width=3)
 RELEVANT = ItemLists.of([[0, 2], [1], [3, 0, 1], [2, 1]])
@@ -235,11 +237,11 @@ def test_a_chunk_that_was_cut_off_ends_as_if_nothing_had_happened(num_sampled: i
     first.stops_after = 50
     with pytest.raises(KeyboardInterrupt):
         first.train()
-    assert state.steps_done(first.checkpoints[-1]) == 45
+    assert checkpoints.steps_done(first.checkpoints[-1]) == 45
     second.chunk.known = torch.empty(0, dtype=torch.int64)  # they are in the checkpoint
     assert second.train(first.checkpoints[-1]) == expected
     assert len(expected.validations) == 6
-    ends = [state.copy(run.chunk) for run in (second, undisturbed)]
+    ends = [weight_files.copy(run.chunk) for run in (second, undisturbed)]
     assert ends[0].keys() == ends[1].keys()
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
@@ -253,7 +255,7 @@ def test_a_checkpoint_of_another_chunk_is_refused() -> None:
     step = ChunkRun("vector", 2, codes).step
     optimizer = torch.optim.AdamW(step.parameters())
     with pytest.raises(ValueError, match="weights of a chunk must be of seed 2, got seed 1: train it again"):
-        state.load_checkpoint(step, optimizer, run.checkpoints[-1])
+        checkpoints.load_checkpoint(step, optimizer, run.checkpoints[-1])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

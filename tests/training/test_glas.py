@@ -15,10 +15,10 @@ from rails_ray.families.data import read_data
 from rails_ray.families.dual_encoder.config import InBatchNegatives
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.modules.losses.config import TermsConfig
 from rails_ray.modules.losses.glas import CoOccurrence
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.step import in_one_process
-from rails_ray.training.terms import TermsConfig
 from support.examples import COLOURED, THINGS, sampler_of, small_config, small_history_config, write_text_data
 
 CO_OCCURRENCE = CoOccurrence(relevance_of(COLOURED.relevant), len(THINGS))

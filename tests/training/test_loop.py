@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
-from rails_ray.training import state
-from rails_ray.training.loop import Progress, TrainingConfig, Validation, learning_rate_factor, train
+from rails_ray.modules import weight_files
+from rails_ray.modules.schedule import TrainingConfig, learning_rate_factor
+from rails_ray.training.loop import Progress, Validation, train
 from rails_ray.training.step import TrainingStep, in_one_process
 from support.examples import small_config, small_history_config, window_sampler
 
@@ -244,7 +245,7 @@ class Run:
         return LOOKS[self.done]
 
     def report(self, done: int, loss: float) -> None:
-        self.weights[done] = state.copy(self.step)
+        self.weights[done] = weight_files.copy(self.step)
         self.stop("report")
 
     def save(self, checkpoint: bytes) -> None:
@@ -285,7 +286,7 @@ def test_a_run_that_was_cut_off_ends_as_if_nothing_had_happened(where: str, done
     found = second.train(first.checkpoints[-1])
     assert min(second.weights) == done // 3 * 3 + 1
     assert found == expected
-    assert equal(state.copy(second.step), state.copy(undisturbed.step))
+    assert equal(weight_files.copy(second.step), weight_files.copy(undisturbed.step))
     assert found.seconds == 10 * len(found.losses)  # of the steps that count, and none of the time between
 
 
@@ -295,7 +296,7 @@ def test_it_goes_on_from_a_finished_runs_checkpoint_without_a_step() -> None:
     again = Run(validate_every=0)
     assert again.train(run.checkpoints[-1]) == expected
     assert again.weights == {}
-    assert equal(state.copy(again.step), state.copy(run.step))
+    assert equal(weight_files.copy(again.step), weight_files.copy(run.step))
 
 
 def test_early_stopping_stops_and_keeps_the_best_weights() -> None:
@@ -303,7 +304,7 @@ def test_early_stopping_stops_and_keeps_the_best_weights() -> None:
     progress = run.train()
     assert progress.validations == [Validation(step, LOOKS[step], {"steps": float(step)}) for step in (2, 4, 6, 8)]
     assert len(progress.losses) == 8
-    assert equal(state.copy(run.step), run.weights[4])
+    assert equal(weight_files.copy(run.step), run.weights[4])
     assert not equal(run.weights[8], run.weights[4])
     assert not run.step.training
 
@@ -311,13 +312,13 @@ def test_early_stopping_stops_and_keeps_the_best_weights() -> None:
 def test_without_patience_it_goes_on_and_keeps_the_best_weights() -> None:
     run = Run(patience=0)
     assert len(run.train().losses) == 12
-    assert equal(state.copy(run.step), run.weights[10])
+    assert equal(weight_files.copy(run.step), run.weights[10])
 
 
 def test_without_a_look_the_last_weights_stay() -> None:
     run = Run(validate_every=0)
     assert run.train().validations == []
-    assert equal(state.copy(run.step), run.weights[12])
+    assert equal(weight_files.copy(run.step), run.weights[12])
 
 
 def test_a_checkpoint_is_saved_whenever_one_is_due() -> None:
@@ -348,7 +349,7 @@ def test_what_a_step_draws_is_its_seeds_and_its_numbers() -> None:
 @pytest.mark.parametrize(
     ("checkpoint", "message"),
     [
-        (lambda: state.to_bytes(Run().step), "must fit a model of this config, got none for model"),
+        (lambda: weight_files.to_bytes(Run().step), "must fit a model of this config, got none for model"),
         (lambda: b"no checkpoint", "must be safetensors, got: "),
     ],
     ids=["weights alone", "no safetensors"],

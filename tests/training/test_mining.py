@@ -10,8 +10,9 @@ from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.families.dual_encoder.config import HardNegatives
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.storage.ids import ItemIds
-from rails_ray.training.loop import TrainingConfig, train
+from rails_ray.training.loop import train
 from rails_ray.training.mining import Mining, hardest
 from rails_ray.training.step import in_one_process
 from support.examples import COLOURED, THINGS, sampler_of, small_config

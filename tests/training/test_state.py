@@ -3,7 +3,8 @@ import torch
 
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.registry import family
-from rails_ray.training import state
+from rails_ray.modules import weight_files
+from rails_ray.training import checkpoints
 from support.examples import sampler_of, small_config
 
 
@@ -12,7 +13,7 @@ def test_weights_come_back_as_they_were() -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1)
-    back = family(small_config()).trained_model([("model.safetensors", state.to_bytes(model))])
+    back = family(small_config()).trained_model([("model.safetensors", weight_files.to_bytes(model))])
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), back.state_dict().values(), strict=True))
     assert not back.training
 
@@ -24,15 +25,15 @@ def test_a_checkpoint_comes_back_as_it_was(has_best: bool) -> None:
     features = sampler_of(model).batch(0).queries
     model.encode_queries(features).components.sum().backward()  # leaves some parameters without moments
     optimizer.step()
-    best = state.copy(model) if has_best else None
+    best = weight_files.copy(model) if has_best else None
     optimizer.step()
     facts = {"losses": [0.1, 1 / 3], "name": "a.b"}
-    data = state.checkpoint_to_bytes(model, optimizer, facts, best)
+    data = checkpoints.checkpoint_to_bytes(model, optimizer, facts, best)
 
     other = DualEncoderFamily.of(small_config()).model()
     its_optimizer = torch.optim.AdamW(other.parameters())
-    assert state.load_checkpoint(other, its_optimizer, data)[0] == facts
-    found = state.load_checkpoint(other, its_optimizer, data)[1]
+    assert checkpoints.load_checkpoint(other, its_optimizer, data)[0] == facts
+    found = checkpoints.load_checkpoint(other, its_optimizer, data)[1]
     for expected, back in ((model.state_dict(), other.state_dict()), (best or {}, found or {})):
         assert expected.keys() == back.keys()
         assert all(torch.equal(expected[name], back[name]) for name in expected)
@@ -42,7 +43,7 @@ def test_a_checkpoint_comes_back_as_it_was(has_best: bool) -> None:
 
 
 def test_weights_of_another_model() -> None:
-    weights = state.to_bytes(DualEncoderFamily.of(small_config("dot product")).model())
+    weights = weight_files.to_bytes(DualEncoderFamily.of(small_config("dot product")).model())
     with pytest.raises(
         ValueError, match=r"must fit a model of this config, got none for item_components\.gate\.0\.bias"
     ):
@@ -66,10 +67,10 @@ class Scaled(torch.nn.Module):
 def test_a_module_takes_stored_weights_and_makes_the_rest_itself() -> None:
     stored = Scaled()
     before = torch.get_rng_state()
-    loaded = state.loaded(Scaled, state.to_bytes(stored))
+    loaded = weight_files.loaded(Scaled, weight_files.to_bytes(stored))
     assert torch.equal(loaded.rows.weight, stored.rows.weight)
     assert loaded.rows.weight.requires_grad
     assert torch.equal(loaded.scale, stored.scale)
     assert torch.equal(torch.get_rng_state(), before)  # nothing was initialised
     with pytest.raises(ValueError, match=r"weights must fit a model of this config, got none for rows\.weight"):
-        state.loaded(Scaled, state.to_bytes(torch.nn.Embedding(3, 2)))
+        weight_files.loaded(Scaled, weight_files.to_bytes(torch.nn.Embedding(3, 2)))

@@ -11,10 +11,9 @@ from rails_ray.families.config import RunConfig
 from rails_ray.families.dual_encoder.config import CrossDeviceNegatives, Loss
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.modules.encoders.text import TransformerConfig
+from rails_ray.modules.losses.config import ContrastiveConfig, MaximumLikelihoodConfig, PointwiseConfig, TermsConfig
 from rails_ray.modules.similarities.states import take
-from rails_ray.training.objectives import ContrastiveConfig, MaximumLikelihoodConfig, PointwiseConfig
 from rails_ray.training.step import TrainingStep, in_one_process
-from rails_ray.training.terms import TermsConfig
 from support.examples import (
     COLOURED,
     THINGS,

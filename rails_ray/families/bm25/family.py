@@ -12,10 +12,10 @@ from rails_ray.families.base import NO_INDEXES, Family
 from rails_ray.families.bm25.config import Bm25Config
 from rails_ray.families.bm25.model import Bm25Model
 from rails_ray.families.config import RunConfig
+from rails_ray.modules import weight_files
 from rails_ray.modules.similarities.bm25 import Bm25, TermWeights
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.methods.bm25 import ByTerms
-from rails_ray.training import state
 from rails_ray.training.loop import Progress
 from rails_ray.training.piece import Given, Prepared
 
@@ -56,7 +56,7 @@ class Bm25Family(Family):
     def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> Bm25Model:
         [(_, data)] = weights
         stored = self.model()
-        state.load(stored, data)
+        weight_files.load(stored, data)
         return stored
 
     def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> Bm25:

@@ -17,13 +17,18 @@ from rails_ray.modules.encoders.temperature import TemperatureConfig
 from rails_ray.modules.encoders.text import TransformerConfig
 from rails_ray.modules.encoders.two_tower import TwoTowerConfig
 from rails_ray.modules.encoders.vectors import VectorsConfig
+from rails_ray.modules.losses.config import (
+    ContrastiveConfig,
+    MaximumLikelihoodConfig,
+    NoneConfig,
+    PointwiseConfig,
+    TermsConfig,
+)
 from rails_ray.modules.similarities.dot_product import DotProductConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogitsConfig
 from rails_ray.reranking.surrogate import SurrogateConfig
 from rails_ray.search.indexes.faiss_index import IndexConfig
 from rails_ray.search.indexes.flat import FlatConfig
-from rails_ray.training.objectives import ContrastiveConfig, MaximumLikelihoodConfig, NoneConfig, PointwiseConfig
-from rails_ray.training.terms import TermsConfig
 
 Encoder = (
     TwoTowerConfig

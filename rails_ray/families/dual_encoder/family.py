@@ -13,6 +13,7 @@ from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.cutoffs.distributions import BetaDistribution, ExpDistribution
 from rails_ray.cutoffs.support import CutoffSupport
 from rails_ray.data.dataset import DataSet
+from rails_ray.data.encoding import encode_items
 from rails_ray.data.forms import FORMS, QueryForm, vectors_of_items
 from rails_ray.data.queries import DenseRows, Visits
 from rails_ray.families.base import Family, Sizes
@@ -25,6 +26,7 @@ from rails_ray.families.vector_items import quantized
 from rails_ray.families.vector_items.items import DualEncoderItems
 from rails_ray.families.vector_items.quantizer_piece import ENCODER, EarlierEncoder, QuantizerPiece, of_encoder
 from rails_ray.families.vector_items.storing import PqItems
+from rails_ray.modules import weight_files
 from rails_ray.modules.encoders import frozen
 from rails_ray.modules.encoders.components import (
     GivenItems,
@@ -43,18 +45,18 @@ from rails_ray.modules.encoders.text import TextTransformer, TransformerConfig
 from rails_ray.modules.encoders.two_tower import TwoTower, TwoTowerConfig
 from rails_ray.modules.encoders.vectors import Vectors, VectorsConfig
 from rails_ray.modules.model import Model
+from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.modules.similarities.states import AnyItems
 from rails_ray.reranking.surrogate import SurrogateConfig
 from rails_ray.storage.ids import ItemIds
-from rails_ray.training import state
+from rails_ray.training import checkpoints
 from rails_ray.training.collectives.first import from_first
 from rails_ray.training.collectives.mean import mean_over_workers
 from rails_ray.training.evaluation.mixtures import measures
-from rails_ray.training.evaluation.ranking import encode_items
 from rails_ray.training.evaluation.report import Report, validate, validation_mrr
-from rails_ray.training.loop import Progress, TrainingConfig
+from rails_ray.training.loop import Progress
 from rails_ray.training.piece import Given, Piece, Prepared, Steps
 
 EncoderModule = TwoTower | TextTransformer | Sasrec | Hstu | Vectors | FrozenText
@@ -270,9 +272,9 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
     def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> DualEncoder:
         data, prefix = of_encoder(weights)
         if not prefix:
-            return state.loaded(self.model, data).eval()
+            return weight_files.loaded(self.model, data).eval()
         model = self.model()
-        state.load_below(model, data, prefix)
+        weight_files.load_below(model, data, prefix)
         return model.eval()
 
     def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> MixtureOfLogits | DotProduct:
@@ -280,7 +282,7 @@ class DualEncoderFamily(DualEncoderTraining, DualEncoderItems, Family):
         made = self.similarity().eval()
         if isinstance(made, MixtureOfLogits):
             data, prefix = of_encoder(weights)
-            state.load_below(made, data, f"{prefix}similarity.")
+            weight_files.load_below(made, data, f"{prefix}similarity.")
         return made
 
     def encoder(self, num_components: tuple[int, int]) -> EncoderModule:
@@ -343,7 +345,7 @@ class DualEncoderPiece:
         if given.checkpoint is None:
             family.learn_tokens(model, read, is_first=given.is_first, from_first=from_first)
         else:
-            state.load_model(model, given.checkpoint)
+            checkpoints.load_model(model, given.checkpoint)
         item_features, held_out = model.item_features(read.item_inputs), read.queries["valid"]
 
         def report(progress: Progress) -> dict[str, Any]:

@@ -30,23 +30,15 @@ from rails_ray.modules.encoders.histories import HistoryConfig
 from rails_ray.modules.encoders.text import TextTransformer
 from rails_ray.modules.losses import ScoreLogit
 from rails_ray.modules.losses.beta_nce import beta_logit
+from rails_ray.modules.losses.config import ContrastiveConfig, MaximumLikelihoodConfig, NoneConfig, PointwiseConfig
 from rails_ray.modules.losses.exp_nce import exp_logit
 from rails_ray.modules.losses.glas import CoOccurrence
 from rails_ray.modules.losses.sampled_softmax import scaled_logit
+from rails_ray.modules.schedule import PRECISIONS
 from rails_ray.training.collectives.first import from_first
 from rails_ray.training.contrast import Contrast, Gathered, Streamed, WithinBatch
-from rails_ray.training.loop import PRECISIONS
 from rails_ray.training.mining import Mining, hardest
-from rails_ray.training.objectives import (
-    Contrastive,
-    ContrastiveConfig,
-    MaximumLikelihood,
-    MaximumLikelihoodConfig,
-    NoneConfig,
-    Objective,
-    Pointwise,
-    PointwiseConfig,
-)
+from rails_ray.training.objectives import Contrastive, MaximumLikelihood, Objective, Pointwise
 from rails_ray.training.step import TrainingStep
 from rails_ray.training.terms import Glas, MutualInformation, Term
 

@@ -13,6 +13,7 @@ from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.cutoffs.distributions import BetaDistribution
 from rails_ray.cutoffs.support import CutoffSupport
 from rails_ray.data.dataset import DataSet, Texts
+from rails_ray.data.encoding import encode_items
 from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.data.scored import ScoredTexts
 from rails_ray.families.base import Family
@@ -21,20 +22,20 @@ from rails_ray.families.items import ItemEncoder
 from rails_ray.families.rbe.config import DistilledConfig, NoFeatures, RbeConfig, TopShareConfig
 from rails_ray.families.rbe.model import Rbe, Sizes
 from rails_ray.families.vector_items.items import DualEncoderItems
+from rails_ray.modules import weight_files
 from rails_ray.modules.encoders import frozen
 from rails_ray.modules.encoders.frozen import FrozenText, SentenceTransformerConfig
 from rails_ray.modules.losses.distilled import distilled
 from rails_ray.modules.losses.top_share import top_share
 from rails_ray.modules.model import Model
+from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.modules.similarities.states import AnyItems
 from rails_ray.reranking.rankers import Candidate, candidates_of
 from rails_ray.reranking.rankers.calling import RankerConfig
 from rails_ray.reranking.supports import select_supports
 from rails_ray.storage.filesystem import Storage
-from rails_ray.training import state
-from rails_ray.training.evaluation.ranking import encode_items
-from rails_ray.training.loop import Progress, TrainingConfig
+from rails_ray.training.loop import Progress
 from rails_ray.training.piece import Given, Prepared, Steps
 from rails_ray.training.relevances import QueryLoss, RelevanceBatch, RelevanceSampler, RelevanceStep
 
@@ -177,7 +178,7 @@ class RbeFamily(DualEncoderItems, Family):
 
     def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> Rbe:
         [(_, data)] = weights
-        model: Rbe = state.loaded(self.model, data).eval()
+        model: Rbe = weight_files.loaded(self.model, data).eval()
         if self.own.is_on_sphere:
             model.lay_on_sphere()
         return model

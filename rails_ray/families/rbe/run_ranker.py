@@ -11,6 +11,7 @@ import torch
 
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.data.dataset import Texts
+from rails_ray.data.encoding import encode_items
 from rails_ray.families.config import from_json
 from rails_ray.families.registry import family
 from rails_ray.modules.model import Model
@@ -18,7 +19,6 @@ from rails_ray.modules.similarities.states import AnyItems, AnyQuery, concatenat
 from rails_ray.reranking.rankers import TEXT, Candidate
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
-from rails_ray.training.evaluation.ranking import encode_items
 
 MOST_KEPT = 2**16  # items whose states are kept, and queries likewise
 

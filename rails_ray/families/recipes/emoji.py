@@ -6,9 +6,9 @@ from rails_ray.families.config import RunConfig
 from rails_ray.families.dual_encoder.config import DualEncoderConfig
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.two_tower import TwoTowerConfig
+from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.modules.similarities.dot_product import DotProductConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogitsConfig
-from rails_ray.training.loop import TrainingConfig
 
 MIXTURE = MixtureOfLogitsConfig(
     # Dropout is for longer runs; measurements of this and other choices are in jobs/benches/LOG.md.

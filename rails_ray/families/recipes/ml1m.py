@@ -15,10 +15,10 @@ from rails_ray.families.dual_encoder.config import DualEncoderConfig, UniformNeg
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.hstu import HstuConfig
 from rails_ray.modules.encoders.sasrec import SasrecConfig
+from rails_ray.modules.losses.config import ContrastiveConfig
+from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.modules.similarities.dot_product import DotProductConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogitsConfig
-from rails_ray.training.loop import TrainingConfig
-from rails_ray.training.objectives import ContrastiveConfig
 
 
 def ml1m_sasrec() -> RunConfig:

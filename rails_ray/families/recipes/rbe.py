@@ -2,7 +2,7 @@
 
 from rails_ray.families.config import RunConfig
 from rails_ray.families.rbe.config import RbeConfig
-from rails_ray.training.loop import TrainingConfig
+from rails_ray.modules.schedule import TrainingConfig
 
 
 def text_rbe() -> RunConfig:

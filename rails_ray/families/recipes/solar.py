@@ -10,7 +10,7 @@ from rails_ray.families.config import RunConfig
 from rails_ray.families.solar.config import SolarConfig
 from rails_ray.modules.encoders.solar import ChunksConfig
 from rails_ray.modules.losses.bucket_cross_entropy import BucketCrossEntropyConfig
-from rails_ray.training.loop import TrainingConfig
+from rails_ray.modules.schedule import TrainingConfig
 
 ENCODER = ChunksConfig(num_chunks=16, hidden=512, num_inputs=2**14, ngram_sizes=(3, 4))
 

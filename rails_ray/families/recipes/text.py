@@ -9,8 +9,8 @@ from rails_ray.families.vector_items.storing import PqItems, TrainedConfig
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.text import TransformerConfig
 from rails_ray.modules.encoders.two_tower import TwoTowerConfig
+from rails_ray.modules.losses.config import TermsConfig
 from rails_ray.modules.similarities.dot_product import DotProductConfig
-from rails_ray.training.terms import TermsConfig
 
 
 def text_mol() -> RunConfig:

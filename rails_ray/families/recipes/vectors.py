@@ -12,10 +12,10 @@ from rails_ray.families.dual_encoder.config import CrossDeviceNegatives, DualEnc
 from rails_ray.families.vector_items.storing import PqItems, TrainedConfig
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.vectors import VectorsConfig
+from rails_ray.modules.losses.config import NoneConfig
+from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.modules.similarities.dot_product import DotProductConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogitsConfig
-from rails_ray.training.loop import TrainingConfig
-from rails_ray.training.objectives import NoneConfig
 
 
 def vector_dot() -> RunConfig:

@@ -21,10 +21,12 @@ from rails_ray.families.items import Fit, Fitting, ItemEncoder
 from rails_ray.families.solar.config import SolarConfig
 from rails_ray.families.solar.model import CodedItems, Predicted, Solar, predicted_buckets
 from rails_ray.item_ids import ItemId
+from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.solar import USUAL_BUCKETS, Chunk, ChunksConfig, chunk_seed
 from rails_ray.modules.model import Model
 from rails_ray.modules.quantizers import random_codes
 from rails_ray.modules.quantizers.item_codes import ItemCodes
+from rails_ray.modules.schedule import PRECISIONS, TrainingConfig
 from rails_ray.modules.similarities.look_up import LookUp
 from rails_ray.modules.similarities.states import AnyItems, Codes
 from rails_ray.search.indexes import VectorIndex
@@ -34,9 +36,8 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.manifest import Encoded, Manifest
 from rails_ray.storage.runs import Run
-from rails_ray.training import state
 from rails_ray.training.buckets import BucketStep, bucket_recall, measured_probes
-from rails_ray.training.loop import PRECISIONS, Progress, TrainingConfig
+from rails_ray.training.loop import Progress
 from rails_ray.training.piece import Given, Prepared, Steps
 
 LAST_STEPS = 20  # their mean is reported as a chunk's loss
@@ -194,7 +195,7 @@ class SolarFamily(Family):
         for path, data in weights:
             number = chunk_number(path)
             chunks[number] = self.chunk(number)
-            state.load(chunks[number], data)
+            weight_files.load(chunks[number], data)
         return self.solar(chunks)
 
     def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> LookUp:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from rails_ray.data.batch import FeatureRows
 from rails_ray.data.dataset import DataSet
+from rails_ray.data.encoding import encode_items, query_batches
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.families.config import FamilyConfig, RunConfig, from_json
 from rails_ray.families.dual_encoder.config import DualEncoderConfig
@@ -23,24 +24,25 @@ from rails_ray.families.kept_texts import with_kept_texts
 from rails_ray.families.vector_items import quantized
 from rails_ray.families.vector_items.over_frozen import OverFrozen, Rows
 from rails_ray.families.vector_items.storing import PqItems, TrainedConfig
+from rails_ray.modules import weight_files
 from rails_ray.modules.losses.sampled_softmax import scaled_logit
 from rails_ray.modules.model import PairModel
 from rails_ray.modules.quantizers.learned import LearnedQuantizer
 from rails_ray.modules.quantizers.measured import measured
 from rails_ray.modules.quantizers.product import ProductQuantizer
 from rails_ray.modules.quantizers.read_back import decoded
+from rails_ray.modules.schedule import PRECISIONS, TrainingConfig
 from rails_ray.modules.similarities.states import ItemState, concatenate, to
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import WEIGHTS
-from rails_ray.training import state
 from rails_ray.training.collectives.first import from_first
 from rails_ray.training.collectives.mean import mean_over_workers
 from rails_ray.training.contrast import Contrast
 from rails_ray.training.evaluation.metrics import mean_reciprocal_rank
-from rails_ray.training.evaluation.ranking import encode_items, query_batches, rank_all
+from rails_ray.training.evaluation.ranking import rank_all
 from rails_ray.training.evaluation.report import Report
-from rails_ray.training.loop import PRECISIONS, Progress, TrainingConfig
+from rails_ray.training.loop import Progress
 from rails_ray.training.objectives import Contrastive, Objective
 from rails_ray.training.piece import Given, Prepared, Steps
 from rails_ray.training.quantizing import MethodTerm, Quantizing
@@ -270,7 +272,7 @@ def of_encoder(weights: Iterable[tuple[str, bytes]]) -> tuple[bytes, str]:
     """The file of a run that holds its encoder, and what the names of its tensors begin with there."""
     files = dict(weights)
     of_codebooks = files.pop(f"{QUANTIZER}/{WEIGHTS}", None)
-    if of_codebooks is not None and state.has_below(of_codebooks, "model."):
+    if of_codebooks is not None and weight_files.has_below(of_codebooks, "model."):
         return of_codebooks, "model."
     [data] = files.values()
     return data, ""
@@ -288,7 +290,7 @@ def trained_quantizer(own: DualEncoderConfig, weights: bytes, num_components: in
     """
     assert own.trained_quantizer is not None
     learned = own.trained_quantizer.method.begin(_of_zeros(own, num_components, width))
-    state.load_below(learned, weights, "quantizer.")
+    weight_files.load_below(learned, weights, "quantizer.")
     return learned.frozen()
 
 

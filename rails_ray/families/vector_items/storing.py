@@ -15,7 +15,7 @@ from rails_ray.modules.quantizers.opq import OpqConfig
 from rails_ray.modules.quantizers.pq import PqConfig
 from rails_ray.modules.quantizers.product import check_sizes
 from rails_ray.modules.quantizers.spq import SpqConfig
-from rails_ray.training.loop import TrainingConfig
+from rails_ray.modules.schedule import TrainingConfig
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 IndexOf = Literal["average", "components", "both"]

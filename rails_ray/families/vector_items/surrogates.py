@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from rails_ray.data.corpus import ItemSource
+from rails_ray.data.encoding import query_batches
 from rails_ray.data.queries import Queries
 from rails_ray.families.items import ItemEncoder, sampled
 from rails_ray.modules.model import Model
@@ -18,7 +19,6 @@ from rails_ray.modules.similarities.states import AnyItems, ItemState, concatena
 from rails_ray.reranking.surrogate import Surrogate, SurrogateConfig, fit_surrogate
 from rails_ray.storage import surrogates
 from rails_ray.storage.tables import FileRows
-from rails_ray.training.evaluation.ranking import query_batches
 
 
 def check_supports(config: SurrogateConfig, num_items: int) -> None:

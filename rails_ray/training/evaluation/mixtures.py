@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor, special
 
+from rails_ray.data.encoding import encode_items
 from rails_ray.data.queries import Queries
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import take
 from rails_ray.search.searcher import ByComponents, SearchParams
 from rails_ray.search.spec import SearchSpec
-from rails_ray.training.evaluation.ranking import encode_items
 
 NUM_QUERIES = 256  # a share of them is known to .03
 K = 100

@@ -4,9 +4,8 @@ Axes: Q queries of the split, B queries of a batch, X items, k length of the lis
 sampled.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,16 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.counting import advance
-from rails_ray.data.batch import FeatureRows
+from rails_ray.data.encoding import QUERY_BATCH, query_batches
 from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.kernels.top_k import select
 from rails_ray.modules.losses import ScoreLogit
 from rails_ray.modules.model import Model
-from rails_ray.modules.similarities.states import AnyItems, AnyQuery, concatenate
+from rails_ray.modules.similarities.states import AnyItems
 
-QUERY_BATCH = 128  # queries encoded at a time, and scored with all items
 MOST_SCORES = 2**25  # of one batch: 128 MB, so that fewer queries of a large corpus are scored at a time
-ITEM_BATCH = 1024  # items encoded at a time: 128 take a look-up thrice as long, and 4,096 are no faster
 NOT_FOUND = 2**62  # a rank beyond all k, whose reciprocal is as good as 0
 NUM_SAMPLED = 32  # items of the corpus per query: 64,000 scores of 2,000 queries give a Beta's parameters to a percent
 
@@ -68,31 +65,6 @@ class Scored:
     temperature: Float[Tensor, " B"]
     line: Int[Tensor, " M"]
     row: Int[Tensor, " M"]
-
-
-def encode_items(model: Model, features: FeatureRows) -> AnyItems:
-    """The state of all items, encoded in batches."""
-    states = []
-    with torch.no_grad():
-        for first, batch in in_batches(features, model, ITEM_BATCH):
-            states.append(model.encode_items(batch))
-            advance(min(first + ITEM_BATCH, len(features)), len(features), "items encoded")
-    return concatenate(states)
-
-
-def in_batches(features: FeatureRows, model: Model, size: int) -> Iterator[tuple[int, FeatureRows]]:
-    """(number of the first, features) of consecutive batches, on the model's device."""
-    device = next(model.parameters()).device
-    for first in range(0, len(features), size):
-        rows = torch.arange(first, min(first + size, len(features)))
-        yield first, features.take(rows).to(device)
-
-
-def query_batches(model: Model, inputs: Any, size: int = QUERY_BATCH) -> Iterator[tuple[int, AnyQuery]]:
-    """(number of the first, encoded queries) of consecutive batches."""
-    with torch.no_grad():
-        for first, batch in in_batches(model.query_features(inputs), model, size):
-            yield first, model.encode_queries(batch)
 
 
 def rank_all(

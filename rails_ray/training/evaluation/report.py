@@ -9,12 +9,13 @@ from rails_ray.cutoffs.calibration import Calibration, best_mass
 from rails_ray.cutoffs.distributions import ScoreDistribution
 from rails_ray.cutoffs.measuring import Measured, measure
 from rails_ray.data.batch import FeatureRows
+from rails_ray.data.encoding import encode_items
 from rails_ray.data.queries import Queries
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyItems
 from rails_ray.training.evaluation.calibrating import positives_of
 from rails_ray.training.evaluation.metrics import ListQuality, hit_rate, list_quality, mean_reciprocal_rank
-from rails_ray.training.evaluation.ranking import Ranking, encode_items, rank_all, rank_both
+from rails_ray.training.evaluation.ranking import Ranking, rank_all, rank_both
 from rails_ray.training.evaluation.seen import ALLOWED, Figures, SeenItems, has_both_figures
 
 LONGEST_LIST = 1000  # items of a list that a cut-off may keep

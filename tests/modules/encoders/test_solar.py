@@ -9,11 +9,11 @@ import oracles.encoders
 import oracles.vectors
 from rails_ray.data.queries import SparseRows
 from rails_ray.families.solar.model import Solar
+from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.character_ngrams import hash_texts
 from rails_ray.modules.encoders.solar import NUM_TOKENS, Chunk, ChunksConfig, chunk_seed
 from rails_ray.modules.similarities.look_up import LookUpConfig
 from rails_ray.modules.similarities.states import Codes
-from rails_ray.training import state
 
 TEXT = ChunksConfig(num_chunks=3, num_buckets=5, hidden=4, num_inputs=50)
 FEATURES = replace(TEXT, input="features", width=6)
@@ -190,21 +190,21 @@ def test_a_single_bucket() -> None:
 def test_weights_come_back_with_the_tokens_that_they_are_for(config: ChunksConfig, inputs: Any) -> None:
     chunk = chunk_of(config, inputs)
     back = Chunk(config, 3)
-    state.load(back, state.to_bytes(chunk))
+    weight_files.load(back, weight_files.to_bytes(chunk))
     assert torch.equal(back.known, chunk.known)
     assert torch.equal(back(back.features(inputs)), chunk(chunk.features(inputs)))
 
 
 def test_weights_of_another_seed_are_refused() -> None:
-    weights = state.to_bytes(chunk_of(TEXT, TEXTS, seed=4))
+    weights = weight_files.to_bytes(chunk_of(TEXT, TEXTS, seed=4))
     with pytest.raises(ValueError, match="weights of a chunk must be of seed 3, got seed 4: train it again"):
-        state.load(Chunk(TEXT, 3), weights)
+        weight_files.load(Chunk(TEXT, 3), weights)
 
 
 def test_weights_of_another_size_are_refused() -> None:
-    weights = state.to_bytes(chunk_of(TEXT, TEXTS))
+    weights = weight_files.to_bytes(chunk_of(TEXT, TEXTS))
     with pytest.raises(ValueError, match=r"got output\.bias of shape \(5,\) in place of \(6,\)"):
-        state.load(Chunk(replace(TEXT, num_buckets=6), 3), weights)
+        weight_files.load(Chunk(replace(TEXT, num_buckets=6), 3), weights)
 
 
 def test_no_two_chunks_of_any_two_runs_have_one_seed() -> None:

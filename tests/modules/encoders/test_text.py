@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import oracles.encoders
+from rails_ray.modules import weight_files
 from rails_ray.modules.encoders import tokenizer
 from rails_ray.modules.encoders.text import TextTransformer, Tokens, TransformerConfig
 from rails_ray.modules.encoders.tokenizer import BLANK, PADDING
-from rails_ray.training import state
 from support.cross_device_worker import ITEMS, QUERIES
 
 TEXTS = [*QUERIES, *ITEMS]
@@ -109,11 +109,11 @@ def test_tokens_that_are_none() -> None:
 def test_tokens_are_stored_with_the_weights() -> None:
     made = encoder("aggregation")
     other = TextTransformer(made.config, (3, 2)).eval()
-    state.load(other, state.to_bytes(made))
+    weight_files.load(other, weight_files.to_bytes(made))
     texts = ["red car", "grey stones"]
     assert torch.equal(other.queries(other.query_features(texts)), made.queries(made.query_features(texts)))
     untrained = TextTransformer(made.config, (3, 2))
-    state.load(untrained, state.to_bytes(TextTransformer(made.config, (3, 2))))
+    weight_files.load(untrained, weight_files.to_bytes(TextTransformer(made.config, (3, 2))))
     assert untrained.get_extra_state().numel() == 0
 
 

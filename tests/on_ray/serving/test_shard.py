@@ -18,6 +18,8 @@ from rails_ray.errors import DamagedError, UnavailableError, UnsupportedError
 from rails_ray.families.config import to_json
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.version import Version
+from rails_ray.modules import weight_files
+from rails_ray.modules.losses.config import ContrastiveConfig
 from rails_ray.modules.similarities.states import take
 from rails_ray.on_ray.serving import shard as shard_module
 from rails_ray.on_ray.serving.app import served
@@ -33,8 +35,6 @@ from rails_ray.serving.schemas import SearchRequest, SearchResponse
 from rails_ray.serving.shard_search import ShardRequest
 from rails_ray.storage import manifest, parts, versions
 from rails_ray.storage.filesystem import Storage
-from rails_ray.training import state
-from rails_ray.training.objectives import ContrastiveConfig
 from support.examples import part_of, random_states, small_config
 from support.ports import free_port
 
@@ -53,7 +53,7 @@ def publish_without(folder: Path, column: str, p_x: int = 2, shard_items: tuple[
         parts.write_part(store, "v1", part, part_of(own, part.first_row))
     files = [
         (manifest.CONFIG, to_json(CONFIG)),
-        (manifest.WEIGHTS, state.to_bytes(DualEncoderFamily.of(CONFIG).model())),
+        (manifest.WEIGHTS, weight_files.to_bytes(DualEncoderFamily.of(CONFIG).model())),
     ]
     encoded = parts.finish(store, "v1", planned, run="r", query={"text": "string"}, files=files, cutoff_mass=None)
     versions.publish(store, encoded, "2026-01-01T00:00:00Z")

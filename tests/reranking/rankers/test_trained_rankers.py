@@ -12,12 +12,12 @@ from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.forms import FORMS
 from rails_ray.data.sources import Sources
 from rails_ray.errors import UnavailableError
+from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.reranking.rankers import Candidate, candidates_of
 from rails_ray.reranking.rankers.boosted import Features, TreesConfig, pairs
 from rails_ray.reranking.rankers.calling import RankerConfig, ranker_of, scores_of
 from rails_ray.reranking.rankers.cross_encoder import CrossEncoder, CrossEncoderConfig, CrossEncoderRanker, Reader, save
 from rails_ray.reranking.rankers.transformers_ranker import TransformersRanker
-from rails_ray.training.loop import TrainingConfig
 from rails_ray.training.rankers import PairSampler, train_boosted, train_cross_encoder
 from support.examples import write_text_data
 

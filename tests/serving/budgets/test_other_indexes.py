@@ -13,6 +13,7 @@ import torch
 from rails_ray import on_ray
 from rails_ray.cli.main import EXIT_BAD_ARGUMENT, EXIT_FAILED, main
 from rails_ray.data.dataset import Texts
+from rails_ray.data.encoding import encode_items
 from rails_ray.errors import UnsupportedError
 from rails_ray.families.config import DataConfig
 from rails_ray.families.registry import family
@@ -21,7 +22,6 @@ from rails_ray.reranking.rankers.calling import RankerConfig, ranker_of
 from rails_ray.serving import local
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
-from rails_ray.training.evaluation.ranking import encode_items
 from support.budgets import QUERIES, opened
 from support.examples import publish_untrained, small_config, write_text_data, write_untrained_run
 from support.published_rbe import write_rbe_run

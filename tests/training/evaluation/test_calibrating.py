@@ -9,10 +9,12 @@ import oracles.cutoffs
 from rails_ray.cutoffs.distributions import BetaDistribution
 from rails_ray.cutoffs.measuring import LEVELS
 from rails_ray.cutoffs.temperatures import AS_TRAINED, FACTORS, HELD_OUT, Factor, Factors, fit, log_likelihoods
+from rails_ray.data.encoding import encode_items
 from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.registry import family
 from rails_ray.modules.losses.beta_nce import beta_logit
+from rails_ray.modules.losses.config import ContrastiveConfig
 from rails_ray.training.evaluation.calibrating import (
     backgrounds_of,
     fitted_factors,
@@ -20,9 +22,8 @@ from rails_ray.training.evaluation.calibrating import (
     nuclei_watched,
     shares_kept,
 )
-from rails_ray.training.evaluation.ranking import Ranking, encode_items, rank_all
+from rails_ray.training.evaluation.ranking import Ranking, rank_all
 from rails_ray.training.evaluation.softmax import LogLikelihoods, MassAbove
-from rails_ray.training.objectives import ContrastiveConfig
 from support.examples import COLOURED, THINGS, small_config
 
 OFFERS = family(small_config()).offers

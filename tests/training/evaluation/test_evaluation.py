@@ -9,13 +9,14 @@ import oracles.ranking
 from rails_ray.counting import shown
 from rails_ray.cutoffs.distributions import UNIFORM, BetaDistribution
 from rails_ray.data.dataset import Texts
+from rails_ray.data.encoding import encode_items
 from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.modules.losses.beta_nce import beta_logit
 from rails_ray.training.evaluation import ranking
 from rails_ray.training.evaluation.agreement import recall_at_k
 from rails_ray.training.evaluation.metrics import hit_rate, list_quality, mean_reciprocal_rank
-from rails_ray.training.evaluation.ranking import NOT_FOUND, encode_items, rank_all, rank_of_best
+from rails_ray.training.evaluation.ranking import NOT_FOUND, rank_all, rank_of_best
 from rails_ray.training.evaluation.report import evaluate, validate, validation_mrr
 from support.examples import COLOURED, THINGS, small_config, small_history_config
 

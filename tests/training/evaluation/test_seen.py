@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 import oracles.ranking
 from rails_ray.cutoffs.distributions import UNIFORM, BetaDistribution
 from rails_ray.data.dataset import DataSet
+from rails_ray.data.encoding import encode_items
 from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.families.data import read_data
 from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.dual_encoder.model import DualEncoder
 from rails_ray.storage.filesystem import Storage
-from rails_ray.training.evaluation.ranking import encode_items, rank_all, rank_both
+from rails_ray.training.evaluation.ranking import rank_all, rank_both
 from rails_ray.training.evaluation.report import evaluate, validate, validation_mrr
 from rails_ray.training.evaluation.seen import (
     ALLOWED,

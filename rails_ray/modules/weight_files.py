@@ -1,8 +1,4 @@
-"""Weights and checkpoints as bytes: safetensors, which hold tensors and nothing that runs.
-
-A checkpoint holds the module's tensors as module.<name>, AdamW's as optimizer.<parameter number>.<name>, the best
-validation's as best.<name>, and a few facts as JSON.
-"""
+"""Weights as bytes: safetensors, which hold tensors and nothing that runs."""
 
 import json
 from collections.abc import Callable
@@ -10,7 +6,6 @@ from typing import Any, TypeVar
 
 import safetensors
 import safetensors.torch
-import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -33,7 +28,7 @@ def load(module: nn.Module, weights: bytes) -> None:
     Raises:
         ValueError: if the weights do not fit the module.
     """
-    _set(module, _tensors(weights))
+    set_tensors(module, tensors_of(weights))
 
 
 def loaded(make: Callable[[], Module], weights: bytes) -> Module:
@@ -44,7 +39,7 @@ def loaded(make: Callable[[], Module], weights: bytes) -> Module:
     """
     with _Uninitialised():
         module = make()
-    _set(module, _tensors(weights), assign=True)
+    set_tensors(module, tensors_of(weights), assign=True)
     return module
 
 
@@ -54,55 +49,7 @@ def load_below(module: nn.Module, weights: bytes, prefix: str) -> None:
     Raises:
         ValueError: if the weights do not fit the module.
     """
-    _set(module, _below(prefix, _tensors(weights)))
-
-
-def load_model(model: nn.Module, checkpoint: bytes) -> None:
-    """Set a model's tensors to the ones that a checkpoint of its training step holds.
-
-    Raises:
-        ValueError: if the checkpoint does not fit the model.
-    """
-    _set(model, _below("module.model.", _tensors(checkpoint)))
-
-
-def checkpoint_to_bytes(
-    module: nn.Module, optimizer: torch.optim.Optimizer, facts: dict[str, Any], best: dict[str, Tensor] | None
-) -> bytes:
-    """Everything that a run needs to go on.
-
-    Args:
-        facts: anything that JSON can hold.
-        best: weights of the best validation so far.
-    """
-    tensors = {f"module.{name}": tensor for name, tensor in copy(module).items()}
-    for number, values in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{number}.{name}": value.cpu().contiguous() for name, value in values.items()}
-    tensors |= {f"best.{name}": tensor for name, tensor in (best or {}).items()}
-    return safetensors.torch.save(tensors, {"facts": json.dumps(facts)})
-
-
-def load_checkpoint(
-    module: nn.Module, optimizer: torch.optim.Optimizer, checkpoint: bytes
-) -> tuple[dict[str, Any], dict[str, Tensor] | None]:
-    """Set module and optimiser to what a checkpoint holds; return its facts and the best weights so far.
-
-    Raises:
-        ValueError: if the checkpoint does not fit the module.
-    """
-    tensors = _tensors(checkpoint)
-    _set(module, _below("module.", tensors))
-    moments: dict[int, dict[str, Tensor]] = {}
-    for path, tensor in _below("optimizer.", tensors).items():
-        number, name = path.split(".")
-        moments.setdefault(int(number), {})[name] = tensor
-    optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
-    return _facts(checkpoint), _below("best.", tensors) or None
-
-
-def steps_done(checkpoint: bytes) -> int:
-    """How many steps the run had done when it left the checkpoint."""
-    return len(_facts(checkpoint)["losses"])
+    set_tensors(module, below(prefix, tensors_of(weights)))
 
 
 def has_below(weights: bytes, prefix: str) -> bool:
@@ -111,10 +58,15 @@ def has_below(weights: bytes, prefix: str) -> bool:
     Raises:
         ValueError: if these are no weights.
     """
-    return any(name.startswith(prefix) for name in _header(weights))
+    return any(name.startswith(prefix) for name in header_of(weights))
 
 
-def _header(stored: bytes) -> dict[str, Any]:
+def header_of(stored: bytes) -> dict[str, Any]:
+    """Read the header: names, shapes and places of the tensors, and the metadata.
+
+    Raises:
+        ValueError: if these are no weights.
+    """
     # A safetensors file begins with the length of its header, 8 bytes, and the header, JSON.
     length = int.from_bytes(stored[:8], "little")
     try:
@@ -124,15 +76,8 @@ def _header(stored: bytes) -> dict[str, Any]:
     return header
 
 
-def _facts(checkpoint: bytes) -> dict[str, Any]:
-    metadata = _header(checkpoint).get("__metadata__", {})
-    if "facts" not in metadata:
-        raise ValueError("a checkpoint must hold facts beside its tensors, got weights alone")
-    facts: dict[str, Any] = json.loads(metadata["facts"])
-    return facts
-
-
-def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with `prefix`, by the rest of their names."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
@@ -150,14 +95,27 @@ class _Uninitialised(TorchFunctionMode):
         return function(*args, **given)
 
 
-def _tensors(data: bytes) -> dict[str, Tensor]:
+def tensors_of(data: bytes) -> dict[str, Tensor]:
+    """Read all stored tensors by their names.
+
+    Raises:
+        ValueError: if these are no weights.
+    """
     try:
         return safetensors.torch.load(data)
     except safetensors.SafetensorError as error:
         raise ValueError(f"weights must be safetensors, got: {error}") from None
 
 
-def _set(module: nn.Module, tensors: dict[str, Tensor], assign: bool = False) -> None:
+def set_tensors(module: nn.Module, tensors: dict[str, Tensor], assign: bool = False) -> None:
+    """Set the tensors of a module.
+
+    Args:
+        assign: take the given tensors themselves, not their values.
+
+    Raises:
+        ValueError: if they do not fit.
+    """
     try:
         module.load_state_dict(tensors, assign=assign)
     except RuntimeError:
