@@ -11,7 +11,6 @@
 | `rankers`    | heavy rankers: cross-encoders, boosted trees                            |
 | `piece`      | one training on its own, and the way through it                         |
 | `loop`       | batches -> gradients -> weights, reporting by a callable                |
-| `state`      | weights and checkpoints as safetensors bytes                            |
 
 `evaluation` measures what was trained; `collectives` is all that knows of other processes.
 """

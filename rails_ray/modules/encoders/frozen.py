@@ -12,11 +12,12 @@ Axes: B texts, D width of a vector.
 
 import hashlib
 import importlib
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from jaxtyping import Float
@@ -28,6 +29,7 @@ from rails_ray.counting import advance
 from rails_ray.errors import DamagedError
 from rails_ray.modules.encoders import model_folder
 from rails_ray.modules.encoders.character_ngrams import words
+from rails_ray.modules.encoders.config import EncoderConfig, Form, InputFacts
 from rails_ray.modules.encoders.vectors import VectorRows, scaled
 from rails_ray.optional import optional
 
@@ -41,8 +43,40 @@ Kept = Callable[[Sequence[str], Read], NDArray[np.float32]]
 """Gives the vectors of texts, and has those read that it does not know."""
 
 
+class FrozenTextConfig(EncoderConfig):
+    """A model of texts that was trained elsewhere.
+
+    width: D; 0 for the model's.
+    """
+
+    form: ClassVar[Form] = "text"
+    is_frozen: ClassVar[bool] = True
+    width: int
+
+    @abstractmethod
+    def load(self, allowed: AllowedCode = OURS_ALONE) -> Encode:
+        """Load the model.
+
+        Raises:
+            DamagedError: if its folder holds another model than before.
+            UnsupportedError: if sentence-transformers is not installed.
+            ValueError: if there is no such model or function, or it is not allowed.
+        """
+
+    @property
+    def shapes(self) -> tuple[int, tuple[int, int]] | None:
+        return (self.width, (1, self.width)) if self.width else None
+
+    def make(self, num_components: tuple[int, int], width: int, allowed: AllowedCode) -> "FrozenText":
+        return FrozenText(self, allowed)
+
+    def width_of_vectors(self, allowed: AllowedCode = OURS_ALONE) -> int:
+        """The width, of the model's vectors if the config does not say. Raises what `load` does."""
+        return self.width or int(vectors_of(self.load(allowed), ["a"]).shape[1])
+
+
 @dataclass(frozen=True, kw_only=True)
-class SentenceTransformerConfig:
+class SentenceTransformerConfig(FrozenTextConfig):
     """A model of sentence-transformers.
 
     Args:
@@ -56,9 +90,23 @@ class SentenceTransformerConfig:
     width: int = 0
     sha256: str = ""
 
+    def load(self, allowed: AllowedCode = OURS_ALONE) -> Encode:
+        if self.sha256 and digest_of(self.pretrained) != self.sha256:
+            raise DamagedError(
+                f"encoder.pretrained {self.pretrained} must hold the model that the run was made with, got another: "
+                "restore it or train a new run"
+            )
+        return sentence_transformer(self.pretrained)
+
+    def for_inputs(self, facts: InputFacts, place: str, allowed: AllowedCode) -> Self:
+        """Fill in the width and the folder's digest; the folder becomes absolute, as workers run in others."""
+        folder = str(Path(self.pretrained).expanduser().resolve())
+        known = replace(self, pretrained=folder, sha256=self.sha256 or digest_of(folder))
+        return replace(known, width=known.width_of_vectors(allowed))
+
 
 @dataclass(frozen=True, kw_only=True)
-class FunctionConfig:
+class FunctionConfig(FrozenTextConfig):
     """A function from texts to vectors.
 
     Args:
@@ -69,6 +117,19 @@ class FunctionConfig:
     kind: Literal["function"] = "function"
     function: str = ""
     width: int = 0
+
+    def check_code(self, allowed: AllowedCode) -> None:
+        if not is_path(self.function):
+            raise ValueError(_refusal(self.function))
+        allowed.check(ENCODER, self.function)
+        allowed.check_place(ENCODER, self.function)
+
+    def load(self, allowed: AllowedCode = OURS_ALONE) -> Encode:
+        self.check_code(allowed)
+        return function_of(self.function, allowed)
+
+    def for_inputs(self, facts: InputFacts, place: str, allowed: AllowedCode) -> Self:
+        return replace(self, width=self.width_of_vectors(allowed))
 
 
 FrozenConfig = SentenceTransformerConfig | FunctionConfig
@@ -89,9 +150,9 @@ class FrozenText(nn.Module):
     form: Literal["text"] = "text"
     takes_representations = True
 
-    def __init__(self, config: FrozenConfig, allowed: AllowedCode = OURS_ALONE) -> None:
+    def __init__(self, config: FrozenTextConfig, allowed: AllowedCode = OURS_ALONE) -> None:
         super().__init__()
-        check(config, allowed)
+        config.check_code(allowed)
         self.config = config
         self.allowed = allowed
         self.kept: Kept = read_all
@@ -106,7 +167,7 @@ class FrozenText(nn.Module):
 
     @cached_property
     def _encode(self) -> Encode:
-        return load(self.config, self.allowed)
+        return self.config.load(self.allowed)
 
     def query_features(self, inputs: Sequence[str]) -> VectorRows:
         """
@@ -145,45 +206,13 @@ class FrozenText(nn.Module):
         return {name: value for name, value in self.__dict__.items() if name != "_encode"}
 
 
-def check(config: FrozenConfig, allowed: AllowedCode) -> None:
-    """Check that a function may be called. Nothing is imported.
-
-    Raises:
-        ValueError: if its path is none, or is not allowed.
-    """
-    if isinstance(config, FunctionConfig):
-        if not is_path(config.function):
-            raise ValueError(_refusal(config.function))
-        allowed.check(ENCODER, config.function)
-        allowed.check_place(ENCODER, config.function)
-
-
 def read_all(texts: Sequence[str], read: Read) -> NDArray[np.float32]:
     """The vectors of texts of which none is kept."""
     return read(texts)
 
 
-def load(config: FrozenConfig, allowed: AllowedCode = OURS_ALONE) -> Encode:
-    """The model.
-
-    Raises:
-        DamagedError: if the folder holds another model than before.
-        UnsupportedError: if sentence-transformers is not installed.
-        ValueError: if there is no such model or function, or it is not allowed.
-    """
-    check(config, allowed)
-    if isinstance(config, FunctionConfig):
-        return function_of(config.function, allowed)
-    if config.sha256 and digest_of(config.pretrained) != config.sha256:
-        raise DamagedError(
-            f"encoder.pretrained {config.pretrained} must hold the model that the run was made with, got another: "
-            "restore it or train a new run"
-        )
-    return sentence_transformer(config.pretrained)
-
-
 def sentence_transformer(folder: str) -> Encode:
-    """Raises what `load` does."""
+    """Raises what `FrozenTextConfig.load` does."""
     digest_of(folder)  # raises if there is no such folder
     model_folder.check(Path(folder).expanduser(), f"encoder.pretrained {folder}")
     module = optional(
@@ -228,11 +257,6 @@ def function_of(path: str, allowed: AllowedCode) -> Encode:
 
 def _refusal(path: str) -> str:
     return f"encoder.function must be the import path of a function, MODULE:NAME, got {path!r}"
-
-
-def width_of(config: FrozenConfig, allowed: AllowedCode = OURS_ALONE) -> int:
-    """D of the vectors. Raises what `load` does."""
-    return int(vectors_of(load(config, allowed), ["a"]).shape[1])
 
 
 def vectors_of(encode: Encode, texts: Sequence[str], width: int = 0) -> NDArray[np.float32]:

@@ -17,7 +17,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rails_ray.modules.encoders.config import EncoderConfig, Form
 from rails_ray.modules.encoders.hashing import hashed
 from rails_ray.modules.encoders.transformer import dropped
 
@@ -32,11 +33,12 @@ INITIAL_STD = 0.02
 USERS = 0  # the seed by which users are hashed
 GROUP = 8  # histories that are encoded together on a CPU
 LEAST = {"width": 1, "num_blocks": 1, "num_heads": 1, "max_length": 1, "num_items": 0, "num_users": 0}
+DIGITS = 16  # of the digest of item ids that a config keeps
 PADDED_SHARE = 1.25  # cells of a batch for each that is read, above which groups cost less than padding
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistoryConfig:
+class HistoryConfig(EncoderConfig):
     """Sizes of an encoder of histories.
 
     Args:
@@ -50,6 +52,8 @@ class HistoryConfig:
         num_users: rows of the table of users, whose ids are hashed; 0 for a model that reads no user.
         user_dropout: share of the numbers of a user's embedding that training drops, in [0, 1).
     """
+
+    form: ClassVar[Form] = "history"
 
     width: int = 64
     num_blocks: int = 2
@@ -70,6 +74,23 @@ class HistoryConfig:
         for name in ("dropout", "user_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+
+    @property
+    def reads_at_most(self) -> int:
+        return self.max_length
+
+    def user_width(self, width: int) -> int:
+        return width if self.num_users else 0
+
+    def with_items(self, num_items: int, digest: Callable[[], str], place: str) -> Self:
+        if self.num_items not in (0, num_items):
+            raise ValueError(f"encoder.num_items must be the {num_items} items of {place}, or 0, got {self.num_items}")
+        corpus = digest()[:DIGITS]
+        if self.corpus not in ("", corpus):
+            raise ValueError(
+                f"{place} must hold the items that the run was trained on, in their order, got others: train a new run"
+            )
+        return replace(self, num_items=num_items, corpus=corpus)
 
 
 @dataclass(frozen=True)

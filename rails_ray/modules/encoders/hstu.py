@@ -14,14 +14,16 @@ last hidden state is normalised, as SASRec's is; T is `max_length`, whatever a b
 Axes: B histories, T positions, D width, H heads.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from rails_ray.allowed_code import AllowedCode
+from rails_ray.modules.encoders.config import InputFacts
 from rails_ray.modules.encoders.histories import INITIAL_STD, Histories, HistoryConfig, HistoryEncoder
 from rails_ray.modules.encoders.transformer import dropped
 
@@ -42,6 +44,12 @@ class HstuConfig(HistoryConfig):
         super().__post_init__()
         if self.num_time_buckets < 0:
             raise ValueError(f"num_time_buckets must be at least 0, got {self.num_time_buckets}")
+
+    def make(self, num_components: tuple[int, int], width: int, allowed: AllowedCode) -> "Hstu":
+        return Hstu(self, width)
+
+    def for_inputs(self, facts: InputFacts, place: str, allowed: AllowedCode) -> Self:
+        return self if facts.has_times else replace(self, num_time_buckets=0)
 
 
 class Hstu(HistoryEncoder):

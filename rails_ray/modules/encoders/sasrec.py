@@ -17,6 +17,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from rails_ray.allowed_code import AllowedCode
 from rails_ray.modules.encoders.histories import Histories, HistoryConfig, HistoryEncoder
 from rails_ray.modules.encoders.transformer import Block
 
@@ -26,6 +27,9 @@ class SasrecConfig(HistoryConfig):
     """Sizes of the transformer; see `HistoryConfig`."""
 
     kind: Literal["sasrec"] = "sasrec"
+
+    def make(self, num_components: tuple[int, int], width: int, allowed: AllowedCode) -> "Sasrec":
+        return Sasrec(self, width)
 
 
 class Sasrec(HistoryEncoder):

@@ -18,15 +18,17 @@ Axes: B texts, T tokens, P aggregation tokens, D width, E = P * D, or D for a me
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, ClassVar, Literal, get_args, get_type_hints
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from rails_ray.allowed_code import AllowedCode
 from rails_ray.modules.encoders import tokenizer
 from rails_ray.modules.encoders.character_ngrams import words
+from rails_ray.modules.encoders.config import EncoderConfig, Form
 from rails_ray.modules.encoders.tokenizer import PADDING
 from rails_ray.modules.encoders.transformer import Block, dropped
 
@@ -35,7 +37,7 @@ TOKEN_STD = 0.2  # of aggregation tokens: as much as a block adds at first; if s
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerConfig:
+class TransformerConfig(EncoderConfig):
     """Sizes of the transformer.
 
     Args:
@@ -48,6 +50,9 @@ class TransformerConfig:
         pooling: `mean` of the tokens, or `aggregation` by as many extra tokens as the similarity has components.
         dropout: share of embeddings, attention outputs and network outputs that training drops, in [0, 1).
     """
+
+    form: ClassVar[Form] = "text"
+    has_tokens: ClassVar[bool] = True
 
     kind: Literal["transformer"] = "transformer"
     width: int = 128
@@ -70,6 +75,13 @@ class TransformerConfig:
             raise ValueError(f"pooling must be mean or aggregation, got {self.pooling!r}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+
+    def make(self, num_components: tuple[int, int], width: int, allowed: AllowedCode) -> "TextTransformer":
+        return TextTransformer(self, num_components)
+
+    @property
+    def reads_at_most(self) -> int:
+        return self.max_length
 
 
 @dataclass(frozen=True)

@@ -10,20 +10,22 @@ Axes: B texts, D width of a representation, R buckets, H hidden width.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from rails_ray.allowed_code import AllowedCode
 from rails_ray.modules.encoders.bags import Bags
 from rails_ray.modules.encoders.character_ngrams import hash_texts, words
+from rails_ray.modules.encoders.config import EncoderConfig, Form
 
 # Small against a step of Adam, so that a bucket which few texts hold still moves within a short run.
 INITIAL_STD = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoTowerConfig:
+class TwoTowerConfig(EncoderConfig):
     """Sizes of the two towers.
 
     Args:
@@ -32,6 +34,8 @@ class TwoTowerConfig:
         num_buckets: number R of rows of the embedding table that both towers share.
         ngram_sizes: lengths of the character n-grams that are read beside whole words.
     """
+
+    form: ClassVar[Form] = "text"
 
     kind: Literal["two_tower"] = "two_tower"
     width: int = 128
@@ -45,6 +49,9 @@ class TwoTowerConfig:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if any(size < 2 for size in self.ngram_sizes):
             raise ValueError(f"ngram_sizes must be at least 2, got {self.ngram_sizes}")
+
+    def make(self, num_components: tuple[int, int], width: int, allowed: AllowedCode) -> "TwoTower":
+        return TwoTower(self)
 
 
 class TwoTower(nn.Module):

@@ -9,8 +9,8 @@ Axes: B queries or items, P vectors of an item, D width of a vector.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -19,9 +19,12 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rails_ray.allowed_code import AllowedCode
+from rails_ray.modules.encoders.config import EncoderConfig, Form, InputFacts
+
 
 @dataclass(frozen=True, kw_only=True)
-class VectorsConfig:
+class VectorsConfig(EncoderConfig):
     """Vectors of a data set.
 
     Args:
@@ -29,6 +32,9 @@ class VectorsConfig:
         query_width: D of a query; 0 for the data's.
         item_shape: (P, D) of an item; empty for the data's.
     """
+
+    form: ClassVar[Form] = "vector"
+    is_frozen: ClassVar[bool] = True
 
     kind: Literal["vectors"] = "vectors"
     item_columns: tuple[str, ...] = ("vector",)
@@ -44,6 +50,26 @@ class VectorsConfig:
             raise ValueError(
                 f"item_shape must be the number of an item's vectors and their width, got {self.item_shape}"
             )
+
+    def make(self, num_components: tuple[int, int], width: int, allowed: AllowedCode) -> "Vectors":
+        return Vectors(self)
+
+    @property
+    def shapes(self) -> tuple[int, tuple[int, int]] | None:
+        if not self.item_shape:
+            return None
+        num_vectors, width = self.item_shape
+        return self.query_width, (num_vectors, width)
+
+    def for_inputs(self, facts: InputFacts, place: str, allowed: AllowedCode) -> Self:
+        if facts.query_width is None or facts.item_shape is None:
+            raise ValueError(f"queries of {place} must be vectors for encoder.kind vectors, got features")
+        if self.query_width not in (0, facts.query_width):
+            raise ValueError(
+                f"encoder.query_width must be the {facts.query_width} of the queries of {place}, or 0, got "
+                f"{self.query_width}"
+            )
+        return replace(self, query_width=facts.query_width, item_shape=facts.item_shape)
 
 
 class VectorRows:

@@ -8,6 +8,7 @@ import oracles.losses
 import oracles.ranking
 from rails_ray.counting import shown
 from rails_ray.cutoffs.distributions import UNIFORM, BetaDistribution
+from rails_ray.data import encoding
 from rails_ray.data.dataset import Texts
 from rails_ray.data.encoding import encode_items
 from rails_ray.data.queries import ItemLists, Queries
@@ -86,7 +87,7 @@ def test_few_queries_at_a_time_rank_as_all_at_once(num_at_once: int, monkeypatch
 
 
 def test_items_and_queries_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranking, "ITEM_BATCH", 25)
+    monkeypatch.setattr(encoding, "ITEM_BATCH", 25)
     model, items, queries = (
         DualEncoderFamily.of(small_config()).model().eval(),
         [f"thing {n}" for n in range(60)],
