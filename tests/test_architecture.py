@@ -7,17 +7,20 @@ import subprocess
 import sys
 import tomllib
 from functools import cache
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from torch import nn
 
 from rails_ray.data.forms import FORMS
-from rails_ray.families.base import Family
 from rails_ray.families.bm25.config import Bm25Config
 from rails_ray.families.config import FamilyConfig
 from rails_ray.families.recipes import RECIPES
+from rails_ray.families.served_family import ServedFamily
+from rails_ray.families.training_family import TrainingFamily
 from rails_ray.modules.similarities.states import AnyItems, AnyQuery
+from support.examples import publish_here
 from support.sources import ROOT, asked_about, imported, module_of, named, sources
 
 MATHEMATICS = ("kernels", "modules", "search", "cutoffs", "reranking")
@@ -94,6 +97,22 @@ for name in {names!r}:
     assert done.returncode == 0, done.stderr
 
 
+def test_what_serves_imports_neither_training_nor_ray(tmp_path: Path) -> None:
+    """Neither does a search in the process: it opens a version and encodes queries."""
+    publish_here(tmp_path)
+    code = f"""
+import sys
+import rails_ray.client, rails_ray.local
+opened = rails_ray.local.open({str(tmp_path)!r})
+assert len(opened.search([{{"text": "red"}}], k=3).results[0].items) == 3
+import rails_ray.serving.engine, rails_ray.serving.http.api
+found = [name for name in sys.modules if name.split(".")[0] == "ray" or name.startswith("rails_ray.training")]
+assert not found, found
+"""
+    done = run_without({"ray"}, code)
+    assert done.returncode == 0, done.stderr
+
+
 def test_nothing_in_the_package_imports_what_is_not_installed_with_it() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert settings["tool"]["setuptools"]["packages"]["find"]["include"] == ["rails_ray*"]
@@ -145,7 +164,7 @@ def test_faiss_searches_without_a_gpu() -> None:
 # The members of the unions: a sixth family, a new kind of item or a new way to ask is named in its own files, in those
 # that choose, and in the mathematics that computes on it.
 
-FAMILY_ROOMS = {"rails_ray/families/": "one folder of a member each, the union of their configs, and the one match"}
+FAMILY_ROOMS = {"rails_ray/families/": "one folder of a member each, and the union of their configs"}
 STATE_ROOMS = {
     "rails_ray/families/": "says which states a family has, and whose models return them",
     "rails_ray/modules/": "defines, makes, compares and scores them, and reads them back from codes",
@@ -187,7 +206,10 @@ def models() -> set[type]:
 
 @cache
 def families() -> set[type]:
-    return in_package(subclasses(Family))
+    """What serves and what trains, of each folder."""
+    for name in modules_of("families"):
+        importlib.import_module(name)
+    return in_package(subclasses(ServedFamily)) - {TrainingFamily}
 
 
 @cache
@@ -203,8 +225,8 @@ def forms() -> set[type]:
 
 
 def test_the_members_are_found() -> None:
-    assert len(configs()) == len(families()) == len(models()) >= 3
-    assert {family.__name__ for family in families()} >= {"DualEncoderFamily", "SolarFamily", "Bm25Family"}
+    assert len(configs()) == len(families()) / 2 == len(models()) >= 3
+    assert {family.__name__ for family in families()} >= {"DualEncoderFamily", "DualEncoderTraining", "SolarFamily"}
     assert {folder_of(own.__module__) for own in models()} == {folder_of(own.__module__) for own in families()}
     assert len(states()) >= 6
     assert len(forms()) == len(FORMS)
@@ -246,7 +268,9 @@ def violations(path: str, source: str) -> set[str]:
     if not is_in(path, FORM_ROOMS):
         found |= mentions(source, forms())
     if not path.startswith("rails_ray/families/"):
-        members = configs() | families() | models() | states() | forms() | {Family, AnyQuery, AnyItems}
+        members = (
+            configs() | families() | models() | states() | forms() | {ServedFamily, TrainingFamily, AnyQuery, AnyItems}
+        )
         asked = asked_about(source) & {*(member.__name__ for member in members), "family.kind", "form"}
         found |= {f"asks for {name}" for name in asked}
     if not path.startswith("rails_ray/families/"):
@@ -273,7 +297,7 @@ def test_each_room_is_there_and_has_a_member_at_home() -> None:
 
 
 STATES = "rails_ray.modules.similarities.states"
-SOLAR = "rails_ray.families.solar.family"
+SOLAR = "rails_ray.families.solar.train"
 
 
 @pytest.mark.parametrize(
@@ -282,8 +306,8 @@ SOLAR = "rails_ray.families.solar.family"
         ("on_ray/encoding.py", "from rails_ray.families.solar.config import SolarConfig", "SolarConfig"),
         (
             "on_ray/encoding.py",
-            "from rails_ray.families.solar.family import LAST_STEPS",
-            "rails_ray.families.solar.family",
+            "from rails_ray.families.solar.train import LAST_STEPS",
+            "rails_ray.families.solar.train",
         ),
         ("on_ray/encoding.py", "from rails_ray.families import solar", "rails_ray.families.solar"),
         ("on_ray/training.py", "import rails_ray.families.dual_encoder.model", "rails_ray.families.dual_encoder.model"),
@@ -305,9 +329,9 @@ SOLAR = "rails_ray.families.solar.family"
         ("cli/rendering.py", "if model.form == 'text': ...", "asks for form"),
         ("families/bm25/config.py", "from rails_ray.families.solar.config import SolarConfig", "SolarConfig"),
         (
-            "families/bm25/family.py",
-            "from rails_ray.families.solar.family import LAST_STEPS",
-            "rails_ray.families.solar.family",
+            "families/bm25/train.py",
+            "from rails_ray.families.solar.train import LAST_STEPS",
+            "rails_ray.families.solar.train",
         ),
         ("families/bm25/model.py", "from rails_ray.families.dual_encoder.model import DualEncoder", "DualEncoder"),
         (
@@ -324,22 +348,21 @@ def test_one_line_too_many_is_found(path: str, line: str, violation: str) -> Non
     assert violation in violations(path, f"{sources()[path]}\n{line}\n")
 
 
-def test_a_family_is_three_lines_of_files_that_others_share() -> None:
-    """BM25 came last. Beside its own files it is named by the union of the config, by the match, and by the list of
-    recipes."""
+def test_a_family_is_two_lines_of_files_that_others_share() -> None:
+    """BM25 came last. Beside its own files it is named by the union of the config and by the list of recipes."""
     recipes = {recipe.__module__ for recipe in RECIPES if isinstance(recipe().family, Bm25Config)}
     own = {path for path in sources() if "/bm25" in path or module_of(path) in recipes}
-    assert len(own) == 7, "a folder of four files, a similarity, a method, recipes"
+    assert len(own) == 8, "a folder of five files, a similarity, a method, recipes"
     modules = {module_of(path) for path in own}
     members = {one for one in configs() | families() | models() | states() if one.__module__ in modules}
-    assert len(members) == 5, "config, family, model, and the states of queries and items"
+    assert len(members) == 6, "config, serving, training, model, and the states of queries and items"
     names = {member.__name__ for member in members} | {Bm25Config.kind}
     shared = {
         path
         for path, source in sources().items()
         if path not in own and (imported(source) & modules or named(source) & names)
     }
-    assert shared == {f"rails_ray/families/{name}.py" for name in ("config", "recipes/__init__", "registry")}
+    assert shared == {f"rails_ray/families/{name}.py" for name in ("config", "recipes/__init__")}
 
 
 def test_what_a_room_lists_is_in_it() -> None:

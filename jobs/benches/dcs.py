@@ -38,8 +38,8 @@ from rails_ray.data.dataset import DataSet
 from rails_ray.data.encoding import encode_items
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import read_data
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.recipes import by_name
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.text import TransformerConfig
@@ -93,9 +93,9 @@ def config_of(folder: Path, data: str, num_workers: int, seed: int, num_steps: i
 
 def prepared(config: RunConfig) -> tuple[DataSet, DualEncoder, Sampler]:
     data = read_data(config, Storage("."))
-    model = DualEncoderFamily.of(config).model()
-    DualEncoderFamily.of(config).learn_tokens(model, data)
-    return data, model, DualEncoderFamily.of(config).sampler(model, data, rank(), num_workers())
+    model = DualEncoderTraining.of(config).model()
+    DualEncoderTraining.of(config).learn_tokens(model, data)
+    return data, model, DualEncoderTraining.of(config).sampler(model, data, rank(), num_workers())
 
 
 def wrapped(step: TrainingStep) -> torch.nn.Module:
@@ -103,7 +103,7 @@ def wrapped(step: TrainingStep) -> torch.nn.Module:
 
 
 def step_of(config: RunConfig, model: DualEncoder, kind: str) -> TrainingStep:
-    step = DualEncoderFamily.of(config).training_step(model, mean_over_workers)
+    step = DualEncoderTraining.of(config).training_step(model, mean_over_workers)
     step.contrast = KINDS[kind]
     return step
 

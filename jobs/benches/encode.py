@@ -44,9 +44,9 @@ from rails_ray.data.corpus import item_inputs
 from rails_ray.families import config
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import read_corpus
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.recipes import by_name
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.two_tower import TwoTowerConfig
 from rails_ray.storage import parquet, parts, runs
@@ -133,7 +133,7 @@ def prepare(folder: Path, num_items: int, names: list[str]) -> None:
         runs.write(
             Storage(str(folder)),
             run,
-            weights=weight_files.to_bytes(DualEncoderFamily.of(run_config).model()),
+            weights=weight_files.to_bytes(DualEncoderTraining.of(run_config).model()),
             validation=json.dumps({"cutoff_mass": None}).encode(),
             training={"seconds": 0, "losses": []},
             config=config.to_json(run_config),
@@ -145,7 +145,7 @@ def loop(folder: Path, run: str, num_items: int) -> dict[str, Any]:
     store = Storage(str(folder))
     found = runs.read(store, run)
     run_config = config.from_json(found.config)
-    model = family(run_config).trained_model(runs.weights(store, found))
+    model = training_family(run_config).trained_model(runs.weights(store, found))
     items = read_corpus(run_config, store).items.read().table
     target = folder / "loop"
     target.mkdir(exist_ok=True)

@@ -31,7 +31,7 @@ from jobs.benches.record import Record
 from jobs.benches.surrogate import encoded, recall
 from rails_ray.families import config
 from rails_ray.families.data import read_data
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.kernels.top_k import select
 from rails_ray.modules.similarities.states import ItemState, QueryState, take
 from rails_ray.reranking.surrogate import SurrogateConfig, fit_surrogate, scores_of_all
@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> None:
 def trained(storage: Storage, name: str) -> tuple[str, Any, QueryState, ItemState, QueryState]:
     """Name, similarity, test queries, items and 1,000 training queries of a run."""
     run = runs.read(storage, name)
-    own = family(config.from_json(run.config))
+    own = training_family(config.from_json(run.config))
     model: Any = own.trained_model(runs.weights(storage, run))
     read = read_data(own.config, storage)
     items: Any = own.run_items(storage, name, model, read)

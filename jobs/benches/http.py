@@ -37,7 +37,7 @@ from jobs.benches.chaos_clients import own_processes
 from jobs.benches.record import Record
 from rails_ray import on_ray
 from rails_ray.families.config import to_json
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.recipes.emoji import emoji_mol
 from rails_ray.modules import weight_files
 from rails_ray.on_ray.cluster import cluster
@@ -195,7 +195,7 @@ def publish(storage: str) -> None:
     runs.write(
         Storage(storage),
         "random",
-        weights=weight_files.to_bytes(DualEncoderFamily.of(config).model()),
+        weights=weight_files.to_bytes(DualEncoderTraining.of(config).model()),
         validation=json.dumps({"cutoff_mass": 0.99}).encode(),
         training={"seconds": 0, "losses": []},
         config=to_json(config),

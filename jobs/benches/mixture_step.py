@@ -33,7 +33,7 @@ from jobs.benches.record import Record
 from rails_ray.data.batch import SharedBy
 from rails_ray.data.dataset import DataSet
 from rails_ray.families.dual_encoder.config import UniformNegatives
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.training import contrast, memory
@@ -98,7 +98,7 @@ def seconds(
         config = config.with_family(
             similarity=MixtureOfLogitsConfig(num_query_components=P_Q, num_item_components=P_X, **how)
         )
-    family = DualEncoderFamily.of(config)
+    family = DualEncoderTraining.of(config)
     step = family.training_step(family.model(), in_one_process).to(device).train()
     sampler, optimizer = family.sampler(step.model, read), torch.optim.AdamW(step.parameters(), fused=True)
     taken = []

@@ -25,8 +25,8 @@ from rails_ray.data.encoding import encode_items
 from rails_ray.data.queries import Queries
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.recipes import by_name
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation.ranking import rank_all
@@ -68,7 +68,7 @@ def main(arguments: Arguments) -> None:
 
 def sized(config: RunConfig, arguments: Arguments) -> RunConfig:
     training = config.training
-    own = DualEncoderFamily.of(config).own
+    own = DualEncoderTraining.of(config).own
     encoder: Any = own.encoder
     if arguments.max_length is not None:
         encoder = replace(encoder, max_length=arguments.max_length)
@@ -84,8 +84,8 @@ def sized(config: RunConfig, arguments: Arguments) -> RunConfig:
 
 def one(config: RunConfig, data: DataSet, device: str, record: Record, on_progress: rendering.Bar) -> None:
     """Train by one recipe, with a row for each validation and for the test."""
-    model = DualEncoderFamily.of(config).model().to(device)
-    step = DualEncoderFamily.of(config).training_step(model, in_one_process).to(device)
+    model = DualEncoderTraining.of(config).model().to(device)
+    step = DualEncoderTraining.of(config).training_step(model, in_one_process).to(device)
     losses: list[float] = []
     started = time.monotonic()
 
@@ -99,9 +99,9 @@ def one(config: RunConfig, data: DataSet, device: str, record: Record, on_progre
         losses.append(loss)
         on_progress(done, config.training.num_steps, f"loss {loss:.3f}")
 
-    sampler = DualEncoderFamily.of(config).sampler(model, data)
+    sampler = DualEncoderTraining.of(config).sampler(model, data)
     progress = train(step, sampler.batch, config.training, seed=[config.seed, 0], report=report, validate=validate)
-    encoder: Any = DualEncoderFamily.of(config).own.encoder
+    encoder: Any = DualEncoderTraining.of(config).own.encoder
     record.row(
         kind="test",
         recipe=config.name,

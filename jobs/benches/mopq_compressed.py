@@ -21,7 +21,7 @@ from rails_ray.data.encoding import encode_items, query_batches
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.recipes import by_name
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.families.vector_items import quantized
 from rails_ray.families.vector_items.storing import PqItems
 from rails_ray.modules import weight_files
@@ -64,7 +64,7 @@ def configs(folder: Path) -> dict[str, RunConfig]:
 
 def trained(config: RunConfig, read: DataSet, storage: Storage, name: str) -> Any:
     """The model, trained unless it is there."""
-    own = family(config)
+    own = training_family(config)
     if not runs.is_finished(storage, name):
         [piece] = own.pieces()
         prepared = piece.prepare(Given(read=read, storage=storage, run=name))

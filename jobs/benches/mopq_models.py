@@ -23,11 +23,12 @@ from rails_ray.data.queries import Queries
 from rails_ray.families.config import DataConfig, RunConfig, to_json
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.dual_encoder.config import InBatchNegatives
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.recipes import by_name
-from rails_ray.families.registry import family
-from rails_ray.families.vector_items.quantizer_piece import ENCODER, QUANTIZER, QuantizerPiece, trained_quantizer
+from rails_ray.families.training_family import training_family
+from rails_ray.families.vector_items.quantizer_piece import QuantizerPiece
 from rails_ray.families.vector_items.storing import Method, PqItems, TrainedConfig
+from rails_ray.families.vector_items.trained_codes import ENCODER, QUANTIZER, trained_quantizer
 from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.two_tower import TwoTowerConfig
@@ -119,8 +120,8 @@ def dense(bench: Bench) -> tuple[RunConfig, DataSet]:
     """Train the dense model, unless it is there."""
     config = bench.config()
     read = read_data(config, bench.storage)
-    own = family(for_data(config, read))
-    assert isinstance(own, DualEncoderFamily)
+    own = training_family(for_data(config, read))
+    assert isinstance(own, DualEncoderTraining)
     name = bench.run("dense")
     if not runs.is_finished(bench.storage, name):
         [piece] = own.pieces()
@@ -200,8 +201,8 @@ def codebooks(bench: Bench, config: RunConfig, read: DataSet, how: Trained) -> t
     """Codebooks that are trained from the dense model, unless they are there; what they encode, and the CPU seconds of
     training."""
     name, storage = bench.run(how.name), bench.storage
-    own = family(config.with_family(items=how.items))
-    assert isinstance(own, DualEncoderFamily)
+    own = training_family(config.with_family(items=how.items))
+    assert isinstance(own, DualEncoderTraining)
     if not runs.is_finished(storage, f"{name}/{QUANTIZER}"):
         weights = storage.read(f"runs/{bench.run('dense')}/{WEIGHTS}")
         store(storage, f"{name}/{ENCODER}", own.config, weights, 0.0)
@@ -227,14 +228,14 @@ def codebooks(bench: Bench, config: RunConfig, read: DataSet, how: Trained) -> t
         store(storage, f"{name}/{QUANTIZER}", own.config, weight_files.to_bytes(prepared.module), progress.seconds)
     files = [(f"{part}/{WEIGHTS}", storage.read(f"runs/{name}/{part}/{WEIGHTS}")) for part in (ENCODER, QUANTIZER)]
     encoded = encoded_by(own.trained_model(files), read)
-    quantizer = trained_quantizer(own.own, files[1][1], 1, WIDTH)
+    quantizer = trained_quantizer(own.own.items, files[1][1], 1, WIDTH)
     return encoded, quantizer, runs.read_piece(storage, name, QUANTIZER).training["seconds"]
 
 
 def encoded_densely(bench: Bench, config: RunConfig, read: DataSet) -> Encoded:
     """Items and queries as the dense model has them."""
     storage, name = bench.storage, bench.run("dense")
-    model = family(config).trained_model(runs.weights(storage, runs.read(storage, name)))
+    model = training_family(config).trained_model(runs.weights(storage, runs.read(storage, name)))
     return encoded_by(model, read)
 
 

@@ -11,10 +11,10 @@ from rails_ray.data.dataset import DataSet
 from rails_ray.data.encoding import encode_items
 from rails_ray.families.config import RunConfig
 from rails_ray.families.data import for_data
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.recipes import by_name
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.two_tower import TwoTowerConfig
 from rails_ray.modules.losses.config import ContrastiveConfig, MaximumLikelihoodConfig, PointwiseConfig
@@ -62,7 +62,7 @@ def rankings(
         for split in ("valid", "test"):
             on_step(0, 1, f"rank {split}")
             k = min(LONGEST_LIST, len(data.item_ids))
-            ranking = rank_all(model, items, data.queries[split], k, family(config).offers.logit)
+            ranking = rank_all(model, items, data.queries[split], k, training_family(config).offers.logit)
             made |= {f"{split}.{name}": value for name, value in dataclasses.asdict(ranking).items()}
         storage.mkdir(parents=True, exist_ok=True)
         path.with_suffix(".safetensors").write_bytes(weight_files.to_bytes(model))
@@ -80,19 +80,19 @@ def kept_model(
     if not path.exists():
         storage.mkdir(parents=True, exist_ok=True)
         path.write_bytes(weight_files.to_bytes(trained(config, data, on_step)))
-    model = DualEncoderFamily.of(for_data(config, data)).model()
+    model = DualEncoderTraining.of(for_data(config, data)).model()
     weight_files.load(model, path.read_bytes())
     return model.eval()
 
 
 def trained(config: RunConfig, data: DataSet, on_step: Callable[[int, int, str], None]) -> DualEncoder:
     config = for_data(config, data)
-    model = DualEncoderFamily.of(config).model()
+    model = DualEncoderTraining.of(config).model()
 
     def report(done: int, loss: float) -> None:
         on_step(done, config.training.num_steps, f"loss {loss:.3f}")
 
-    step = DualEncoderFamily.of(config).training_step(model, in_one_process)
-    sampler = DualEncoderFamily.of(config).sampler(model, data)
+    step = DualEncoderTraining.of(config).training_step(model, in_one_process)
+    sampler = DualEncoderTraining.of(config).sampler(model, data)
     train(step, sampler.batch, config.training, seed=[config.seed, 0], report=report)
     return model

@@ -54,8 +54,8 @@ from jobs.benches.record import RESULTS, Record, quiet, recorded
 from rails_ray.cli import rendering
 from rails_ray.data.dataset import DataSet
 from rails_ray.families.config import RunConfig, to_json
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules import weight_files
 from rails_ray.training.evaluation.mixtures import measures
 from rails_ray.training.loop import train
@@ -192,7 +192,7 @@ def fitting(cell: Cell, settings: Settings) -> Settings:
 
 
 def _trained(config: RunConfig, read: DataSet, device: str) -> DualEncoder:
-    family = DualEncoderFamily.of(config)
+    family = DualEncoderTraining.of(config)
     model = family.model()
     family.learn_tokens(model, read)
     step = family.training_step(model.to(device), in_one_process).to(device)
@@ -203,7 +203,7 @@ def _trained(config: RunConfig, read: DataSet, device: str) -> DualEncoder:
 
 def _resumed(config: RunConfig, read: DataSet, home: Path, device: str, point: Any) -> tuple[DualEncoder, float]:
     """A trained model and the seconds that its training took, from the last checkpoint on if there is one."""
-    family = DualEncoderFamily.of(config)
+    family = DualEncoderTraining.of(config)
     model, place = family.model(), home / "checkpoint.safetensors"
     checkpoint = place.read_bytes() if place.exists() else None
     family.learn_tokens(model, read)
@@ -289,7 +289,7 @@ def search(arguments: Arguments) -> None:
             continue
         read = data_of(cell, arguments.data, arguments.state, is_final=True)
         config = config_of(cell, Settings(**row["settings"]), read, row["epochs"], BATCHES.get(cell.data, 32))
-        model = DualEncoderFamily.of(config).trained_model([("", weights.read_bytes())])
+        model = DualEncoderTraining.of(config).trained_model([("", weights.read_bytes())])
         found = times_of(model.to(arguments.device), read)
         record.row(kind="search", **asdict(cell), run=row["run"], device=arguments.device, **found)
         console.print(cell.name, found)

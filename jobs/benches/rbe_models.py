@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.rbe.config import RbeConfig
-from rails_ray.families.rbe.family import RbeFamily
+from rails_ray.families.rbe.train import RbeTraining
 from rails_ray.families.recipes import by_name
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.modules.losses.distilled import distilled
 from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.reranking.axn import Axn
@@ -91,10 +91,10 @@ class Matrix:
             read,
         )
 
-    def own(self, seed: int, **fields: Any) -> RbeFamily:
+    def own(self, seed: int, **fields: Any) -> RbeTraining:
         """The product's family on this matrix."""
-        made = family(for_data(replace(self.config, seed=seed).with_family(**fields), self.read))
-        assert isinstance(made, RbeFamily)
+        made = training_family(for_data(replace(self.config, seed=seed).with_family(**fields), self.read))
+        assert isinstance(made, RbeTraining)
         assert isinstance(made.own, RbeConfig)
         return made
 

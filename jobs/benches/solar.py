@@ -54,7 +54,7 @@ from rails_ray import on_ray
 from rails_ray.families.config import DataConfig
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.recipes import by_name
-from rails_ray.families.solar.family import SolarFamily
+from rails_ray.families.solar.train import SolarTraining
 from rails_ray.modules.quantizers import random_codes
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.resources import TrainResources
@@ -66,7 +66,7 @@ def main_quality(record: Record, arguments: argparse.Namespace) -> None:
     for seed in arguments.seeds:
         base = replace(by_name("text-solar"), seed=seed, data=folder)
         base = replace(base, training=replace(base.training, num_steps=arguments.steps or base.training.num_steps))
-        encoder = SolarFamily.of(base).own.encoder
+        encoder = SolarTraining.of(base).own.encoder
         on_queries = train_solar(base.with_family(encoder=replace(encoder, reads_items=False)))
         trained = train_solar(base)
         data, is_seen = trained.data, seen_items(trained.data)
@@ -105,7 +105,7 @@ def main_extreme(record: Record, arguments: argparse.Namespace) -> None:
     for name in ("delicious", "bibtex"):
         folder = DataConfig(folder=str(arguments.folder / name))
         base = replace(by_name("features-solar"), data=folder)
-        encoder = SolarFamily.of(base).own.encoder
+        encoder = SolarTraining.of(base).own.encoder
         num_items = len(read_data(base, Storage(".")).item_ids)
         for method, sizes in {
             "SOLAR": {"num_chunks": 16, "num_buckets": min(encoder.num_buckets, num_items)},
@@ -135,7 +135,7 @@ def main_extreme(record: Record, arguments: argparse.Namespace) -> None:
 
 def main_ablation(record: Record, arguments: argparse.Namespace) -> None:
     base = replace(by_name("text-solar"), data=DataConfig(folder=str(arguments.folder / "tldr")))
-    encoder = SolarFamily.of(base).own.encoder
+    encoder = SolarTraining.of(base).own.encoder
     for num_buckets in (1000, 2000, 5000):
         trained = train_solar(base.with_family(encoder=replace(encoder, num_buckets=num_buckets)))
         is_seen, queries = seen_items(trained.data), trained.data.queries["test"].head(MOST_QUERIES)
@@ -158,7 +158,7 @@ def main_ablation(record: Record, arguments: argparse.Namespace) -> None:
 
 def main_workers(record: Record, arguments: argparse.Namespace) -> None:
     base = replace(by_name("text-solar"), data=DataConfig(folder=str(arguments.folder / "tldr")))
-    encoder = SolarFamily.of(base).own.encoder
+    encoder = SolarTraining.of(base).own.encoder
     with cluster(num_cpus=4), tempfile.TemporaryDirectory() as storage:
         for backend in ("tasks", "ray_train"):
             for num_chunks, at_once in ((1, 1), (4, 1), (4, 2)):
@@ -190,19 +190,19 @@ def main_load(record: Record, arguments: argparse.Namespace) -> None:
     for name in ("tldr", "wordnet"):
         base = replace(by_name("text-solar"), data=DataConfig(folder=str(arguments.folder / name)))
         data = read_data(base, Storage("."))
-        encoder = SolarFamily.of(for_data(base, data)).own.encoder
+        encoder = SolarTraining.of(for_data(base, data)).own.encoder
         item_ids: Any = data.item_ids
         num_new = len(item_ids) // 5
         for kind in ("balanced", "hashed"):
             config = base.with_family(encoder=replace(encoder, codes=kind))
-            known = SolarFamily.of(config).codes(item_ids)
+            known = SolarTraining.of(config).codes(item_ids)
             kept = sorted(generator.permutation(len(item_ids))[num_new:].tolist())
             new_ids = [f"new-{number}" for number in range(num_new)]
             churned: Any = [*(item_ids[row] for row in kept), *new_ids]
             if kind == "balanced":
-                after = SolarFamily.of(config).codes_of(known, churned)[0].codes
+                after = SolarTraining.of(config).codes_of(known, churned)[0].codes
             else:
-                after = SolarFamily.of(config).codes(churned).codes
+                after = SolarTraining.of(config).codes(churned).codes
             for when, codes in (("at first", known.codes), ("after 20% churn", after)):
                 loads = random_codes.loads(codes, encoder.num_buckets)
                 record.row(

@@ -18,10 +18,10 @@ from rails_ray.data.encoding import encode_items
 from rails_ray.data.queries import Queries
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.recipes import by_name
-from rails_ray.families.solar.family import SolarFamily
 from rails_ray.families.solar.model import Solar, predicted_buckets
+from rails_ray.families.solar.train import SolarTraining
 from rails_ray.modules.quantizers.item_codes import ItemCodes
 from rails_ray.modules.similarities.states import Tables
 from rails_ray.search.indexes.inverted import InvertedIndex, top_buckets
@@ -56,19 +56,20 @@ def train_solar(config: RunConfig) -> Trained:
     """All chunks, one after the other in this process."""
     data = read_data(config, Storage("."))
     config = for_data(config, data)
-    codes = SolarFamily.of(config).codes(data.item_ids)
+    codes = SolarTraining.of(config).codes(data.item_ids)
     chunks, recalls, started = {}, [], time.perf_counter()
     for number in track(
-        range(SolarFamily.of(config).own.encoder.num_chunks), f"{config.name} on {Path(config.data.folder or '').name}"
+        range(SolarTraining.of(config).own.encoder.num_chunks),
+        f"{config.name} on {Path(config.data.folder or '').name}",
     ):
-        queries = SolarFamily.of(config).training_queries(data)
-        chunk = SolarFamily.of(config).chunk(number, float(queries.relevant.lengths.mean()))
-        own = SolarFamily.of(config).chunk_training(chunk, data, codes.codes[:, number])
+        queries = SolarTraining.of(config).training_queries(data)
+        chunk = SolarTraining.of(config).chunk(number, float(queries.relevant.lengths.mean()))
+        own = SolarTraining.of(config).chunk_training(chunk, data, codes.codes[:, number])
         train(own.step, own.sampler.batch, config.training, seed=[chunk.seed], report=quiet)
         chunks[number] = chunk
         recalls.append(own.bucket_recall())
     seconds = time.perf_counter() - started
-    model = SolarFamily.of(config).solar(chunks)
+    model = SolarTraining.of(config).solar(chunks)
     return Trained(config, data, model, codes, seconds, float(np.mean(recalls)))
 
 
@@ -106,7 +107,7 @@ def zero_shot(trained: Trained, is_seen: NDArray[np.bool_]) -> ItemCodes:
     """The codes, those of items that training did not see chosen by what is predicted for their texts."""
     rows = np.flatnonzero(~is_seen)
     predicted = predicted_buckets(trained.model, [str(trained.data.item_inputs[row]) for row in rows])
-    return SolarFamily.of(trained.config).with_predicted(trained.codes, rows[predicted.is_known], predicted)
+    return SolarTraining.of(trained.config).with_predicted(trained.codes, rows[predicted.is_known], predicted)
 
 
 def dual_encoder(recipe: str, config: DataConfig, seed: int, seconds: float) -> tuple[Search, int, float, int]:
@@ -117,9 +118,9 @@ def dual_encoder(recipe: str, config: DataConfig, seed: int, seconds: float) -> 
         own = replace(base, seed=seed, data=config, training=replace(base.training, num_steps=num_steps))
         data = read_data(own, Storage("."))
         started = time.perf_counter()
-        model = DualEncoderFamily.of(own).model()
-        step = DualEncoderFamily.of(own).training_step(model, lambda tensor: tensor)
-        sampler = DualEncoderFamily.of(own).sampler(model, data)
+        model = DualEncoderTraining.of(own).model()
+        step = DualEncoderTraining.of(own).training_step(model, lambda tensor: tensor)
+        sampler = DualEncoderTraining.of(own).sampler(model, data)
         of_steps = train(step, sampler.batch, own.training, seed=[seed], report=quiet).seconds
         return model.eval(), data, time.perf_counter() - started, of_steps
 
@@ -197,9 +198,9 @@ def seen_items(data: DataSet) -> NDArray[np.bool_]:
 
 def first_chunks(trained: Trained, num_chunks: int) -> Trained:
     """The same with some of its chunks, which know nothing of the others."""
-    encoder = SolarFamily.of(trained.config).own.encoder
+    encoder = SolarTraining.of(trained.config).own.encoder
     config = trained.config.with_family(encoder=replace(encoder, num_chunks=num_chunks))
     chunks: Any = {number: trained.model.chunks[f"{number:03d}"] for number in range(num_chunks)}
-    model = SolarFamily.of(config).solar(chunks)
+    model = SolarTraining.of(config).solar(chunks)
     codes = ItemCodes(trained.codes.item_ids, trained.codes.codes[:, :num_chunks])
     return replace(trained, config=config, model=model, codes=codes)

@@ -21,9 +21,9 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from jobs.benches.record import Record, quiet
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.recipes import by_name
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.loop import train
 from rails_ray.training.step import in_one_process
@@ -79,16 +79,16 @@ def main(arguments: Arguments) -> None:
 
 def config_of(recipe: str, arguments: Arguments) -> RunConfig:
     config = by_name(recipe)
-    return replace(config, data=arguments.data) if family(config).form.packaged is None else config
+    return replace(config, data=arguments.data) if training_family(config).form.packaged is None else config
 
 
 def shares(config: RunConfig, num_steps: int) -> tuple[float, dict[str, float]]:
     """Seconds a step, and the share of each kind of work."""
     data = read_data(config, Storage("rails-ray-data"))
     config = for_data(config, data)
-    model = DualEncoderFamily.of(config).model()
-    sampler = DualEncoderFamily.of(config).sampler(model, data)
-    step = DualEncoderFamily.of(config).training_step(model, in_one_process)
+    model = DualEncoderTraining.of(config).model()
+    sampler = DualEncoderTraining.of(config).sampler(model, data)
+    step = DualEncoderTraining.of(config).training_step(model, in_one_process)
 
     def batch_of(number: int) -> object:
         with record_function(SAMPLING):

@@ -25,7 +25,7 @@ from jobs.benches.record import Record
 from rails_ray.data.encoding import query_batches
 from rails_ray.families import config
 from rails_ray.families.data import read_data
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.modules.similarities.states import ItemState, QueryState, concatenate, take
 from rails_ray.reranking.surrogate import SurrogateConfig, fit_surrogate, scores_of_all
 from rails_ray.storage import runs
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> None:
 
 def measure(record: Record, storage: Storage, name: str) -> None:
     run = runs.read(storage, name)
-    own = family(config.from_json(run.config))
+    own = training_family(config.from_json(run.config))
     model: Any = own.trained_model(runs.weights(storage, run))
     read = read_data(own.config, storage)
     items: Any = own.run_items(storage, name, model, read)

@@ -27,7 +27,7 @@ from rails_ray.cli import rendering
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.encoding import encode_items
 from rails_ray.families.config import RunConfig
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.modules.model import Model
 from rails_ray.training.evaluation.calibrating import (
     backgrounds_of,
@@ -80,7 +80,7 @@ def shown(row: dict[str, Any]) -> list[str]:
 
 def rows_of(config: RunConfig, model: Model, data: DataSet) -> Iterator[dict[str, Any]]:
     """The factors, and what each cut-off keeps at each level."""
-    offers = family(config).offers
+    offers = training_family(config).offers
     items = encode_items(model, model.item_features(data.item_inputs))
     k = min(LONGEST_LIST, len(data.item_ids))
     likelihoods = LogLikelihoods(offers.logit)

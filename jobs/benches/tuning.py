@@ -30,7 +30,7 @@ from rails_ray.cutoffs.tuning import KINDS, tune
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.encoding import encode_items
 from rails_ray.families.config import RunConfig
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.modules.model import Model
 from rails_ray.serving.cutoffs import Cutoffs
 from rails_ray.storage.calibrations import StoredCalibration
@@ -76,7 +76,7 @@ def main(arguments: Arguments) -> None:
 
 def rows_of(config: RunConfig, model: Model, data: DataSet) -> Iterator[dict[str, Any]]:
     """What each kind comes to on the test queries, with the value that the validation queries choose."""
-    offers, num_items = family(config).offers, len(data.item_ids)
+    offers, num_items = training_family(config).offers, len(data.item_ids)
     items, k = encode_items(model, model.item_features(data.item_inputs)), min(LONGEST_LIST, num_items)
     likelihoods = LogLikelihoods(offers.logit)
     first = rank_all(model, items, data.queries["valid"], k, watching=[likelihoods])

@@ -30,7 +30,7 @@ from rails_ray.data.vectors import as_column
 from rails_ray.families.config import DataConfig
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.recipes import by_name
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.tables import ID, TEXT
 from rails_ray.training.evaluation.report import evaluate
@@ -88,7 +88,7 @@ def rows_of(name: str, folder: Path, arguments: Arguments) -> Iterator[dict[str,
             config = replace(by_name(recipe), seed=seed, data=DataConfig(folder=str(folder / "data")))
             config = replace(config, training=replace(config.training, num_steps=arguments.steps))
             read = read_data(config, storage)
-            own = family(for_data(config, read))
+            own = training_family(for_data(config, read))
             [piece] = own.pieces()
             started = time.perf_counter()
             fitted = fit(piece, Given(read=read, storage=storage, run="r"))

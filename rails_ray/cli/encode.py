@@ -132,14 +132,14 @@ class Encode(AllowsCode, Stored, AskedOfHistories):
         Raises:
             ValueError: if neither a run nor a recipe is named, or the recipe trains.
         """
-        from rails_ray.families.registry import family
+        from rails_ray.families.training_family import training_family
 
         if self.recipe is None:
             if self.run_name is None:
                 raise ValueError("encode must have --run or --recipe, got neither: name a run, or vector-cosine")
             return None
         run_config = by_name(self.recipe)
-        if family(run_config).trains:
+        if training_family(run_config).trains:
             raise ValueError(
                 f"--recipe must name a recipe that trains nothing, got {self.recipe}: run `rails-ray train "
                 f"{self.recipe}`, then encode its --run"

@@ -15,7 +15,7 @@ from rails_ray.errors import UnsupportedError
 from rails_ray.families import config
 from rails_ray.families.config import DataConfig
 from rails_ray.families.data import read_data
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.families.version_queries import VersionQueries, with_data_of
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyItems
@@ -106,7 +106,7 @@ def tune_cutoffs(
         found = runs.read(store, run)
         run_config = with_data_of(config.from_json(found.config), data)
         read = read_data(run_config, store, [split])
-        own = family(run_config, allowed.read_by(f"run {run}", str(store)))
+        own = training_family(run_config, allowed.read_by(f"run {run}", str(store)))
         own.check_can_be_asked(read)
         model = own.trained_model(runs.weights(store, found))
         items = own.run_items(store, run, model, read)
@@ -114,7 +114,7 @@ def tune_cutoffs(
         return _tuned(run, cutoffs, model, items, read.queries[split], split, kinds or KINDS, beta)
     stored = VersionQueries.read(store, version, data, [split], allowed)
     calibration = calibrations.read_current(store, stored.version)
-    cutoffs = Cutoffs.of(family(stored.config).offers, len(stored.items), stored.cutoff_mass, calibration)
+    cutoffs = Cutoffs.of(training_family(stored.config).offers, len(stored.items), stored.cutoff_mass, calibration)
     queries = stored.queries(split)
     return _tuned(stored.version, cutoffs, stored.model, stored.items, queries, split, kinds or KINDS, beta)
 

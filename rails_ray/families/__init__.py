@@ -7,11 +7,12 @@
 | `rbe`          | RBE: supports, one piece for their matrix, and items that join by calls   |
 | `bm25`         | none: the words that a query and an item share, a baseline                |
 
-What they share: `base` is the contract, `config` the tree of a run's configs, `recipes` return such trees; `data` is
-what a run reads, `items` what its items become (an artefact that is made once, then a map of each block),
-`vector_items` items stored as vectors or codes, `kept_texts` a frozen model that reads each text once, and `version`
-what a stored version is made of.
+What they share: `served_family` and `training_family` are the two contracts, `config` the tree of a run's configs,
+`recipes` return such trees; `data` is what a run reads, `items` what its items become (an artefact that is made once,
+then a map of each block), `vector_items` items stored as vectors or codes, `kept_texts` a frozen model that reads each
+text once, and `version` what a stored version is made of.
 
-`registry` has the one match on what a run trains. Everything else asks the `Family` that it gives. A `config` and a
-`model` import nothing of that: this file must stay empty.
+A folder has four modules: `config`, `model`, `serve` and `train`, whose FAMILY keeps one of the contracts. `registry`
+finds them beside the config that a run has, so nothing else matches on what a run trains. What serves imports no
+`train`, and a `config` or `model` imports neither: this file must stay empty.
 """

@@ -11,7 +11,7 @@ from rails_ray.data.dataset import DataSet
 from rails_ray.data.queries import SPLITS, Queries
 from rails_ray.data.sources import Sources
 from rails_ray.families.config import DataConfig, RunConfig
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
@@ -26,7 +26,7 @@ def read_data(config: RunConfig, storage: Storage, needed: Collection[str] | Non
     Raises:
         NotFoundError, ValueError: as `QueryForm.read`.
     """
-    own = family(config)
+    own = training_family(config)
     if needed is None:
         needed = SPLITS if own.trains else ()
     return own.form.read(sources(config, storage), needed).choosing(config.data.exclude_seen)
@@ -47,7 +47,7 @@ def read_corpus(config: RunConfig, storage: Storage) -> Corpus:
     Raises:
         NotFoundError, ValueError: as `QueryForm.read`, and if the model cannot encode these items.
     """
-    own = family(with_data(config, config.data))
+    own = training_family(with_data(config, config.data))
     corpus = own.form.corpus(sources(config, storage))
     if own.has_a_row_for_each_item:
         own.with_items(ItemIds(corpus.items.read()["item_id"]))
@@ -59,7 +59,7 @@ def sources(config: RunConfig, storage: Storage) -> Sources:
     data = with_data(config, config.data).data
     if data.folder is not None or data.places:
         return Sources(data.folder, data.places)
-    form, sizes = family(config).form, (config.data.num_valid, config.data.num_test, config.data.split_seed)
+    form, sizes = training_family(config).form, (config.data.num_valid, config.data.num_test, config.data.split_seed)
     packaged = form.packaged
     if packaged is None:
         raise ValueError(
@@ -92,6 +92,6 @@ def for_data(config: RunConfig, read: DataSet, allowed: AllowedCode = OURS_ALONE
         allowed: code that the config may name.
 
     Raises:
-        ValueError: as `Family.completed`.
+        ValueError: as `TrainingFamily.completed`.
     """
-    return family(with_data(config, config.data), allowed).completed(read)
+    return training_family(with_data(config, config.data), allowed).completed(read)

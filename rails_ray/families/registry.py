@@ -1,34 +1,24 @@
-"""The family of a run: the one match on what it trains."""
+"""The family of a run, from the folder of its config: `serve` and `train` are imported when they are needed."""
 
-from typing import assert_never
+from importlib import import_module
+from typing import Any
 
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
-from rails_ray.families.base import Family
-from rails_ray.families.bm25.config import Bm25Config
-from rails_ray.families.bm25.family import Bm25Family
 from rails_ray.families.config import RunConfig
-from rails_ray.families.dual_encoder.config import DualEncoderConfig
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
-from rails_ray.families.rbe.config import RbeConfig
-from rails_ray.families.rbe.family import RbeFamily
-from rails_ray.families.solar.config import SolarConfig
-from rails_ray.families.solar.family import SolarFamily
+from rails_ray.families.served_family import ServedFamily
 
 
-def family(config: RunConfig, allowed: AllowedCode = OURS_ALONE) -> Family:
-    """The family of a run.
+def served_family(config: RunConfig, allowed: AllowedCode = OURS_ALONE) -> ServedFamily:
+    """The family of a run, to serve it. No module of training is imported.
 
     Args:
         allowed: code that the config may name by its import path, beside our own.
     """
-    match config.family:
-        case DualEncoderConfig():
-            return DualEncoderFamily(config, config.family, allowed)
-        case SolarConfig():
-            return SolarFamily(config, config.family)
-        case Bm25Config():
-            return Bm25Family(config, config.family)
-        case RbeConfig():
-            return RbeFamily(config, config.family, allowed)
-        case _:
-            assert_never(config.family)
+    family: ServedFamily = member(config, "serve").of(config, allowed)
+    return family
+
+
+def member(config: RunConfig, module: str) -> Any:
+    """The FAMILY of a module in the folder that the config of a family lies in."""
+    folder, _, _ = type(config.family).__module__.rpartition(".")
+    return import_module(f"{folder}.{module}").FAMILY

@@ -10,9 +10,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
-from rails_ray.families.base import Family
 from rails_ray.families.config import RunConfig, from_json
-from rails_ray.families.registry import family
+from rails_ray.families.registry import served_family
+from rails_ray.families.served_family import ServedFamily
 from rails_ray.modules.model import Model
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.storage.filesystem import Storage
@@ -84,9 +84,9 @@ class Version:
         return from_json(self.file(CONFIG))
 
     @cached_property
-    def family(self) -> Family:
+    def family(self) -> ServedFamily:
         """The family of that run."""
-        return family(self.config, self.allowed.read_by(f"version {self.name}", str(self.storage)))
+        return served_family(self.config, self.allowed.read_by(f"version {self.name}", str(self.storage)))
 
     @cached_property
     def model(self) -> Model:

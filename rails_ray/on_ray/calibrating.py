@@ -8,7 +8,7 @@ from rails_ray.cutoffs.calibration import NUM_SEGMENTS, Calibration
 from rails_ray.cutoffs.support import BACKGROUNDS
 from rails_ray.cutoffs.temperatures import HELD_OUT
 from rails_ray.families.config import DataConfig
-from rails_ray.families.registry import family
+from rails_ray.families.registry import served_family
 from rails_ray.families.version_queries import VersionQueries
 from rails_ray.on_ray.evaluating import check_split
 from rails_ray.on_ray.progress import OnProgress, in_task
@@ -90,7 +90,7 @@ def _calibrate(
 ) -> CalibrationReport:
     store = Storage(storage)
     found = VersionQueries.read(store, version, data, [split, measured_on], allowed)
-    offers = family(found.config).offers
+    offers = served_family(found.config).offers
     offers.check_bounded_scores()
 
     def ranked(split: str, watching: Sequence[Callable[[Scored], None]]) -> Ranking:

@@ -26,7 +26,7 @@ from rails_ray.families import config
 from rails_ray.families.config import DataConfig
 from rails_ray.families.data import read_corpus, training_queries, with_data
 from rails_ray.families.items import Fitting, ItemEncoder, NewCodes
-from rails_ray.families.registry import family
+from rails_ray.families.registry import served_family
 from rails_ray.on_ray import indexing
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.failures import told_plainly
@@ -130,8 +130,8 @@ def encode(
     found = runs.read(store, run, min_chunks)
     trained = run_config = config.from_json(found.config)
     newer = run_config.data if data is None else data.over(run_config.data)
-    run_config = family(with_data(run_config, newer)).stored_as(**stored)
-    own = family(run_config, allowed)
+    run_config = served_family(with_data(run_config, newer)).stored_as(**stored)
+    own = served_family(run_config, allowed)
     own.check_code(has_ranker=True)  # before any work; whether a new item calls the ranker is not known yet
     corpus = read_corpus(run_config, store)
     scanned = scan(corpus.items, part_items, num_shards if shard_by == "hash" else None)
@@ -368,7 +368,7 @@ def _encoder(
     """The encoder for the items of a version, made once per worker process."""
     store, folder = Storage(storage), manifest.folder_of(version)
     weights = _weights(store, run, weights_sha256)
-    return family(config.from_json(config_json), allowed).item_encoder(store, folder, weights, reserved_device())
+    return served_family(config.from_json(config_json), allowed).item_encoder(store, folder, weights, reserved_device())
 
 
 def _weights(store: Storage, run: str, weights_sha256: str) -> Iterator[tuple[str, bytes]]:

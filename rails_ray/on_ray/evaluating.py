@@ -7,7 +7,7 @@ from rails_ray.data.queries import SPLITS
 from rails_ray.families import config
 from rails_ray.families.config import DataConfig
 from rails_ray.families.data import read_data
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.families.version_queries import VersionQueries, with_data_of
 from rails_ray.on_ray.progress import OnProgress, in_task
 from rails_ray.serving.cutoffs import Cutoffs
@@ -70,7 +70,10 @@ def _evaluate(
         found = runs.read(store, run)
         run_config, cutoff_mass = config.from_json(found.config), found.cutoff_mass
         run_config = with_data_of(run_config, data_config)
-        data, of_run = read_data(run_config, store, [split]), family(run_config, allowed.read_by(f"run {run}", storage))
+        data, of_run = (
+            read_data(run_config, store, [split]),
+            training_family(run_config, allowed.read_by(f"run {run}", storage)),
+        )
         of_run.check_can_be_asked(data)
         model = of_run.trained_model(runs.weights(store, found))
         items = of_run.run_items(store, run, model, data)
@@ -78,7 +81,7 @@ def _evaluate(
         return report.evaluate(model, items, data.queries[split], split, cutoff_mass, distribution)
     own = VersionQueries.read(store, version, data_config, [split], allowed)
     stored = calibrations.read_current(store, own.version)
-    cutoffs = Cutoffs.of(family(own.config).offers, len(own.items), own.cutoff_mass, stored)
+    cutoffs = Cutoffs.of(training_family(own.config).offers, len(own.items), own.cutoff_mass, stored)
     mass = cutoffs.version_mass
     return report.evaluate(
         own.model,

@@ -10,8 +10,8 @@ import ray
 import torch
 
 from rails_ray.families import config
-from rails_ray.families.base import Family
-from rails_ray.families.registry import family
+from rails_ray.families.registry import served_family
+from rails_ray.families.served_family import ServedFamily
 from rails_ray.on_ray.failures import told_plainly
 from rails_ray.search.indexes import faiss_index
 from rails_ray.storage import indexes, manifest
@@ -31,7 +31,7 @@ def build(storage: Storage, described: Encoded, config_json: bytes) -> list[Inde
         ValueError: if an index cannot be made of these items.
         UnsupportedError: without FAISS.
     """
-    own, root, version = family(config.from_json(config_json)), str(storage), described.version
+    own, root, version = served_family(config.from_json(config_json)), str(storage), described.version
     names, num_shards = own.index_names, len(described.shard_items)
     stored = {(entry.shard, entry.name) for entry in indexes.read_built(storage, version, num_shards, names)}
     missing = [(shard, name) for name in names for shard in range(num_shards) if (shard, name) not in stored]
@@ -43,7 +43,7 @@ def build(storage: Storage, described: Encoded, config_json: bytes) -> list[Inde
 
 @ray.remote(num_cpus=1)
 def _fitted(root: str, described: Encoded, config_json: bytes, name: str) -> manifest.FileEntry:
-    storage, own = Storage(root), family(config.from_json(config_json))
+    storage, own = Storage(root), served_family(config.from_json(config_json))
     found = indexes.read_fitted(storage, described.version, name)
     if found is not None:
         return found
@@ -53,7 +53,7 @@ def _fitted(root: str, described: Encoded, config_json: bytes, name: str) -> man
     return indexes.write_fitted(storage, described.version, name, data)
 
 
-def sample(storage: Storage, described: Encoded, own: Family, name: str) -> torch.Tensor:
+def sample(storage: Storage, described: Encoded, own: ServedFamily, name: str) -> torch.Tensor:
     """Vectors of about SAMPLE_ITEMS items that are drawn from at least SAMPLE_PARTS parts, or all of them."""
     parts = sorted(described.parts, key=lambda entry: entry.first_row)
     generator = np.random.default_rng(own.config.seed)
@@ -73,18 +73,18 @@ def sample(storage: Storage, described: Encoded, own: Family, name: str) -> torc
 def _built(
     root: str, described: Encoded, config_json: bytes, shard: int, name: str, fitted: manifest.FileEntry
 ) -> None:
-    storage, own = Storage(root), family(config.from_json(config_json))
+    storage, own = Storage(root), served_family(config.from_json(config_json))
     parts = sorted((part for part in described.parts if part.shard == shard), key=lambda entry: entry.first_row)
     data = manifest.read_file(storage, described.version, fitted)
     made = faiss_index.build(data, (_vectors(storage, described, own, entry, name) for entry in parts))
     indexes.write_built(storage, described.version, shard, name, *made)
 
 
-def _vectors(storage: Storage, described: Encoded, own: Family, entry: PartEntry, name: str) -> torch.Tensor:
+def _vectors(storage: Storage, described: Encoded, own: ServedFamily, entry: PartEntry, name: str) -> torch.Tensor:
     return own.indexed(item_state(read_part(storage, described, entry), own.item_state), name)
 
 
-def check(own: Family, num_items: int) -> None:
+def check(own: ServedFamily, num_items: int) -> None:
     """Check before any work that the indexes of a version can be built.
 
     Raises:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from rails_ray.errors import ConflictError, DamagedError, GateError, NotFoundError
 from rails_ray.families.config import RunConfig, from_json, import_paths
-from rails_ray.families.registry import family
+from rails_ray.families.registry import served_family
 from rails_ray.on_ray.calibrating import calibrate
 from rails_ray.on_ray.encoding import encode
 from rails_ray.on_ray.evaluating import evaluate
@@ -102,7 +102,7 @@ def pipeline(
             allow_code=allow_code,
             on_progress=on_progress,
         )
-    if calibrations.current(store, name) is None and family(from_json(trained.config)).offers.has_bounded_scores:
+    if calibrations.current(store, name) is None and served_family(from_json(trained.config)).offers.has_bounded_scores:
         with stage(f"calibrate {name}") as on_progress:
             calibrate(storage, version=name, allow_code=allow_code, on_progress=on_progress)
             on_progress(1, 1, "versions")

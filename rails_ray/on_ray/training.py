@@ -32,7 +32,7 @@ from rails_ray.errors import TrainingError
 from rails_ray.families import config
 from rails_ray.families.config import RunConfig
 from rails_ray.families.data import for_data, read_data
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.fitting import CHECKPOINT_S, MAX_RESTARTS, Every, fit_to_end, reason_of
 from rails_ray.on_ray.progress import POLL_S, OnProgress, Reporter, in_task, latest, new_board
@@ -165,7 +165,7 @@ def train(
     """
     settings = Settings(
         num_workers=num_workers, use_gpu=use_gpu, checkpoint_s=checkpoint_s, timeout_s=timeout_s, placing=placing
-    ).on_cluster(family(run_config).pieces())
+    ).on_cluster(training_family(run_config).pieces())
     store = Storage(storage)
     store.check_writable()
     allowed = config.allowed_here(run_config, allow_code)
@@ -191,7 +191,7 @@ def begin(run_config: RunConfig, storage: Storage, run: str | None = None, allow
     allowed = allowed or config.allowed_here(run_config)
     read = read_data(run_config, storage)  # raises if the data are wrong, before anything starts
     run_config = for_data(run_config, read, allowed)
-    own = family(run_config, allowed)
+    own = training_family(run_config, allowed)
     pieces, leave = own.pieces(), own.begin(read)
     for remark in own.remarks(read):
         logging.getLogger(__name__).warning(remark)
@@ -357,7 +357,7 @@ def _finish(storage: str, run: str, allowed: AllowedCode) -> None:
     store = Storage(storage)
     found = runs.read(store, run)
     run_config = config.from_json(found.config)
-    read, own = read_data(run_config, store), family(run_config, allowed.read_by(f"run {run}", storage))
+    read, own = read_data(run_config, store), training_family(run_config, allowed.read_by(f"run {run}", storage))
     runs.begin(store, run, found.config, read.digest(), runs.pieces(store, run))  # raises if the data have changed
     model = own.trained_model(runs.weights(store, found)).to(reserved_device())
     report = own.validation(store, run, model, read)

@@ -14,7 +14,7 @@ from rails_ray.cutoffs.tuning import LENGTHS
 from rails_ray.data.encoding import encode_items
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import read_data
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.modules.losses.config import ContrastiveConfig
 from rails_ray.serving.cutoffs import Cutoffs
 from rails_ray.serving.schemas import CutoffInput
@@ -49,7 +49,7 @@ def test_the_best_of_each_kind_is_what_a_server_would_keep(root: Path, run_confi
         "coverage: cutoff coverage needs a version that is calibrated, got one that is not: run `rails-ray calibrate` "
         "and restart the server, or use another cut-off"
     ]
-    store, own = Storage(str(root)), family(run_config)
+    store, own = Storage(str(root)), training_family(run_config)
     data = read_data(run_config, store, ["valid"])
     assert found.num_queries == len(data.queries["valid"])
     from rails_ray.storage import runs

@@ -21,11 +21,10 @@ from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.data.queries import SPLITS, ItemLists
 from rails_ray.errors import UnsupportedError
-from rails_ray.families.base import Family
 from rails_ray.families.config import DataConfig, FamilyConfig, RunConfig, allowed_here, from_json, to_json
 from rails_ray.families.data import for_data, read_corpus, read_data
 from rails_ray.families.items import Fitting, ItemEncoder
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import TrainingFamily, training_family
 from rails_ray.modules.encoders.frozen import FunctionConfig
 from rails_ray.modules.losses.config import ContrastiveConfig
 from rails_ray.modules.model import Model
@@ -95,8 +94,8 @@ class Case:
     items: AnyItems
 
     @property
-    def own(self) -> Family:
-        return family(self.config, allowed_here(self.config))
+    def own(self) -> TrainingFamily:
+        return training_family(self.config, allowed_here(self.config))
 
     def weights(self) -> Iterator[tuple[str, bytes]]:
         return runs.weights(self.storage, self.run)
@@ -123,7 +122,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     storage = Storage(str(folder / "storage"))
     data = read_data(config, storage)
     config = for_data(config, data, allowed_here(config))
-    own, validations = family(config, allowed_here(config)), []
+    own, validations = training_family(config, allowed_here(config)), []
     pieces = own.pieces()
     if [piece.name for piece in pieces] != [""]:
         runs.begin(storage, "r", to_json(config), data.digest(), [piece.name for piece in pieces])
@@ -153,12 +152,14 @@ def equal(one: AnyItems, other: AnyItems) -> bool:
 
 def test_every_family_is_in_the_suite() -> None:
     assert {type(config.family) for config, _ in FAMILIES.values()} == set(get_args(FamilyConfig))
-    assert {type(family(config).form) for config, _ in FAMILIES.values()} == {type(form) for form in FORMS.values()}
+    assert {type(training_family(config).form) for config, _ in FAMILIES.values()} == {
+        type(form) for form in FORMS.values()
+    }
 
 
 def test_its_config_comes_back_from_its_json(case: Case) -> None:
     assert from_json(to_json(case.config)) == case.config
-    assert family(from_json(to_json(case.config)), case.own.allowed) == case.own
+    assert training_family(from_json(to_json(case.config)), case.own.allowed) == case.own
 
 
 def test_its_config_says_all_that_its_data_decide(case: Case) -> None:

@@ -16,7 +16,7 @@ from rails_ray.data.dataset import DataSet
 from rails_ray.families.config import DataConfig, RunConfig, to_json
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.dual_encoder.config import HardNegatives, InBatchNegatives, MixedNegatives, PopularityNegatives
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.modules.encoders.hstu import HstuConfig
 from rails_ray.modules.encoders.text import TransformerConfig
 from rails_ray.modules.losses.config import TermsConfig
@@ -120,7 +120,7 @@ def case_of(name: str, folder: Path, seed: int = 0) -> Case:
     config = replace(config, seed=seed, training=training, data=DataConfig(folder=str(write_data(folder / "data"))))
     storage = Storage(str(folder / f"storage-{seed}"))
     read: DataSet = read_data(config, storage)
-    own = family(for_data(config, read))
+    own = training_family(for_data(config, read))
     own.begin(read)(storage, "r")
     pieces = [STEPLESS[name]] if name in STEPLESS else list(own.pieces())
     return Case(own.config, Given(read=read, storage=storage, run="r"), pieces)
@@ -249,19 +249,19 @@ def test_only_the_first_worker_leaves_anything_behind(name: str, tmp_path: Path)
 
 
 def test_workers_that_cannot_share_its_batches() -> None:
-    [piece] = family(small_config()).pieces()
+    [piece] = training_family(small_config()).pieces()
     piece.check_workers(16)
     with pytest.raises(ValueError, match=r"training\.batch_size must be a multiple of the 3 workers, got 16"):
         piece.check_workers(3)
     for config in (small_config().with_family(negatives=InBatchNegatives()), small_solar_config()):
-        for piece in family(config).pieces():
+        for piece in training_family(config).pieces():
             piece.check_workers(3)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_pieces_of_a_family_make_its_model(name: str, tmp_path: Path) -> None:
     case = case_of(name, tmp_path)
-    own = family(case.config)
+    own = training_family(case.config)
     weights = [(f"{piece.name}/model.safetensors", case.store(piece).weights) for piece in case.pieces]
     model = own.trained_model(weights)
     report = own.validation(case.given.storage, "r", model, case.given.read)

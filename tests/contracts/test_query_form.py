@@ -17,13 +17,12 @@ from rails_ray.data.forms import FORMS, QueryForm, QueryReader
 from rails_ray.data.queries import Inputs
 from rails_ray.data.sources import Sources
 from rails_ray.errors import NotFoundError
-from rails_ray.families.base import Family
 from rails_ray.families.config import DataConfig, RunConfig, allowed_here
 from rails_ray.families.data import for_data, read_corpus, read_data
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
-from rails_ray.families.rbe.family import RbeFamily
-from rails_ray.families.registry import family
-from rails_ray.families.solar.family import SolarFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
+from rails_ray.families.rbe.train import RbeTraining
+from rails_ray.families.solar.train import SolarTraining
+from rails_ray.families.training_family import TrainingFamily, training_family
 from rails_ray.modules.model import Model
 from rails_ray.serving.encoder import encode
 from rails_ray.serving.schemas import ASKED_BY, QueryInput
@@ -63,7 +62,7 @@ class Case:
     """A form with a data set, a model and what reads the requests of a version."""
 
     name: str
-    own: Family
+    own: TrainingFamily
     data: DataSet
     corpus: Corpus
     model: Model
@@ -76,10 +75,10 @@ class Case:
 
 def untrained(config: RunConfig, data: DataSet) -> Model:
     if config.family.kind == "dual_encoder":
-        return DualEncoderFamily.of(config).model().eval()
+        return DualEncoderTraining.of(config).model().eval()
     if config.family.kind == "rbe":
-        return RbeFamily(config, config.family, allowed_here(config)).learned(data).eval()
-    own = SolarFamily.of(config)
+        return RbeTraining(config, config.family, allowed_here(config)).learned(data).eval()
+    own = SolarTraining.of(config)
     chunks = {number: own.chunk(number) for number in range(2)}
     for chunk in chunks.values():
         chunk.learn(data.queries["train"].inputs)
@@ -97,7 +96,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     data = read_data(config, Storage(str(tmp_path)))
     config = for_data(config, data)
     corpus, model = read_corpus(config, Storage(str(tmp_path))), untrained(config, data)
-    return Case(name, family(config), data, corpus, model, FORMS[name].reader(model, corpus.files.__getitem__))
+    return Case(name, training_family(config), data, corpus, model, FORMS[name].reader(model, corpus.files.__getitem__))
 
 
 def test_every_form_is_in_the_suite() -> None:
@@ -212,7 +211,7 @@ def test_users_are_asked_about_by_their_id(tmp_path: Path) -> None:
     folder = write_sequence_data(tmp_path, num_items=9)
     form = FORMS["history"]
     corpus, data = form.corpus(Sources(str(folder))), form.read(Sources(str(folder)))
-    reader = form.reader(DualEncoderFamily.of(small_history_config()).model(), corpus.files.__getitem__)
+    reader = form.reader(DualEncoderTraining.of(small_history_config()).model(), corpus.files.__getitem__)
     users = dict.fromkeys(pq.read_table(folder / "interactions.parquet")["user_id"].to_pylist())
     rows = reader.read({"user_id": next(iter(users))}, "query")
     assert rows.rows.tolist() == list(data.histories[0])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rails_ray.families.recipes import RECIPES
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.families.vector_items.storing import PqItems
 from rails_ray.modules.similarities.bm25 import TermCounts, TermWeights
 from rails_ray.modules.similarities.states import (
@@ -82,7 +82,7 @@ def equal(one: AnyItems | AnyQuery, other: AnyItems | AnyQuery) -> bool:
 def test_every_kind_of_item_is_in_the_suite() -> None:
     configs = [recipe() for recipe in RECIPES]
     configs.append(configs[0].with_family(items=PqItems()))
-    kinds = {family(config).item_state.kind for config in configs}
+    kinds = {training_family(config).item_state.kind for config in configs}
     assert {made(1).kind for made in ITEM_STATES.values()} == kinds
 
 

@@ -17,7 +17,7 @@ from rails_ray.families.dual_encoder.config import (
     Negatives,
     UniformNegatives,
 )
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules.encoders.sasrec import SasrecConfig
 from rails_ray.modules.encoders.solar import ChunksConfig
 from rails_ray.modules.encoders.text import TransformerConfig
@@ -127,13 +127,13 @@ def test_bytes_that_are_no_config() -> None:
 
 @pytest.mark.parametrize("made", [small_config(), small_history_config()], ids=["texts", "histories"])
 def test_initial_weights_are_the_seeds(made: RunConfig) -> None:
-    first, second = (DualEncoderFamily.of(made).model() for _ in range(2))
+    first, second = (DualEncoderTraining.of(made).model() for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("similarity", ["mixture", "dot product"])
 def test_an_item_begins_near_a_query_of_the_same_words(similarity: str) -> None:
-    model = DualEncoderFamily.of(small_config(similarity)).model().eval()
+    model = DualEncoderTraining.of(small_config(similarity)).model().eval()
     features = model.query_features(["red car", "blue hat", "gold lamp"])
     query, items = model.encode_queries(features), model.encode_items(features)
     assert torch.allclose(query.components, items.components, atol=1e-6)
@@ -143,7 +143,7 @@ def test_a_mixture_begins_as_a_dot_product() -> None:
     """Its gates lie on the pairs p_x = p_q, alike: the mean of their cosines is one of longer vectors."""
     config = small_config()
     similarity = replace(config.family.similarity, num_query_components=4)
-    model = DualEncoderFamily.of(config.with_family(similarity=similarity)).model().eval()
+    model = DualEncoderTraining.of(config.with_family(similarity=similarity)).model().eval()
     query = model.encode_queries(model.query_features(["red car", "blue hat", "gold lamp"]))
     items = model.encode_items(model.item_features(["rose", "red car", "a lamp of gold", "hat"]))
     gates = model.score(query, items).gates.unflatten(2, (4, 2))
@@ -155,7 +155,7 @@ def test_a_mixture_begins_as_a_dot_product() -> None:
 def test_a_gate_reads_what_its_config_says() -> None:
     config = small_config()
     similarity = replace(config.family.similarity, gate_inputs=("item",))
-    model = DualEncoderFamily.of(config.with_family(similarity=similarity)).model()
+    model = DualEncoderTraining.of(config.with_family(similarity=similarity)).model()
     query = model.encode_queries(model.query_features(["red", "blue sky"]))
     items = model.encode_items(model.item_features(["rose", "heaven"]))
     assert (query.gate == 1).all()
@@ -204,7 +204,7 @@ def test_a_loss_that_needs_all_items_at_once_refuses_blocks(loss: Loss) -> None:
     ids=str,
 )
 def test_negatives_choose_what_queries_are_compared_with(negatives: Negatives, contrast: type) -> None:
-    chosen = DualEncoderFamily.of(TEXTS.with_family(negatives=negatives)).contrast()
+    chosen = DualEncoderTraining.of(TEXTS.with_family(negatives=negatives)).contrast()
     assert type(chosen) is contrast
     assert getattr(chosen, "block_size", 8) == 8
 

@@ -9,7 +9,7 @@ import pytest
 from rails_ray.data.corpus import item_inputs
 from rails_ray.families.config import DataConfig
 from rails_ray.families.data import for_data, read_corpus, read_data
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.modules.encoders.hstu import HstuConfig
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
@@ -25,10 +25,10 @@ def test_a_config_is_completed_by_the_width_of_its_queries(kind: str, inputs: An
 
 
 def test_a_trained_model_can_be_asked_by_features_that_it_never_saw_but_not_by_other_vectors() -> None:
-    family(with_encoder(input="features", width=3)).check_can_be_asked(data_of(sparse))
-    family(with_encoder(input="vector", width=7)).check_can_be_asked(data_of(vectors))
+    training_family(with_encoder(input="features", width=3)).check_can_be_asked(data_of(sparse))
+    training_family(with_encoder(input="vector", width=7)).check_can_be_asked(data_of(vectors))
     with pytest.raises(ValueError, match=r"encoder\.width must be the 7 of the queries"):
-        family(with_encoder(input="vector", width=6)).check_can_be_asked(data_of(vectors))
+        training_family(with_encoder(input="vector", width=6)).check_can_be_asked(data_of(vectors))
 
 
 @pytest.mark.parametrize(("num_items", "num_buckets"), [(10, 10), (7000, 5000)])

@@ -14,7 +14,7 @@ from rails_ray.families.config import DataConfig, from_json
 from rails_ray.families.data import read_data
 from rails_ray.families.items import ByModel
 from rails_ray.families.recipes import by_name
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.modules.encoders import frozen
 from rails_ray.modules.encoders.frozen import FunctionConfig, SentenceTransformerConfig
 from rails_ray.on_ray.evaluating import _evaluate
@@ -52,7 +52,7 @@ def test_train_evaluate_and_encode_read_each_text_once(tmp_path: Path, read: lis
     data, store = write_text_data(tmp_path / "data"), Storage(str(tmp_path / "s"))
     save_sentence_transformer(tmp_path / "model", ["red", "blue", "car", "hat"])
     run = trained(tmp_path / "s", data, SentenceTransformerConfig(pretrained=str(tmp_path / "model")))
-    own = family(from_json(run.config))
+    own = training_family(from_json(run.config))
     items = list(read_data(own.config, store).item_inputs)
     assert sorted(set(items)) == sorted(set(items) & set(read))
     report = _evaluate(str(store), "r", None, "valid", None, OURS_ALONE)

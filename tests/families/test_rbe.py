@@ -17,8 +17,9 @@ from rails_ray.errors import UnavailableError
 from rails_ray.families.config import DataConfig, RunConfig, allowed_here
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.rbe.config import RbeConfig, TopShareConfig
-from rails_ray.families.rbe.family import ByRelevance, RbeFamily, support_queries
-from rails_ray.families.registry import family
+from rails_ray.families.rbe.serve import ByRelevance
+from rails_ray.families.rbe.train import RbeTraining, support_queries
+from rails_ray.families.training_family import training_family
 from rails_ray.families.vector_items.storing import PqItems
 from rails_ray.reranking.rankers import candidates_of
 from rails_ray.reranking.supports import RandomSupports
@@ -29,15 +30,15 @@ from support.examples import write_text_data
 from support.ranked import small_rbe_config, write_scored_data
 
 
-def completed(config: RunConfig, folder: Path) -> tuple[RbeFamily, DataSet]:
+def completed(config: RunConfig, folder: Path) -> tuple[RbeTraining, DataSet]:
     config = replace(config, data=DataConfig(folder=str(folder)))
     read = read_data(config, Storage(str(folder)))
-    own = family(for_data(config, read, allowed_here(config)), allowed_here(config))
-    assert isinstance(own, RbeFamily)
+    own = training_family(for_data(config, read, allowed_here(config)), allowed_here(config))
+    assert isinstance(own, RbeTraining)
     return own, read
 
 
-def trained(own: RbeFamily, read: DataSet, folder: Path) -> Any:
+def trained(own: RbeTraining, read: DataSet, folder: Path) -> Any:
     [piece] = own.pieces()
     return fit(piece, Given(read=read, storage=Storage(str(folder)), run="r"))
 
@@ -63,7 +64,7 @@ def test_supports_are_chosen_on_the_workers_device(folder: Path, monkeypatch: py
         devices.append(relevance.device.type)
         return torch.arange(num_supports)
 
-    monkeypatch.setattr("rails_ray.families.rbe.family.select_supports", watched)
+    monkeypatch.setattr("rails_ray.families.rbe.train.select_supports", watched)
     for device in ("meta", "cpu"):  # meta: a device without numbers
         own.pieces()[0].prepare(Given(read=read, storage=Storage(str(folder)), run="r", device=device))
     assert devices == ["meta", "cpu"]
@@ -102,7 +103,7 @@ def test_on_a_sphere_items_are_of_one_length_and_scores_stay(folder: Path, tmp_p
     own, read = completed(small_rbe_config(), folder)
     weights = [("model.safetensors", trained(own, read, tmp_path).weights)]
     plain, lying = (
-        family(own.config.with_family(is_on_sphere=is_on_sphere), own.allowed).trained_model(weights)
+        training_family(own.config.with_family(is_on_sphere=is_on_sphere), own.allowed).trained_model(weights)
         for is_on_sphere in (False, True)
     )
     queries = read.queries["test"].inputs.take(slice(0, 9))

@@ -15,7 +15,7 @@ from rails_ray.data.forms import history as history_form
 from rails_ray.families import config
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_corpus, read_data
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.storage import manifest
 from rails_ray.storage.filesystem import Storage
 from support.examples import (
@@ -109,11 +109,11 @@ def test_batches_are_those_that_the_encoder_reads(texts: RunConfig, histories: R
     for made, kind in ((texts, PairSampler), (histories, WindowSampler)):
         data = read_data(made, storage)
         made = for_data(made, data)
-        model = DualEncoderFamily.of(made).model()
-        sampler = DualEncoderFamily.of(made).sampler(model, data, rank=1, num_workers=2)
+        model = DualEncoderTraining.of(made).model()
+        sampler = DualEncoderTraining.of(made).sampler(model, data, rank=1, num_workers=2)
         assert isinstance(sampler, kind)
         assert len(sampler.batch(0).queries) == made.training.batch_size // 2
-        step = DualEncoderFamily.of(made).training_step(model, lambda mean: mean)
+        step = DualEncoderTraining.of(made).training_step(model, lambda mean: mean)
         assert step(sampler.batch(0)).isfinite()
 
 
@@ -143,7 +143,7 @@ def test_the_corpus_of_histories(histories: RunConfig, storage: Storage) -> None
     inputs = item_inputs(items.slice(3, 4))
     assert isinstance(inputs, np.ndarray)
     assert inputs.tolist() == [3, 4, 5, 6]
-    model = DualEncoderFamily.of(for_data(histories, data)).model()
+    model = DualEncoderTraining.of(for_data(histories, data)).model()
     assert model.encode_items(model.item_features(inputs)).components.shape[0] == 4
     assert corpus.query == {"history": "string", "user_id": "string"}
     stored = {name: pq.read_table(io.BytesIO(data)) for name, data in corpus.files.items()}

@@ -11,7 +11,7 @@ from rails_ray.data.dataset import DataSet
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.dual_encoder.config import HardNegatives, UniformNegatives
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.on_ray.training import begin
 from rails_ray.storage.filesystem import Storage
@@ -36,11 +36,11 @@ def test_more_negatives_than_items(tmp_path: Path) -> None:
     config, read = of_data(
         small_config().with_family(negatives=UniformNegatives(num_items=61)), write_text_data(tmp_path)
     )
-    [sentence] = DualEncoderFamily.of(config).remarks(read)
+    [sentence] = DualEncoderTraining.of(config).remarks(read)
     assert sentence.startswith("negatives.num_items should be at most the 60 items of ")
     assert sentence.endswith(", got 61: some are drawn several times")
     fitting = config.with_family(negatives=UniformNegatives(num_items=60))
-    assert DualEncoderFamily.of(fitting).remarks(read) == []
+    assert DualEncoderTraining.of(fitting).remarks(read) == []
 
 
 def test_histories_longer_than_the_window_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

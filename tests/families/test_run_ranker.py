@@ -14,7 +14,7 @@ from rails_ray.families.config import DataConfig, from_json
 from rails_ray.families.data import read_data
 from rails_ray.families.rbe import run_ranker
 from rails_ray.families.rbe.run_ranker import RunRanker
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.reranking.rankers import HeavyRanker, candidates_of
 from rails_ray.reranking.rankers.calling import RankerConfig, ranker_of, scores_of
 from rails_ray.storage import runs
@@ -37,7 +37,7 @@ def test_its_scores_are_the_models(tmp_path: Path) -> None:
     ranker = ranker_of(RankerConfig(path=path, folder=f"{tmp_path}/runs/mol"))
     assert isinstance(ranker, HeavyRanker)
     found = runs.read(store, "mol")
-    own = family(from_json(found.config))
+    own = training_family(from_json(found.config))
     model, data = own.trained_model(runs.weights(store, found)), read_data(config, store)
     items = own.run_items(store, "mol", model, data)
     with torch.no_grad():

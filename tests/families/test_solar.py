@@ -13,9 +13,9 @@ from rails_ray.errors import DamagedError, UnsupportedError
 from rails_ray.families.config import DataConfig, RunConfig, to_json
 from rails_ray.families.data import read_data
 from rails_ray.families.items import Fitting, ItemEncoder
-from rails_ray.families.registry import family
-from rails_ray.families.solar.family import SolarFamily
 from rails_ray.families.solar.model import Predicted, Solar, predicted_buckets
+from rails_ray.families.solar.train import SolarTraining
+from rails_ray.families.training_family import training_family
 from rails_ray.families.version import Version
 from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.bags import Bags
@@ -39,7 +39,7 @@ def weights_of(numbers: list[int], config: RunConfig = CONFIG) -> list[tuple[str
     """Those of chunks that have learnt the words of two texts."""
     found = []
     for number in numbers:
-        chunk = SolarFamily.of(config).chunk(number)
+        chunk = SolarTraining.of(config).chunk(number)
         chunk.learn(TEXTS)
         found.append((f"chunk-{number:03d}/model.safetensors", weight_files.to_bytes(chunk)))
     return found
@@ -48,7 +48,7 @@ def weights_of(numbers: list[int], config: RunConfig = CONFIG) -> list[tuple[str
 def test_a_chunks_initial_weights_are_the_runs_seed_and_its_number() -> None:
     before = torch.get_rng_state()
     first, again, other, of_another_run = (
-        weight_files.copy(SolarFamily.of(replace(CONFIG, seed=seed)).chunk(number))
+        weight_files.copy(SolarTraining.of(replace(CONFIG, seed=seed)).chunk(number))
         for seed, number in ((5, 1), (5, 1), (5, 2), (6, 1))
     )
     assert torch.equal(torch.get_rng_state(), before)
@@ -61,7 +61,7 @@ def test_a_chunks_initial_weights_are_the_runs_seed_and_its_number() -> None:
 
 @pytest.mark.parametrize("numbers", [[0, 1, 2, 3], [2], [3, 1]])
 def test_a_trained_model_has_the_chunks_whose_weights_there_are(numbers: list[int]) -> None:
-    model = family(CONFIG).trained_model(iter(weights_of(numbers)))
+    model = training_family(CONFIG).trained_model(iter(weights_of(numbers)))
     assert isinstance(model, Solar)
     assert not model.training
     assert sorted(map(int, model.chunks)) == sorted(numbers)
@@ -70,7 +70,7 @@ def test_a_trained_model_has_the_chunks_whose_weights_there_are(numbers: list[in
         if number not in numbers:
             assert not tables[:, number].any()
             continue
-        chunk = SolarFamily.of(CONFIG).chunk(number)
+        chunk = SolarTraining.of(CONFIG).chunk(number)
         chunk.learn(TEXTS)
         expected = chunk(chunk.features(TEXTS)).sigmoid() / len(numbers)
         assert torch.allclose(tables[:, number], expected, atol=1e-7)
@@ -79,41 +79,41 @@ def test_a_trained_model_has_the_chunks_whose_weights_there_are(numbers: list[in
 def test_weights_of_another_chunk_or_none() -> None:
     [(_, weights)] = weights_of([1])
     with pytest.raises(ValueError, match="weights of a chunk must be of seed 2, got seed 1: train it again"):
-        family(CONFIG).trained_model([("chunk-002/model.safetensors", weights)])
+        training_family(CONFIG).trained_model([("chunk-002/model.safetensors", weights)])
     with pytest.raises(ValueError, match="a model must have at least 1 trained chunk, got none"):
-        family(CONFIG).trained_model([])
+        training_family(CONFIG).trained_model([])
 
 
 @pytest.mark.parametrize("item_ids", [ITEM_IDS, list(range(100, 160))], ids=["text", "integer"])
 def test_codes_are_those_of_the_config(item_ids: list[str] | list[int]) -> None:
-    balanced = SolarFamily.of(CONFIG).codes(item_ids)
+    balanced = SolarTraining.of(CONFIG).codes(item_ids)
     assert balanced.item_ids == item_ids
     assert balanced.codes.dtype == np.int32
     assert (balanced.codes == random_codes.balanced(60, 4, 20, 0)).all()
     assert (random_codes.loads(balanced.codes, 20) == 3).all()
-    hashed = SolarFamily.of(with_encoder(codes="hashed")).codes(item_ids)
+    hashed = SolarTraining.of(with_encoder(codes="hashed")).codes(item_ids)
     assert (hashed.codes == random_codes.hashed(item_ids, 4, 20, 0)).all()
-    other = SolarFamily.of(replace(CONFIG, seed=1)).codes(item_ids)
+    other = SolarTraining.of(replace(CONFIG, seed=1)).codes(item_ids)
     assert (other.codes != balanced.codes).any()
 
 
 @pytest.mark.parametrize("kind", ["balanced", "hashed"])
 def test_there_are_no_more_buckets_than_items(kind: str) -> None:
     with pytest.raises(ValueError, match=r"encoder\.num_buckets must be at most the 60 items, got 100"):
-        SolarFamily.of(with_encoder(num_buckets=100, codes=kind)).codes(ITEM_IDS)
-    assert SolarFamily.of(with_encoder(num_buckets=60, codes=kind)).codes(ITEM_IDS).codes.max() < 60
+        SolarTraining.of(with_encoder(num_buckets=100, codes=kind)).codes(ITEM_IDS)
+    assert SolarTraining.of(with_encoder(num_buckets=60, codes=kind)).codes(ITEM_IDS).codes.max() < 60
 
 
 def test_items_that_are_known_keep_their_codes() -> None:
     """Some went, some came, and the order is another."""
-    known = SolarFamily.of(CONFIG).codes(ITEM_IDS)
+    known = SolarTraining.of(CONFIG).codes(ITEM_IDS)
     item_ids = ["new", *reversed(ITEM_IDS[10:]), "newer"]
-    found, is_new = SolarFamily.of(CONFIG).codes_of(known, item_ids)
+    found, is_new = SolarTraining.of(CONFIG).codes_of(known, item_ids)
     assert found.item_ids == item_ids
     assert is_new.tolist() == [True, *[False] * 50, True]
     assert (found.codes[1:-1] == known.codes[:9:-1]).all()
     assert (found.codes[is_new] == random_codes.add(known.codes[10:], ["new", "newer"], num_buckets=20, seed=0)).all()
-    again, is_new = SolarFamily.of(CONFIG).codes_of(found, item_ids)
+    again, is_new = SolarTraining.of(CONFIG).codes_of(found, item_ids)
     assert not is_new.any()
     assert (again.codes == found.codes).all()
 
@@ -132,7 +132,7 @@ def fitting(storage: Storage, items: dict[str, Any], *, has_texts: bool = True, 
 
 
 def test_codes_are_made_once_for_a_version_and_its_items_looked_up(tmp_path: Path) -> None:
-    storage, own = Storage(str(tmp_path)), SolarFamily.of(CONFIG)
+    storage, own = Storage(str(tmp_path)), SolarTraining.of(CONFIG)
     codes.write(storage, "runs/r", own.codes(ITEM_IDS))
     item_ids = ["new", *ITEM_IDS]
     asked = fitting(storage, {"item_id": item_ids, "input": item_ids})
@@ -159,23 +159,23 @@ def test_codes_are_made_once_for_a_version_and_its_items_looked_up(tmp_path: Pat
 
 
 def test_codes_are_predicted_only_for_texts(tmp_path: Path) -> None:
-    storage, own = Storage(str(tmp_path)), SolarFamily.of(CONFIG)
+    storage, own = Storage(str(tmp_path)), SolarTraining.of(CONFIG)
     rows, texts = ({"item_id": ["a", "b"], "input": inputs} for inputs in ([0, 1], ["red car", "hat"]))
     assert own.fit(fitting(storage, texts, new_codes="predicted")).facts == {"new_codes": "predicted"}
-    assert family(small_config()).fit(fitting(storage, texts)).facts == {}
-    for other, items in ((own, rows), (family(small_config()), texts)):
+    assert training_family(small_config()).fit(fitting(storage, texts)).facts == {}
+    for other, items in ((own, rows), (training_family(small_config()), texts)):
         message = f"new_codes predicted needs items with texts and codes, got run 'r' of {other.config.name}"
         with pytest.raises(ValueError, match=message):
             other.fit(fitting(storage, items, has_texts=items is texts, new_codes="predicted"))
 
 
 def test_codes_of_new_items_are_chosen_among_what_is_predicted() -> None:
-    known = SolarFamily.of(CONFIG).codes(ITEM_IDS)
-    own, is_new = SolarFamily.of(CONFIG).codes_of(known, ["new", *ITEM_IDS, "newer"])
+    known = SolarTraining.of(CONFIG).codes(ITEM_IDS)
+    own, is_new = SolarTraining.of(CONFIG).codes_of(known, ["new", *ITEM_IDS, "newer"])
     buckets = np.stack([np.tile([7, 3], (3, 1)), np.tile([7, 3], (3, 1))]).astype(np.int64)  # [N, K', C]
     before = own.codes.copy()
     predicted = Predicted(np.array([True, True]), [0, 2, 3], buckets)
-    found = SolarFamily.of(CONFIG).with_predicted(own, np.flatnonzero(is_new), predicted)
+    found = SolarTraining.of(CONFIG).with_predicted(own, np.flatnonzero(is_new), predicted)
     assert (own.codes == before).all()
     assert found.item_ids == own.item_ids
     assert (found.codes[~is_new] == known.codes).all()
@@ -189,8 +189,8 @@ def test_cutoffs_of_a_softmax_over_items_are_none_of_solars() -> None:
         UnsupportedError,
         match=r"cut-offs nucleus and probability need a model that .* got loss bucket_cross_entropy",
     ):
-        family(CONFIG).offers.check_logit()
-    assert not family(CONFIG).offers.has_trained_temperature
+        training_family(CONFIG).offers.check_logit()
+    assert not training_family(CONFIG).offers.has_trained_temperature
 
 
 @pytest.mark.parametrize(("kind", "inputs", "width"), INPUTS)
@@ -203,10 +203,10 @@ def test_a_chunk_is_trained_by_what_its_config_says(kind: str, inputs: Any, widt
         seed=2,
         training=replace(CONFIG.training, batch_size=2, precision="bfloat16"),
     )
-    chunk = SolarFamily.of(config).chunk(3, expected_buckets=1.3)
+    chunk = SolarTraining.of(config).chunk(3, expected_buckets=1.3)
     assert torch.allclose(chunk.output.bias.sigmoid(), torch.full((10,), 0.13))
-    buckets = SolarFamily.of(config).codes(read.item_ids).codes[:, 3]
-    training = SolarFamily.of(config).chunk_training(chunk, read, buckets)
+    buckets = SolarTraining.of(config).codes(read.item_ids).codes[:, 3]
+    training = SolarTraining.of(config).chunk_training(chunk, read, buckets)
     assert (training.step.num_sampled, training.step.precision) == (3, torch.bfloat16)
     assert training.sampler.seed == chunk.seed == 2003
     batches = [training.sampler.batch(step) for step in range(2)]
@@ -225,7 +225,7 @@ def test_a_chunk_is_trained_by_what_its_config_says(kind: str, inputs: Any, widt
 
 
 def test_held_out_words_are_unknown() -> None:
-    chunk = SolarFamily.of(CONFIG).chunk(0)
+    chunk = SolarTraining.of(CONFIG).chunk(0)
     chunk.learn(data_of(texts).queries["train"].inputs)
     features = chunk.features(["word1 split1 word7"])
     assert isinstance(features, Bags)
@@ -238,7 +238,7 @@ def test_held_out_words_are_unknown() -> None:
 def stored(tmp_path: Path) -> tuple[Storage, manifest.Encoded]:
     """A version of 60 items by two of four chunks."""
     storage = Storage(str(tmp_path))
-    made = SolarFamily.of(CONFIG).codes(ITEM_IDS)
+    made = SolarTraining.of(CONFIG).codes(ITEM_IDS)
     [planned] = parts.plan([60], 60)
     items = pa.table({"item_id": ITEM_IDS})
     parts.write_part(storage, "v", planned, parquet.item_part(items, Codes(made.tensor)))
@@ -252,11 +252,11 @@ def test_the_model_of_a_version(stored: tuple[Storage, manifest.Encoded]) -> Non
     storage, encoded = stored
     assert Version(storage, encoded).config == CONFIG
     model = Version(storage, encoded).model
-    expected = family(CONFIG).trained_model(weights_of([0, 2]))
+    expected = training_family(CONFIG).trained_model(weights_of([0, 2]))
     features = model.query_features(TEXTS)
     assert torch.equal(model.encode_queries(features).tables, expected.encode_queries(features).tables)
-    assert family(CONFIG).model_facts(encoded) == {"chunks_trained": 2, "num_chunks": 4}
-    assert family(small_config()).model_facts(encoded) == {}
+    assert training_family(CONFIG).model_facts(encoded) == {"chunks_trained": 2, "num_chunks": 4}
+    assert training_family(small_config()).model_facts(encoded) == {}
 
 
 def test_the_similarity_of_a_version_needs_no_weights(stored: tuple[Storage, manifest.Encoded]) -> None:
@@ -272,7 +272,7 @@ def test_the_similarity_of_a_version_needs_no_weights(stored: tuple[Storage, man
 
 def test_values_are_those_of_the_config() -> None:
     config = CONFIG.with_family(similarity=LookUpConfig(values="logit"))
-    model = family(config).trained_model(weights_of([1]))
+    model = training_family(config).trained_model(weights_of([1]))
     [chunk] = model.chunks.values()
     assert isinstance(chunk, Chunk)
     features = model.query_features(TEXTS)
@@ -284,7 +284,7 @@ def test_buckets_are_predicted_for_texts_with_a_known_word() -> None:
     torch.manual_seed(0)
     chunks = {}
     for number in (0, 2):
-        chunks[number] = SolarFamily.of(config).chunk(number)
+        chunks[number] = SolarTraining.of(config).chunk(number)
         chunks[number].learn(["red car", "hat"])
     model = Solar(config.family.encoder, LookUpConfig(), chunks)
     predicted = predicted_buckets(model, ["a red boat", "qqqq", "hat"])
@@ -297,8 +297,8 @@ def test_buckets_are_predicted_for_texts_with_a_known_word() -> None:
 def test_items_texts_are_training_queries_if_asked(tmp_path: Path) -> None:
     folder = write_text_data(tmp_path)
     data = read_data(replace(CONFIG, data=DataConfig(folder=str(folder))), Storage("."))
-    assert SolarFamily.of(CONFIG).training_queries(data) is data.queries["train"]
-    queries, own = SolarFamily.of(with_encoder(reads_items=True)).training_queries(data), data.queries["train"]
+    assert SolarTraining.of(CONFIG).training_queries(data) is data.queries["train"]
+    queries, own = SolarTraining.of(with_encoder(reads_items=True)).training_queries(data), data.queries["train"]
     assert queries.inputs == [*own.inputs, *data.item_inputs]
     assert [rows.tolist() for rows in queries.relevant] == [
         *(rows.tolist() for rows in own.relevant),

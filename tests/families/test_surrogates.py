@@ -16,9 +16,9 @@ from rails_ray.data.corpus import item_inputs
 from rails_ray.errors import DamagedError
 from rails_ray.families.config import DataConfig, RunConfig, to_json
 from rails_ray.families.data import for_data, read_corpus, read_data, training_queries
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.items import Fitting
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.modules.similarities.states import ItemState, QueryState, concatenate
 from rails_ray.search.searcher import SearchParams
 from rails_ray.search.spec import SearchSpec
@@ -42,7 +42,7 @@ FIELDS = {"kind": "ridge", "width": 9, "num_items": 70, "num_supports": 5}
 class Made(NamedTuple):
     """A run that was trained in this process, and how it is encoded."""
 
-    own: DualEncoderFamily
+    own: DualEncoderTraining
     storage: Storage
     run: runs.Run
     asked: Fitting
@@ -58,7 +58,7 @@ def made(tmp_path: Path, config: RunConfig, write: Callable[[Path], Path], **fie
     storage = Storage(str(tmp_path / "storage"))
     read = read_data(config, storage)
     config = for_data(config, read)
-    [piece] = family(config).pieces()
+    [piece] = training_family(config).pieces()
     fitted = fit(piece, Given(read=read, storage=storage, run="r"))
     assert fitted is not None
     runs.write(
@@ -70,8 +70,8 @@ def made(tmp_path: Path, config: RunConfig, write: Callable[[Path], Path], **fie
         config=to_json(config),
     )
     run = runs.read(storage, "r")
-    own = family(family(config).stored_as(surrogate={**FIELDS, **fields}))
-    assert isinstance(own, DualEncoderFamily)
+    own = training_family(training_family(config).stored_as(surrogate={**FIELDS, **fields}))
+    assert isinstance(own, DualEncoderTraining)
     corpus = read_corpus(config, storage)
     asked = Fitting(
         storage=storage,
@@ -147,13 +147,13 @@ def test_it_is_fitted_once(tmp_path: Path) -> None:
     case.storage.write(path, before[surrogates.NAME][:-9])
     with pytest.raises(DamagedError, match=r"surrogate\.safetensors must hold a surrogate"):
         case.own.fit(case.asked).files()
-    other = family(case.own.stored_as(surrogate={"width": 8}))
+    other = training_family(case.own.stored_as(surrogate={"width": 8}))
     assert other.storing != case.own.storing, "another surrogate is another version"
 
 
 def test_its_numbers_are_narrowed_with_the_others(tmp_path: Path) -> None:
     case = made(tmp_path, *CASES["texts"])
-    half = case._replace(own=DualEncoderFamily.of(case.own.stored_as(dtype="float16")))
+    half = case._replace(own=DualEncoderTraining.of(case.own.stored_as(dtype="float16")))
     surrogate, narrow = encoded(case).surrogate, encoded(half).surrogate
     assert surrogate is not None
     assert narrow is not None
@@ -177,14 +177,14 @@ def test_more_supports_than_items(tmp_path: Path) -> None:
 )
 def test_a_score_that_needs_none(config: RunConfig, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        family(config).stored_as(surrogate={"kind": "ridge"})
+        training_family(config).stored_as(surrogate={"kind": "ridge"})
 
 
 def test_beside_codes() -> None:
     with pytest.raises(
         ValueError, match=r"surrogate must stand beside components, got items\.kind pq: leave out codes"
     ):
-        family(small_config()).stored_as(surrogate={"kind": "ridge"}, codes=(2, 16))
+        training_family(small_config()).stored_as(surrogate={"kind": "ridge"}, codes=(2, 16))
 
 
 def test_without_training_queries(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rails_ray import on_ray
 from rails_ray.families.config import DataConfig, RunConfig
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.on_ray.fitting import Every
 from rails_ray.on_ray.run_state import RunState
 from rails_ray.on_ray.training import Assignment, begin, work
@@ -20,8 +20,8 @@ from support.examples import small_config, small_solar_config, write_text_data
 from support.pieces import CountingPiece
 
 STEPS = 60
-SIX = family(small_solar_config(num_chunks=6)).pieces()
-ONE = family(small_config()).pieces()
+SIX = training_family(small_solar_config(num_chunks=6)).pieces()
+ONE = training_family(small_config()).pieces()
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_piece_that_fits_itself_counts_as_a_step() -> None:
 
 
 def test_pieces_that_fail_are_told_by_why() -> None:
-    sixteen = family(small_solar_config(num_chunks=16)).pieces()
+    sixteen = training_family(small_solar_config(num_chunks=16)).pieces()
     standing = RunState(sixteen, [piece.name for number, piece in enumerate(sixteen) if number not in (0, 1, 3)])
     standing.waiting.clear()
     standing.failed = {

@@ -12,7 +12,7 @@ import torch
 from rails_ray import on_ray
 from rails_ray.cli.main import EXIT_BAD_ARGUMENT, main
 from rails_ray.families.config import DataConfig, from_json
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.families.version import Version
 from rails_ray.reranking.rankers import candidates_of
 from rails_ray.serving import local
@@ -48,7 +48,7 @@ def test_items_join_without_training(tmp_path: Path) -> None:
     # by the equations: t of a new item is AnnCUR's, its bias is the mean one
     found = runs.read(store, "rbe")
     config = from_json(found.config)
-    model = family(config).trained_model(runs.weights(store, found))
+    model = training_family(config).trained_model(runs.weights(store, found))
     texts = read(more, "items")["text"]
     new_items = candidates_of(range(40, 60), texts[40:])
     relevance = np.array([by_pairs({"text": query}, new_items) for query in model.support_queries]).T

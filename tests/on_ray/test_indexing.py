@@ -12,7 +12,7 @@ import pytest
 from rails_ray import on_ray
 from rails_ray.errors import DamagedError, UnsupportedError
 from rails_ray.families import config as configs
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.families.version import Version
 from rails_ray.on_ray import indexing
 from rails_ray.search.indexes.flat import FlatConfig
@@ -231,7 +231,7 @@ def test_an_index_is_fitted_to_a_sample_of_many_parts(
     """As many parts as hold the sample's items, or more of them, and all items of a small corpus; none twice."""
     store, version = Storage(str(root)), f"sample-{num_parts}-{num_items}"
     described = on_ray.encode(str(root), "dot", version=version, num_shards=2, part_items=32)
-    own = family(configs.from_json(runs.read(store, "dot").config))
+    own = training_family(configs.from_json(runs.read(store, "dot").config))
     monkeypatch.setattr(indexing, "SAMPLE_ITEMS", num_items)
     monkeypatch.setattr(indexing, "SAMPLE_PARTS", num_parts)
     read = list[int]()

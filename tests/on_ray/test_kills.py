@@ -10,7 +10,7 @@ from rails_ray import on_ray
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import read_data
 from rails_ray.families.dual_encoder.config import CrossDeviceNegatives
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.storage import manifest, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.loop import train
@@ -41,9 +41,9 @@ def undisturbed(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory)
 def curve_of(run_config: RunConfig, storage: Path) -> list[float]:
     """The losses of a run in this process."""
     data = read_data(run_config, Storage(str(storage)))
-    model = DualEncoderFamily.of(run_config).model()
-    step = DualEncoderFamily.of(run_config).training_step(model, in_one_process)
-    sampler = DualEncoderFamily.of(run_config).sampler(model, data)
+    model = DualEncoderTraining.of(run_config).model()
+    step = DualEncoderTraining.of(run_config).training_step(model, in_one_process)
+    sampler = DualEncoderTraining.of(run_config).sampler(model, data)
     return train(step, sampler.batch, run_config.training, seed=[0, 0], report=lambda *_: None).losses
 
 

@@ -22,9 +22,9 @@ from rails_ray.cli.main import main
 from rails_ray.errors import TrainingError
 from rails_ray.families.config import DataConfig, RunConfig, to_json
 from rails_ray.families.data import for_data, read_data
-from rails_ray.families.registry import family
-from rails_ray.families.solar.family import SolarFamily
 from rails_ray.families.solar.model import Solar, predicted_buckets
+from rails_ray.families.solar.train import SolarTraining
+from rails_ray.families.training_family import training_family
 from rails_ray.families.version import Version
 from rails_ray.modules import weight_files
 from rails_ray.on_ray.pipelining import pipeline
@@ -79,8 +79,8 @@ def trained(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> 
 def alone(run_config: RunConfig, number: int) -> dict[str, torch.Tensor]:
     """The weights of a chunk that is trained in this process."""
     data = read_data(run_config, Storage("."))
-    chunk = SolarFamily.of(run_config).chunk(number, float(data.queries["train"].relevant.lengths.mean()))
-    family = SolarFamily.of(run_config)
+    chunk = SolarTraining.of(run_config).chunk(number, float(data.queries["train"].relevant.lengths.mean()))
+    family = SolarTraining.of(run_config)
     own = family.chunk_training(chunk, data, family.codes(data.item_ids).codes[:, number])
     train(own.step, own.sampler.batch, run_config.training, seed=[chunk.seed], report=lambda *_: None)
     return weight_files.copy(chunk)
@@ -207,7 +207,7 @@ def test_chunks_that_fail_are_named_and_the_others_can_be_served_if_asked(
     own = for_data(run_config, read_data(run_config, store))
     begin(run_config, store, "r")
     # A checkpoint of another seed, as if folders had been mixed up.
-    other = SolarFamily.of(replace(own, seed=1)).chunk(1)
+    other = SolarTraining.of(replace(own, seed=1)).chunk(1)
     step = torch.nn.ModuleDict({"chunk": other})
     optimizer = torch.optim.AdamW(step.parameters())
     facts = {"losses": [1.0], "validations": [], "seconds": 1.0}
@@ -224,7 +224,7 @@ def test_chunks_that_fail_are_named_and_the_others_can_be_served_if_asked(
     assert main(["encode", "--run", "r", "--version", "v", "--min-chunks", "2", "--storage", root]) == 0
     encoded = on_ray.publish(root, "v")
     assert [entry.path for entry in encoded.weights] == ["chunk-000/model.safetensors", "chunk-002/model.safetensors"]
-    assert family(own).model_facts(encoded) == {"chunks_trained": 2, "num_chunks": 3}
+    assert training_family(own).model_facts(encoded) == {"chunks_trained": 2, "num_chunks": 3}
     assert on_ray.evaluate(root, version="v").hit_rate[10] > 0.3, "by chance it is 1 in 6"
 
     store.delete("runs/r/chunk-001/checkpoint.safetensors")
@@ -346,7 +346,7 @@ def test_queries_that_are_numbers_from_data_to_a_current_version(kind: str, tmp_
     assert done.manifest.query == (
         {"features": "map<int64, float>"} if kind == "features" else {"embedding": "list<float>"}
     )
-    assert family(own).model_facts(done.manifest) == {"chunks_trained": 2, "num_chunks": 2}
+    assert training_family(own).model_facts(done.manifest) == {"chunks_trained": 2, "num_chunks": 2}
     with pytest.raises(ValueError, match="new_codes predicted needs items with texts and codes, got run 'r' of"):
         on_ray.encode(str(tmp_path), "r", version="other", new_codes="predicted")
     on_ray.encode(str(tmp_path), "r", version="other")  # whose name was not taken by what was refused

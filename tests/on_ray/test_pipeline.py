@@ -13,7 +13,7 @@ from rails_ray import on_ray
 from rails_ray.errors import ConflictError, GateError
 from rails_ray.families import config
 from rails_ray.families.config import DataConfig, RunConfig
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules import weight_files
 from rails_ray.on_ray.pipelining import Outcome
 from rails_ray.on_ray.progress import OnProgress
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
 def write_useless_run(storage: Storage, run: str, run_config: RunConfig) -> None:
     """A finished run whose model ranks at random."""
-    model = DualEncoderFamily.of(run_config).model()
+    model = DualEncoderTraining.of(run_config).model()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(generator=torch.Generator().manual_seed(0))

@@ -9,7 +9,7 @@ import pytest
 from rails_ray import counting, on_ray
 from rails_ray.cli.main import main
 from rails_ray.families.recipes import by_name
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.on_ray import training
 from rails_ray.on_ray.progress import POLL_S, ProgressBoard, Reporter, in_task
 from rails_ray.on_ray.training import Assignment, Settings
@@ -56,7 +56,7 @@ def test_a_piece_without_steps_is_a_plain_task(monkeypatch: pytest.MonkeyPatch) 
             asked.append(assignment)
 
     monkeypatch.setattr(training, "_train_task", Task())
-    [piece] = family(by_name("vector-cosine")).pieces()
+    [piece] = training_family(by_name("vector-cosine")).pieces()
     assignment = Assignment(storage="s", run="r", config=b"", piece=piece, checkpoint_s=1.0)
     training._start(training.work, assignment, Settings())
     assert [one.piece for one in asked] == [piece]

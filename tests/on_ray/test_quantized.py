@@ -13,7 +13,7 @@ from rails_ray.cli.main import main
 from rails_ray.data.encoding import encode_items
 from rails_ray.errors import DamagedError
 from rails_ray.families.data import read_data
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.families.vector_items.quantized import Coded, quantizer_of
 from rails_ray.families.vector_items.storing import FullItems, PqItems
 from rails_ray.families.version import Version
@@ -50,7 +50,7 @@ def test_the_job_makes_what_one_process_makes(root: Path) -> None:
     version = published(root, "mixture", "same", items=CODES)
     store, run = Storage(str(root)), runs.read(Storage(str(root)), "mixture")
     config = of(small_config(), root / "texts").with_family(items=CODES)
-    own, data = family(config), read_data(config, store)
+    own, data = training_family(config), read_data(config, store)
     model = own.trained_model(runs.weights(store, run))
     items = encode_items(model, model.item_features(data.item_inputs))
     quantizer = quantizer_of(CODES, items.components, config.seed)

@@ -17,7 +17,7 @@ from rails_ray.data.scored import ScoredTexts
 from rails_ray.data.sources import Sources
 from rails_ray.errors import DamagedError, NotFoundError, UnavailableError
 from rails_ray.families.config import DataConfig
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.families.version import Version
 from rails_ray.on_ray.relevance_matrix import Sampling, fill
 from rails_ray.reranking.rankers import candidates_of
@@ -68,7 +68,7 @@ def test_titles_stand_before_texts(tmp_path: Path) -> None:
     pq.write_table(titled, data / "items.parquet")
     fill(str(tmp_path), "m", str(data), BY_PAIRS, sampling=Sampling(num_queries={"train": 5, "valid": 2, "test": 0}))
     config = small_rbe_config()
-    own = family(config).form
+    own = training_family(config).form
     found = own.read(Sources(str(tmp_path / "relevance" / "m")), ("train", "valid"))
     inputs = found.queries["train"].inputs
     assert isinstance(inputs, ScoredTexts)

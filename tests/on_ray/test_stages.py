@@ -21,9 +21,9 @@ from rails_ray.errors import DamagedError, NotFoundError, TrainingError
 from rails_ray.families import config
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.dual_encoder.model import DualEncoder
-from rails_ray.families.registry import family
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
+from rails_ray.families.training_family import training_family
 from rails_ray.families.version import Version
 from rails_ray.modules.similarities.states import ItemState
 from rails_ray.serving.cutoffs import calibration_of
@@ -73,7 +73,7 @@ def test_one_worker_gives_the_same_losses_as_two(root: Path, run: Run, run_confi
     )
     assert alone.training["losses"] == pytest.approx(run.training["losses"], rel=1e-2, abs=1e-3)
     store = Storage(str(root))
-    model, other = (family(run_config).trained_model(runs.weights(store, one)) for one in (alone, run))
+    model, other = (training_family(run_config).trained_model(runs.weights(store, one)) for one in (alone, run))
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.allclose(a, b, atol=2e-2)
     assert reported[-1][:2] == (run_config.training.num_steps, run_config.training.num_steps)
@@ -89,7 +89,7 @@ def test_encoded_items_are_those_of_the_model(root: Path, run: Run, run_config: 
     published = on_ray.publish(str(root), "v1")
     stored = Version(Storage(str(root)), published).items()
     data = read_data(run_config, Storage(str(root)))
-    model = family(run_config).trained_model(runs.weights(Storage(str(root)), run))
+    model = training_family(run_config).trained_model(runs.weights(Storage(str(root)), run))
     expected = encode_items(model, model.item_features(data.item_inputs))
     assert stored.item_ids == data.item_ids
     assert torch.allclose(stored.state.components, expected.components, atol=1e-5)
@@ -129,7 +129,7 @@ def test_an_earlier_version_is_evaluated_on_later_data_by_what_it_would_find(
 ) -> None:
     store = Storage(str(root))
     data = read_data(replace(run_config, data=grown), store)
-    model = family(run_config).trained_model(runs.weights(store, run))
+    model = training_family(run_config).trained_model(runs.weights(store, run))
     stored = Version(store, encoded).items()
     expected = naive_hit_rates(model, stored.state, stored.item_ids, data)
     measured = on_ray.evaluate(str(root), version="v1", data=grown)
@@ -160,7 +160,7 @@ def test_an_earlier_version_of_histories_is_evaluated_on_later_data(tmp_path: Pa
 
     measured = on_ray.evaluate(str(store), version="v", data=DataConfig(folder=str(later)))
     data = read_data(replace(run_config, data=DataConfig(folder=str(later))), store)
-    model = DualEncoderFamily.of(run_config).model().eval()
+    model = DualEncoderTraining.of(run_config).model().eval()
     stored = Version(store, encoded).items()
     row_of = {item_id: row for row, item_id in enumerate(stored.item_ids)}
     queries, ranks = data.queries["test"], []
@@ -188,13 +188,13 @@ def test_a_version_is_calibrated_published_or_not_and_evaluation_measures_it(
     stored = calibrations.read_current(store, "calibrated")
     assert stored is not None
     assert (stored.split, stored.background_name, stored.num_segments) == ("train", "uniform", 2)
-    data, model = read_data(run_config, store), family(run_config).trained_model(runs.weights(store, run))
+    data, model = read_data(run_config, store), training_family(run_config).trained_model(runs.weights(store, run))
     items = encode_items(model, model.item_features(data.item_inputs))
-    distribution = family(run_config).offers.distribution()
+    distribution = training_family(run_config).offers.distribution()
     before, after = (positives_of(rank_all(model, items, data.queries[s], 60), distribution) for s in ("train", "test"))
     assert stored.positives.num_queries == before.num_queries == report.num_queries
     assert np.sort(stored.positives.share) == pytest.approx(np.sort(before.share), rel=1e-3)
-    calibration = calibration_of(family(run_config).offers, stored)
+    calibration = calibration_of(training_family(run_config).offers, stored)
     expected = measure(calibration, after)
     assert [(one.nominal, one.segment) for one in report.measured] == [(one.nominal, one.segment) for one in expected]
     assert [one.coverage for one in report.measured] == pytest.approx([one.coverage for one in expected])

@@ -16,7 +16,7 @@ from rails_ray.families import recipes
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import read_data
 from rails_ray.families.dual_encoder.config import CrossDeviceNegatives
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.families.vector_items.storing import PqItems, TrainedConfig
 from rails_ray.modules import weight_files
 from rails_ray.modules.schedule import TrainingConfig
@@ -62,7 +62,7 @@ def test_two_workers_train_what_one_process_trains(root: Path) -> None:
     weights = weights_of(root, "after")
     [untrained] = weights_of(root, "mixture").values()
     assert all(torch.equal(weights["encoder/model.safetensors"][name], tensor) for name, tensor in untrained.items())
-    _, piece = family(config).pieces()
+    _, piece = training_family(config).pieces()
     alone = fit(piece, Given(read=read_data(config, store), storage=store, run="after"))
     assert alone is not None
     expected = safetensors.torch.load(alone.weights)
@@ -90,7 +90,7 @@ def test_an_encoder_that_is_trained_with_them_encodes_whatever_items_are_stored_
     version = published(root, "jointly", "of-jointly")
     assert torch.equal(codebooks(root, "of-jointly"), weights["quantizer/model.safetensors"]["quantizer.codebooks"])
     fitted = published(root, "jointly", "fitted", items=PqItems(num_subspaces=2, num_codewords=4, has_vectors=True))
-    own = family(of(small_config(), root / "texts"))
+    own = training_family(of(small_config(), root / "texts"))
     store = Storage(str(root))
     model = own.trained_model(runs.weights(store, runs.read(store, "jointly")))
     assert torch.equal(

@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 import torch
 
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.kernels.lookup_scan import LEAST_BESIDE
 from rails_ray.modules.quantizers import random_codes
 from rails_ray.modules.similarities.look_up import LookUp
@@ -86,7 +86,7 @@ def test_other_ways_to_search_are_not_for_codes(method: str) -> None:
 
 
 def test_inverted_is_for_codes_alone() -> None:
-    model = DualEncoderFamily.of(small_config("dot product")).model().eval()
+    model = DualEncoderTraining.of(small_config("dot product")).model().eval()
     items = model.encode_items(model.item_features(TEXTS))
     message = "method must be one of brute_force, .*, combined, ann for items that have components, got 'inverted'"
     with pytest.raises(ValueError, match=message):

@@ -12,7 +12,7 @@ from rails_ray.cutoffs.policies import CoverageCutoff, MassCutoff, NucleusCutoff
 from rails_ray.cutoffs.temperatures import Factor, Factors, Tempered
 from rails_ray.errors import UnsupportedError
 from rails_ray.families.recipes.baselines import baseline_bm25
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.modules.losses.config import ContrastiveConfig
 from rails_ray.modules.losses.exp_nce import exp_logit
 from rails_ray.serving.cutoffs import Cutoffs
@@ -24,14 +24,16 @@ from support.examples import small_config
 CONFIG = small_config()
 FITTED = Background(30.0, 40.0)
 CALIBRATION = Calibration(drawn(300, 0), BETA)
-PLAIN = Cutoffs(family(CONFIG).offers, num_items=60, version_mass=0.9)
+PLAIN = Cutoffs(training_family(CONFIG).offers, num_items=60, version_mass=0.9)
 STORED_FITTED = replace(STORED, fitted=FITTED)
 CALIBRATED = replace(PLAIN, calibration=CALIBRATION, stored=STORED_FITTED)
 UNTRAINED = Cutoffs(
-    family(CONFIG.with_family(loss=ContrastiveConfig(kind="sampled_softmax"))).offers, num_items=60, version_mass=None
+    training_family(CONFIG.with_family(loss=ContrastiveConfig(kind="sampled_softmax"))).offers,
+    num_items=60,
+    version_mass=None,
 )
 
-UNBOUNDED = Cutoffs(family(baseline_bm25()).offers, num_items=60, version_mass=None)
+UNBOUNDED = Cutoffs(training_family(baseline_bm25()).offers, num_items=60, version_mass=None)
 
 
 def test_a_request_comes_before_the_deployment_and_that_before_the_version() -> None:
@@ -77,7 +79,7 @@ def test_each_field_is_its_policy() -> None:
 def test_a_mass_is_of_the_losss_distribution_over_a_background(background: str | None, expected: Background) -> None:
     asked = CutoffInput(mass=0.5, background=background)
     assert CALIBRATED.policy(asked, 9) == MassCutoff(0.5, BetaDistribution(expected), max_items=9)
-    exp = replace(CALIBRATED, offers=family(CONFIG.with_family(loss=ContrastiveConfig(kind="exp_nce"))).offers)
+    exp = replace(CALIBRATED, offers=training_family(CONFIG.with_family(loss=ContrastiveConfig(kind="exp_nce"))).offers)
     assert exp.policy(asked, 9) == MassCutoff(0.5, ExpDistribution(expected), max_items=9)
     assert exp.policy(CutoffInput(nucleus=0.5), 9, np.zeros(1)).logit is exp_logit
 

@@ -19,7 +19,7 @@ from rails_ray.cli.tuning import tune_cutoffs
 from rails_ray.families.config import from_json, to_json
 from rails_ray.families.data import read_data
 from rails_ray.families.rbe.run_ranker import RunRanker
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.on_ray.serving.app import application, build
 from rails_ray.on_ray.serving.plan import DeploymentSize, RankerArgs, ServeArgs
 from rails_ray.reranking.rankers.calling import RankerConfig, ranker_of
@@ -158,12 +158,12 @@ def test_a_width_that_the_config_leaves_out_calls_nothing(of_encoder: Path) -> N
     config: Any = from_json(found.config)
     config = config.with_family(encoder=replace(config.family.encoder, width=0))
     with pytest.raises(ValueError, match=NOT_TOLD):
-        family(from_json(to_json(config))).completed(read_data(config, Storage(str(of_encoder))))
+        training_family(from_json(to_json(config))).completed(read_data(config, Storage(str(of_encoder))))
 
 
 def test_a_model_that_travels_takes_its_allowance_along(of_ranker: Path, tmp_path: Path) -> None:
     found = runs.read(Storage(str(of_ranker)), "named")
-    own = family(from_json(found.config))
+    own = training_family(from_json(found.config))
     model: Any = pickle.loads(pickle.dumps(own.trained_model(runs.weights(Storage(str(of_ranker)), found))))
     with pytest.raises(ValueError, match=NOT_TOLD):
         model.query_features(["a text that nobody has scored"])

@@ -13,8 +13,8 @@ from rails_ray.data.dataset import Texts
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.families.config import RunConfig
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules.encoders.text import TransformerConfig
 from rails_ray.modules.losses.config import ContrastiveConfig, TermsConfig
 from rails_ray.modules.losses.mutual_information import mutual_information
@@ -85,7 +85,7 @@ def config_of(case: Case) -> RunConfig:
 
 
 def model_of(case: Case) -> DualEncoder:
-    model = DualEncoderFamily.of(config_of(case)).model()
+    model = DualEncoderTraining.of(config_of(case)).model()
     if case.model.startswith("transformer"):
         model.encoder.learn([*QUERIES, *ITEMS])
     return model
@@ -100,7 +100,7 @@ def sampler_of(case: Case, model: DualEncoder, rank: int = 0, num_workers: int =
 
 
 def step_of(case: Case, model: DualEncoder, contrast: Contrast, mean: Callable[[Tensor], Tensor]) -> TrainingStep:
-    family = DualEncoderFamily.of(config_of(case))
+    family = DualEncoderTraining.of(config_of(case))
     return TrainingStep(
         model,
         family.objective(model),

@@ -25,10 +25,10 @@ from rails_ray.families.bm25.config import Bm25Config
 from rails_ray.families.config import DataConfig, RunConfig, to_json
 from rails_ray.families.data import read_data
 from rails_ray.families.dual_encoder.config import DualEncoderConfig, UniformNegatives
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.solar.config import SolarConfig
-from rails_ray.families.solar.family import SolarFamily
+from rails_ray.families.solar.train import SolarTraining
 from rails_ray.families.vector_items.storing import PqItems, TrainedConfig
 from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.components import ComponentsConfig
@@ -245,7 +245,7 @@ def write_untrained_run(storage: Storage, run: str, config: RunConfig, cutoff_ma
     runs.write(
         storage,
         run,
-        weights=weight_files.to_bytes(DualEncoderFamily.of(config).model()),
+        weights=weight_files.to_bytes(DualEncoderTraining.of(config).model()),
         validation=json.dumps({"cutoff_mass": cutoff_mass}).encode(),
         training={"seconds": 0, "losses": []},
         config=to_json(config),
@@ -279,7 +279,7 @@ def publish_here(root: Path, num_shards: int = 2) -> manifest.Manifest:
     """As `publish_untrained`, of `write_text_data`, encoded in this process: no cluster is started."""
     storage = Storage(str(root))
     config = replace(small_config(), data=DataConfig(folder=str(write_text_data(root / "data"))))
-    read, model = read_data(config, Storage(".")), DualEncoderFamily.of(config).model()
+    read, model = read_data(config, Storage(".")), DualEncoderTraining.of(config).model()
     with torch.no_grad():
         items = model.encode_items(model.item_features(read.item_inputs))
     planned = parts.plan([len(items) // num_shards] * num_shards, part_items=len(items))
@@ -303,7 +303,7 @@ def publish_solar(
     store = Storage(str(root))
     config = replace(small_solar_config(), seed=seed, data=DataConfig(folder=str(data_folder)))
     data = read_data(config, store)
-    own = SolarFamily.of(config)
+    own = SolarTraining.of(config)
     runs.begin(store, "solar", to_json(config), data.digest(), [piece.name for piece in own.pieces()])
     codes.write(store, "runs/solar", own.codes(data.item_ids))
     for number in chunks:

@@ -7,7 +7,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from rails_ray.families.config import RunConfig
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules.losses.config import TermsConfig
 from rails_ray.training.collectives.each import from_each
 from rails_ray.training.collectives.first import from_first
@@ -30,8 +30,8 @@ def work() -> dict[str, Any]:
     results = {}
     for case in CASES:
         config = config_of(*case)
-        model = DualEncoderFamily.of(config).model()
-        step = DistributedDataParallel(DualEncoderFamily.of(config).training_step(model, mean_over_workers).double())
+        model = DualEncoderTraining.of(config).model()
+        step = DistributedDataParallel(DualEncoderTraining.of(config).training_step(model, mean_over_workers).double())
         batch = batches_of(model, rank=rank(), num_workers=NUM_WORKERS).batch(0)
         loss = step(batch)
         loss.backward()

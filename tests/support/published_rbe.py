@@ -7,7 +7,7 @@ from typing import Any
 from rails_ray import on_ray
 from rails_ray.families.config import DataConfig, RunConfig, allowed_here, to_json
 from rails_ray.families.data import for_data, read_data
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.piece import Given, fit
@@ -21,7 +21,7 @@ def write_rbe_run(root: Path, data: Path, name: str = "rbe", config: RunConfig |
     read = read_data(config, store)
     config = for_data(config, read, allowed_here(config))
     runs.begin(store, name, to_json(config), read.digest())
-    [piece] = family(config, allowed_here(config)).pieces()
+    [piece] = training_family(config, allowed_here(config)).pieces()
     fitted = fit(piece, Given(read=read, storage=store, run=name))
     assert fitted is not None
     runs.write(

@@ -11,8 +11,8 @@ import torch
 
 from rails_ray.families.config import DataConfig, RunConfig, to_json
 from rails_ray.families.data import for_data, read_corpus, read_data
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules import weight_files
 from rails_ray.storage import manifest, parts, versions
 from rails_ray.storage.filesystem import Storage
@@ -51,7 +51,7 @@ def sessions_config(folder: Path, exclude_seen: bool | None = None) -> RunConfig
 
 def repeating(config: RunConfig) -> DualEncoder:
     """A model of the run that scores the last item of a history 1, and any other less."""
-    model = DualEncoderFamily.of(config).model().eval()
+    model = DualEncoderTraining.of(config).model().eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

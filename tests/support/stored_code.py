@@ -13,7 +13,7 @@ import torch
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.families.config import DataConfig, RunConfig, from_json, to_json
 from rails_ray.families.data import for_data, read_data
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.frozen import FunctionConfig
 from rails_ray.reranking.rankers.calling import RankerConfig
@@ -66,7 +66,7 @@ def publish_with_ranker(root: Path, ranker: RankerConfig) -> None:
     write_rbe_run(root, write_scored_data(root.parent / f"{root.name}-data"), "r")
     found = runs.read(storage, "r")
     config = from_json(found.config)
-    model = family(config, SUPPORT).trained_model(runs.weights(storage, found))
+    model = training_family(config, SUPPORT).trained_model(runs.weights(storage, found))
     [(_, weights)] = runs.weights(storage, found)
     _publish(storage, config, config.with_family(ranker=ranker), model, weights)
 
@@ -77,7 +77,7 @@ def publish_with_encoder(root: Path, function: str) -> None:
     data = DataConfig(folder=str(write_text_data(root.parent / f"{root.name}-data")))
     config = replace(small_config("dot product"), data=data).with_family(encoder=OF_TEXTS)
     config = for_data(config, read_data(config, storage), SUPPORT)
-    model = family(config, SUPPORT).model()
+    model = training_family(config, SUPPORT).model()
     own: Any = config.family
     named = config.with_family(encoder=replace(own.encoder, function=function))
     _publish(storage, config, named, model, weight_files.to_bytes(model))
@@ -87,7 +87,7 @@ def _publish(storage: Storage, config: RunConfig, named: RunConfig, model: Any, 
     """Encode by one config, and store another; also as run `named`."""
     read = read_data(config, storage)
     with torch.no_grad():
-        items = family(config, SUPPORT).run_items(storage, "r", model.eval(), read)
+        items = training_family(config, SUPPORT).run_items(storage, "r", model.eval(), read)
     [part] = parts.plan([len(items)], part_items=len(items))
     texts = {"item_id": read.item_ids.column, "text": pa.array(list(read.item_inputs))}
     parts.write_part(storage, "v1", part, item_part(pa.table(texts), items))

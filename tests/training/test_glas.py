@@ -13,8 +13,8 @@ from rails_ray.families import recipes
 from rails_ray.families.config import DataConfig, RunConfig, from_json, to_json
 from rails_ray.families.data import read_data
 from rails_ray.families.dual_encoder.config import InBatchNegatives
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules.losses.config import TermsConfig
 from rails_ray.modules.losses.glas import CoOccurrence
 from rails_ray.storage.filesystem import Storage
@@ -35,10 +35,10 @@ def sampler_with_targets(model: DualEncoder, **options: int) -> PairSampler:
 
 
 def test_the_step_adds_the_weighted_regulariser() -> None:
-    model = DualEncoderFamily.of(config_of(0.0)).model()
+    model = DualEncoderTraining.of(config_of(0.0)).model()
     batch = sampler_with_targets(model).batch(0)
     losses = [
-        DualEncoderFamily.of(config_of(weight)).training_step(model, in_one_process).eval()(batch).item()
+        DualEncoderTraining.of(config_of(weight)).training_step(model, in_one_process).eval()(batch).item()
         for weight in (0.0, 3.0)
     ]
     vectors = model.encode_items(batch.items).components[:, 0].tolist()
@@ -48,15 +48,15 @@ def test_the_step_adds_the_weighted_regulariser() -> None:
 
 
 def test_the_mean_over_workers_is_the_loss_of_the_whole() -> None:
-    model = DualEncoderFamily.of(config_of(3.0)).model()
-    step = DualEncoderFamily.of(config_of(3.0)).training_step(model, in_one_process).eval()
+    model = DualEncoderTraining.of(config_of(3.0)).model()
+    step = DualEncoderTraining.of(config_of(3.0)).training_step(model, in_one_process).eval()
     whole = step(sampler_with_targets(model).batch(0)).item()
     parts = [step(sampler_with_targets(model, rank=rank, num_workers=2).batch(0)).item() for rank in range(2)]
     assert sum(parts) / 2 == pytest.approx(whole, rel=1e-5)
 
 
 def test_targets_are_those_of_the_batch_and_move_with_it() -> None:
-    model = DualEncoderFamily.of(config_of(1.0)).model()
+    model = DualEncoderTraining.of(config_of(1.0)).model()
     batch = sampler_with_targets(model).batch(0)
     assert torch.equal(batch.glas_targets, CO_OCCURRENCE.targets(batch.item_rows))
     assert batch.to("meta").glas_targets.device.type == "meta"
@@ -67,13 +67,13 @@ def test_targets_are_those_of_the_batch_and_move_with_it() -> None:
 def test_a_run_asks_for_targets_where_its_loss_reads_them(weight: float, tmp_path: Path) -> None:
     config = replace(config_of(weight), data=DataConfig(folder=str(write_text_data(tmp_path / "data"))))
     data = read_data(config, Storage(str(tmp_path)))
-    model = DualEncoderFamily.of(config).model()
-    batch = DualEncoderFamily.of(config).sampler(model, data).batch(0)
+    model = DualEncoderTraining.of(config).model()
+    batch = DualEncoderTraining.of(config).sampler(model, data).batch(0)
     assert (batch.glas_targets is not None) == (weight > 0)
     if weight:
         of_all = CoOccurrence(relevance_of(data.queries["train"].relevant), len(data.item_ids))
         assert torch.equal(batch.glas_targets, of_all.targets(batch.item_rows))
-    assert DualEncoderFamily.of(config).training_step(model, in_one_process)(batch).isfinite()
+    assert DualEncoderTraining.of(config).training_step(model, in_one_process)(batch).isfinite()
 
 
 def test_a_config_from_before_has_none_of_it() -> None:

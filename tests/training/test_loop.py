@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules import weight_files
 from rails_ray.modules.schedule import TrainingConfig, learning_rate_factor
 from rails_ray.training.loop import Progress, Validation, train
@@ -209,7 +209,7 @@ class Run:
         config = small_history_config(dropout=0.4)
         torch.manual_seed(99)  # what was drawn before makes no difference
         torch.rand(seed + 1)
-        family = DualEncoderFamily.of(config)
+        family = DualEncoderTraining.of(config)
         self.step: TrainingStep = family.training_step(family.model(), in_one_process)
         self.config = TrainingConfig(num_steps=12, learning_rate=0.01, validate_every=validate_every, patience=patience)
         self.seed = seed
@@ -362,7 +362,7 @@ def test_a_checkpoint_that_is_none(checkpoint: Callable[[], bytes], message: str
 def test_a_checkpoint_of_another_model() -> None:
     run = Run()
     run.train()
-    family = DualEncoderFamily.of(small_config("dot product"))
+    family = DualEncoderTraining.of(small_config("dot product"))
     other = family.training_step(family.model(), in_one_process)
     with pytest.raises(ValueError, match=r"weights must fit a model of this config, got [a-z_.0-9 ]+"):
         train(other, window_sampler().batch, CONFIG, seed=[0], report=ignore, checkpoint=run.checkpoints[0])

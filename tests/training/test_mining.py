@@ -9,7 +9,7 @@ import torch
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.families.dual_encoder.config import HardNegatives
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.storage.ids import ItemIds
 from rails_ray.training.loop import train
@@ -19,7 +19,7 @@ from support.examples import COLOURED, THINGS, sampler_of, small_config
 
 
 def searched(num_hard: int, queries: Queries = COLOURED, similarity: str = "mixture") -> tuple[Any, torch.Tensor]:
-    model = DualEncoderFamily.of(small_config(similarity)).model().eval()
+    model = DualEncoderTraining.of(small_config(similarity)).model().eval()
     features = model.query_features(queries.inputs), model.item_features(THINGS)
     return model, hardest(model, queries, *features, num_hard)
 
@@ -73,7 +73,7 @@ def test_a_batch_has_those_of_its_queries() -> None:
 
 def test_steps_of_several_batches_count_as_steps() -> None:
     config = small_config().with_family(negatives=HardNegatives(num_items=6, num_hard=2, mine_every=3))
-    family = DualEncoderFamily.of(replace(config, training=replace(config.training, num_batches=2)))
+    family = DualEncoderTraining.of(replace(config, training=replace(config.training, num_batches=2)))
     read = DataSet(ItemIds(list("abcd")), Texts(THINGS), {"train": COLOURED})
     mining = family.mining(family.model(), read)
     assert mining.every == 6
@@ -85,7 +85,7 @@ def test_a_run_that_goes_on_has_the_same_hard_negatives() -> None:
     training = TrainingConfig(num_steps=8, batch_size=4, learning_rate=1e-2)
 
     def run(checkpoint: bytes | None = None) -> tuple[list[bytes], dict[str, torch.Tensor]]:
-        family = DualEncoderFamily.of(config)
+        family = DualEncoderTraining.of(config)
         model = family.model()
         step = family.training_step(model, in_one_process)
         features = model.query_features(COLOURED.inputs), model.item_features(THINGS)

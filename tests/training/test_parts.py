@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.training import contrast, parts
 from rails_ray.training.parts import NUMBERS_ON_CPU, equal_parts, sum_in_parts
 from rails_ray.training.step import in_one_process
@@ -49,8 +49,8 @@ def test_a_step_in_parts_is_the_step_at_once(form: str, similarity: str, monkeyp
     options = {"own of a history": {"shared_by": "history"}, "own of a query": {"shared_by": "query"}}.get(form, {})
 
     def gradients() -> list[Tensor]:
-        model = DualEncoderFamily.of(config).model()
-        step = DualEncoderFamily.of(config).training_step(model, in_one_process)
+        model = DualEncoderTraining.of(config).model()
+        step = DualEncoderTraining.of(config).training_step(model, in_one_process)
         loss = step(batches_of(model, **options).batch(1))
         learnt = [parameter for parameter in step.parameters() if parameter.requires_grad]
         return [loss.detach(), *torch.autograd.grad(loss, learnt)]
@@ -65,7 +65,7 @@ def test_a_step_in_parts_is_the_step_at_once(form: str, similarity: str, monkeyp
 
 @pytest.mark.parametrize("similarity", ["mixture", "dot product"])
 def test_copies_of_a_groups_candidates_change_no_gradient(similarity: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    family = DualEncoderFamily.of(small_history_config(similarity))
+    family = DualEncoderTraining.of(small_history_config(similarity))
 
     def gradients() -> list[Tensor]:
         model = family.model()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules.quantizers.dqn import DqnConfig
 from rails_ray.modules.quantizers.learned import Matched, Method
 from rails_ray.modules.quantizers.mopq import MopqConfig
@@ -20,7 +20,7 @@ TAU = 0.05
 
 def a_step(method: Method, **options: int) -> TrainingStep:
     """A step of a mixture of two item components, without terms of its own."""
-    own = DualEncoderFamily.of(small_config())
+    own = DualEncoderTraining.of(small_config())
     model = own.model()
     quantizing = Quantizing(method, method.begin(a_quantizer(6, 4, 2, turns=6)), **options)
     return TrainingStep(

@@ -1,26 +1,26 @@
 import pytest
 import torch
 
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
-from rails_ray.families.registry import family
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
+from rails_ray.families.training_family import training_family
 from rails_ray.modules import weight_files
 from rails_ray.training import checkpoints
 from support.examples import sampler_of, small_config
 
 
 def test_weights_come_back_as_they_were() -> None:
-    model = DualEncoderFamily.of(small_config()).model()
+    model = DualEncoderTraining.of(small_config()).model()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1)
-    back = family(small_config()).trained_model([("model.safetensors", weight_files.to_bytes(model))])
+    back = training_family(small_config()).trained_model([("model.safetensors", weight_files.to_bytes(model))])
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), back.state_dict().values(), strict=True))
     assert not back.training
 
 
 @pytest.mark.parametrize("has_best", [False, True])
 def test_a_checkpoint_comes_back_as_it_was(has_best: bool) -> None:
-    model = DualEncoderFamily.of(small_config()).model()
+    model = DualEncoderTraining.of(small_config()).model()
     optimizer = torch.optim.AdamW(model.parameters())
     features = sampler_of(model).batch(0).queries
     model.encode_queries(features).components.sum().backward()  # leaves some parameters without moments
@@ -30,7 +30,7 @@ def test_a_checkpoint_comes_back_as_it_was(has_best: bool) -> None:
     facts = {"losses": [0.1, 1 / 3], "name": "a.b"}
     data = checkpoints.checkpoint_to_bytes(model, optimizer, facts, best)
 
-    other = DualEncoderFamily.of(small_config()).model()
+    other = DualEncoderTraining.of(small_config()).model()
     its_optimizer = torch.optim.AdamW(other.parameters())
     assert checkpoints.load_checkpoint(other, its_optimizer, data)[0] == facts
     found = checkpoints.load_checkpoint(other, its_optimizer, data)[1]
@@ -43,16 +43,16 @@ def test_a_checkpoint_comes_back_as_it_was(has_best: bool) -> None:
 
 
 def test_weights_of_another_model() -> None:
-    weights = weight_files.to_bytes(DualEncoderFamily.of(small_config("dot product")).model())
+    weights = weight_files.to_bytes(DualEncoderTraining.of(small_config("dot product")).model())
     with pytest.raises(
         ValueError, match=r"must fit a model of this config, got none for item_components\.gate\.0\.bias"
     ):
-        family(small_config()).trained_model([("model.safetensors", weights)])
+        training_family(small_config()).trained_model([("model.safetensors", weights)])
 
 
 def test_weights_that_are_none() -> None:
     with pytest.raises(ValueError, match="weights must be safetensors, got: "):
-        family(small_config()).trained_model([("model.safetensors", b"PK\x03\x04 a pickle, perhaps")])
+        training_family(small_config()).trained_model([("model.safetensors", b"PK\x03\x04 a pickle, perhaps")])
 
 
 class Scaled(torch.nn.Module):

@@ -9,7 +9,7 @@ from rails_ray.data.batch import PairSampler, TrainingBatch
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.families.config import RunConfig
 from rails_ray.families.dual_encoder.config import CrossDeviceNegatives, Loss
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules.encoders.text import TransformerConfig
 from rails_ray.modules.losses.config import ContrastiveConfig, MaximumLikelihoodConfig, PointwiseConfig, TermsConfig
 from rails_ray.modules.similarities.states import take
@@ -43,8 +43,8 @@ def test_loss_is_the_sum_of_its_equations(similarity: str, kind: str) -> None:
     config = config.with_family(
         loss=ContrastiveConfig(kind=kind, pointwise_weight=0.5), terms=TermsConfig(mutual_information_weight=0.25)
     )
-    model = DualEncoderFamily.of(config).model()
-    step = DualEncoderFamily.of(config).training_step(model, in_one_process).eval()
+    model = DualEncoderTraining.of(config).model()
+    step = DualEncoderTraining.of(config).training_step(model, in_one_process).eval()
     batch = sampler_of(model).batch(0)
     loss = step(batch).item()
 
@@ -71,13 +71,13 @@ def test_loss_is_the_sum_of_its_equations(similarity: str, kind: str) -> None:
 def test_mutual_information_reads_gates_of_others_too() -> None:
     config = small_config().with_family(terms=TermsConfig(mutual_information_weight=0.25, mutual_information_of="all"))
     positives = config.with_family(terms=TermsConfig(mutual_information_weight=0.25))
-    model = DualEncoderFamily.of(config).model()
+    model = DualEncoderTraining.of(config).model()
     batch = sampler_of(model).batch(0)
     query, items = model.encode_queries(batch.queries), model.encode_items(batch.items)
 
     def loss(of: RunConfig) -> float:
         torch.manual_seed(3)
-        return DualEncoderFamily.of(of).training_step(model, in_one_process).eval()(batch).item()
+        return DualEncoderTraining.of(of).training_step(model, in_one_process).eval()(batch).item()
 
     torch.manual_seed(3)
     columns = torch.randint(len(items), (len(query), 1)).squeeze(1).tolist()
@@ -92,7 +92,7 @@ def test_a_worker_without_queries_has_no_gates_of_others() -> None:
     config = small_config().with_family(
         terms=TermsConfig(mutual_information_of="all"), negatives=CrossDeviceNegatives()
     )
-    family = DualEncoderFamily.of(config)
+    family = DualEncoderTraining.of(config)
     model = family.model()
     features = model.query_features(COLOURED.inputs), model.item_features(THINGS)
     batch = InBatchSampler(COLOURED, *features, batch_size=1, seed=0, rank=1, num_workers=2).batch(0)
@@ -126,8 +126,8 @@ def test_maximum_likelihood_reads_bounded_heads_of_the_query(similarity: str) ->
 
 
 def _step_and_batch(config: RunConfig) -> tuple[TrainingStep, TrainingBatch]:
-    model = DualEncoderFamily.of(config).model()
-    return DualEncoderFamily.of(config).training_step(model, in_one_process).eval(), sampler_of(model).batch(0)
+    model = DualEncoderTraining.of(config).model()
+    return DualEncoderTraining.of(config).training_step(model, in_one_process).eval(), sampler_of(model).batch(0)
 
 
 @pytest.mark.parametrize("similarity", ["mixture", "dot product"])
@@ -136,8 +136,8 @@ def test_beside_shared_negatives_each_query_has_its_own_positive(similarity: str
     config = small_history_config(similarity).with_family(
         loss=ContrastiveConfig(pointwise_weight=0.5), terms=TermsConfig(mutual_information_weight=0.25)
     )
-    model = DualEncoderFamily.of(config).model()
-    step = DualEncoderFamily.of(config).training_step(model, in_one_process).eval()
+    model = DualEncoderTraining.of(config).model()
+    step = DualEncoderTraining.of(config).training_step(model, in_one_process).eval()
     batch = window_sampler().batch(1)
 
     query, items = model.encode_queries(batch.queries), model.encode_items(batch.items)
@@ -164,8 +164,8 @@ def test_groups_have_negatives_of_their_own(shared_by: str, similarity: str) -> 
     config = small_history_config(similarity).with_family(
         loss=ContrastiveConfig(pointwise_weight=0.5), terms=TermsConfig(mutual_information_weight=0.25)
     )
-    model = DualEncoderFamily.of(config).model()
-    step = DualEncoderFamily.of(config).training_step(model, in_one_process).eval()
+    model = DualEncoderTraining.of(config).model()
+    step = DualEncoderTraining.of(config).training_step(model, in_one_process).eval()
     batch = window_sampler(shared_by=shared_by).batch(1)
     query, items = model.encode_queries(batch.queries), model.encode_items(batch.items)
     logits, hidden, own_gates = [], [], []
@@ -188,14 +188,14 @@ def test_groups_have_negatives_of_their_own(shared_by: str, similarity: str) -> 
 @pytest.mark.parametrize("num_workers", [2, 3])
 def test_the_mean_of_weighted_slices_is_the_loss_of_the_whole(num_workers: int) -> None:
     config = small_history_config().with_family(terms=TermsConfig(mutual_information_weight=5.0))
-    model = DualEncoderFamily.of(config).model()
-    whole = DualEncoderFamily.of(config).training_step(model, in_one_process)(window_sampler().batch(1)).item()
+    model = DualEncoderTraining.of(config).model()
+    whole = DualEncoderTraining.of(config).training_step(model, in_one_process)(window_sampler().batch(1)).item()
     slices = [window_sampler(rank=rank, num_workers=num_workers).batch(1) for rank in range(num_workers)]
 
     parts: list[torch.Tensor] = []  # what the workers would give each other
     for batch in slices:
-        DualEncoderFamily.of(config).training_step(model, lambda part: parts.append(part) or part)(batch)
-    step = DualEncoderFamily.of(config).training_step(model, lambda part: torch.stack(parts).mean(dim=0))
+        DualEncoderTraining.of(config).training_step(model, lambda part: parts.append(part) or part)(batch)
+    step = DualEncoderTraining.of(config).training_step(model, lambda part: torch.stack(parts).mean(dim=0))
     losses = [step(batch).item() for batch in slices]
     assert sum(losses) / num_workers == pytest.approx(whole, rel=1e-5)
     unweighted = [step(replace(batch, weight=1 / len(batch.positive))).item() for batch in slices]
@@ -219,8 +219,8 @@ def test_every_trained_parameter_has_a_gradient(inputs: str, loss: Loss) -> None
     """Data-parallel training refuses parameters that the loss does not reach."""
     config = small_config() if inputs == "texts" else small_history_config()
     config = config.with_family(loss=loss)
-    model = DualEncoderFamily.of(config).model()
-    step = DualEncoderFamily.of(config).training_step(model, in_one_process)
+    model = DualEncoderTraining.of(config).model()
+    step = DualEncoderTraining.of(config).training_step(model, in_one_process)
     step(batches_of(model).batch(0)).backward()
     for name, parameter in step.named_parameters():
         assert (parameter.grad is not None) == parameter.requires_grad, name
@@ -307,8 +307,8 @@ def test_bfloat16_is_of_the_encoder_alone() -> None:
 
 
 def _text_step(config: RunConfig) -> tuple[TrainingStep, TrainingBatch]:
-    model = DualEncoderFamily.of(config).model()
+    model = DualEncoderTraining.of(config).model()
     model.encoder.learn([*COLOURED.inputs, *THINGS])
     features = model.query_features(COLOURED.inputs), model.item_features(THINGS)
     sampler = PairSampler(COLOURED, *features, batch_size=config.training.batch_size, num_items=16, seed=0)
-    return DualEncoderFamily.of(config).training_step(model, in_one_process), sampler.batch(0)
+    return DualEncoderTraining.of(config).training_step(model, in_one_process), sampler.batch(0)

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from rails_ray.cli.inspecting import facts, sampling
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.queries import ItemLists, Queries
-from rails_ray.families.base import Family
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import TrainingFamily, training_family
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation.metrics import hit_rate, mean_reciprocal_rank
 from rails_ray.training.evaluation.ranking import rank_of_best
@@ -61,10 +60,10 @@ def most_queries(num_items: int) -> int:
     return max(MOST_SCORES // num_items, FEWEST_QUERIES)
 
 
-def untrained(own: Family, read: DataSet) -> Baseline:
+def untrained(own: TrainingFamily, read: DataSet) -> Baseline:
     """What a recipe finds that trains nothing. It ranks a part of a corpus beyond `MOST_ITEMS`, where it finds more."""
     part = sampling.part(read, MOST_ITEMS, most_queries(min(len(read.item_ids), MOST_ITEMS)))
-    own = family(own.completed(part))
+    own = training_family(own.completed(part))
     [piece] = own.pieces()
     with tempfile.TemporaryDirectory(prefix="rails-ray-") as folder:
         storage = Storage(folder)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.data.vectors import VECTOR
 from rails_ray.families.recipes import by_name, names
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.storage.tables import ID, INTEGER, INTEGERS, NUMBERS, TEXT, Columns
 
 RELEVANCE = {"query_id": ID, "item_id": ID}
@@ -102,7 +102,7 @@ def readings() -> list[Reading]:
     recipes = dict[tuple[str, tuple[str, ...]], list[str]]()
     forms = dict[tuple[str, tuple[str, ...]], QueryForm]()
     for recipe in names():
-        form = family(by_name(recipe)).form
+        form = training_family(by_name(recipe)).form
         form_name = next(name for name, other in FORMS.items() if other.fields.keys() == form.fields.keys())
         read = form_name, getattr(form, "item_columns", ())  # only vectors have some
         recipes.setdefault(read, []).append(recipe)
@@ -111,6 +111,6 @@ def readings() -> list[Reading]:
     for (form_name, item_columns), own in recipes.items():
         form = forms[form_name, item_columns]
         name = f"{form_name}s" if item_columns else form_name
-        untrained = tuple(recipe for recipe in own if not family(by_name(recipe)).trains)
+        untrained = tuple(recipe for recipe in own if not training_family(by_name(recipe)).trains)
         found.append(Reading(name, form_name, form, item_columns, tuple(own), untrained))
     return sorted(found, key=lambda reading: -len(reading.item_columns))

@@ -15,9 +15,8 @@ from rails_ray.data.forms.numbers import mapped_vectors
 from rails_ray.data.queries import DenseRows
 from rails_ray.data.sources import NAMES, Sources
 from rails_ray.errors import NotFoundError
-from rails_ray.families.base import Family
 from rails_ray.families.recipes import by_name, names
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import TrainingFamily, training_family
 
 NUM_TIMED = 2  # recipes of a reading whose training is timed: the first that fit, in the order of their list
 STEPS = ("tables", "data", "facts", "baselines", "timing")
@@ -162,11 +161,11 @@ def _verdicts(looked: Looked, num_sampled: int) -> dict[str, Verdict]:
     return {recipe: found[recipe] for recipe in sorted(names(), key=lambda recipe: is_for_packaged(_family(recipe)))}
 
 
-def _family(recipe: str) -> Family:
-    return family(by_name(recipe))
+def _family(recipe: str) -> TrainingFamily:
+    return training_family(by_name(recipe))
 
 
-def _fitting(own: list[Reading], verdicts: dict[str, Verdict]) -> list[Family]:
+def _fitting(own: list[Reading], verdicts: dict[str, Verdict]) -> list[TrainingFamily]:
     return [_family(recipe) for recipe in verdicts for one in own if recipe in one.recipes and verdicts[recipe].fits]
 
 

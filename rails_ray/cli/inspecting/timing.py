@@ -19,8 +19,7 @@ import torch
 
 from rails_ray.cli.inspecting import sampling
 from rails_ray.data.dataset import DataSet
-from rails_ray.families.base import Family
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import TrainingFamily, training_family
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.loop import train
 from rails_ray.training.piece import Given
@@ -56,7 +55,7 @@ class Timed:
         return dict(vars(self))
 
 
-def can_be_timed(own: Family, read: DataSet) -> bool:
+def can_be_timed(own: TrainingFamily, read: DataSet) -> bool:
     """Whether the model is small enough to be built here."""
     return not own.has_a_row_for_each_item or len(read.item_ids) <= MOST_ROWS_OF_MODEL
 
@@ -72,9 +71,9 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def timed(own: Family, read: DataSet, clock: Callable[[], float] = time.monotonic) -> Timed:
+def timed(own: TrainingFamily, read: DataSet, clock: Callable[[], float] = time.monotonic) -> Timed:
     """What a recipe that trains would take on a data set."""
-    own = family(own.completed(read))
+    own = training_family(own.completed(read))
     part = read if own.has_a_row_for_each_item else sampling.part(read, NUM_ROWS, NUM_ROWS)
     pieces = [(piece, piece.training) for piece in own.pieces() if piece.training is not None]
     first, training = pieces[0]
@@ -108,7 +107,7 @@ def timed(own: Family, read: DataSet, clock: Callable[[], float] = time.monotoni
     )
 
 
-def _item_s(own: Family, model: Any, storage: Storage, part: DataSet, clock: Callable[[], float]) -> float:
+def _item_s(own: TrainingFamily, model: Any, storage: Storage, part: DataSet, clock: Callable[[], float]) -> float:
     """Seconds to encode an item."""
     few = part if own.has_a_row_for_each_item else sampling.part(part, NUM_ENCODED, 1)
     started = clock()

@@ -21,9 +21,8 @@ import numpy as np
 from rails_ray.cli.inspecting import facts
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.queries import ItemLists
-from rails_ray.families.base import Family
 from rails_ray.families.recipes import FOR_PACKAGED
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import TrainingFamily, training_family
 
 LEAST_NAMED = 0.7  # of the test pairs; the module says why
 LEAST_QUERIES = 2  # training queries of the median item; the module says why
@@ -46,14 +45,14 @@ class Verdict:
     why: str
 
 
-def verdict(own: Family, read: DataSet, num_sampled: int) -> Verdict:
+def verdict(own: TrainingFamily, read: DataSet, num_sampled: int) -> Verdict:
     """Whether a recipe fits a data set.
 
     Args:
         num_sampled: texts whose lengths are counted, at most.
     """
     try:
-        own = family(own.completed(read))
+        own = training_family(own.completed(read))
     except ValueError as error:
         return Verdict(False, str(error))
     if not own.trains and not len(read.queries["test"]):
@@ -75,7 +74,7 @@ def verdict(own: Family, read: DataSet, num_sampled: int) -> Verdict:
     return texts_of_tokens(read.item_inputs, sizes.max_length, num_sampled, said)
 
 
-def is_for_packaged(own: Family) -> bool:
+def is_for_packaged(own: TrainingFamily) -> bool:
     """Whether a recipe is sized for the data set in the package."""
     return own.config.name in FOR_PACKAGED
 

@@ -4,6 +4,6 @@
 |----------|-------------------------------------------------|
 | `config` | its fields                                      |
 | `model`  | its weights, and what encodes queries and items |
-| `family` | its training, its items and its searches        |
-| `train`  | samplers and training steps                     |
+| `serve`  | its items and its searches                      |
+| `train`  | its pieces, samplers and training steps         |
 """

@@ -226,8 +226,7 @@ class DualEncoderConfig:
 
     def _check_given(self) -> None:
         """Only frozen vectors are components as they are, and only these can do without training."""
-        is_frozen = self.encoder.kind in FROZEN
-        if self.components.items == "given" and not is_frozen:
+        if self.components.items == "given" and not self.encoder.is_frozen:
             raise ValueError(
                 f"components.items must be projected for encoder.kind {self.encoder.kind}, got given: only frozen "
                 "vectors are components as they are"
@@ -278,7 +277,7 @@ class DualEncoderConfig:
         """Whether the config knows a component's width before any vectors are read."""
         if self.components.items == "projected":
             return True
-        return bool(self.encoder.item_shape if isinstance(self.encoder, VectorsConfig) else self.encoder.width)
+        return self.encoder.shapes is not None
 
     def _check_trained(self, quantizer: TrainedConfig) -> None:
         """Codebooks are trained by pairs of a query and an item, and an encoder only where it has a loss."""
@@ -323,7 +322,6 @@ class DualEncoderConfig:
             )
 
 
-FROZEN = ("vectors", "sentence_transformer", "function")  # encoders of which nothing is trained
 OF_HISTORIES = ("uniform", "popularity", "mixed")  # a search for the hard negatives of each position takes too long
 LEAST_WITH_USERS = 2  # query components: the user's, and one of the history
 WHOLE_LOSSES = ("pointwise", "maximum_likelihood")  # they need the scores of all items at once

@@ -1,7 +1,7 @@
 """What trains a dual encoder: its batches, its loss and what is added to it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, assert_never
 
@@ -13,45 +13,133 @@ from torch import Tensor
 from rails_ray.data.batch import PairSampler, Sampler, WindowSampler, relevance_of
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.drawing import Drawing, Mixture, Popularity, Uniform
+from rails_ray.data.encoding import encode_items
 from rails_ray.data.in_batch import InBatchSampler
-from rails_ray.data.queries import Visits
+from rails_ray.data.queries import DenseRows, Visits
 from rails_ray.families.config import RunConfig
 from rails_ray.families.dual_encoder.config import (
     CrossDeviceNegatives,
     DrawnNegatives,
     DualEncoderConfig,
+    Encoder,
     HardNegatives,
     InBatchNegatives,
     MixedNegatives,
     PopularityNegatives,
 )
 from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.families.dual_encoder.serve import DualEncoderFamily
+from rails_ray.families.kept_texts import with_kept_texts
+from rails_ray.families.training_family import Sizes, TrainingFamily
+from rails_ray.families.vector_items import quantized
+from rails_ray.families.vector_items.quantizer_piece import EarlierEncoder, QuantizerPiece
+from rails_ray.families.vector_items.storing import PqItems
+from rails_ray.families.vector_items.trained_codes import ENCODER
+from rails_ray.modules.encoders.config import InputFacts
 from rails_ray.modules.encoders.histories import HistoryConfig
-from rails_ray.modules.encoders.text import TextTransformer
-from rails_ray.modules.losses import ScoreLogit
-from rails_ray.modules.losses.beta_nce import beta_logit
 from rails_ray.modules.losses.config import ContrastiveConfig, MaximumLikelihoodConfig, NoneConfig, PointwiseConfig
-from rails_ray.modules.losses.exp_nce import exp_logit
 from rails_ray.modules.losses.glas import CoOccurrence
-from rails_ray.modules.losses.sampled_softmax import scaled_logit
-from rails_ray.modules.schedule import PRECISIONS
+from rails_ray.modules.model import Model
+from rails_ray.modules.schedule import PRECISIONS, TrainingConfig
+from rails_ray.modules.similarities.states import AnyItems
+from rails_ray.training import checkpoints
 from rails_ray.training.collectives.first import from_first
+from rails_ray.training.collectives.mean import mean_over_workers
 from rails_ray.training.contrast import Contrast, Gathered, Streamed, WithinBatch
+from rails_ray.training.evaluation.mixtures import measures
+from rails_ray.training.evaluation.report import Report, validate, validation_mrr
+from rails_ray.training.loop import Progress
 from rails_ray.training.mining import Mining, hardest
 from rails_ray.training.objectives import Contrastive, MaximumLikelihood, Objective, Pointwise
+from rails_ray.training.piece import Given, Piece, Prepared, Steps
 from rails_ray.training.step import TrainingStep
 from rails_ray.training.terms import Glas, MutualInformation, Term
 
 
 @dataclass(frozen=True)
-class DualEncoderTraining:
-    """The half of `DualEncoderFamily` that training asks.
+class DualEncoderTraining(DualEncoderFamily, TrainingFamily):
+    """The contract of `TrainingFamily`."""
 
-    own: this family's part of the config.
-    """
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(max_length=self.own.encoder.reads_at_most, similarity=self.own.similarity.kind)
 
-    config: RunConfig
-    own: DualEncoderConfig
+    def completed(self, read: DataSet) -> RunConfig:
+        """The config with what the data set or a frozen model decides: items, and the widths of vectors."""
+        if self.own.trained_quantizer is not None:
+            assert isinstance(self.own.items, PqItems)
+            quantized.check_codewords(self.own.items, len(read.item_ids), "--items.num-codewords ")
+        config = self.with_items(read.item_ids)
+        self._check_negatives(len(read.item_ids))
+        assert isinstance(config.family, DualEncoderConfig)
+        encoder = config.family.encoder.for_inputs(facts_of(read), self.data_name, self.allowed)
+        if encoder.shapes is None:
+            return config.with_family(encoder=encoder)
+        return self._of_shapes(encoder, *encoder.shapes)
+
+    def _check_negatives(self, num_items: int) -> None:
+        negatives = self.own.negatives
+        if isinstance(negatives, HardNegatives) and negatives.num_hard >= num_items:
+            raise ValueError(
+                f"negatives.num_hard must be below the {num_items} items of {self.data_name}, got {negatives.num_hard}"
+            )
+
+    def remarks(self, read: DataSet) -> list[str]:
+        """Remark on more negatives than items, and on histories longer than the window."""
+        negatives, encoder, num_items = self.own.negatives, self.own.encoder, len(read.item_ids)
+        found = []
+        if isinstance(negatives, DrawnNegatives) and negatives.num_items > num_items:
+            found.append(
+                f"negatives.num_items should be at most the {num_items} items of {self.data_name}, got "
+                f"{negatives.num_items}: some are drawn several times"
+            )
+        inputs = read.queries["train"].inputs
+        longest = encoder.reads_at_most
+        if longest is not None and isinstance(inputs, Visits):
+            num_longer = int((inputs.lengths > longest).sum())
+            if num_longer:
+                found.append(
+                    f"encoder.max_length {longest} is less than the items of {num_longer} of {len(inputs)} "
+                    "histories: training reads a window of each, and a query its newest items"
+                )
+        return found
+
+    def _of_shapes(self, encoder: Encoder, query_width: int, item_shape: tuple[int, int]) -> RunConfig:
+        """The config with vectors of these shapes.
+
+        Raises:
+            ValueError: if they cannot become the components that the config asks for.
+        """
+        (num_vectors, width), components = item_shape, self.own.components
+        _, num_item_components = self.similarity().num_components
+        if components.items == "projected" and num_vectors > 1:
+            raise ValueError(
+                f"components.items must be given for items of {num_vectors} vectors, got projected: an item's vectors "
+                "are its components"
+            )
+        if components.items == "given" and num_vectors != num_item_components:
+            raise ValueError(
+                f"similarity.num_item_components must be the number of an item's vectors, {num_vectors}, got "
+                f"{num_item_components}"
+            )
+        if components.queries == "given" and query_width != width:
+            raise ValueError(f"vectors of items must be as wide as the {query_width} of queries, got {width}")
+        if components.items == "given":
+            components = replace(components, width=width)
+        return self.config.with_family(encoder=encoder, components=components)
+
+    def pieces(self) -> Sequence[Piece]:
+        quantizer = self.own.trained_quantizer
+        if quantizer is None:
+            return [DualEncoderPiece(self)]
+        if quantizer.encoder_of:
+            return [EarlierEncoder(self, quantizer.encoder_of), QuantizerPiece(self)]
+        return [DualEncoderPiece(self, ENCODER), QuantizerPiece(self)]
+
+    def report(self, model: Model, encoded: Callable[[], AnyItems], read: DataSet) -> Report:
+        """The report on the validation queries over encoded items, cut off by mass if the run trains tau_q."""
+        distribution = self.offers.distribution() if self.offers.has_trained_temperature else None
+        return validate(model, encoded, read.queries["valid"], distribution)
 
     def training_step(self, trained: DualEncoder, mean_over_workers: Callable[[Tensor], Tensor]) -> TrainingStep:
         """What trains `trained` by the losses of the run."""
@@ -104,20 +192,6 @@ class DualEncoderTraining:
             case _:
                 assert_never(self.own.loss)
 
-    def logit(self) -> ScoreLogit:
-        """The logit of a score that the loss compares; score / tau if the loss has none of its own."""
-        match self.own.loss.kind:
-            case "beta_nce":
-                return beta_logit
-            case "exp_nce":
-                return exp_logit
-            case "sampled_softmax" | "pointwise" | "maximum_likelihood":
-                return partial(scaled_logit, tau=self.own.similarity.temperature)
-            case "none":
-                raise AssertionError("a run without a loss has no logit")
-            case _:
-                assert_never(self.own.loss.kind)
-
     def learn_tokens(
         self,
         built: DualEncoder,
@@ -132,7 +206,7 @@ class DualEncoderTraining:
             is_first: whether this is the run's first worker; the others take its tokens.
             from_first: gives the first worker's tensor to every worker.
         """
-        if not isinstance(built.encoder, TextTransformer):
+        if not self.own.encoder.has_tokens:
             return
         if is_first:
             queries = read.queries["train"].inputs
@@ -221,3 +295,70 @@ def training_counts(read: DataSet) -> NDArray[np.int64]:
         is_first[train.inputs.starts] = True
         counts = counts + np.bincount(train.inputs.rows[~is_first[:-1]], minlength=len(read.item_ids))
     return counts
+
+
+@dataclass(frozen=True)
+class DualEncoderPiece:
+    """The contract of `Piece`: the whole model, on workers that share its gradient."""
+
+    family: DualEncoderTraining
+    name: str = ""
+    after: tuple[str, ...] = ()
+
+    @property
+    def shares_gradient(self) -> bool:
+        return self.training is not None
+
+    @property
+    def training(self) -> TrainingConfig | None:
+        """None if the run has no loss: there is no step to take."""
+        return None if self.family.own.loss.kind == "none" else self.family.config.training
+
+    def check_workers(self, num_workers: int) -> None:
+        """Batches of pairs may be cut into unequal slices; batches with uniform negatives may not."""
+        batch_size = self.family.config.training.batch_size
+        if self.shares_gradient and isinstance(self.family.own.negatives, DrawnNegatives) and batch_size % num_workers:
+            raise ValueError(f"training.batch_size must be a multiple of the {num_workers} workers, got {batch_size}")
+
+    def prepare(self, given: Given) -> Prepared:
+        family, read = self.family, given.read
+        model = with_kept_texts(family.model(), given.storage)
+        if given.checkpoint is None:
+            family.learn_tokens(model, read, is_first=given.is_first, from_first=from_first)
+        else:
+            checkpoints.load_model(model, given.checkpoint)
+        item_features, held_out = model.item_features(read.item_inputs), read.queries["valid"]
+
+        def report(progress: Progress) -> dict[str, Any]:
+            return family.report(model, partial(encode_items, model, item_features), read).to_dict()
+
+        if self.training is None:
+            return Prepared(module=model, report=report, steps=None)
+        mining = family.mining(model, read, is_first=given.is_first)
+        sampler = family.sampler(model, read, given.rank, given.num_workers, mining)
+        step = family.training_step(model, mean_over_workers)
+        step.mining = mining  # its finds are part of a checkpoint
+        return Prepared(
+            module=model,
+            report=report,
+            steps=Steps(
+                step=step,
+                batch_of=sampler.batch,
+                seed=[family.config.seed, given.rank],
+                validate=lambda: from_first(validation_mrr(model, item_features, held_out) if given.is_first else 0.0),
+                measure=lambda: measures(model, item_features, held_out) if given.is_first else {},
+            ),
+        )
+
+
+def facts_of(read: DataSet) -> InputFacts:
+    """Facts of a data set that an encoder is completed from."""
+    queries, items = read.queries["train"].inputs, read.item_inputs
+    has_times = getattr(queries, "times", None) is not None
+    if not (isinstance(queries, DenseRows) and isinstance(items, DenseRows)):
+        return InputFacts(has_times=has_times)
+    num_vectors, width = (1, *items.values.shape[1:])[-2:]
+    return InputFacts(query_width=queries.width, item_shape=(num_vectors, width), has_times=has_times)
+
+
+FAMILY = DualEncoderTraining

@@ -4,6 +4,7 @@
 |--------------|------------------------------------------------------------------------|
 | `config`     | its fields                                                             |
 | `model`      | its weights, and what encodes queries and items                        |
-| `family`     | its training, its items and its searches                               |
+| `serve`      | its items and its searches                                             |
+| `train`      | how supports are chosen, and the piece that learns from their scores   |
 | `run_ranker` | a trained run as a heavy ranker                                        |
 """

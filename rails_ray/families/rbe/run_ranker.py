@@ -13,7 +13,7 @@ from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.data.dataset import Texts
 from rails_ray.data.encoding import encode_items
 from rails_ray.families.config import from_json
-from rails_ray.families.registry import family
+from rails_ray.families.registry import served_family
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyItems, AnyQuery, concatenate, take
 from rails_ray.reranking.rankers import TEXT, Candidate
@@ -44,7 +44,7 @@ class RunRanker:
             raise ValueError(f"a ranker's folder must be STORAGE/runs/NAME, got {folder!r}")
         store = Storage(root)
         found = runs.read(store, name)
-        own = family(from_json(found.config), allowed.read_by(f"run {name}", str(store)))
+        own = served_family(from_json(found.config), allowed.read_by(f"run {name}", str(store)))
         if not own.encodes_inputs or set(own.form.fields) != {TEXT} or own.has_a_row_for_each_item:
             raise ValueError(f"a run that ranks must be one of texts, got run {name!r} of {own.config.name}")
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")

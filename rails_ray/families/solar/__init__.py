@@ -4,5 +4,6 @@
 |----------|-------------------------------------------------|
 | `config` | its fields                                      |
 | `model`  | its weights, and what encodes queries and items |
-| `family` | its training, its items and its searches        |
+| `serve`  | its items and its searches                      |
+| `train`  | its training                                    |
 """

@@ -5,6 +5,7 @@
 | `storing`         | the config of how items are stored                                      |
 | `items`           | what such items become, and how they are searched                       |
 | `quantized`       | items stored as codes                                                   |
+| `trained_codes`   | codebooks that a run has trained, read back                             |
 | `quantizer_piece` | MoPQ: the training of codes after that of the towers                    |
 | `over_frozen`     | stands in for a model whose states are there already                    |
 | `surrogates`      | vectors that stand for a mixture's scores, fitted when encoding begins  |

@@ -1,4 +1,4 @@
-"""What becomes of a dual encoder's items: how they are encoded, stored, indexed and searched."""
+"""Items that are vectors: how they are encoded, stored, indexed and searched."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,14 +13,19 @@ from rails_ray.data.corpus import ItemSource
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.queries import Queries
 from rails_ray.errors import ConflictError
-from rails_ray.families.base import NO_INDEXES, Read
 from rails_ray.families.config import RunConfig
 from rails_ray.families.items import ByModel, Fit, Fitting, ItemEncoder
 from rails_ray.families.kept_texts import with_kept_texts
+from rails_ray.families.served_family import NO_INDEXES, Read
 from rails_ray.families.vector_items import quantized
-from rails_ray.families.vector_items.quantizer_piece import QUANTIZER, read_back, read_quantizer, trained_quantizer
 from rails_ray.families.vector_items.storing import PqItems
 from rails_ray.families.vector_items.surrogates import WithVectors, check_supports, fitted_surrogate
+from rails_ray.families.vector_items.trained_codes import (
+    QUANTIZER,
+    read_back,
+    read_quantizer,
+    trained_quantizer,
+)
 from rails_ray.modules.model import Model
 from rails_ray.modules.quantizers.similarity import QuantizedSimilarity, longest_of
 from rails_ray.modules.similarities.dot_product import DotProduct
@@ -42,8 +47,8 @@ from rails_ray.storage.tables import FileRows
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-class DualEncoderItems(ABC):
-    """The part of `DualEncoderFamily` that is asked about items.
+class VectorItems(ABC):
+    """The part of a `ServedFamily` that is asked about items which are vectors.
 
     own: this family's part of the config.
     """
@@ -57,11 +62,11 @@ class DualEncoderItems(ABC):
 
     @abstractmethod
     def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> Model:
-        """The contract of `Family`."""
+        """The contract of `ServedFamily`."""
 
     @abstractmethod
     def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> MixtureOfLogits | DotProduct:
-        """The contract of `Family`."""
+        """The contract of `ServedFamily`."""
 
     def encoded_by(self, model: Model) -> ItemEncoder:
         """What maps items to their components."""
@@ -117,7 +122,7 @@ class DualEncoderItems(ABC):
         sample = quantized.sampled_components(source, files, encode)
         trained = None
         if self.own.trained_quantizer is not None:
-            trained = trained_quantizer(self.own, weights[f"{QUANTIZER}/{WEIGHTS}"], *sample.shape[1:])
+            trained = trained_quantizer(self.own.items, weights[f"{QUANTIZER}/{WEIGHTS}"], *sample.shape[1:])
         return quantized.fitted(self.own.items, sample, self.config.seed, trained)
 
     def item_encoder(
@@ -140,7 +145,7 @@ class DualEncoderItems(ABC):
         if self.own.trained_quantizer is None:
             return items
         assert isinstance(items, ItemState)
-        return read_back(read_quantizer(storage, run, self.own, items), items)
+        return read_back(read_quantizer(storage, run, self.own.items, items), items)
 
     def stored_as(self, **fields: Any) -> RunConfig:
         items = fields.pop("items", self.own.items)

@@ -24,18 +24,20 @@ from rails_ray.families.kept_texts import with_kept_texts
 from rails_ray.families.vector_items import quantized
 from rails_ray.families.vector_items.over_frozen import OverFrozen, Rows
 from rails_ray.families.vector_items.storing import PqItems, TrainedConfig
-from rails_ray.modules import weight_files
+from rails_ray.families.vector_items.trained_codes import (
+    ENCODER,
+    QUANTIZER,
+    read_back,
+    zeros_of,
+)
 from rails_ray.modules.losses.sampled_softmax import scaled_logit
 from rails_ray.modules.model import PairModel
 from rails_ray.modules.quantizers.learned import LearnedQuantizer
 from rails_ray.modules.quantizers.measured import measured
 from rails_ray.modules.quantizers.product import ProductQuantizer
-from rails_ray.modules.quantizers.read_back import decoded
 from rails_ray.modules.schedule import PRECISIONS, TrainingConfig
 from rails_ray.modules.similarities.states import ItemState, concatenate, to
 from rails_ray.storage import runs
-from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import WEIGHTS
 from rails_ray.training.collectives.first import from_first
 from rails_ray.training.collectives.mean import mean_over_workers
 from rails_ray.training.contrast import Contrast
@@ -50,7 +52,6 @@ from rails_ray.training.step import TrainingStep
 from rails_ray.training.terms import Term
 
 ENCODES = ("encoder", "components", "temperature", "similarity")  # fields that decide what a model encodes
-ENCODER, QUANTIZER = "encoder", "quantizer"  # the pieces of a run that trains codebooks
 MOST_MEASURED = 2**16  # most items that a report measures the loss on
 
 
@@ -193,10 +194,10 @@ class QuantizerPiece:
 
     def start(self, items: ItemState, given: Given) -> ProductQuantizer:
         """Codebooks fitted by the first worker; zeros of the right sizes if a checkpoint replaces them."""
-        if given.checkpoint is not None:
-            return _of_zeros(self.family.own, items.num_components, items.width)
         config = self.family.own.items
         assert isinstance(config, PqItems)
+        if given.checkpoint is not None:
+            return zeros_of(config, items.num_components, items.width)
         seed = self.family.config.seed
         start = from_first(quantized.quantizer_of(config, _some(items), seed) if given.is_first else None)
         assert start is not None
@@ -260,53 +261,6 @@ class DecodedItems:
         elsewhere since training began."""
         of_items = measured(self.quantizer, _some(self.items()).flatten(start_dim=1))
         return of_items | {"num_revived": int(self.quantizing.num_revived)}
-
-
-def read_back(quantizer: ProductQuantizer, items: ItemState) -> ItemState:
-    """Items as they are after encoding and decoding."""
-    codes = quantizer.encode(items.components.flatten(start_dim=1))
-    return decoded(quantizer, codes, items.num_components, items.gate)
-
-
-def of_encoder(weights: Iterable[tuple[str, bytes]]) -> tuple[bytes, str]:
-    """The file of a run that holds its encoder, and what the names of its tensors begin with there."""
-    files = dict(weights)
-    of_codebooks = files.pop(f"{QUANTIZER}/{WEIGHTS}", None)
-    if of_codebooks is not None and weight_files.has_below(of_codebooks, "model."):
-        return of_codebooks, "model."
-    [data] = files.values()
-    return data, ""
-
-
-def trained_quantizer(own: DualEncoderConfig, weights: bytes, num_components: int, width: int) -> ProductQuantizer:
-    """The quantizer that a run has trained.
-
-    Args:
-        num_components: P_X.
-        width: d of a component.
-
-    Raises:
-        ValueError: if the weights do not fit.
-    """
-    assert own.trained_quantizer is not None
-    learned = own.trained_quantizer.method.begin(_of_zeros(own, num_components, width))
-    weight_files.load_below(learned, weights, "quantizer.")
-    return learned.frozen()
-
-
-def read_quantizer(storage: Storage, run: str, own: DualEncoderConfig, items: ItemState) -> ProductQuantizer:
-    """The quantizer that a run has trained for items like these."""
-    weights = storage.read(f"runs/{run}/{QUANTIZER}/{WEIGHTS}")
-    return trained_quantizer(own, weights, items.num_components, items.width)
-
-
-def _of_zeros(own: DualEncoderConfig, num_components: int, width: int) -> ProductQuantizer:
-    """Codebooks of the run's sizes."""
-    items, how = own.items, own.trained_quantizer
-    assert isinstance(items, PqItems)
-    assert how is not None
-    parts = torch.zeros(num_components * items.num_subspaces, items.num_codewords, width // items.num_subspaces)
-    return ProductQuantizer.of(parts, torch.eye(width) if how.start.kind == "opq" else None)
 
 
 def _encoded(model: DualEncoder, features: FeatureRows) -> ItemState:

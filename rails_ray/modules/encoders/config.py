@@ -3,11 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, TypeVar
 
 from rails_ray.allowed_code import AllowedCode
 
 Form = Literal["text", "history", "vector"]
+Config = TypeVar("Config", bound="EncoderConfig")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ class EncoderConfig(ABC):
             ValueError: if not.
         """
 
-    def with_items(self, num_items: int, digest: Callable[[], str], place: str) -> Self:
+    def with_items(self: Config, num_items: int, digest: Callable[[], str], place: str) -> Config:
         """Fill in the items, if the encoder has a row for each.
 
         Args:
@@ -83,7 +84,7 @@ class EncoderConfig(ABC):
         """
         return self
 
-    def for_inputs(self, facts: InputFacts, place: str, allowed: AllowedCode) -> Self:
+    def for_inputs(self: Config, facts: InputFacts, place: str, allowed: AllowedCode) -> Config:
         """Fill in what the data set, or a model that was trained elsewhere, decides.
 
         Raises:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -98,7 +98,7 @@ class SentenceTransformerConfig(FrozenTextConfig):
             )
         return sentence_transformer(self.pretrained)
 
-    def for_inputs(self, facts: InputFacts, place: str, allowed: AllowedCode) -> Self:
+    def for_inputs(self, facts: InputFacts, place: str, allowed: AllowedCode) -> "SentenceTransformerConfig":
         """Fill in the width and the folder's digest; the folder becomes absolute, as workers run in others."""
         folder = str(Path(self.pretrained).expanduser().resolve())
         known = replace(self, pretrained=folder, sha256=self.sha256 or digest_of(folder))
@@ -128,7 +128,7 @@ class FunctionConfig(FrozenTextConfig):
         self.check_code(allowed)
         return function_of(self.function, allowed)
 
-    def for_inputs(self, facts: InputFacts, place: str, allowed: AllowedCode) -> Self:
+    def for_inputs(self, facts: InputFacts, place: str, allowed: AllowedCode) -> "FunctionConfig":
         return replace(self, width=self.width_of_vectors(allowed))
 
 

@@ -17,7 +17,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ GROUP = 8  # histories that are encoded together on a CPU
 LEAST = {"width": 1, "num_blocks": 1, "num_heads": 1, "max_length": 1, "num_items": 0, "num_users": 0}
 DIGITS = 16  # of the digest of item ids that a config keeps
 PADDED_SHARE = 1.25  # cells of a batch for each that is read, above which groups cost less than padding
+Config = TypeVar("Config", bound="HistoryConfig")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +83,7 @@ class HistoryConfig(EncoderConfig):
     def user_width(self, width: int) -> int:
         return width if self.num_users else 0
 
-    def with_items(self, num_items: int, digest: Callable[[], str], place: str) -> Self:
+    def with_items(self: Config, num_items: int, digest: Callable[[], str], place: str) -> Config:
         if self.num_items not in (0, num_items):
             raise ValueError(f"encoder.num_items must be the {num_items} items of {place}, or 0, got {self.num_items}")
         corpus = digest()[:DIGITS]

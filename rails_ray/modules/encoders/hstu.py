@@ -15,7 +15,7 @@ Axes: B histories, T positions, D width, H heads.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -48,7 +48,7 @@ class HstuConfig(HistoryConfig):
     def make(self, num_components: tuple[int, int], width: int, allowed: AllowedCode) -> "Hstu":
         return Hstu(self, width)
 
-    def for_inputs(self, facts: InputFacts, place: str, allowed: AllowedCode) -> Self:
+    def for_inputs(self, facts: InputFacts, place: str, allowed: AllowedCode) -> "HstuConfig":
         return self if facts.has_times else replace(self, num_time_buckets=0)
 
 

@@ -10,7 +10,7 @@ Axes: B queries or items, P vectors of an item, D width of a vector.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -61,7 +61,7 @@ class VectorsConfig(EncoderConfig):
         num_vectors, width = self.item_shape
         return self.query_width, (num_vectors, width)
 
-    def for_inputs(self, facts: InputFacts, place: str, allowed: AllowedCode) -> Self:
+    def for_inputs(self, facts: InputFacts, place: str, allowed: AllowedCode) -> "VectorsConfig":
         if facts.query_width is None or facts.item_shape is None:
             raise ValueError(f"queries of {place} must be vectors for encoder.kind vectors, got features")
         if self.query_width not in (0, facts.query_width):

@@ -19,7 +19,7 @@ from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, Loggi
 
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.errors import UnavailableError
-from rails_ray.families.base import Family
+from rails_ray.families.served_family import ServedFamily
 from rails_ray.families.version import Version
 from rails_ray.on_ray.serving.listening import most_passed
 from rails_ray.on_ray.serving.plan import (
@@ -96,7 +96,7 @@ def application(args: ServeArgs, placement: DeploymentSize) -> Application:
     return made
 
 
-def ranker_of_family(own: Family) -> RankerArgs | None:
+def ranker_of_family(own: ServedFamily) -> RankerArgs | None:
     """The heavy ranker that a version was made with, if any."""
     return RankerArgs(path=own.ranker.path, folder=own.ranker.folder) if own.ranker.path else None
 

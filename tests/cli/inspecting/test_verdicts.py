@@ -14,7 +14,7 @@ from rails_ray.data.forms import FORMS
 from rails_ray.data.sources import Sources
 from rails_ray.families.config import RunConfig
 from rails_ray.families.recipes import FOR_PACKAGED, by_name
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation.report import evaluate
 from rails_ray.training.piece import Given, fit
@@ -34,7 +34,7 @@ from support.inspected import change, data_of, looked
 
 
 def judged(config: RunConfig, read: DataSet) -> verdicts.Verdict:
-    return verdicts.verdict(family(config), read, 1000)
+    return verdicts.verdict(training_family(config), read, 1000)
 
 
 @pytest.mark.parametrize(("num_named", "fits"), [(7, True), (6, False)])
@@ -95,7 +95,7 @@ def test_a_run_is_for_the_packaged_data_by_its_recipe_and_not_by_how_its_name_be
     read = FORMS["text"].read(Sources(str(write_text_data(tmp_path / "data"))))
     assert "a mixture promises nothing" in judged(replace(by_name("text-mol"), name="emojis-of-mine"), read).why
     for name in FOR_PACKAGED:
-        assert family(by_name(name)).form.packaged is not None
+        assert training_family(by_name(name)).form.packaged is not None
         assert by_name(name).data.folder is None
 
 
@@ -115,7 +115,7 @@ def test_the_measurements_that_the_rule_for_codes_lies_between(
 
 def trained_and_evaluated(config: RunConfig, read: DataSet, folder: Path) -> Any:
     """What `rails-ray train` and `rails-ray evaluate` come to, without Ray."""
-    storage, own = Storage(str(folder)), family(config)
+    storage, own = Storage(str(folder)), training_family(config)
     [piece] = own.pieces()
     fitted = fit(piece, Given(read=read, storage=storage, run="r"))
     assert fitted is not None
@@ -128,7 +128,7 @@ def trained_and_evaluated(config: RunConfig, read: DataSet, folder: Path) -> Any
 @pytest.mark.parametrize("recipe", ["baseline-bm25", "vector-cosine"])
 def test_the_number_to_beat_is_what_training_and_evaluating_give(recipe: str, tmp_path: Path) -> None:
     folder = write_text_data(tmp_path / "data") if "bm25" in recipe else write_vector_data(tmp_path / "data")
-    own = family(by_name(recipe))
+    own = training_family(by_name(recipe))
     read = own.form.read(Sources(str(folder)))
     expected = trained_and_evaluated(own.completed(read), read, tmp_path / "storage")
     [found] = [one for one in looked(folder)["baselines"] if one["name"] == recipe]
@@ -172,7 +172,7 @@ def test_the_time_of_a_training_is_that_of_its_steps(kind: str, tmp_path: Path) 
         "vector": (small_vector_config(), write_vector_data),
         "codes": (small_solar_config(), write_text_data),
     }[kind]
-    own = family(config)
+    own = training_family(config)
     read = own.form.read(Sources(str(write_data(tmp_path / "data"))))
     found = timing.timed(own, read, Ticking())
     num_pieces = 4 if kind == "codes" else 1
@@ -185,7 +185,7 @@ def test_the_time_of_a_training_is_that_of_its_steps(kind: str, tmp_path: Path) 
 def test_a_part_is_timed_for_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "NUM_ROWS", 10)
     monkeypatch.setattr(timing, "NUM_ENCODED", 6)
-    own = family(small_config())
+    own = training_family(small_config())
     read = own.form.read(Sources(str(write_text_data(tmp_path / "data"))))
     part = sampling.part(read, 10, 10)
     few = sampling.part(part, 6, 1)
@@ -199,7 +199,7 @@ def test_a_model_with_a_row_for_each_of_too_many_items_is_not_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = FORMS["history"].read(Sources(str(write_sequence_data(tmp_path / "data"))))
-    own = family(by_name("ml1m-sasrec"))
+    own = training_family(by_name("ml1m-sasrec"))
     assert timing.can_be_timed(own, read)
     monkeypatch.setattr(timing, "MOST_ROWS_OF_MODEL", len(read.item_ids) - 1)
     assert not timing.can_be_timed(own, read)

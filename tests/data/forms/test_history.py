@@ -14,7 +14,7 @@ from rails_ray.data.forms.history import HistoryForm, SequenceData
 from rails_ray.data.queries import Visits
 from rails_ray.data.sources import Sources
 from rails_ray.errors import NotFoundError
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
@@ -225,7 +225,7 @@ def test_real_sequences(name: str, num_users: int, num_items: int, num_interacti
 
 
 def reader_of(storage: Storage) -> history_form.HistoryReader:
-    form, model = HistoryForm(), DualEncoderFamily.of(small_history_config()).model()
+    form, model = HistoryForm(), DualEncoderTraining.of(small_history_config()).model()
     return form.reader(model, form.corpus(Sources(str(storage))).files.__getitem__)
 
 

@@ -53,7 +53,7 @@ def test_a_model_of_sentence_transformers(tmp_path: Path) -> None:
     config = SentenceTransformerConfig(
         pretrained=str(tmp_path / "model"), width=16, sha256=frozen.digest_of(str(tmp_path / "model"))
     )
-    assert frozen.width_of(config) == 16
+    assert config.width_of_vectors() == 16
     found = FrozenText(config).query_features(TEXTS).tensor
     assert np.allclose(found, model.encode(TEXTS), atol=1e-6)
 
@@ -65,13 +65,13 @@ def test_a_model_of_sentence_transformers(tmp_path: Path) -> None:
 def test_a_folder_without_a_model(tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")
     with pytest.raises(ValueError, match=r"encoder\.pretrained must be the folder of a model, got '/nowhere'"):
-        frozen.load(SentenceTransformerConfig(pretrained="/nowhere"))
+        SentenceTransformerConfig(pretrained="/nowhere").load()
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ValueError, match=r"must hold a model of sentence-transformers, got: "):
-        frozen.load(SentenceTransformerConfig(pretrained=str(tmp_path)))
+        SentenceTransformerConfig(pretrained=str(tmp_path)).load()
 
 
 def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(UnsupportedError, match=r"needs the package sentence-transformers, got none: pip install"):
-        frozen.load(SentenceTransformerConfig(pretrained=str(tmp_path)))
+        SentenceTransformerConfig(pretrained=str(tmp_path)).load()

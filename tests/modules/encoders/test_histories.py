@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rails_ray.data.queries import Visits
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules.encoders import histories
 from rails_ray.modules.encoders.hashing import hashed
 from rails_ray.modules.encoders.histories import Histories
@@ -88,7 +88,7 @@ def test_training_drops_elements_of_users() -> None:
 def test_a_user_is_a_component_of_the_query() -> None:
     config = small_history_config()
     config = config.with_family(encoder=SasrecConfig(width=8, max_length=4, num_items=9, num_users=USERS))
-    model = DualEncoderFamily.of(config).model().eval()
+    model = DualEncoderTraining.of(config).model().eval()
     inputs = Visits.joined([Visits.one([1, 2], user=7), Visits.one([1, 2])])
     state = model.encode_queries(model.query_features(inputs))
     assert state.components.shape == (2, 2, 6)
@@ -96,7 +96,7 @@ def test_a_user_is_a_component_of_the_query() -> None:
     assert torch.allclose(state.components[0, 1], expected[0])
     assert not state.components[1, 1].any()
     assert torch.allclose(state.components[0, 0], state.components[1, 0])
-    step = DualEncoderFamily.of(config).training_step(model, lambda tensor: tensor)
+    step = DualEncoderTraining.of(config).training_step(model, lambda tensor: tensor)
     step(window_sampler().batch(0)).backward()  # nobody is known there
     gradient = model.encoder.users.weight.grad
     assert gradient is None or not gradient.any()

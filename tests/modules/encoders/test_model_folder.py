@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rails_ray.modules.encoders import frozen, model_folder
+from rails_ray.modules.encoders import model_folder
 from rails_ray.modules.encoders.frozen import SentenceTransformerConfig
 from rails_ray.reranking.rankers import candidates_of
 from rails_ray.reranking.rankers.transformers_ranker import TransformersRanker
@@ -59,7 +59,7 @@ def pairs(tmp_path: Path) -> Path:
 
 
 def load(folder: Path) -> Any:
-    return frozen.load(SentenceTransformerConfig(pretrained=str(folder)))
+    return SentenceTransformerConfig(pretrained=str(folder)).load()
 
 
 def module_of_its_own(folder: Path, made: Path, kind: str = "own_module.Own") -> None:

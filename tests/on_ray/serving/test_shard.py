@@ -16,7 +16,7 @@ import torch
 
 from rails_ray.errors import DamagedError, UnavailableError, UnsupportedError
 from rails_ray.families.config import to_json
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.version import Version
 from rails_ray.modules import weight_files
 from rails_ray.modules.losses.config import ContrastiveConfig
@@ -53,7 +53,7 @@ def publish_without(folder: Path, column: str, p_x: int = 2, shard_items: tuple[
         parts.write_part(store, "v1", part, part_of(own, part.first_row))
     files = [
         (manifest.CONFIG, to_json(CONFIG)),
-        (manifest.WEIGHTS, weight_files.to_bytes(DualEncoderFamily.of(CONFIG).model())),
+        (manifest.WEIGHTS, weight_files.to_bytes(DualEncoderTraining.of(CONFIG).model())),
     ]
     encoded = parts.finish(store, "v1", planned, run="r", query={"text": "string"}, files=files, cutoff_mass=None)
     versions.publish(store, encoded, "2026-01-01T00:00:00Z")
@@ -134,8 +134,8 @@ def test_a_shard_that_fails_in_one_round_of_a_nucleus_is_in_neither(tmp_path: Pa
         answer(failing)
     some = answer(failing, min_coverage=0.5)
     assert (some.coverage.items_searched, some.is_exact) == (18, False)
-    best = BruteForce(DualEncoderFamily.of(CONFIG).similarity(), ITEMS)
-    best.similarity.load_state_dict(DualEncoderFamily.of(CONFIG).model().similarity.state_dict())
+    best = BruteForce(DualEncoderTraining.of(CONFIG).similarity(), ITEMS)
+    best.similarity.load_state_dict(DualEncoderTraining.of(CONFIG).model().similarity.state_dict())
     for line, result in enumerate(some.results):
         assert {int(item[1:]) >= 12 for item in result.items} == {True}
         if failing == "log_sum_exp":  # the normaliser is that of the items that were searched

@@ -16,7 +16,7 @@ from rails_ray.data.dataset import Texts
 from rails_ray.data.encoding import encode_items
 from rails_ray.errors import UnsupportedError
 from rails_ray.families.config import DataConfig
-from rails_ray.families.registry import family
+from rails_ray.families.training_family import training_family
 from rails_ray.reranking.rankers import candidates_of
 from rails_ray.reranking.rankers.calling import RankerConfig, ranker_of
 from rails_ray.serving import local
@@ -145,7 +145,7 @@ def test_a_mixture_is_the_ranker_behind_rbe(tmp_path: Path) -> None:
     [result] = local.open(str(tmp_path)).search(["red hat"], k=5, budget={"calls": 30}).results
     assert result.budget is not None
     assert (result.budget.is_reranked, result.budget.calls_used) == (True, 30)
-    mixture = family(config).trained_model(runs.weights(store, runs.read(store, "mol")))
+    mixture = training_family(config).trained_model(runs.weights(store, runs.read(store, "mol")))
     texts = pq.read_table(matrix / "items.parquet").to_pydict()
     found = [texts["text"][texts["item_id"].index(item)] for item in result.items]
     with torch.no_grad():

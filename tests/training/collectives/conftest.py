@@ -3,5 +3,5 @@
 import multiprocessing
 
 multiprocessing.set_forkserver_preload(
-    ["pyarrow.parquet", "rails_ray.families.dual_encoder.family", "torch.nn.parallel"]
+    ["pyarrow.parquet", "rails_ray.families.dual_encoder.train", "torch.nn.parallel"]
 )

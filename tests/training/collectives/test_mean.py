@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.training.collectives.first import from_first
 from rails_ray.training.collectives.mean import mean_over_workers
 from rails_ray.training.collectives.processes import in_processes
@@ -24,8 +24,8 @@ def left() -> list[dict[str, Any]]:
 def test_two_workers_equal_one(case: tuple[str, str], left: list[dict[str, Any]]) -> None:
     results = [of_rank["steps"][case] for of_rank in left]
     config = config_of(*case)
-    model = DualEncoderFamily.of(config).model()
-    step = DualEncoderFamily.of(config).training_step(model, in_one_process).double()
+    model = DualEncoderTraining.of(config).model()
+    step = DualEncoderTraining.of(config).training_step(model, in_one_process).double()
     loss = step(batches_of(model).batch(0))
     loss.backward()
     assert sum(result["loss"] for result in results) / NUM_WORKERS == pytest.approx(loss.item(), rel=1e-9)

@@ -11,8 +11,8 @@ from rails_ray.cutoffs.measuring import LEVELS
 from rails_ray.cutoffs.temperatures import AS_TRAINED, FACTORS, HELD_OUT, Factor, Factors, fit, log_likelihoods
 from rails_ray.data.encoding import encode_items
 from rails_ray.data.queries import ItemLists, Queries
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
-from rails_ray.families.registry import family
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
+from rails_ray.families.training_family import training_family
 from rails_ray.modules.losses.beta_nce import beta_logit
 from rails_ray.modules.losses.config import ContrastiveConfig
 from rails_ray.training.evaluation.calibrating import (
@@ -26,18 +26,18 @@ from rails_ray.training.evaluation.ranking import Ranking, rank_all
 from rails_ray.training.evaluation.softmax import LogLikelihoods, MassAbove
 from support.examples import COLOURED, THINGS, small_config
 
-OFFERS = family(small_config()).offers
+OFFERS = training_family(small_config()).offers
 SEEN = Queries(COLOURED.inputs, COLOURED.relevant, seen=ItemLists.of([[row] for row in range(len(COLOURED))]))
 
 
 def ranked(queries: Queries, *watching: LogLikelihoods | MassAbove, k: int = 4) -> Ranking:
-    model = DualEncoderFamily.of(small_config()).model().eval()
+    model = DualEncoderTraining.of(small_config()).model().eval()
     return rank_all(model, encode_items(model, model.item_features(THINGS)), queries, k, watching=watching)
 
 
 def logits_of(queries: Queries, factor: float) -> list[tuple[list[float], list[int]]]:
     """The logits that each query finds, and the places of its relevant items among them."""
-    model = DualEncoderFamily.of(small_config()).model().eval()
+    model = DualEncoderTraining.of(small_config()).model().eval()
     items = encode_items(model, model.item_features(THINGS))
     state = model.encode_queries(model.query_features(queries.inputs))
     logits = (beta_logit(model.score(state, items).scores, state.temperature) / factor).tolist()
@@ -147,5 +147,5 @@ def test_what_cannot_be_fitted_is_told_and_the_rest_is_fitted() -> None:
 
 
 def test_a_model_without_a_trained_tau_q_has_no_mass_to_fit() -> None:
-    plain = family(small_config().with_family(loss=ContrastiveConfig(kind="sampled_softmax"))).offers
+    plain = training_family(small_config().with_family(loss=ContrastiveConfig(kind="sampled_softmax"))).offers
     assert backgrounds_of(plain, None, drawn(0, 50)) == {}

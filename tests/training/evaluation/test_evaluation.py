@@ -12,7 +12,7 @@ from rails_ray.data import encoding
 from rails_ray.data.dataset import Texts
 from rails_ray.data.encoding import encode_items
 from rails_ray.data.queries import ItemLists, Queries
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules.losses.beta_nce import beta_logit
 from rails_ray.training.evaluation import ranking
 from rails_ray.training.evaluation.agreement import recall_at_k
@@ -58,7 +58,7 @@ def test_recall_at_k() -> None:
 
 
 def test_ranking_equals_the_naive_loop() -> None:
-    model = DualEncoderFamily.of(small_config()).model().eval()
+    model = DualEncoderTraining.of(small_config()).model().eval()
     items = encode_items(model, model.item_features(THINGS))
     ranking = rank_all(model, items, COLOURED, 3)
     scores = model.score(model.encode_queries(model.query_features(COLOURED.inputs)), items).scores.tolist()
@@ -74,7 +74,7 @@ def test_ranking_equals_the_naive_loop() -> None:
 @pytest.mark.parametrize("num_at_once", [0, 1, 3])
 def test_few_queries_at_a_time_rank_as_all_at_once(num_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large corpus leaves room for the scores of few queries, of one at least."""
-    model = DualEncoderFamily.of(small_config()).model().eval()
+    model = DualEncoderTraining.of(small_config()).model().eval()
     items = encode_items(model, model.item_features(THINGS))
     whole = rank_all(model, items, COLOURED, 3)
     monkeypatch.setattr(ranking, "MOST_SCORES", num_at_once * len(THINGS))
@@ -89,7 +89,7 @@ def test_few_queries_at_a_time_rank_as_all_at_once(num_at_once: int, monkeypatch
 def test_items_and_queries_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "ITEM_BATCH", 25)
     model, items, queries = (
-        DualEncoderFamily.of(small_config()).model().eval(),
+        DualEncoderTraining.of(small_config()).model().eval(),
         [f"thing {n}" for n in range(60)],
         [
             "red thing",
@@ -107,7 +107,7 @@ def test_items_and_queries_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_query_that_says_nothing_finds_nothing() -> None:
     """A server refuses it; a history is empty where another corpus has none of its items."""
-    model = DualEncoderFamily.of(small_history_config()).model().eval()
+    model = DualEncoderTraining.of(small_history_config()).model().eval()
     items = encode_items(model, model.item_features(np.arange(9)))
     queries = Queries(ItemLists.of([[3], []]), ItemLists.of([[0], [0]]))
     ranking = rank_all(model, items, queries, 9)
@@ -117,7 +117,7 @@ def test_a_query_that_says_nothing_finds_nothing() -> None:
 
 
 def test_a_seen_item_gets_no_place() -> None:
-    model = DualEncoderFamily.of(small_history_config()).model().eval()
+    model = DualEncoderTraining.of(small_history_config()).model().eval()
     items = encode_items(model, model.item_features(np.arange(9)))
     histories, relevant = [[0, 1], [3], [8, 4, 2]], [[5, 8], [0], [1]]
     scores = model.score(model.encode_queries(model.query_features(histories)), items).scores.tolist()
@@ -142,7 +142,7 @@ BEYOND = 4  # the row of items that THINGS lack
     st.lists(st.sets(st.integers(0, BEYOND - 1)), min_size=4, max_size=4),
 )
 def test_a_relevant_item_that_the_corpus_lacks_is_not_found(relevant: list[list[int]], others: list[set[int]]) -> None:
-    model = DualEncoderFamily.of(small_config()).model().eval()
+    model = DualEncoderTraining.of(small_config()).model().eval()
     items = encode_items(model, model.item_features(THINGS))
     seen = [sorted(rows - {*wanted}) for rows, wanted in zip(others, relevant, strict=True)]
     queries = Queries(COLOURED.inputs, ItemLists.of(relevant), ItemLists.of(seen))
@@ -158,7 +158,7 @@ def test_a_relevant_item_that_the_corpus_lacks_is_not_found(relevant: list[list[
 
 def test_a_relevant_item_that_was_seen_is_not_found() -> None:
     """An answer never holds it, however many items it has."""
-    model = DualEncoderFamily.of(small_config()).model().eval()
+    model = DualEncoderTraining.of(small_config()).model().eval()
     items = encode_items(model, model.item_features(THINGS))
     seen = ItemLists.of([[0, 1], [], [], [0, 3]])  # all that is relevant to the first query, a part for the last
     ranking = rank_all(model, items, Queries(COLOURED.inputs, COLOURED.relevant, seen), 4)
@@ -170,7 +170,7 @@ def test_a_relevant_item_that_was_seen_is_not_found() -> None:
 
 def test_what_the_corpus_lacks_counts_against_every_measure() -> None:
     """Also against a hit rate at more items than the corpus has: to look at all of them is not to find it."""
-    model = DualEncoderFamily.of(small_config()).model().eval()
+    model = DualEncoderTraining.of(small_config()).model().eval()
     items = encode_items(model, model.item_features(THINGS))
     found = Queries(COLOURED.inputs.take(slice(2)), COLOURED.relevant.take(slice(2)))
     lacking = Queries(COLOURED.inputs, ItemLists.of([*found.relevant, [BEYOND], [BEYOND, BEYOND]]))
@@ -183,7 +183,7 @@ def test_what_the_corpus_lacks_counts_against_every_measure() -> None:
 
 
 def test_a_list_that_seen_items_leave_too_short_is_filled_up_with_nothing() -> None:
-    model = DualEncoderFamily.of(small_config()).model().eval()
+    model = DualEncoderTraining.of(small_config()).model().eval()
     items = encode_items(model, model.item_features(THINGS))
     seen = ItemLists.of([[2, 3], [], [0], [0, 2]])
     ranking = rank_all(model, items, Queries(COLOURED.inputs, COLOURED.relevant, seen), 3)
@@ -194,14 +194,14 @@ def test_a_list_that_seen_items_leave_too_short_is_filled_up_with_nothing() -> N
 
 
 def test_a_glance_is_the_mean_reciprocal_rank() -> None:
-    model = DualEncoderFamily.of(small_config()).model().eval()
+    model = DualEncoderTraining.of(small_config()).model().eval()
     features = model.item_features(THINGS)
     expected = mean_reciprocal_rank(rank_all(model, encode_items(model, features), COLOURED, 4).best_rank)
     assert validation_mrr(model, features, COLOURED) == expected
 
 
 def test_validation_chooses_the_mass_that_evaluation_applies() -> None:
-    model = DualEncoderFamily.of(small_config()).model().eval()
+    model = DualEncoderTraining.of(small_config()).model().eval()
     items = encode_items(model, model.item_features(THINGS))
     chosen = validate(model, lambda: items, COLOURED, distribution=BETA)
     assert chosen.cutoff_mass is not None
@@ -216,7 +216,7 @@ def test_validation_chooses_the_mass_that_evaluation_applies() -> None:
 
 def test_ranking_says_what_cut_offs_are_calibrated_on() -> None:
     """The score of each relevant item that can be found, and the normaliser of all that can be."""
-    model = DualEncoderFamily.of(small_config()).model().eval()
+    model = DualEncoderTraining.of(small_config()).model().eval()
     items = encode_items(model, model.item_features(THINGS))
     relevant, seen = [[0, 2], [1], [BEYOND], [3, 0]], [[2, 3], [], [0], [3]]
     queries = Queries(COLOURED.inputs, ItemLists.of(relevant), ItemLists.of(seen))

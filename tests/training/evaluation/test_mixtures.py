@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.search.searcher import ByComponents, SearchParams
 from rails_ray.search.spec import SearchSpec
 from rails_ray.training.evaluation import mixtures
@@ -13,7 +13,7 @@ from support.examples import COLOURED, THINGS, small_config
 
 
 def model_of(similarity: str = "mixture") -> DualEncoder:
-    return DualEncoderFamily.of(small_config(similarity)).model().eval()
+    return DualEncoderTraining.of(small_config(similarity)).model().eval()
 
 
 def test_entropies_are_those_of_the_gates_of_pairs() -> None:

@@ -14,8 +14,8 @@ from rails_ray.data.dataset import DataSet
 from rails_ray.data.encoding import encode_items
 from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.families.data import read_data
-from rails_ray.families.dual_encoder.family import DualEncoderFamily
 from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation.ranking import rank_all, rank_both
 from rails_ray.training.evaluation.report import evaluate, validate, validation_mrr
@@ -42,7 +42,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
 @pytest.fixture(scope="module", params=["repeating", "at random"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DualEncoder:
     config = sessions_config(write_sessions(tmp_path_factory.mktemp("model")))
-    return repeating(config) if request.param == "repeating" else DualEncoderFamily.of(config).model().eval()
+    return repeating(config) if request.param == "repeating" else DualEncoderTraining.of(config).model().eval()
 
 
 def scores_of(model: DualEncoder, read: DataSet, queries: Queries) -> list[list[float]]:

@@ -1,15 +1,13 @@
-"""What everything above asks of a run, whatever it trains.
+"""The contract of a family where it is served: what its items become, and how they are searched.
 
-A family defines what only it can know. The methods with a body suit every model that computes each item from its input;
-other families override them.
+The methods with a body suit every model that computes each item from its input; other families override them.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -30,33 +28,28 @@ from rails_ray.search.searcher import Searcher
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.manifest import Encoded
-from rails_ray.training.evaluation.report import Report, validate
-from rails_ray.training.piece import Piece
 
 Read = Callable[[str], bytes]
 NO_INDEXES: Mapping[str, VectorIndex] = MappingProxyType({})
+Own = TypeVar("Own", bound="ServedFamily")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """What says before any training whether a run suits a data set.
+@dataclass(frozen=True)
+class ServedFamily(ABC):
+    """What encodes, stores and searches the items of a run's model, and reads its queries.
 
-    num_buckets: buckets that its items are shared out to; None if items have no codes.
-    max_length: tokens of a text, or items of a history, that it reads; None if it reads all.
-    similarity: kind of the similarity of components; None if items are compared otherwise.
+    own: the family's part of the config.
+    allowed: code that the config may name.
     """
 
-    num_buckets: int | None = None
-    max_length: int | None = None
-    similarity: str | None = None
-
-
-class Family(ABC):
-    """A run."""
-
     config: RunConfig
+    own: Any
     allowed: AllowedCode = OURS_ALONE
-    """Code that the config may name."""
+
+    @classmethod
+    def of(cls: type[Own], config: RunConfig, allowed: AllowedCode = OURS_ALONE) -> Own:
+        """The family of a run that is known to be of this one."""
+        return cls(config, config.family, allowed)
 
     @property
     @abstractmethod
@@ -73,33 +66,12 @@ class Family(ABC):
     def offers(self) -> CutoffSupport:
         """What cut-offs may build on."""
 
-    @property
-    def sizes(self) -> Sizes:
-        """What says whether it suits a data set."""
-        return Sizes()
-
     # Data
-
-    def completed(self, read: DataSet) -> RunConfig:
-        """The config, completed from its data set, so that it says everything by itself.
-
-        Raises:
-            ValueError: if it was completed from other data, or names sizes that these data do not have.
-        """
-        return self.with_items(read.item_ids)
 
     @property
     def data_name(self) -> str:
         """The data set in messages."""
         return str(Sources(self.config.data.folder, self.config.data.places))
-
-    def check_can_be_asked(self, read: DataSet) -> None:
-        """Check that the model of a trained run can be asked about a data set.
-
-        Raises:
-            ValueError: if a row of the model is another item there, or queries are not what it reads.
-        """
-        self.completed(read)
 
     @property
     def has_a_row_for_each_item(self) -> bool:
@@ -142,36 +114,6 @@ class Family(ABC):
     def has_one_vector(self) -> bool:
         """Whether an item is stored as one vector, whose inner product with a query's is the score."""
         return False
-
-    # Training
-
-    @abstractmethod
-    def pieces(self) -> Sequence[Piece]:
-        """What a run trains; a piece stands behind the pieces that it comes after."""
-
-    @property
-    def trains(self) -> bool:
-        """Whether any piece takes steps; if none does, a run can do without queries."""
-        return any(piece.training is not None for piece in self.pieces())
-
-    def remarks(self, read: DataSet) -> list[str]:
-        """What whoever trains should know about these data, a sentence each."""
-        return []
-
-    def begin(self, read: DataSet) -> Callable[[Storage, str], None]:
-        """Decide what a run fixes before it trains. The result is a function that stores it in the run's folder, once.
-
-        Raises:
-            ValueError: if a run of this config cannot be trained on these data.
-        """
-        return lambda storage, run: None
-
-    def validation(self, storage: Storage, run: str, model: Model, read: DataSet) -> Report:
-        """The report on the validation queries of a run's model, all pieces together; cut off by mass if the run
-        trains tau_q."""
-        distribution = self.offers.distribution() if self.offers.has_trained_temperature else None
-        items = partial(self.run_items, storage, run, model, read)
-        return validate(model, items, read.queries["valid"], distribution)
 
     @abstractmethod
     def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> Model:

@@ -1,7 +1,6 @@
-"""Config -> objects of RBE: its supports, the piece that learns from a matrix, and its items."""
+"""Training of RBE: supports are chosen, and one piece learns from the matrix of relevances."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, assert_never
 
@@ -9,32 +8,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rails_ray.allowed_code import OURS_ALONE, AllowedCode
-from rails_ray.cutoffs.distributions import BetaDistribution
-from rails_ray.cutoffs.support import CutoffSupport
 from rails_ray.data.dataset import DataSet, Texts
-from rails_ray.data.encoding import encode_items
-from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.data.scored import ScoredTexts
-from rails_ray.families.base import Family
 from rails_ray.families.config import RunConfig
-from rails_ray.families.items import ItemEncoder
-from rails_ray.families.rbe.config import DistilledConfig, NoFeatures, RbeConfig, TopShareConfig
-from rails_ray.families.rbe.model import Rbe, Sizes
-from rails_ray.families.vector_items.items import DualEncoderItems
-from rails_ray.modules import weight_files
-from rails_ray.modules.encoders import frozen
-from rails_ray.modules.encoders.frozen import FrozenText, SentenceTransformerConfig
+from rails_ray.families.rbe.config import DistilledConfig, NoFeatures, TopShareConfig
+from rails_ray.families.rbe.model import Rbe
+from rails_ray.families.rbe.serve import RbeFamily
+from rails_ray.families.training_family import TrainingFamily
+from rails_ray.modules.encoders.config import InputFacts
 from rails_ray.modules.losses.distilled import distilled
 from rails_ray.modules.losses.top_share import top_share
-from rails_ray.modules.model import Model
 from rails_ray.modules.schedule import TrainingConfig
-from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
-from rails_ray.modules.similarities.states import AnyItems
-from rails_ray.reranking.rankers import Candidate, candidates_of
-from rails_ray.reranking.rankers.calling import RankerConfig
+from rails_ray.reranking.rankers import candidates_of
 from rails_ray.reranking.supports import select_supports
-from rails_ray.storage.filesystem import Storage
 from rails_ray.training.loop import Progress
 from rails_ray.training.piece import Given, Prepared, Steps
 from rails_ray.training.relevances import QueryLoss, RelevanceBatch, RelevanceSampler, RelevanceStep
@@ -44,31 +30,8 @@ AMONG = 4  # items that are looked at for each of these
 
 
 @dataclass(frozen=True)
-class RbeFamily(DualEncoderItems, Family):
-    """The contract of `Family`. Items are vectors, stored and indexed as those of a dual encoder.
-
-    own: this family's part of the config.
-    allowed: code that the config may name.
-    """
-
-    config: RunConfig
-    own: RbeConfig
-    allowed: AllowedCode = OURS_ALONE
-
-    @property
-    def form(self) -> QueryForm:
-        return FORMS["scored_text"]
-
-    @property
-    def offers(self) -> CutoffSupport:
-        return CutoffSupport(
-            trained_by=self.own.loss.kind,
-            training_logit=None,
-            distribution_of=BetaDistribution,
-            has_trained_temperature=False,
-            has_bounded_scores=False,
-            width=self.own.width,
-        )
+class RbeTraining(RbeFamily, TrainingFamily):
+    """The contract of `TrainingFamily`."""
 
     def completed(self, read: DataSet) -> RunConfig:
         """The config with the numbers of items and support queries, and the width of query features.
@@ -107,9 +70,7 @@ class RbeFamily(DualEncoderItems, Family):
         features = self.own.features
         if isinstance(features, NoFeatures):
             return features
-        if isinstance(features, SentenceTransformerConfig):
-            features = replace(features, sha256=features.sha256 or frozen.digest_of(features.pretrained))
-        return replace(features, width=features.width or frozen.width_of(features, self.allowed))
+        return features.for_inputs(InputFacts(), self.data_name, self.allowed)
 
     def _scored(self, read: DataSet, split: str) -> ScoredTexts:
         """The queries of a split that have any score.
@@ -137,19 +98,6 @@ class RbeFamily(DualEncoderItems, Family):
     def pieces(self) -> list["RelevancePiece"]:
         return [RelevancePiece(self)]
 
-    @property
-    def ranker(self) -> RankerConfig:
-        return self.own.ranker
-
-    def check_code(self, has_ranker: bool = False) -> None:
-        if not isinstance(self.own.features, NoFeatures):
-            frozen.check(self.own.features, self.allowed)
-        super().check_code(has_ranker)
-
-    def supports(self, model: Model) -> Sequence[Candidate]:
-        assert isinstance(model, Rbe)
-        return model.supports
-
     def loss(self) -> QueryLoss:
         match self.own.loss:
             case DistilledConfig():
@@ -158,40 +106,6 @@ class RbeFamily(DualEncoderItems, Family):
                 return partial(top_share, num_best=self.own.num_best)
             case _:
                 assert_never(self.own.loss)
-
-    def similarity(self) -> DotProduct:
-        return DotProduct(DotProductConfig(temperature=1.0), has_unit_vectors=False)
-
-    def model(self) -> Rbe:
-        """A model that has learned nothing, of the sizes that `completed` fills in."""
-        own = self.own
-        reads = None if isinstance(own.features, NoFeatures) else FrozenText(own.features, self.allowed)
-        sizes = Sizes(
-            num_items=own.num_items,
-            num_supports=own.num_supports,
-            num_queries=own.num_support_queries,
-            num_features=0 if reads is None else reads.query_width,
-        )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.config.seed)
-            return Rbe(own.embedding, sizes, own.ranker, reads=reads, ridge=own.ridge, allowed=self.allowed)
-
-    def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> Rbe:
-        [(_, data)] = weights
-        model: Rbe = weight_files.loaded(self.model, data).eval()
-        if self.own.is_on_sphere:
-            model.lay_on_sphere()
-        return model
-
-    def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> DotProduct:
-        """A dot product has no weights."""
-        return self.similarity().eval()
-
-    def encoded_by(self, model: Model) -> ItemEncoder:
-        return ByRelevance(model)
-
-    def run_items(self, storage: Storage, run: str, model: Model, data: DataSet) -> AnyItems:
-        return self.encoded_by(model)(data.item_ids, data.item_inputs)
 
     def learned(self, read: DataSet, device: str = "cpu") -> Rbe:
         """A model that begins as AnnCUR on the training queries of a data set.
@@ -270,20 +184,10 @@ def support_queries(train: ScoredTexts, num_queries: int, seed: int, num_support
 
 
 @dataclass(frozen=True)
-class ByRelevance:
-    """The contract of `ItemEncoder`: items that training knew come from its matrix, others are scored."""
-
-    model: Model
-
-    def __call__(self, item_ids: Sequence[Any], inputs: Any) -> AnyItems:
-        return encode_items(self.model, self.model.item_features(candidates_of(list(item_ids), list(inputs))))
-
-
-@dataclass(frozen=True)
 class RelevancePiece:
     """The contract of `Piece`: the embedding, on one worker, as it is small."""
 
-    family: RbeFamily
+    family: RbeTraining
     name: str = ""
     after: tuple[str, ...] = ()
     shares_gradient: bool = False
@@ -327,3 +231,6 @@ class RelevancePiece:
                 "none in a split"
             )
         return RelevanceBatch(features.take(rows), torch.from_numpy(inputs.scores)[rows])
+
+
+FAMILY = RbeTraining

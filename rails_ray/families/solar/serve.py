@@ -1,8 +1,7 @@
-"""Config -> objects of SOLAR, which is trained chunk by chunk and whose items have codes."""
+"""SOLAR: the codes of its items, and what searches them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,22 +10,18 @@ from numpy.typing import NDArray
 
 from rails_ray.cutoffs.distributions import BetaDistribution
 from rails_ray.cutoffs.support import CutoffSupport
-from rails_ray.data.buckets import BucketSampler, positives_of
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.forms import FORMS, QueryForm
-from rails_ray.data.queries import SPLITS, ItemLists, Queries, SparseRows
-from rails_ray.families.base import NO_INDEXES, Family, Sizes
-from rails_ray.families.config import RunConfig
 from rails_ray.families.items import Fit, Fitting, ItemEncoder
+from rails_ray.families.served_family import NO_INDEXES, ServedFamily
 from rails_ray.families.solar.config import SolarConfig
 from rails_ray.families.solar.model import CodedItems, Predicted, Solar, predicted_buckets
 from rails_ray.item_ids import ItemId
 from rails_ray.modules import weight_files
-from rails_ray.modules.encoders.solar import USUAL_BUCKETS, Chunk, ChunksConfig, chunk_seed
+from rails_ray.modules.encoders.solar import Chunk, chunk_seed
 from rails_ray.modules.model import Model
 from rails_ray.modules.quantizers import random_codes
 from rails_ray.modules.quantizers.item_codes import ItemCodes
-from rails_ray.modules.schedule import PRECISIONS, TrainingConfig
 from rails_ray.modules.similarities.look_up import LookUp
 from rails_ray.modules.similarities.states import AnyItems, Codes
 from rails_ray.search.indexes import VectorIndex
@@ -36,20 +31,6 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.manifest import Encoded, Manifest
 from rails_ray.storage.runs import Run
-from rails_ray.training.buckets import BucketStep, bucket_recall, measured_probes
-from rails_ray.training.loop import Progress
-from rails_ray.training.piece import Given, Prepared, Steps
-
-LAST_STEPS = 20  # their mean is reported as a chunk's loss
-
-
-@dataclass(frozen=True)
-class ChunkTraining:
-    """A chunk's step, its batches, and what measures it: its bucket recall on held-out queries."""
-
-    step: BucketStep
-    sampler: BucketSampler
-    bucket_recall: Callable[[], float]
 
 
 @dataclass(frozen=True)
@@ -63,21 +44,11 @@ class ByCode:
 
 
 @dataclass(frozen=True)
-class SolarFamily(Family):
-    """The contract of `Family`.
+class SolarFamily(ServedFamily):
+    """The contract of `ServedFamily`."""
 
-    own: this family's part of the config.
-    """
-
-    config: RunConfig
     own: SolarConfig
     item_state = Codes
-
-    @staticmethod
-    def of(config: RunConfig) -> "SolarFamily":
-        """The family of a run that is known to be SOLAR."""
-        assert isinstance(config.family, SolarConfig)
-        return SolarFamily(config, config.family)
 
     @property
     def form(self) -> QueryForm:
@@ -93,23 +64,6 @@ class SolarFamily(Family):
             has_bounded_scores=self.own.similarity.values == "probability",
             width=None,
         )
-
-    @property
-    def sizes(self) -> Sizes:
-        return Sizes(num_buckets=self.own.encoder.num_buckets)
-
-    def completed(self, read: DataSet) -> RunConfig:
-        """The config with the number of buckets, and the width of queries that are numbers."""
-        sizes = self.own.encoder
-        sizes = replace(sizes, num_buckets=sizes.num_buckets or min(USUAL_BUCKETS, len(read.item_ids)))
-        return self.config.with_family(encoder=_of_width(sizes, read, self.data_name))
-
-    def check_can_be_asked(self, read: DataSet) -> None:
-        """Any width will do, as features that training did not see are left out."""
-        asked = self.own.encoder
-        if asked.input == "features":
-            asked = replace(asked, width=0)
-        SolarFamily(self.config, replace(self.own, encoder=asked)).completed(read)
 
     @property
     def encodes_inputs(self) -> bool:
@@ -158,19 +112,6 @@ class SolarFamily(Family):
     def model_facts(self, described: Encoded) -> dict[str, int]:
         """How many chunks the model has and should have."""
         return {"chunks_trained": len(described.weights), "num_chunks": self.own.encoder.num_chunks}
-
-    def pieces(self) -> list["ChunkPiece"]:
-        return [ChunkPiece(self, number) for number in range(self.own.encoder.num_chunks)]
-
-    def begin(self, read: DataSet) -> Callable[[Storage, str], None]:
-        """A run fixes the codes of its items."""
-        drawn = self.codes(list(read.item_ids))
-
-        def leave(storage: Storage, run: str) -> None:
-            if not codes.exist(storage, f"runs/{run}"):
-                codes.write(storage, f"runs/{run}", drawn)
-
-        return leave
 
     def searcher(self, similarity: LookUp, items: Any, indexes: Mapping[str, VectorIndex] = NO_INDEXES) -> ByCodes:
         return ByCodes(similarity, items)
@@ -240,44 +181,6 @@ class SolarFamily(Family):
         )
         return ItemCodes(own.item_ids, found)
 
-    def training_queries(self, read: DataSet) -> Queries:
-        """What the chunks are trained on."""
-        queries = read.queries["train"]
-        if not self.own.encoder.reads_items:
-            return queries
-        assert isinstance(queries.inputs, Texts)
-        assert isinstance(read.item_inputs, Texts)
-        rows = np.arange(len(read.item_ids))
-        starts = np.concatenate([queries.relevant.starts, queries.relevant.starts[-1] + rows + 1])
-        relevant = ItemLists(starts, np.concatenate([queries.relevant.rows, rows]))
-        return Queries(queries.inputs.and_then(read.item_inputs), relevant)
-
-    def chunk_training(self, trained: Chunk, read: DataSet, buckets: NDArray[np.integer]) -> ChunkTraining:
-        """What trains a chunk, which learns its tokens here.
-
-        Args:
-            buckets: the chunk's bucket of each item row.
-        """
-        queries, held_out = self.training_queries(read), read.queries["valid"]
-        precision = PRECISIONS[self.config.training.precision]
-        return ChunkTraining(
-            BucketStep(trained, num_sampled=self.own.loss.num_sampled_buckets, precision=precision),
-            BucketSampler(
-                queries.relevant,
-                trained.learn(queries.inputs),
-                buckets,
-                batch_size=self.config.training.batch_size,
-                seed=trained.seed,
-            ),
-            partial(
-                bucket_recall,
-                trained,
-                trained.features(held_out.inputs),
-                positives_of(held_out.relevant, buckets),
-                measured_probes(self.own.encoder.num_buckets),
-            ),
-        )
-
 
 def _is_of(version: Manifest, run: Run) -> bool:
     """Whether a version comes from this run, and not from an earlier run of the same name."""
@@ -285,59 +188,9 @@ def _is_of(version: Manifest, run: Run) -> bool:
     return version.run == run.name and all(weights.get(entry.path) == entry.sha256 for entry in version.weights)
 
 
-@dataclass(frozen=True)
-class ChunkPiece:
-    """The contract of `Piece`: one chunk, on a worker of its own."""
-
-    family: SolarFamily
-    number: int
-    after: tuple[str, ...] = ()
-    shares_gradient: bool = False
-
-    @property
-    def name(self) -> str:
-        return f"chunk-{self.number:03d}"
-
-    @property
-    def training(self) -> TrainingConfig:
-        return self.family.config.training
-
-    def check_workers(self, num_workers: int) -> None:
-        """Any number will do: it says how many chunks are trained side by side."""
-
-    def prepare(self, given: Given) -> Prepared:
-        own_codes = codes.read(given.storage, f"runs/{given.run}").codes
-        queries = self.family.training_queries(given.read)
-        chunk = self.family.chunk(self.number, float(queries.relevant.lengths.mean()))
-        own = self.family.chunk_training(chunk, given.read, own_codes[:, self.number])
-
-        def report(progress: Progress) -> dict[str, Any]:
-            loss = float(np.mean(progress.losses[-LAST_STEPS:]))
-            return {"loss": loss, "bucket_recall": own.bucket_recall(), "cutoff_mass": None}
-
-        steps = Steps(step=own.step, batch_of=own.sampler.batch, seed=[chunk.seed], validate=own.bucket_recall)
-        return Prepared(module=chunk, report=report, steps=steps)
-
-
 def chunk_number(path: str) -> int:
     """The number of the chunk whose weights lie at this path of a run's folder."""
     return int(path.split("/", maxsplit=1)[0].removeprefix("chunk-"))
 
 
-def _of_width(sizes: ChunksConfig, read: DataSet, folder: str | None) -> ChunksConfig:
-    """The same sizes with the width of the data set's queries.
-
-    Raises:
-        ValueError: if the queries are not what the encoder reads, or wider than it says.
-    """
-    inputs = [read.queries[split].inputs for split in SPLITS]
-    if sizes.input == "text":
-        return sizes
-    if any(isinstance(of_split, SparseRows) != (sizes.input == "features") for of_split in inputs):
-        came = "features" if sizes.input == "vector" else "vectors"
-        raise ValueError(f"queries of {folder} must be of encoder.input {sizes.input}, got {came}")
-    widths = [of_split.width if isinstance(of_split, SparseRows) else len(of_split[0]) for of_split in inputs]
-    width = max(widths)
-    if sizes.width and (sizes.width < width or (sizes.input == "vector" and sizes.width != width)):
-        raise ValueError(f"encoder.width must be the {width} of the queries of {folder}, or 0, got {sizes.width}")
-    return replace(sizes, width=sizes.width or width)
+FAMILY = SolarFamily

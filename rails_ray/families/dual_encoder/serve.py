@@ -1,0 +1,195 @@
+"""Dual encoders: their models, what becomes of their items, and what their scores offer."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, assert_never
+
+import torch
+from torch import nn
+
+from rails_ray.cutoffs.distributions import BetaDistribution, ExpDistribution
+from rails_ray.cutoffs.support import CutoffSupport
+from rails_ray.data.forms import FORMS, QueryForm, vectors_of_items
+from rails_ray.families.config import RunConfig
+from rails_ray.families.dual_encoder.config import DualEncoderConfig
+from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.families.served_family import ServedFamily
+from rails_ray.families.vector_items.items import VectorItems
+from rails_ray.families.vector_items.trained_codes import of_encoder
+from rails_ray.modules import weight_files
+from rails_ray.modules.encoders import Encoder
+from rails_ray.modules.encoders.components import (
+    GivenItems,
+    GivenQueries,
+    ItemComponents,
+    QueryComponents,
+    start_as_copies,
+    start_as_cosines,
+    start_small,
+)
+from rails_ray.modules.encoders.vectors import VectorsConfig
+from rails_ray.modules.losses import ScoreLogit
+from rails_ray.modules.losses.beta_nce import beta_logit
+from rails_ray.modules.losses.exp_nce import exp_logit
+from rails_ray.modules.losses.sampled_softmax import scaled_logit
+from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
+from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
+from rails_ray.reranking.surrogate import SurrogateConfig
+from rails_ray.storage.ids import ItemIds
+
+WITH_TEMPERATURE = ("beta_nce", "exp_nce")  # losses that train tau_q
+
+
+@dataclass(frozen=True)
+class DualEncoderFamily(VectorItems, ServedFamily):
+    """The contract of `ServedFamily`."""
+
+    own: DualEncoderConfig
+
+    @property
+    def form(self) -> QueryForm:
+        encoder = self.own.encoder
+        if isinstance(encoder, VectorsConfig):
+            return vectors_of_items(encoder.item_columns, encoder.item_shape)
+        return FORMS[encoder.form]
+
+    @property
+    def offers(self) -> CutoffSupport:
+        kind = self.own.loss.kind
+        return CutoffSupport(
+            trained_by=kind,
+            training_logit=None if kind == "none" else self.logit(),
+            distribution_of=ExpDistribution if kind == "exp_nce" else BetaDistribution,
+            has_trained_temperature=kind in WITH_TEMPERATURE,
+            has_bounded_scores=True,
+            width=self.own.components.width,
+        )
+
+    def check_code(self, has_ranker: bool = False) -> None:
+        self.own.encoder.check_code(self.allowed)
+
+    @property
+    def surrogate(self) -> SurrogateConfig:
+        return self.own.surrogate
+
+    @property
+    def has_a_row_for_each_item(self) -> bool:
+        return self.own.encoder.form == "history"
+
+    def with_items(self, item_ids: ItemIds) -> RunConfig:
+        """The config, with the items filled in if the model has a row for each of them."""
+        encoder = self.own.encoder.with_items(len(item_ids), item_ids.digest, self.data_name)
+        return self.config.with_family(encoder=encoder)
+
+    def logit(self) -> ScoreLogit:
+        """The logit of a score that the loss compares; score / tau if the loss has none of its own."""
+        match self.own.loss.kind:
+            case "beta_nce":
+                return beta_logit
+            case "exp_nce":
+                return exp_logit
+            case "sampled_softmax" | "pointwise" | "maximum_likelihood":
+                return partial(scaled_logit, tau=self.own.similarity.temperature)
+            case "none":
+                raise AssertionError("a run without a loss has no logit")
+            case _:
+                assert_never(self.own.loss.kind)
+
+    def model(self) -> DualEncoder:
+        """An untrained model on the CPU; its initial weights depend on the seed alone."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.config.seed)
+            compared_by = self.similarity()
+            num_components = compared_by.num_components
+            encoded_by = self.own.encoder.make(num_components, self.own.components.width, self.allowed)
+            built = DualEncoder(
+                encoded_by,
+                self._query_components(encoded_by),
+                self._item_components(encoded_by),
+                compared_by,
+            )
+            _start(built, self.own.encoder.is_frozen)
+        # A loss that does not read tau_q leaves its head without a gradient, which data-parallel training refuses.
+        built.query_components.temperature.requires_grad_(self.own.loss.kind in WITH_TEMPERATURE)
+        return built
+
+    def _query_components(self, encoded_by: Encoder[Any]) -> QueryComponents | GivenQueries:
+        if self.own.components.queries == "given":
+            return GivenQueries(self.own.temperature)
+        return QueryComponents(
+            encoded_by.query_width,
+            self.similarity().num_components,
+            self.own.components,
+            self.own.temperature,
+            self.own.encoder.user_width(self.own.components.width),
+            "query" in self._gate_inputs,
+        )
+
+    def _item_components(self, encoded_by: Encoder[Any]) -> ItemComponents | GivenItems:
+        made = GivenItems if self.own.components.items == "given" else ItemComponents
+        own, num_components = self.own.components, self.similarity().num_components
+        return made(encoded_by.item_width, num_components, own, "item" in self._gate_inputs)
+
+    @property
+    def _gate_inputs(self) -> Sequence[str]:
+        similarity = self.own.similarity
+        return similarity.gate_inputs if isinstance(similarity, MixtureOfLogitsConfig) else ()
+
+    def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> DualEncoder:
+        data, prefix = of_encoder(weights)
+        if not prefix:
+            return weight_files.loaded(self.model, data).eval()
+        model = self.model()
+        weight_files.load_below(model, data, prefix)
+        return model.eval()
+
+    def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> MixtureOfLogits | DotProduct:
+        """Without the encoder, which may be large; a dot product has no weights at all."""
+        made = self.similarity().eval()
+        if isinstance(made, MixtureOfLogits):
+            data, prefix = of_encoder(weights)
+            weight_files.load_below(made, data, f"{prefix}similarity.")
+        return made
+
+    def similarity(self) -> MixtureOfLogits | DotProduct:
+        match self.own.similarity:
+            case MixtureOfLogitsConfig():
+                return MixtureOfLogits(self.own.similarity)
+            case DotProductConfig():
+                return DotProduct(self.own.similarity)
+            case _:
+                assert_never(self.own.similarity)
+
+
+def _start(built: DualEncoder, is_frozen: bool) -> None:
+    """Let frozen vectors be compared as they are, as far as components are wide enough, before any training."""
+    query, item = built.query_components, built.item_components
+    if isinstance(query, GivenQueries):
+        return
+    if isinstance(item, GivenItems):
+        start_as_copies(query.project, query.num_query_components)
+        return
+    if is_frozen:
+        start_as_cosines(query.project)
+    _align(query.project, item.project)
+    if isinstance(built.similarity, MixtureOfLogits) and query.gate is not None and item.gate is not None:
+        built.similarity.start_as_a_dot_product()
+        start_small(query.gate)
+        start_small(item.gate)
+
+
+def _align(query: nn.Linear, item: nn.Linear) -> None:
+    """Let query and item components begin as the same linear maps, as far as both sides have them.
+
+    With towers that begin equal too, an item begins near the queries whose words it shares, and training improves on
+    that instead of finding it (figures: jobs/benches/LOG.md).
+    """
+    if query.in_features == item.in_features:
+        shared = min(query.out_features, item.out_features)
+        with torch.no_grad():
+            item.weight[:shared] = query.weight[:shared]
+            item.bias[:shared] = query.bias[:shared]
+
+
+FAMILY = DualEncoderFamily
