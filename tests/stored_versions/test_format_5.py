@@ -96,7 +96,8 @@ def test_a_stored_run_is_encoded_as_it_was(storage: Path, ray_cluster: None) -> 
         )
         on_ray.publish(str(storage), f"{version}-again")
         for answer in answers:
-            check(storage, f"{version}-again", answer)
+            if {"top_k", "score"} & answer["cutoff"].keys():  # others rest on a calibration, which is not made again
+                check(storage, f"{version}-again", answer)
 
 
 def stored_as(family: Any) -> dict[str, Any]:
