@@ -10,6 +10,7 @@ import torch
 from hypothesis import settings
 
 from support.s3_server import new_bucket, s3_server_process, use_s3
+from support.tried import FEW, IS_MANY, MANY
 
 # Ray reads its environment when it is first imported. A token of the session's own: nothing is written to $HOME.
 os.environ["RAY_AUTH_MODE"] = "token"
@@ -20,10 +21,10 @@ os.environ.pop("RAY_ADDRESS", None)
 # Threads that wait for each other on a busy core make small models 40 times slower.
 torch.set_num_threads(1)
 
-# No deadline: a noisy machine is no failure. CI tries the same examples each time; by hand new ones are tried.
-settings.register_profile("by hand", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "by hand")
+# No deadline: a noisy machine is no failure. `make test` tries the same examples each time, `make test-all` others.
+settings.register_profile("few", deadline=None, derandomize=True, max_examples=FEW)
+settings.register_profile("many", deadline=None, max_examples=MANY, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("many" if IS_MANY else "few")
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles.ranking
@@ -46,10 +46,11 @@ from support.retrievers import (
     widths_of,
 )
 from support.searchers import make_searchable
+from support.tried import tried
 
 
 @any_method
-@settings(deadline=None, max_examples=60)
+@tried(60)
 @given(a_shape, st.data(), st.sampled_from([3, 3 * 7, 2**19]))
 def test_it_equals_the_oracle(named: Named, shape: tuple[int, int, int], data: st.DataObject, block: int) -> None:
     """Ties, thresholds equal to a score and exclusions included, however the corpus is cut into blocks, with as many
@@ -68,7 +69,7 @@ def test_it_equals_the_oracle(named: Named, shape: tuple[int, int, int], data: s
 
 
 @any_method
-@settings(deadline=None, max_examples=40)
+@tried(40)
 @given(a_shape, st.data())
 def test_narrow_lists_give_items_that_belong_and_a_bound_that_holds(
     named: Named, shape: tuple[int, int, int], data: st.DataObject
@@ -107,7 +108,7 @@ def test_narrow_lists_give_items_that_belong_and_a_bound_that_holds(
 
 
 @any_method
-@settings(deadline=None, max_examples=40)
+@tried(40)
 @given(a_shape, st.data(), st.sampled_from([1, 40]))
 def test_any_mask_hides_what_pairs_hide(
     named: Named, shape: tuple[int, int, int], data: st.DataObject, width: int
@@ -246,7 +247,7 @@ def test_scores_that_are_rounded(named: Named, mixture: MixtureOfLogits, num_abo
 
 
 @each([*EXACT, ("codes", "inverted")])
-@settings(deadline=None, max_examples=40)
+@tried(40)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(0, 50), st.data())
 def test_shards_give_the_answer_of_one(named: Named, sizes: list[int], seed: int, data: st.DataObject) -> None:
     searchable_of, items, query, scores = exact_case(named, 3, sum(sizes), seed)

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import oracles.cutoffs
@@ -16,6 +16,7 @@ from rails_ray.cutoffs.calibration import (
 )
 from rails_ray.cutoffs.distributions import UNIFORM, Background, BetaDistribution, sphere
 from support.calibrations import BETA, drawn
+from support.tried import tried
 
 TAU = st.sampled_from([0.05, 0.1, 0.2]) | st.floats(0.01, 0.3)  # with ties and without
 
@@ -72,7 +73,7 @@ def test_the_share_of_a_new_query_equals_its_definition(
         assert calibration.shares(coverage, np.array(new)).tolist() == expected
 
 
-@settings(max_examples=200, deadline=None)
+@tried()
 @given(st.integers(2, 30), st.integers(1, 4), st.sampled_from([0.2, 0.5, 2 / 3, 0.75, 0.8, 0.9]), st.data())
 def test_queries_are_covered_as_promised_when_each_is_the_new_one_in_turn(
     num_queries: int, num_segments: int, coverage: float, data: st.DataObject

@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import special, stats
@@ -17,6 +17,7 @@ from rails_ray.cutoffs.distributions import (
     fitted,
     sphere,
 )
+from support.tried import tried
 
 TEMPERATURES = np.array([1e-3, 0.0113, 0.07, 0.5, 10.0])
 # Enough between them, of all tables, to see what interpolation does.
@@ -155,7 +156,7 @@ def test_the_printed_cdf_overflows_float32_at_low_temperatures() -> None:
 # 3. Properties
 
 
-@settings(max_examples=50)
+@tried(50)
 @given(distributions, st.floats(-0.999, 0.999), st.floats(-4.0, 1.0))
 def test_the_quantile_of_the_mass_below_is_the_score(
     distribution: ScoreDistribution, score: float, log10: float
@@ -165,7 +166,7 @@ def test_the_quantile_of_the_mass_below_is_the_score(
     assert float(distribution.quantile(share, 10**log10)) == pytest.approx(score, abs=1e-6)
 
 
-@settings(max_examples=25)
+@tried(25)
 @given(distributions)
 def test_more_mass_below_is_a_higher_threshold_and_a_higher_temperature_a_lower_one(
     distribution: ScoreDistribution,

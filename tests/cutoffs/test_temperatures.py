@@ -3,7 +3,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles.cutoffs
@@ -23,6 +23,7 @@ from rails_ray.cutoffs.temperatures import (
     tempered,
 )
 from rails_ray.modules.losses.exp_nce import exp_logit
+from support.tried import tried
 
 BETA = BetaDistribution(UNIFORM)
 KINDS = [pytest.param(BetaDistribution, "beta", id="beta"), pytest.param(ExpDistribution, "exp", id="exp")]
@@ -157,7 +158,7 @@ def test_a_background_of_held_out_items_is_likelier_than_any_other(
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.floats(-1, 1)), min_size=1, max_size=20))
-@settings(max_examples=30)
+@tried(30)
 def test_means_by_query(pairs: list[tuple[int, float]]) -> None:
     query, values = np.array([number for number, _ in pairs]), np.array([value for _, value in pairs])
     expected = [np.mean(values[query == number]) for number in sorted(set(query.tolist()))]

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -10,6 +10,7 @@ from rails_ray.kernels import mol_gradient
 from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.modules.similarities.states import ItemState, QueryState, map_tensors, take
 from support.examples import random_states, small_mixture
+from support.tried import tried
 
 
 def leaves_of(mixture: MixtureOfLogits, query: QueryState, items: ItemState) -> list[Tensor]:
@@ -27,7 +28,7 @@ def doubled(b: int, x: int, p_q: int, p_x: int, seed: int, own: bool) -> tuple[M
     return small_mixture(p_q, p_x, seed).double(), query, items
 
 
-@settings(deadline=None, max_examples=40)
+@tried(40)
 @given(st.integers(0, 3), st.integers(0, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 5), st.booleans())
 def test_scores_and_gradients_are_the_plain_versions(b: int, x: int, p_q: int, p_x: int, seed: int, own: bool) -> None:
     mixture, query, items = doubled(b, x, p_q, p_x, seed, own)

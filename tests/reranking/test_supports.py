@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles.relevance
@@ -23,6 +23,7 @@ from rails_ray.reranking.supports import (
     select_supports,
 )
 from support.quantizers import some_vectors
+from support.tried import tried
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:sklearn")  # graphs in parts, equal points
 
@@ -72,7 +73,7 @@ def test_supports_from_some_of_the_items(selection: Selection) -> None:
     assert not torch.equal(rows, other), "another seed draws other candidates"
 
 
-@settings(max_examples=30)
+@tried(30)
 @given(st.integers(2, 9), st.integers(2, 7), st.integers(1, 5), st.integers(0, 99))
 def test_l2_greedy_picks_what_its_definition_picks(num_items: int, num_queries: int, num: int, seed: int) -> None:
     relevance = some_vectors(num_items, num_queries, seed).double()

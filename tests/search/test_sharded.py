@@ -3,7 +3,7 @@ from itertools import accumulate
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles.ranking
@@ -21,6 +21,7 @@ from rails_ray.search.sharded import merge, of_corpus
 from rails_ray.search.spec import SearchResult, SearchSpec
 from support.examples import random_states, small_mixture
 from support.of_codes import full_search
+from support.tried import tried
 
 
 def exact(items: ItemState) -> Retriever:
@@ -54,7 +55,7 @@ def answers_of(
     return answers
 
 
-@settings(deadline=None, max_examples=30)
+@tried(30)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(0, 99), st.data())
 def test_shards_of_any_size_give_the_answer_of_one(sizes: list[int], seed: int, data: st.DataObject) -> None:
     """Also where exclusion leaves some queries fewer than k items, or a shard none."""
@@ -72,7 +73,7 @@ def test_shards_of_any_size_give_the_answer_of_one(sizes: list[int], seed: int, 
 
 
 @pytest.mark.parametrize("order", ["any", "best shard first", "another best shard for each query"])
-@settings(deadline=None, max_examples=30)
+@tried(30)
 @given(
     sizes=st.lists(st.integers(1, 300), min_size=1, max_size=6),
     num_values=st.sampled_from([2, 50, 100_000]),
@@ -178,7 +179,7 @@ def random_codes(num_items: int, seed: int) -> tuple[Tables, Codes]:
 
 
 @pytest.mark.parametrize("method", ["full", "inverted"])
-@settings(deadline=None, max_examples=30)
+@tried(30)
 @given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4), seed=st.integers(0, 99), data=st.data())
 def test_shards_of_codes_give_the_answer_of_one(method: str, sizes: list[int], seed: int, data: st.DataObject) -> None:
     """Ties included. An inverted search of a shard finds what that of the corpus finds there: also fewer than k."""
@@ -206,7 +207,7 @@ def test_shards_of_codes_give_the_answer_of_one(method: str, sizes: list[int], s
     assert method == "inverted" or merged.num_found().tolist() == [k] * 3
 
 
-@settings(deadline=None, max_examples=30)
+@tried(30)
 @given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4), seed=st.integers(0, 99), data=st.data())
 def test_shards_with_few_candidates_find_what_one_would_or_better(
     sizes: list[int], seed: int, data: st.DataObject

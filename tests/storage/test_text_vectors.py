@@ -5,12 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rails_ray.errors import StorageError
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.text_vectors import KEY_BYTES, TextVectors
+from support.tried import tried
 
 WIDTH = 3
 
@@ -38,7 +39,7 @@ def kept(root: Path | str, model: str = "m") -> TextVectors:
     return TextVectors(Storage(str(root)), model, WIDTH)
 
 
-@settings(max_examples=30, deadline=None)
+@tried(30)
 @given(st.lists(st.tuples(st.booleans(), st.lists(st.text(max_size=2), max_size=12)), max_size=6))
 def test_each_text_is_read_once_in_the_order_it_comes(
     tmp_path_factory: pytest.TempPathFactory, calls: list[tuple[bool, list[str]]]

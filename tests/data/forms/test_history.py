@@ -5,7 +5,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles.data
@@ -19,6 +19,7 @@ from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
 from support.examples import real_data, small_history_config, write_sequence_data
+from support.tried import tried
 
 
 def write(storage: Storage, **tables: dict[str, Any]) -> None:
@@ -32,7 +33,7 @@ def history_ids(data: SequenceData) -> dict[Any, list[Any]]:
     }
 
 
-@settings(max_examples=40)
+@tried(40)
 @given(st.data())
 def test_reading_equals_the_loops(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Users 0 to 6 and items 0 to 5, some without any interaction; user 6 has at least four."""

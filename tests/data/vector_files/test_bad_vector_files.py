@@ -14,13 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rails_ray.data.vector_files.folder import open_items
 from rails_ray.data.vector_files.formats import WRITERS, open_lists, open_vectors, write_vectors
 from rails_ray.errors import NotFoundError
 from rails_ray.storage.filesystem import Storage
+from support.tried import tried
 from support.vector_files import (
     as_faiss,
     as_fbin,
@@ -204,7 +205,7 @@ def test_hdf5_that_was_cut_off(tmp_path: Path) -> None:
         read(path)
 
 
-@settings(max_examples=200)
+@tried()
 @given(st.sampled_from(sorted(WRITERS)), st.data())
 def test_a_damaged_file_is_read_or_refused(format: str, data: st.DataObject) -> None:
     """Whatever byte is wrong, nothing else is raised, and no more is read than there is."""

@@ -12,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rails_ray.data.vector_files import bins
 from rails_ray.data.vector_files.formats import WRITERS, export_vectors, open_lists, open_vectors, write_vectors
 from rails_ray.data.vector_files.rows import BLOCK_BYTES, BLOCK_ROWS, rows_within
+from support.tried import tried
 from support.vector_files import (
     WITHOUT_IDS,
     as_faiss,
@@ -36,7 +37,7 @@ from support.vector_files import (
 SHAPES = st.tuples(st.integers(1, 12), st.integers(1, 9))
 
 
-@settings(max_examples=30)
+@tried(30)
 @given(SHAPES, st.integers(1, 13), st.integers(1, 13))
 def test_files_equal_those_made_by_hand(shape: tuple[int, int], written: int, taken: int) -> None:
     vectors = rows(*shape)
@@ -61,7 +62,7 @@ def test_files_equal_those_made_by_hand(shape: tuple[int, int], written: int, ta
             assert np.array_equal(read(path), vectors)
 
 
-@settings(max_examples=30)
+@tried(30)
 @given(SHAPES, st.integers(1, 13))
 def test_lists_equal_those_made_by_hand(shape: tuple[int, int], size: int) -> None:
     lists = np.random.default_rng(0).integers(-(2**31), 2**31, shape)

@@ -15,6 +15,7 @@ from rails_ray.search.methods.gated import NEAR, RIDGE, among, fitted, pair_cosi
 from rails_ray.search.searcher import ByComponents, SearchParams
 from rails_ray.search.spec import SearchSpec
 from support.examples import random_states, sharp_mixture, small_mixture
+from support.tried import tried
 
 INFINITY = float("inf")
 
@@ -75,7 +76,7 @@ def test_one_inner_product_is_the_weighted_sum_of_all_cosines(p_q: int, p_x: int
     assert torch.allclose(products, (cosines @ weights[:, :, None])[:, :, 0], atol=1e-5)
 
 
-@settings(deadline=None, max_examples=50)
+@tried(50)
 @given(
     st.integers(2, 60),
     st.integers(1, 70),

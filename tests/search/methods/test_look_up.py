@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles.codes
@@ -15,6 +15,7 @@ from rails_ray.search.methods import Retriever, look_up
 from rails_ray.search.methods.look_up import Inverted, Posted
 from rails_ray.search.spec import SearchResult, SearchSpec
 from support.of_codes import full_search
+from support.tried import tried
 
 a_shape = st.tuples(  # B, X, K, R, seed
     *(st.integers(0, 3), st.integers(1, 30), st.integers(1, 4), st.integers(1, 7), st.integers(0, 99))
@@ -44,7 +45,7 @@ def recall(found: SearchResult, best: SearchResult) -> float:
     return (hits & (found.scores > -torch.inf)).double().mean().item()
 
 
-@settings(deadline=None, max_examples=60)
+@tried(60)
 @given(a_shape, st.booleans(), st.data())
 def test_what_is_found_is_right_and_what_is_proved_is_true(
     shape: tuple[int, int, int, int, int], is_exact: bool, data: st.DataObject
@@ -97,7 +98,7 @@ def test_what_is_found_is_right_and_what_is_proved_is_true(
         assert gaps == [0] * len(query)
 
 
-@settings(deadline=None, max_examples=60)
+@tried(60)
 @given(a_shape, st.booleans())
 def test_the_bound_is_above_every_score(shape: tuple[int, int, int, int, int], is_exact: bool) -> None:
     """U, rounding included, of items in any number of posted buckets; and hardly above it."""

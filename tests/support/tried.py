@@ -1,0 +1,13 @@
+"""How many examples a property is tried on: few in `make test`, many in `make test-all`."""
+
+import os
+
+from hypothesis import settings
+
+FEW, MANY = 10, 100
+IS_MANY = os.environ.get("RAILS_RAY_EXAMPLES") == "many"
+
+
+def tried(most: int = MANY) -> settings:
+    """Settings of a property whose examples take long: at most so many of them."""
+    return settings(max_examples=most if IS_MANY else min(most, FEW))
