@@ -76,8 +76,8 @@ class LocalVersion:
         """The best items for each query, cut to those worth returning.
 
         Args:
-            k: most items of a list; without a cut-off just so many, as far as there are.
             queries: one each, or vectors [B, D].
+            k: most items of a list; without a cut-off just so many, as far as there are.
             cutoff: one of mass, coverage, nucleus, probability, score and top_k with its value; by default, and if
                 there is no k, the version's.
             options: further fields of a request, such as num_candidates.

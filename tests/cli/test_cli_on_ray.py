@@ -1,4 +1,4 @@
-"""The commands of README.md and docs/start.md: as processes on clusters of their own, or in this process on the session's."""
+"""The commands of README.md and docs/start.md: in processes on clusters of their own, or here on the session's."""
 
 import ast
 import json

@@ -53,7 +53,7 @@ def test_nothing_is_kept_unless_a_folder_is_named(tmp_path: Path, monkeypatch: p
     kept = local.build(VECTORS, IDS, folder=folder)
     again = local.open(folder)
     assert kept.search(QUERIES.tolist(), k=3).results == again.search(QUERIES.tolist(), k=3).results
-    with pytest.raises(ConflictError, match="version must be a new name in .*mine, got 'v1': name another"):
+    with pytest.raises(ConflictError, match=r"version must be a new name in .*mine, got 'v1': name another"):
         local.build(VECTORS, IDS, folder=folder)
     local.build(VECTORS[:5], folder=folder, version="v2")
     assert local.open(folder).facts["num_items"] == 5
