@@ -1,11 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# Half of the tests without a cluster by the time that they take, with those that wait for processes and servers: the
-# other half runs beside it.
-HALF := tests/contracts tests/data tests/storage tests/training
-
-.PHONY: quickstart test test-all test-half test-other-half lint clean
+.PHONY: quickstart test test-all lint clean
 
 # One stamp stands for a finished installation, so a second run installs nothing.
 # torch comes first: with it in place no other package pulls another build.
@@ -24,19 +20,15 @@ lint: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Two processes for the tests without a cluster; those with one share a cluster in a third.
 test: lint
-	$(MAKE) --no-print-directory --jobs=2 --output-sync test-half test-other-half
+	$(BIN)/pytest -n 2 --dist worksteal -m "not (cluster or long)"
 	$(BIN)/pytest -m "cluster and not (faults or long)"
 
-# All that `make test` leaves out.
+# All that `make test` leaves out: more examples of each property, and what waits, kills, or takes long.
 test-all: .venv/installed
+	RAILS_RAY_EXAMPLES=many $(BIN)/pytest -n 2 --dist worksteal -m "hypothesis and not (cluster or long)"
 	$(BIN)/pytest -m "faults or long"
-
-test-half:
-	$(BIN)/pytest -m "not (cluster or long)" $(HALF)
-
-test-other-half:
-	$(BIN)/pytest -m "not (cluster or long)" $(addprefix --ignore=,$(HALF))
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

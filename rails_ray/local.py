@@ -1,6 +1,6 @@
-"""Search a version in this process, without a server and without Ray: the public door of `serving.local`."""
+"""Build and search a version in this process, without a server and without Ray: the public door of `serving.local`."""
 
 from rails_ray.serving.local import LocalVersion as Version
-from rails_ray.serving.local import open
+from rails_ray.serving.local import build, open
 
-__all__ = ["Version", "open"]
+__all__ = ["Version", "build", "open"]

@@ -121,7 +121,7 @@ def test_nothing_in_the_package_imports_what_is_not_installed_with_it() -> None:
 
 
 def test_nothing_that_is_printed_or_deployed_names_a_module_that_is_not_installed() -> None:
-    """The benches aside, which the repository alone has. READMEs may name the repository's own names too."""
+    """The benches aside, which the repository alone has. Documents may name the repository's own names too."""
     lacking = re.compile(r"(?<![\w.])(serve\.app\b|jobs\.(?!benches\b|plots\b)[a-z]\w*)")
     assert lacking.findall("serve.app:build, python -m jobs.train, rails_ray.jobs.train") == ["serve.app", "jobs.train"]
     files = [*(ROOT / "rails_ray").rglob("*.py"), *(ROOT / "k8s").rglob("*.yaml"), ROOT / "serve" / "config.yaml"]

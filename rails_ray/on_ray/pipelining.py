@@ -67,7 +67,9 @@ def pipeline(
     Args:
         run: name of the run and of the version. Give the same name again to resume. By default the recipe's name and
             the time.
-        use_gpu, placing, allow_code: as `train` takes them.
+        use_gpu: as `train` takes it.
+        placing: as `train` takes it.
+        allow_code: as `train` takes it.
         stage: entered for each stage with its name; yields the callback for progress.
         on_report: called with the reports of the new version and of the current one before the gates decide.
 
@@ -75,7 +77,8 @@ def pipeline(
         GateError: if the version is not good enough, or the current one cannot answer its queries. The new version
             is encoded then, and the former version stays current.
         ConflictError: if another version was published in the meantime.
-        Also what `train`, `encode`, `calibrate`, `evaluate` and `publish` raise.
+
+    It also raises what `train`, `encode`, `calibrate`, `evaluate` and `publish` raise.
     """
     store, allow_code = Storage(storage), [*allow_code, *import_paths(run_config)]
     name = run or timed_name(run_config.name)

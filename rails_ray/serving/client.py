@@ -30,7 +30,7 @@ Without `exclude_seen` the version decides whether items of the history are foun
 
 
 class Found(TypedDict):
-    """The list of one query; serve/README.md describes the fields."""
+    """The list of one query; docs/http.md describes the fields."""
 
     items: list[Any]
     titles: list[str] | None
@@ -60,7 +60,7 @@ class Answer(TypedDict):
 
 
 class ExplainedItem(TypedDict):
-    """cosines, gates: [P_Q][P_X]."""
+    """cosines, gates: `[P_Q][P_X]`."""
 
     item: str | int
     title: str | None

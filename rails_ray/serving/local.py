@@ -4,15 +4,20 @@ from rails_ray import local
 
 emoji = local.open("rails-ray-data")
 emoji.search(["pizza", "flag"], k=10, cutoff={"coverage": 0.9}).results[0].items
+
+`build` makes a version of vectors that you have.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ValidationError
 
 from rails_ray.allowed_code import AllowedCode
+from rails_ray.families.building import build_version
 from rails_ray.families.version import Version
 from rails_ray.reranking.rankers import HeavyRanker
 from rails_ray.reranking.rankers.calling import answers_of, ranker_of
@@ -29,7 +34,7 @@ OWN_LIMITS = Limits(max_queries=MOST, max_answered_items=MOST)  # of a process w
 
 Value = TypeVar("Value")
 Request = TypeVar("Request", bound=BaseModel)
-Query = str | Sequence[float] | Mapping[str, Any]
+Query = str | Sequence[float] | NDArray[Any] | Mapping[str, Any]
 """A text, a vector, or the fields of a request's query: {"user_id": 5}, say."""
 
 
@@ -61,7 +66,7 @@ class LocalVersion:
 
     def search(
         self,
-        queries: Sequence[Query],
+        queries: Sequence[Query] | NDArray[Any],
         k: int | None = None,
         *,
         method: str = "brute_force",
@@ -71,6 +76,7 @@ class LocalVersion:
         """The best items for each query, cut to those worth returning.
 
         Args:
+            queries: one each, or vectors [B, D].
             k: most items of a list; without a cut-off just so many, as far as there are.
             cutoff: one of mass, coverage, nucleus, probability, score and top_k with its value; by default, and if
                 there is no k, the version's.
@@ -148,6 +154,35 @@ def open(
     engine = Engine(opened, cutoff=cutoff, limits=limits, device=device, has_ranker=ranker is not None)
     shards = [ShardSearch(opened, shard, device) for shard in range(opened.num_shards)]
     return LocalVersion(opened.manifest, engine, shards, ranker, path)
+
+
+def build(
+    vectors: ArrayLike,
+    ids: Sequence[Any] | NDArray[Any] | None = None,
+    *,
+    titles: Sequence[Any] | None = None,
+    folder: str | None = None,
+    version: str = "v1",
+) -> LocalVersion:
+    """Make a version of vectors in this process, and open it. Queries are vectors too, and a score is a cosine.
+
+    Args:
+        vectors: of the items [X, D], finite; their lengths do not matter.
+        ids: integers or strings, all different; by default the numbers of the rows.
+        titles: shown with answers.
+        folder: storage that keeps the version, for `open` and for a server; by default nothing is kept.
+        version: its name there.
+
+    Raises:
+        ConflictError: if the folder has such a version already.
+        ValueError: if the arguments are not as said.
+    """
+    if folder is not None:
+        build_version(Storage(folder), version, vectors, ids, titles)
+        return open(folder, version)
+    with TemporaryDirectory(prefix="rails-ray-") as passing:
+        build_version(Storage(passing), version, vectors, ids, titles)
+        return open(passing, version)  # what it holds is in memory
 
 
 def _fields(query: Query) -> dict[str, Any]:

@@ -14,7 +14,7 @@ def keep_freed() -> None:
 
     A step allocates and frees the same megabytes over and over. By default glibc returns them to the system each time,
     which then has to fill pages with zeros for the next tensor: a tenth to a quarter of a mixture's step
-    (jobs/benches/LOG.md). Other C libraries are left as they are.
+    (docs/log/training.md). Other C libraries are left as they are.
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):

@@ -97,7 +97,7 @@ print(json.dumps(rows))
 
 
 def test_a_version_is_opened_by_plain_pyarrow(tmp_path: Path) -> None:
-    """By what jobs/README.md says of the files of a version, without this package."""
+    """By what docs/indexes.md says of the files of a version, without this package."""
     publish_untrained(tmp_path, write_text_data(tmp_path / "data"), num_shards=2)
     run = subprocess.run(
         [sys.executable, "-c", PLAIN, str(tmp_path)], capture_output=True, check=True, text=True, timeout=60

@@ -1,4 +1,4 @@
-"""Entrypoints in manifests and in the README are commands of ours; images are of this version."""
+"""Entrypoints in manifests and in docs/kubernetes.md are commands of ours; images are of this version."""
 
 import re
 import shlex
@@ -65,7 +65,7 @@ def test_clusters_have_the_ray_of_the_image(name: str) -> None:
 
 def commands(heading: str) -> list[str]:
     """Lines of the first shell block after a heading."""
-    text = (K8S / "README.md").read_text()
+    text = (REPOSITORY / "docs" / "kubernetes.md").read_text()
     block = text.split(f"## {heading}\n", 1)[1].split("```sh\n", 1)[1].split("```", 1)[0]
     return block.strip().splitlines()
 
@@ -87,13 +87,13 @@ def test_ten_commands_lead_from_an_empty_cluster_to_a_query() -> None:
 
 
 def test_the_readme_speaks_of_components_that_there_are() -> None:
-    named_there = set(re.findall(r"component[= ](\w+)", (K8S / "README.md").read_text()))
+    named_there = set(re.findall(r"component[= ](\w+)", (REPOSITORY / "docs" / "kubernetes.md").read_text()))
     labels = {manifest["metadata"]["labels"]["app.kubernetes.io/component"] for manifest in rendered("cpu")}
     assert labels <= named_there
 
 
 def test_entrypoints_in_the_readme_are_commands_of_ours() -> None:
-    entrypoints = re.findall(r"python -m rails_ray\.jobs\.[^\n`]*", (K8S / "README.md").read_text())
+    entrypoints = re.findall(r"python -m rails_ray\.jobs\.[^\n`]*", (REPOSITORY / "docs" / "kubernetes.md").read_text())
     assert entrypoints
     for entrypoint in entrypoints:
         parsed(entrypoint)

@@ -170,7 +170,7 @@ def test_the_serve_config_is_what_the_command_prints(overlay: str, num_gpus: flo
 
 
 def test_the_ranker_in_the_readme_is_what_the_command_prints() -> None:
-    [text] = code_blocks("k8s/README.md", "yaml")
+    [text] = code_blocks("docs/kubernetes.md", "yaml")
     [application] = yaml.safe_load(text)["applications"]
     ranker = RankerArgs(path="my_rankers:Careful", timeout_s=3)
     args = ServeArgs(storage="s3://rails-ray-example/demo", keys_file="/etc/rails-ray/api-keys/keys", ranker=ranker)

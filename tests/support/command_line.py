@@ -1,4 +1,4 @@
-"""The installed command, and what READMEs say of it."""
+"""The installed command, and what documents say of it."""
 
 import dataclasses
 import re
@@ -22,10 +22,10 @@ def run(*arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[
 
 
 def code_blocks(file: str, language: str, heading: str | None = None) -> list[str]:
-    """The code in one language of a README.
+    """The code in one language of a document.
 
     Args:
-        file: the README's path in the repository.
+        file: the document's path in the repository.
         heading: of the section, at any level, whose code is wanted, its subsections included; by default all.
     """
     text = (ROOT / file).read_text()
@@ -37,7 +37,7 @@ def code_blocks(file: str, language: str, heading: str | None = None) -> list[st
 
 
 def shell_lines(file: str, heading: str | None = None) -> list[str]:
-    """The commands in the shell code of a README, without comments and redirections."""
+    """The commands in the shell code of a document, without comments and redirections."""
     lines = "".join(code_blocks(file, "sh", heading)).replace("\\\n", " ").splitlines()
     commands = [re.split(" #| > ", line)[0].strip() for line in lines]
     return [command for command in commands if command]

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -17,7 +18,8 @@ def module_of(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def imported(source: str) -> set[str]:
+@cache
+def imported(source: str) -> frozenset[str]:
     """The modules that are imported, wherever in the file, and what is imported from them, by dotted names."""
     found = set()
     for node in ast.walk(ast.parse(source)):
@@ -25,10 +27,11 @@ def imported(source: str) -> set[str]:
             found |= {alias.name for alias in node.names}
         if isinstance(node, ast.ImportFrom):
             found |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
+    return frozenset(found)
 
 
-def named(source: str) -> set[str]:
+@cache
+def named(source: str) -> frozenset[str]:
     """All names, attributes, imported names, and strings, of which some are annotations."""
     found = set()
     for node in ast.walk(ast.parse(source)):
@@ -39,10 +42,11 @@ def named(source: str) -> set[str]:
                 found |= {alias.name.rpartition(".")[2] for alias in aliases}
             case ast.ClassDef(name=name):
                 found.add(name)
-    return found
+    return frozenset(found)
 
 
-def asked_about(source: str) -> set[str]:
+@cache
+def asked_about(source: str) -> frozenset[str]:
     """The names of classes that an object is asked to be of, by isinstance, issubclass, type() or match; and
     "family.kind" or "form" where such an attribute is compared or matched."""
     found = set()
@@ -58,7 +62,7 @@ def asked_about(source: str) -> set[str]:
                 found |= {name for side in (left, *others) for name in _attributes(side)}
                 if any("type(" in ast.unparse(side) for side in (left, *others)):
                     found |= named(ast.unparse(node))
-    return found
+    return frozenset(found)
 
 
 def _attributes(node: ast.expr) -> Iterator[str]:

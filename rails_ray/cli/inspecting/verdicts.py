@@ -3,7 +3,7 @@
 A recipe does not fit where training would refuse the data, or where a rule below is broken. The rules are those that
 measurements of ours or a contract gives; where there is neither, a recipe fits, and the verdict promises nothing.
 
-Codes (SOLAR) learn an item by the queries that name it, bucket by bucket. jobs/benches/LOG.md, 2026-11-21, has two
+Codes (SOLAR) learn an item by the queries that name it, bucket by bucket. docs/log/codes.md, 2026-11-21, has two
 measurements: TLDR, where they put the right item first more often than a dual encoder (.361 to .344), and WordNet,
 where they are far behind (.026 to .103). Both are measured here as `cli.inspecting.facts` does:
 

@@ -183,7 +183,7 @@ def _align(query: nn.Linear, item: nn.Linear) -> None:
     """Let query and item components begin as the same linear maps, as far as both sides have them.
 
     With towers that begin equal too, an item begins near the queries whose words it shares, and training improves on
-    that instead of finding it (figures: jobs/benches/LOG.md).
+    that instead of finding it (figures: docs/log/training.md).
     """
     if query.in_features == item.in_features:
         shared = min(query.out_features, item.out_features)

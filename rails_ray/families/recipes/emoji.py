@@ -11,7 +11,7 @@ from rails_ray.modules.similarities.dot_product import DotProductConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogitsConfig
 
 MIXTURE = MixtureOfLogitsConfig(
-    # Dropout is for longer runs; measurements of this and other choices are in jobs/benches/LOG.md.
+    # Dropout is for longer runs; measurements of this and other choices are in docs/log/training.md.
     num_query_components=2,
     num_item_components=2,
     temperature=0.1,

@@ -5,7 +5,7 @@ Source: RAILS, Table 3 and Appendix A.4.1.
 Differs from the source: in twenty epochs temperature .03 instead of .05, which is better for both; a batch shares its
 negatives, so more of them cost little; histories of 50 items, not 200. In long runs trials chose width, temperature and
 rate of the dot products and of HSTU's mixture; a mixture's w has 32 hidden units instead of 128, and keeps all logits.
-Measurements of these and other choices are in jobs/benches/LOG.md.
+Measurements of these and other choices are in docs/log/training.md.
 """
 
 from dataclasses import replace

@@ -1,6 +1,6 @@
 """SOLAR on a data set of your own, given by --data.folder.
 
-Sized for minutes on two cores: 26,000 queries for 7,400 texts took twelve on one that was busy. jobs/benches/LOG.md
+Sized for minutes on two cores: 26,000 queries for 7,400 texts took twelve on one that was busy. docs/log/codes.md
 has measurements of this and other choices.
 """
 

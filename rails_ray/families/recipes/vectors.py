@@ -2,7 +2,7 @@
 your own.
 
 An item's components take as many bytes under `vector-mol` as under `vector-dot`; its mean component takes 256 more, and
-its gate 64. On TLDR both find as much, on SciFact the dot product finds more (jobs/benches/LOG.md): begin with it.
+its gate 64. On TLDR both find as much, on SciFact the dot product finds more (docs/log/training.md): begin with it.
 """
 
 from dataclasses import replace

@@ -29,7 +29,7 @@ from rails_ray.modules.encoders.character_ngrams import hash_texts
 from rails_ray.modules.encoders.hashing import hashed
 
 NUM_TOKENS = 2**36  # numbers for words: among 100,000 words, two share one with a probability of 7%
-INITIAL_STD = 0.5  # of the first layer's weights; jobs/benches/LOG.md compares it with others
+INITIAL_STD = 0.5  # of the first layer's weights; docs/log/codes.md compares it with others
 USUAL_BUCKETS = 5000  # two cores train so many in minutes; the paper has 10,000 to 30,000 (Table 4)
 MOST_CHUNKS = 1000  # three digits number them
 

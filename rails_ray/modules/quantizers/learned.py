@@ -72,7 +72,7 @@ class Method(Protocol):
     without a loss trains by this softmax, with the temperature of its similarity as tau.
 
     Default temperatures, and the weights of DQN and DVSQ, did best, or nearly, of a grid on TLDR's validation queries
-    (jobs/benches/LOG.md, 2026-11-23). codeword_weight is above 0 as Equation 2 has it, though 0 did best; the other
+    (docs/log/codes.md, 2026-11-23). codeword_weight is above 0 as Equation 2 has it, though 0 did best; the other
     weights were not varied.
     """
 

@@ -7,7 +7,7 @@ in turns: codebooks for the rotation, then the rotation for the codebooks, which
 Source: Ge et al., Optimized Product Quantization (OPQ-NP), as FAISS's OPQMatrix has it.
 Differs from the source: fewer vectors than they are wide count several times, until they are as many. FAISS would write
 beyond its memory, as it puts d x d products where it has room for N x d numbers. Without R the error is twice as large
-(jobs/benches/LOG.md).
+(docs/log/codes.md).
 
 Axes: N vectors of a sample, D numbers of a vector, V vectors that an item's D numbers are, d = D / V, M subspaces,
 L codewords.

@@ -15,7 +15,7 @@ Every way to select a codeword is an inner product with a selector s plus a bias
 Source: Jegou et al., Product Quantization (asymmetric distance); MoPQ, Section 2.1 and 4.1 (selections); Ge et al.,
 Optimized Product Quantization (rotation).
 Differs from the source: l2 by the expansion. Differences [X, M, L, w] took 25 to 30 times as long (X = 500,
-M = 8, L = 256, w = 16; jobs/benches/LOG.md).
+M = 8, L = 256, w = 16; docs/log/codes.md).
 
 A vector may be several vectors of one width, one after the other, as an item's components are: the rotation then turns
 each of them alike.

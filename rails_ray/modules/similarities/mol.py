@@ -98,7 +98,7 @@ class MixtureOfLogits(nn.Module):
     def start_as_a_dot_product(self) -> None:
         """Let the gates begin at the pairs p_x = p_q, whose components may begin as the same maps: the mean of their
         cosines is one of longer vectors, on which training improves instead of finding it. The other components of a
-        longer side begin apart and closed (figures: jobs/benches/LOG.md)."""
+        longer side begin apart and closed (figures: docs/log/training.md)."""
         *_, second = self.logit_gate
         assert isinstance(second, nn.Linear)
         second.weight.mul_(SMALL)

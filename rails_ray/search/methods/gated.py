@@ -16,7 +16,7 @@ are left by `a`, fitted to all items that were scored before it. No training, no
 Source: ours; local regression, in rounds as AXN's (RBE).
 Differs from its first form, a = sum_i softmax(s_i / tau) pi(q, x_i), the mean of the first items' gates: a gate rises
 with its own cosine, which mean gates leave out and the fit reads. It needs scores alone, no gates and no tau, and finds
-far more on trained models (`jobs/benches/LOG.md`).
+far more on trained models (`docs/log/search.md`).
 
 Axes: B queries, X items, C candidates, W listed items, P_Q / P_X components, P = P_Q * P_X, d width of a component.
 """

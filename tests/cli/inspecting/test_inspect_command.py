@@ -192,6 +192,7 @@ def test_two_million_items_take_bounded_memory(tmp_path: Path) -> None:
     assert "200,000 of 2,000,000" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "reading", "num_items", "baseline"),
     [

@@ -162,7 +162,7 @@ def doors_of(mark: str) -> dict[int, str]:
 
 def test_no_door_tells_anything_without_a_key(deployed: Deployed, capsys: pytest.CaptureFixture[str]) -> None:
     """Tries each port of the cluster, and lists them. Ray's metrics, which this cluster shows because the tests want
-    them, and HAProxy's statistics and metrics, of which serve/README.md tells, show these whatever they are asked."""
+    them, and HAProxy's statistics and metrics, of which docs/serving.md tells, show these whatever they are asked."""
     doors = doors_of(deployed.head.mark)
     show_metrics = {httpx.URL(deployed.head.metrics).port}
     show_metrics |= {

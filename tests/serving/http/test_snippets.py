@@ -1,4 +1,4 @@
-"""The snippets of serve/README.md, run against a server as they are printed."""
+"""The snippets of docs/http.md, run against a server as they are printed."""
 
 import re
 import shutil
@@ -10,7 +10,7 @@ import pytest
 
 from rails_ray.serving.local import LocalVersion
 
-README = (Path(__file__).parents[3] / "serve" / "README.md").read_text()
+README = (Path(__file__).parents[3] / "docs" / "http.md").read_text()
 URL = "http://127.0.0.1:8000"
 
 

@@ -1,7 +1,7 @@
-"""What READMEs say: commands and code are of ours, links lead somewhere, and the first README is short.
+"""What README.md and docs/ say: commands and code are of ours, links lead somewhere, and the README is short.
 
 `test_cli_on_ray` runs the commands of the quickstart and of the stages, and README.md's Python; `k8s/test_entrypoints`
-reads the commands of k8s/README.md.
+reads the commands of docs/kubernetes.md.
 """
 
 import ast
@@ -9,6 +9,8 @@ import inspect
 import json
 import re
 import shlex
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from rails_ray.families import recipes
 from rails_ray.serving.schemas import ExplainRequest, FeedbackRequest, SearchRequest
 from support.command_line import ROOT, code_blocks, readme_commands, shell_lines
 
-LONGEST_README = 140  # lines: README.md sells and starts, all else stands beside what it is about
+LONGEST_README = 120  # lines: README.md sells and starts, docs/ explain
 BODIES = {
     "/v1/search": SearchRequest,
     "/v1/explain": ExplainRequest,
@@ -30,10 +32,20 @@ BODIES = {
 }
 JOB = ["python", "-m"]
 
-every_readme = pytest.mark.parametrize("file", ["README.md", "jobs/README.md", "serve/README.md"])
-every_readme_with_links = pytest.mark.parametrize(
-    "file", ["README.md", "jobs/README.md", "serve/README.md", "k8s/README.md"]
-)
+DOCUMENTS = [
+    "README.md",
+    *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))),
+    "AGENTS.md",
+    "llms.txt",
+    "jobs/README.md",
+    "serve/README.md",
+    "k8s/README.md",
+]
+PAGES = [file for file in DOCUMENTS if not file.startswith("docs/log/")]  # of today; the log says what was
+OF_KUBERNETES = "docs/kubernetes.md"  # its commands are kubectl's; `k8s/test_entrypoints` reads them
+
+every_page = pytest.mark.parametrize("file", [file for file in PAGES if file != OF_KUBERNETES])
+every_document = pytest.mark.parametrize("file", DOCUMENTS)
 
 
 def check_module(words: list[str]) -> None:
@@ -63,14 +75,14 @@ def is_of_others(words: list[str]) -> bool:
     return words[0] == "export" or words[:2] in (["ray", "start"], ["ray", "get-auth-token"], ["serve", "deploy"])
 
 
-@every_readme
+@every_page
 def test_every_line_of_shell_code_is_a_command_of_ours(file: str) -> None:
-    lines = shell_lines(file)
-    assert lines
-    for line in lines:
+    for line in shell_lines(file):
         match shlex.split(line):
             case ["rails-ray", *arguments]:
                 parse(arguments)
+            case ["pip", "install", "."]:
+                pass
             case ["make", target]:
                 assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
             case ["ray", "job", "submit", *words]:
@@ -81,8 +93,8 @@ def test_every_line_of_shell_code_is_a_command_of_ours(file: str) -> None:
                 assert is_of_others(words), line
 
 
-def test_the_readmes_show_every_command_but_the_pipeline() -> None:
-    commands = [line for file in ("README.md", "jobs/README.md", "serve/README.md") for line in readme_commands(file)]
+def test_the_documents_show_every_command_but_the_pipeline() -> None:
+    commands = [line for file in PAGES for line in readme_commands(file)]
     assert {line.split()[1] for line in commands} == {
         "quickstart", "inspect", "plan", "train", "encode", "calibrate", "publish", "evaluate", "index", "serve",
         "query", "relevance", "train-ranker", "tune", "new-key",
@@ -90,7 +102,7 @@ def test_the_readmes_show_every_command_but_the_pipeline() -> None:
     assert len(commands) >= 25
 
 
-@every_readme
+@every_page
 def test_every_command_in_a_sentence_is_one_of_ours(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     prose = re.sub(r"^```.*?^```$", "", (ROOT / file).read_text(), flags=re.DOTALL | re.MULTILINE)
     spans = [re.sub(r"\s+", " ", span) for span in re.findall(r"`([^`]+)`", prose)]
@@ -118,7 +130,7 @@ def test_every_job_in_the_jobs_can_be_parsed() -> None:
         check_module(shlex.split(entrypoint))
 
 
-@every_readme
+@every_page
 def test_python_code_calls_functions_as_they_are(file: str) -> None:
     for code in code_blocks(file, "python"):
         tree = ast.parse(code)
@@ -143,6 +155,34 @@ def root_of(node: ast.expr) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
+def test_the_readmes_first_code_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    code = code_blocks("README.md", "python")[0]
+    promised = [line.removeprefix("# ") for line in code.splitlines() if line.startswith("# ")]
+    exec(compile(code, "README.md", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert len(promised) == len(printed) == 2
+    for line, found in zip(promised, printed, strict=True):
+        assert re.sub(r"[.]\d+", "", line) == re.sub(r"[.]\d+", "", found)
+        for number, other in zip(re.findall(r"[.]\d+", line), re.findall(r"[.]\d+", found), strict=True):
+            assert float(number) == pytest.approx(float(other), abs=1e-5)
+
+
+@pytest.mark.long
+def test_the_documentation_is_built_strictly(tmp_path: Path) -> None:
+    """A link between pages that leads nowhere, or a page that the navigation lacks, fails it."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "local.build" in (tmp_path / "python" / "index.html").read_text()
+
+
+def test_decimals_have_their_zero() -> None:
+    for file in DOCUMENTS:
+        prose = re.sub(r"^```.*?^```$", "", (ROOT / file).read_text(), flags=re.DOTALL | re.MULTILINE)
+        found = re.findall(r"(?<![\w.\])/*])[.]\d+", prose)
+        assert not found, f"{file}: {found}"
+
+
 def test_the_first_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= LONGEST_README
 
@@ -162,11 +202,10 @@ def anchors(path: Path) -> set[str]:
     return set(found)
 
 
-@every_readme_with_links
+@every_document
 def test_every_relative_link_leads_to_a_file_and_a_heading(file: str) -> None:
     here = ROOT / file
     links = [link for link in re.findall(r"\]\(([^)\s]+)\)", here.read_text()) if "://" not in link]
-    assert links
     for link in links:
         path, _, anchor = link.partition("#")
         target = (here.parent / path).resolve() if path else here

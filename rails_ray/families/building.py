@@ -1,0 +1,115 @@
+"""A version of vectors as they are, compared by their cosine: nothing is trained, and no cluster is needed."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike, NDArray
+
+from rails_ray.data.queries import DenseRows
+from rails_ray.errors import ConflictError
+from rails_ray.families.config import RunConfig, to_json
+from rails_ray.families.dual_encoder.serve import DualEncoderFamily
+from rails_ray.families.items import ByModel
+from rails_ray.families.recipes.vectors import vector_cosine
+from rails_ray.modules import weight_files
+from rails_ray.modules.encoders.vectors import VectorsConfig
+from rails_ray.storage import parts, versions
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import CONFIG, WEIGHTS, Manifest
+from rails_ray.storage.parquet import item_part
+
+PART_ITEMS = 2**14  # items of a part
+QUERY = {"embedding": "list<float>"}  # the field of a request that gives a query
+RUN = "none"  # nothing was trained
+
+
+def build_version(
+    storage: Storage,
+    version: str,
+    vectors: ArrayLike,
+    ids: Sequence[Any] | NDArray[Any] | None = None,
+    titles: Sequence[Any] | None = None,
+) -> Manifest:
+    """Store vectors as a version, and publish it.
+
+    Args:
+        vectors: of the items [X, D], finite; their lengths do not matter.
+        ids: integers or strings, all different; by default the numbers of the rows.
+        titles: shown with answers.
+
+    Raises:
+        ConflictError: if there is such a version already.
+        ValueError: if the arguments are not as said.
+    """
+    rows = _rows(vectors)
+    items = _items(len(rows), ids, titles)
+    if parts.is_finished(storage, version):
+        raise ConflictError(f"version must be a new name in {storage}, got {version!r}: name another, or open that one")
+    config = cosine_of(rows.shape[1])
+    model = DualEncoderFamily.of(config).model().eval()
+    encode = ByModel(model)
+    planned = parts.plan([len(rows)], PART_ITEMS)
+    for part in planned:
+        end = part.first_row + part.num_items
+        named = items.slice(part.first_row, part.num_items)
+        state = encode(named["item_id"].to_pylist(), DenseRows(rows[part.first_row : end]))
+        parts.write_part(storage, version, part, item_part(named, state))
+    files = {CONFIG: to_json(config), WEIGHTS: weight_files.to_bytes(model)}
+    encoded = parts.finish(storage, version, planned, run=RUN, query=QUERY, files=files.items(), cutoff_mass=None)
+    return versions.publish(storage, encoded, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
+
+
+def cosine_of(width: int) -> RunConfig:
+    """The config of a version whose items are one vector of this width."""
+    config = vector_cosine()
+    encoder = VectorsConfig(query_width=width, item_shape=(1, width))
+    components = replace(DualEncoderFamily.of(config).own.components, width=width)
+    return config.with_family(encoder=encoder, components=components)
+
+
+def _rows(vectors: ArrayLike) -> NDArray[np.float32]:
+    try:
+        with np.errstate(over="ignore"):  # an infinity is refused below
+            rows = np.asarray(vectors).astype(np.float32)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"vectors must be numbers [items, width], got: {error}") from None
+    if rows.ndim != 2 or not rows.size:
+        shape = " x ".join(map(str, rows.shape)) or "a number"
+        raise ValueError(f"vectors must be [items, width], of one item at least, got {shape}")
+    wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+    if len(wrong):
+        raise ValueError(f"vectors must be finite in float32, got another number in row {wrong[0]}")
+    return rows
+
+
+def _items(num_items: int, ids: Sequence[Any] | NDArray[Any] | None, titles: Sequence[Any] | None) -> pa.Table:
+    """A table with item_id and, if there are titles, title."""
+    given = {"item_id": range(num_items) if ids is None else ids} | ({} if titles is None else {"title": titles})
+    for name, values in given.items():
+        if len(values) != num_items:
+            option = "ids" if name == "item_id" else "titles"
+            raise ValueError(f"{option} must be one for each of the {num_items} vectors, got {len(values)}")
+    try:
+        table = pa.table({name: pa.array(values) for name, values in given.items()})
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise ValueError(f"ids must be all integers or all strings, and titles strings, got: {error}") from None
+    kinds = {
+        "item_id": (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string),
+        "title": (pa.types.is_string, pa.types.is_large_string),
+    }
+    for name in table.column_names:
+        column = table[name]
+        if column.null_count or not any(is_kind(column.type) for is_kind in kinds[name]):
+            came = "none for some items" if column.null_count else column.type
+            raise ValueError(f"ids must be all integers or all strings, and titles strings, got {came} as {name}")
+    counts = table["item_id"].value_counts()
+    repeated = [one["values"].as_py() for one in counts.slice(0) if one["counts"].as_py() > 1][:1]
+    if repeated:
+        raise ValueError(f"ids must be distinct, got {repeated[0]!r} twice or more")
+    column = table["item_id"]
+    kind = pa.int64() if pa.types.is_integer(column.type) else pa.string()
+    return table.set_column(0, "item_id", column.cast(kind))

@@ -1,0 +1,82 @@
+"""`local.build`: a version of vectors, made and searched in this process."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rails_ray import local
+from rails_ray.errors import ConflictError
+
+GENERATOR = np.random.default_rng(0)
+VECTORS = GENERATOR.standard_normal((300, 7)) * GENERATOR.uniform(0.1, 10, (300, 1))
+QUERIES = GENERATOR.standard_normal((4, 7))
+IDS = [f"item-{row}" for row in range(300)]
+
+
+def cosines(queries: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    lengths = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(vectors, axis=1)
+    return (queries @ vectors.T) / lengths
+
+
+@pytest.mark.parametrize("method", ["brute_force", "two_pass", "average"])
+def test_it_finds_the_largest_cosines(method: str) -> None:
+    found = local.build(VECTORS, IDS).search(QUERIES.tolist(), k=5, method=method).results
+    expected = cosines(QUERIES, VECTORS)
+    for result, line in zip(found, expected, strict=True):
+        best = np.argsort(-line)[:5]
+        assert result.items == [IDS[row] for row in best]
+        np.testing.assert_allclose(result.scores, line[best], atol=1e-6)
+
+
+def test_ids_and_titles_are_as_given() -> None:
+    [row] = local.build(VECTORS).search([VECTORS[17]], k=1).results
+    assert row.items == [17]
+    [numbered] = local.build(VECTORS, np.arange(300) + 10, titles=IDS).search([VECTORS[17]], k=1).results
+    assert (numbered.items, numbered.titles) == ([27], ["item-17"])
+
+
+def test_a_vector_of_zeros_scores_nothing() -> None:
+    [found] = local.build([[0.0, 0.0], [1.0, 0.0], [-1.0, 0.0]]).search([[2.0, 0.0]], k=3).results
+    assert (found.items, found.scores) == ([1, 0, 2], [1, 0, -1])
+
+
+def test_nothing_is_kept_unless_a_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "passing"))
+    (tmp_path / "passing").mkdir()
+    opened = local.build(VECTORS, IDS)
+    assert not list((tmp_path / "passing").iterdir())
+    assert opened.search([VECTORS[3]], k=1).results[0].items == ["item-3"]
+    folder = str(tmp_path / "mine")
+    kept = local.build(VECTORS, IDS, folder=folder)
+    again = local.open(folder)
+    assert kept.search(QUERIES.tolist(), k=3).results == again.search(QUERIES.tolist(), k=3).results
+    with pytest.raises(ConflictError, match=r"version must be a new name in .*mine, got 'v1': name another"):
+        local.build(VECTORS, IDS, folder=folder)
+    local.build(VECTORS[:5], folder=folder, version="v2")
+    assert local.open(folder).facts["num_items"] == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"vectors": [[1, 2], [3]]}, r"vectors must be numbers \[items, width\], got: .*inhomogeneous"),
+        ({"vectors": "red"}, r"vectors must be numbers \[items, width\], got: could not convert"),
+        ({"vectors": [1.0, 2.0]}, r"vectors must be \[items, width\], of one item at least, got 2"),
+        ({"vectors": np.empty((0, 3))}, r"vectors must be .*, of one item at least, got 0 x 3"),
+        ({"vectors": [[1, 2], [np.nan, 1]]}, "vectors must be finite in float32, got another number in row 1"),
+        ({"vectors": [[1e39, 1]]}, "vectors must be finite in float32, got another number in row 0"),
+        ({"ids": [1]}, "ids must be one for each of the 2 vectors, got 1"),
+        ({"ids": [1, 1]}, "ids must be distinct, got 1 twice or more"),
+        ({"ids": [1, "a"]}, "ids must be all integers or all strings, .*, got: "),
+        ({"ids": [None, 1]}, "ids must be all integers or all strings, .*, got none for some items as item_id"),
+        ({"ids": [0.5, 1.5]}, "ids must be all integers or all strings, .*, got double as item_id"),
+        ({"titles": ["a"]}, "titles must be one for each of the 2 vectors, got 1"),
+        ({"titles": [1, 2]}, "titles strings, got int64 as title"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        local.build(**{"vectors": [[1.0, 2.0], [3.0, 4.0]], **arguments})
