@@ -60,6 +60,7 @@ def test_items_join_without_training(tmp_path: Path) -> None:
     assert answer.results[0].items[0] == "item-50"
 
 
+@pytest.mark.long
 def test_the_commands_go_from_texts_to_an_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,6 +141,7 @@ def trained(
     return capsys.readouterr().out, made
 
 
+@pytest.mark.long
 def test_training_validates_as_it_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = {}
     for run, exclude_seen in (("both", None), ("excluded", True), ("allowed", False)):
