@@ -183,6 +183,12 @@ def test_decimals_have_their_zero() -> None:
         assert not found, f"{file}: {found}"
 
 
+def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
+    begun = re.compile(r'"""(What|Whether|Of|The same)\b.*')
+    files = sorted((ROOT / "rails_ray").rglob("*.py"))
+    assert {str(file.relative_to(ROOT)): found for file in files if (found := begun.findall(file.read_text()))} == {}
+
+
 def test_the_first_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= LONGEST_README
 

@@ -157,14 +157,14 @@ class Query(AllowsCode):
 
 
 def _told(budget: dict[str, Any]) -> str:
-    """What became of a budget."""
+    """Say what became of a budget."""
     order = "the heavy ranker's order" if budget["is_reranked"] else "the index's order"
     reason = "" if budget["reason"] is None else f": {budget['reason']}"
     return f"{budget['calls_used']} calls, {order}{reason}"
 
 
 def _certified(certificates: list[dict[str, Any]]) -> str:
-    """What the certificates of all lists together say."""
+    """Sum up the certificates of all lists."""
     gaps = [certificate["gap"] for certificate in certificates]
     if None in gaps:
         return "approximate"

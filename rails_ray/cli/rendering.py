@@ -152,7 +152,7 @@ def pieces(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
 
 
 def of_codes(facts: Mapping[str, float]) -> str:
-    """What was measured of a quantizer, in a line."""
+    """Render what was measured of a quantizer, in a line."""
     loss, dead = facts["reconstruction_loss"], int(facts["num_dead_codewords"])
     return f"codes: mean squared error {loss:.3g} an item; {dead:,} codewords have no item of the sample"
 

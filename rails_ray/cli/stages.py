@@ -263,7 +263,7 @@ class Pipeline(OfRecipe):
     shards: int = 2
     """Parts of the corpus that are searched in parallel."""
     gates: Annotated[Gates, tyro.conf.arg(name="")] = field(default_factory=Gates)
-    """What the version must reach on the test queries to be published."""
+    """Gates that the version must pass on the test queries to be published."""
 
     def run(self) -> dict[str, Any]:
         load()

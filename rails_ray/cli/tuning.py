@@ -176,7 +176,7 @@ def try_kinds(
 def _policies(
     kind: str, cutoffs: Cutoffs, lists: Lists, log_normaliser: NDArray[np.float64] | None
 ) -> list[tuple[float, Cutoff]]:
-    """What a server would apply for each value that the version can have.
+    """Compute what a server would apply for each value that the version can have.
 
     Raises:
         UnsupportedError: if it can have none.

@@ -229,7 +229,7 @@ class _TiltedBackground(ABC):
     @property
     @abstractmethod
     def has_closed_form(self) -> bool:
-        """Whether `given` needs no integration."""
+        """Return whether `given` needs no integration."""
 
     @abstractmethod
     def given(self, inverse: Doubles) -> _Power | _TruncatedExponential | _KummerBeta:

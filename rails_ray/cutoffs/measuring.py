@@ -43,7 +43,7 @@ class Measured:
 
     @property
     def is_as_promised(self) -> bool:
-        """Whether the nominal coverage lies where chance alone may put it."""
+        """Return whether the nominal coverage lies where chance alone may put it."""
         return self.low_both <= self.nominal <= self.high_both
 
 

@@ -222,7 +222,7 @@ class NucleusCutoff(OfSoftmax):
 
 @dataclass(frozen=True)
 class Cut:
-    """What a cut-off decided for each query.
+    """Decision of a cut-off for each query.
 
     threshold: the lowest score that is kept, `min_items` aside; -inf if the scores did not decide.
     num_kept: items of the list to return, from its start.

@@ -1,4 +1,4 @@
-"""What the scores of a model let cut-offs build on, and what they cannot have."""
+"""Support of cut-offs: what the scores of a model allow, and what they do not."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -46,7 +46,7 @@ class FeatureRows(Protocol):
 
 @runtime_checkable
 class Batch(Protocol):
-    """What a training step takes: anything that can be moved to its device."""
+    """Batch of a training step: anything that can be moved to its device."""
 
     def to(self, device: torch.device | str) -> Any: ...
 
@@ -71,7 +71,7 @@ class Groups(NamedTuple):
 
     @property
     def is_one_each(self) -> bool:
-        """Whether every query has negatives of its own."""
+        """Return whether every query has negatives of its own."""
         return len(self.of_query) == len(self.negatives)
 
     def parts(self) -> list[slice]:
@@ -113,7 +113,7 @@ class TrainingBatch:
         return self.item_rows[self.positive]
 
     def roles(self) -> Roles:
-        """What each candidate is to each query."""
+        """Return the role of each candidate for each query."""
         weights = None if self.log_weights is None else self.log_weights.expand(len(self.positive), -1)
         if self.num_shared is None:
             return roles(self.item_rows, self.positive, self.relevance)._replace(log_weights=weights)

@@ -27,7 +27,7 @@ from rails_ray.storage.tables import Batch, Columns, FileRows, Table
 
 @dataclass(frozen=True)
 class Scan:
-    """What a file of items holds.
+    """Content of a file of items.
 
     digests: digest of each column, by name.
     keys: a number for each item: its integer id, or a hash of its string.
@@ -47,7 +47,7 @@ class ItemSource(Protocol):
     def num_files(self) -> int: ...
 
     def scan(self, number: int) -> Scan:
-        """What a file holds, every row checked.
+        """Read what a file holds, every row checked.
 
         Raises:
             NotFoundError: if the file is gone.
@@ -96,7 +96,7 @@ class ItemFiles:
         return self._made(self.table.part(files, first_row, num_rows, columns))
 
     def _made(self, batches: Iterable[Batch]) -> Iterator[pa.Table]:
-        """What is made of batches, with the types that the first file gives: those of others may be wider."""
+        """Make items of batches, with the types that the first file gives: those of others may be wider."""
         like: pa.Schema | None = None
         for batch in batches:
             if like is None:
@@ -185,7 +185,7 @@ def check_distinct(source: ItemSource, scans: Sequence[Scan]) -> None:
 
 
 def item_inputs(items: pa.Table) -> Texts | DenseRows | NDArray[Any]:
-    """What the item encoder reads of some items of a corpus: their texts, their vectors or their rows."""
+    """Return what the item encoder reads of some items of a corpus: their texts, their vectors or their rows."""
     column = items["input"]
     if pa.types.is_integer(column.type):
         rows: NDArray[Any] = column.to_numpy()

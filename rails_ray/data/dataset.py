@@ -1,4 +1,4 @@
-"""What a run reads of any data set: a corpus, and the queries of each split with the items that answer them.
+"""Data set as a run reads it: a corpus, and the queries of each split with the items that answer them.
 
 Inputs of queries are texts, histories (lists of item rows), features or vectors. Each of them can take some of its
 queries, translate itself to another corpus and give its digest, so that nobody has to ask which of these it is.
@@ -87,7 +87,7 @@ class DataSet:
     titles: Texts | None = field(default=None, kw_only=True)
 
     def choosing(self, exclude_seen: bool | None) -> "DataSet":
-        """The same, with a choice whether answers may hold what a query has seen."""
+        """Choose whether answers may hold what a query has seen."""
         return replace(
             self, queries={split: replace(own, exclude_seen=exclude_seen) for split, own in self.queries.items()}
         )

@@ -79,7 +79,7 @@ def names_by_item() -> dict[str, list[str]]:
 
 
 def queries_of(name: str) -> set[str]:
-    """What a person may type to find an item of this name: the name and its fragments, as they are written."""
+    """List what a person may type to find an item of this name: the name and its fragments, as they are written."""
     text = normalise(name)
     spans = [match.span() for match in WORD.finditer(text)]
     queries = {text[spans[0][0] : spans[-1][1]]} if spans else set()

@@ -27,11 +27,11 @@ class Epochs:
         return np.random.default_rng([*self.seed, epoch]).permutation(self.num)
 
     def cut(self, step: int, size: int) -> NDArray[np.int64]:
-        """What a step takes if the last batch of an epoch is what is left of it."""
+        """Return what a step takes if the last batch of an epoch is what is left of it."""
         epoch, place = divmod(step, -(-self.num // size))
         return self._order(epoch)[place * size : (place + 1) * size]
 
     def through(self, step: int, size: int) -> NDArray[np.int64]:
-        """What a step takes if every batch has `size` numbers and may reach into the next epoch."""
+        """Return what a step takes if every batch has `size` numbers and may reach into the next epoch."""
         epochs, places = np.divmod(np.arange(step * size, (step + 1) * size), self.num)
         return np.array([self._order(epoch)[place] for epoch, place in zip(epochs.tolist(), places, strict=True)])

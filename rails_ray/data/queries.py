@@ -16,7 +16,7 @@ SPLITS = ("train", "valid", "test")
 
 @runtime_checkable
 class Inputs(Protocol):
-    """What queries ask, one after the other."""
+    """Inputs of queries, one after the other."""
 
     def __len__(self) -> int: ...
 
@@ -26,7 +26,7 @@ class Inputs(Protocol):
         """Some of the queries, in the order of `numbers`."""
 
     def in_corpus(self, rows: NDArray[np.int64]) -> "Inputs":
-        """The same, asked of a corpus that has `rows[row]` in place of each item row, or -1 where it lacks the item."""
+        """Return the queries as asked of a corpus that has `rows[row]` in place of each item row, -1 for none."""
 
     def digest(self) -> str:
         """The sha256 of all queries."""
@@ -67,11 +67,11 @@ class ItemLists:
         return ItemLists(starts, self.rows[places])
 
     def renamed(self, rows: NDArray[np.int64]) -> "ItemLists":
-        """The same lists with `rows[row]` in place of each row."""
+        """Replace each row by `rows[row]`."""
         return ItemLists(self.starts, rows[self.rows])
 
     def without(self, row: int) -> "ItemLists":
-        """The same lists less one row."""
+        """Leave out one row."""
         is_kept = self.rows != row
         return ItemLists(np.concatenate([[0], np.cumsum(is_kept)])[self.starts], self.rows[is_kept])
 
@@ -136,7 +136,7 @@ class Visits(ItemLists):
         return Visits(starts, self.rows[is_kept], times, self.users)
 
     def digest(self) -> str:
-        """Of items and times: whoever has the same history is the same query."""
+        """Return a digest of items and times: equal histories are the same query."""
         return super().digest() if self.times is None else digest_of(self.starts, self.rows, self.times)
 
 
@@ -251,7 +251,7 @@ class Queries:
         return self.take(slice(num_queries))
 
     def in_corpus(self, rows: NDArray[np.int64], num_items: int) -> "Queries":
-        """The same queries, asked of another corpus: an earlier version of this one, say.
+        """Return the queries as asked of another corpus: an earlier version of this one, say.
 
         Relevant items that it lacks become row `num_items`, which no search finds; histories leave them out.
 

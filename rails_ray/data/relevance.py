@@ -21,7 +21,7 @@ HELD_OUT = 10  # one training query in so many is for validation, if a data set 
 
 
 def are_to_be_read(sources: Sources, needed: Collection[str]) -> bool:
-    """Whether queries are wanted, or there are some with relevance that nobody needs."""
+    """Return whether queries are wanted, or there are some with relevance that nobody needs."""
     return bool(needed) or (sources.has("queries") and sources.has("relevance"))
 
 

@@ -35,7 +35,7 @@ class ScoredTexts:
         return replace(self, texts=self.texts.take(numbers), scores=self.scores[numbers])
 
     def in_corpus(self, rows: NDArray[np.int64]) -> "ScoredTexts":
-        """The same: scores name their items."""
+        """Return the queries as they are: scores name their items."""
         return self
 
     def digest(self) -> str:

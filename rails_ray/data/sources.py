@@ -45,7 +45,7 @@ class Sources:
         )
 
     def has(self, name: str) -> bool:
-        """Whether there is such a table."""
+        """Return whether there is such a table."""
         try:
             self.table(name)
         except NotFoundError:

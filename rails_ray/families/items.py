@@ -23,7 +23,7 @@ SAMPLE_BLOCKS = 64  # of consecutive items that a sample is made of, as neighbou
 
 @dataclass(frozen=True, kw_only=True)
 class Fitting:
-    """What an artefact is made from.
+    """Inputs of an artefact.
 
     folder: the version's folder, where the artefact is stored.
     run: the run whose model encodes the items.

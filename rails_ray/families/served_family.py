@@ -36,7 +36,7 @@ Own = TypeVar("Own", bound="ServedFamily")
 
 @dataclass(frozen=True)
 class ServedFamily(ABC):
-    """What encodes, stores and searches the items of a run's model, and reads its queries.
+    """Contract of a served family: it encodes, stores and searches items, and reads queries.
 
     own: the family's part of the config.
     allowed: code that the config may name.
@@ -64,7 +64,7 @@ class ServedFamily(ABC):
     @property
     @abstractmethod
     def offers(self) -> CutoffSupport:
-        """What cut-offs may build on."""
+        """Return what cut-offs may build on."""
 
     # Data
 
@@ -75,7 +75,7 @@ class ServedFamily(ABC):
 
     @property
     def has_a_row_for_each_item(self) -> bool:
-        """Whether the model can only encode the items that it was trained on."""
+        """Return whether the model can only encode the items that it was trained on."""
         return False
 
     def with_items(self, item_ids: ItemIds) -> RunConfig:
@@ -106,13 +106,13 @@ class ServedFamily(ABC):
         return RankerConfig()
 
     def supports(self, model: Model) -> Sequence[Candidate]:
-        """What the heavy ranker must score for a query before the model can encode it; nothing, if the model reads the
-        query itself."""
+        """Return what the heavy ranker must score for a query before the model can encode it; nothing, if the model
+        reads the query itself."""
         return ()
 
     @property
     def has_one_vector(self) -> bool:
-        """Whether an item is stored as one vector, whose inner product with a query's is the score."""
+        """Return whether an item is stored as one vector, whose inner product with a query's is the score."""
         return False
 
     @abstractmethod
@@ -127,12 +127,12 @@ class ServedFamily(ABC):
         """
 
     def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> Any:
-        """What scores the items of a stored model, if possible without what encodes queries. Raises what
+        """Load the similarity of a stored model, if possible without what encodes queries. Raises what
         `trained_model` does."""
         return self.trained_model(weights).similarity
 
     def version_similarity(self, trained: Any, read: Read) -> Any:
-        """What scores the items of a version.
+        """Load the similarity of a version.
 
         Args:
             trained: what `trained_similarity` gives.
@@ -145,14 +145,15 @@ class ServedFamily(ABC):
         return items
 
     def model_facts(self, described: Encoded) -> dict[str, int]:
-        """What every answer says about a version's model, beside how much of the corpus was searched."""
+        """Return what every answer says about a version's model, beside how much of the corpus was searched."""
         return {}
 
     # Items: fit, then map
 
     @property
     def encodes_inputs(self) -> bool:
-        """Whether an item's state is computed from its input. That takes the model, and a GPU if there is one."""
+        """Return whether an item's state is computed from its input. That takes the model, and a GPU if there is
+        one."""
         return True
 
     def fit(self, asked: Fitting) -> Fit:
@@ -167,7 +168,7 @@ class ServedFamily(ABC):
     def item_encoder(
         self, storage: Storage, folder: str, weights: Iterable[tuple[str, bytes]], device: str
     ) -> ItemEncoder:
-        """What maps items to their states, once what `fit` decided is stored.
+        """Make the map from items to their states, once what `fit` decided is stored.
 
         Args:
             folder: the version's folder.
@@ -193,7 +194,7 @@ class ServedFamily(ABC):
 
     @property
     def keeps_texts(self) -> bool:
-        """Whether a version keeps its items' texts, for heavy rankers."""
+        """Return whether a version keeps its items' texts, for heavy rankers."""
         return False
 
     @property
@@ -203,7 +204,7 @@ class ServedFamily(ABC):
 
     @property
     def index_config(self) -> IndexConfig | None:
-        """What finds candidates, if it is built when items are encoded."""
+        """Return the config of the index that encoding builds; None if it builds none."""
         return None
 
     @property

@@ -18,7 +18,7 @@ from rails_ray.training.piece import Piece
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What says before any training whether a run suits a data set.
+    """Sizes that say before any training whether a run suits a data set.
 
     num_buckets: buckets that its items are shared out to; None if items have no codes.
     max_length: tokens of a text, or items of a history, that it reads; None if it reads all.
@@ -31,11 +31,11 @@ class Sizes:
 
 
 class TrainingFamily(ServedFamily):
-    """What trains a run, and serves its model."""
+    """Contract of a family that trains: it trains a run, and serves its model."""
 
     @property
     def sizes(self) -> Sizes:
-        """What says whether it suits a data set."""
+        """Return the sizes that say whether it suits a data set."""
         return Sizes()
 
     def completed(self, read: DataSet) -> RunConfig:
@@ -56,15 +56,15 @@ class TrainingFamily(ServedFamily):
 
     @abstractmethod
     def pieces(self) -> Sequence[Piece]:
-        """What a run trains; a piece stands behind the pieces that it comes after."""
+        """List what a run trains; a piece stands behind the pieces that it comes after."""
 
     @property
     def trains(self) -> bool:
-        """Whether any piece takes steps; if none does, a run can do without queries."""
+        """Return whether any piece takes steps; if none does, a run can do without queries."""
         return any(piece.training is not None for piece in self.pieces())
 
     def remarks(self, read: DataSet) -> list[str]:
-        """What whoever trains should know about these data, a sentence each."""
+        """Return remarks on these data, a sentence each."""
         return []
 
     def begin(self, read: DataSet) -> Callable[[Storage, str], None]:

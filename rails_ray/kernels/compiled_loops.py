@@ -55,7 +55,7 @@ def look_up(tables: Array, codes: Array, found: Array, first: int, end: int) -> 
 
 @compiled
 def look_up_beside(tables: Array, codes: Array, found: Array, first: int, end: int) -> None:
-    """The same of many queries, an entry of all of them at once. tables [M, L, B], codes [X, M], found [B, X]."""
+    """Sum look-ups of many queries, an entry of all of them at once. tables [M, L, B], codes [X, M], found [B, X]."""
     num_queries = tables.shape[2]
     totals = np.empty((SUMMED, num_queries), np.float64)
     for start in range(first, end, SUMMED):
@@ -74,7 +74,7 @@ def look_up_beside(tables: Array, codes: Array, found: Array, first: int, end: i
 
 @compiled
 def look_up_own(tables: Array, codes: Array, found: Array, first: int, end: int) -> None:
-    """The same for each query's own items. tables [B, M, L], codes [B, C, M], found [B, C]."""
+    """Sum look-ups of each query's own items. tables [B, M, L], codes [B, C, M], found [B, C]."""
     for query in range(first, end):
         look_up(tables[query : query + 1], codes[query], found[query : query + 1], 0, codes.shape[1])
 

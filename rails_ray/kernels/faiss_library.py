@@ -16,7 +16,7 @@ MOST_SQUARES = 2.0**125  # of a sample's numbers together: a squared distance of
 
 
 def has_faiss() -> bool:
-    """Whether it is installed."""
+    """Return whether it is installed."""
     return find_spec("faiss") is not None
 
 
@@ -84,12 +84,12 @@ def one_thread() -> Iterator[None]:
 
 
 def as_float32(vectors: Float[Tensor, "N d"]) -> NDArray[np.float32]:
-    """What FAISS reads."""
+    """Return vectors as FAISS reads them."""
     return vectors.detach().to("cpu").float().contiguous().numpy()
 
 
 def finite(vectors: Float[Tensor, "N d"], what: str) -> NDArray[np.float32]:
-    """The same of vectors that must be finite.
+    """Return vectors as FAISS reads them; they must be finite.
 
     Raises:
         ValueError: if a number is NaN or infinite.

@@ -81,7 +81,7 @@ class LookUps:
         dtype: torch.dtype = torch.float32,
         memory: Float[Tensor, " _"] | None = None,
     ) -> Float[Tensor, "B X"]:
-        """What `scores` gives.
+        """Return what `scores` gives.
 
         Args:
             memory: where the scores may lie, of this dtype and at least as many; new pages of 32 MB take 10 ms.
@@ -116,7 +116,7 @@ def gathered_scores(
 def gathered_candidate_scores(
     tables: Float[Tensor, "B M L"], codes: Integer[Tensor, "B C M"], dtype: torch.dtype
 ) -> Float[Tensor, "B C"]:
-    """The same for each query's own candidates."""
+    """Score each query's own candidates."""
     total = torch.zeros(codes.shape[:2], dtype=torch.float64, device=tables.device)
     for part in range(codes.shape[2]):
         total += tables[:, part].gather(1, codes[:, :, part].long())

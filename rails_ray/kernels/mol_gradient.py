@@ -34,7 +34,7 @@ SMALLEST_SUM = 1e-6  # of the gates that dropout keeps: with none of them a scor
 
 
 class Kept(NamedTuple):
-    """What dropout keeps, 1 or 0: component logits before w, and gates; None if it keeps all.
+    """Masks of what dropout keeps, 1 or 0: component logits before w, and gates; None if it keeps all.
 
     share: of the logits that are kept, by which those are divided.
     """

@@ -183,7 +183,7 @@ def best_sums(
 
 
 def _workspace(shape: tuple[int, ...], num_items: int, num: int) -> tuple[NDArray[np.generic], ...]:
-    """What the loop over queries works in, a megabyte or two."""
+    """Allocate what the loop over queries works in, a megabyte or two."""
     block = min(BLOCK_ITEMS, num_items)
     return (
         np.empty(shape, np.int64),

@@ -110,8 +110,8 @@ def merge(parts: Sequence[TopK], k: int) -> TopK:
 
 
 def merge_in_row_order(parts: Sequence[TopK], k: int) -> TopK:
-    """The same, if equal scores stand by the lower row not only within each result but from one to the next, as those
-    of shards do. It takes less time than `merge` if at most some 2 k items come."""
+    """Merge results in which equal scores stand by the lower row, within each result and from one to the next, as in
+    shards. It takes less time than `merge` if there are at most some 2 k items."""
     scores = torch.cat([part.scores for part in parts], dim=1)
     item_rows = torch.cat([part.item_rows for part in parts], dim=1)
     scores, order = scores.sort(dim=1, descending=True, stable=True)

@@ -41,7 +41,7 @@ class Model(Protocol):
         """D of the representations that `query_state` takes; None if it takes none."""
 
     def query_features(self, inputs: Any) -> Any:
-        """What `encode_queries` reads, from inputs of the form that the model reads."""
+        """Return what `encode_queries` reads, from inputs of the form that the model reads."""
 
     def encode_queries(self, features: Any) -> AnyQuery: ...
 
@@ -56,12 +56,12 @@ class Model(Protocol):
         """The state of queries whose representations were made elsewhere."""
 
     def item_features(self, inputs: Any) -> Any:
-        """What `encode_items` reads, from the inputs of items."""
+        """Return what `encode_items` reads, from the inputs of items."""
 
     def encode_items(self, features: Any) -> AnyItems: ...
 
     def is_blank(self, query: Any) -> bool:
-        """Whether nothing in a query tells it from another, so that it is refused."""
+        """Return whether nothing in a query tells it from another, so that it is refused."""
 
     def are_known(self, inputs: Any) -> Sequence[bool | None]:
         """For each query, whether training saw any part of it; None if the model cannot tell."""

@@ -32,7 +32,7 @@ def load(module: nn.Module, weights: bytes) -> None:
 
 
 def loaded(make: Callable[[], Module], weights: bytes) -> Module:
-    """What `make` makes, with the stored tensors in place of its own, which take next to no memory and time.
+    """Return what `make` makes, with the stored tensors in place of its own, which take next to no memory and time.
 
     Raises:
         ValueError: if the weights do not fit the module.
@@ -53,7 +53,7 @@ def load_below(module: nn.Module, weights: bytes, prefix: str) -> None:
 
 
 def has_below(weights: bytes, prefix: str) -> bool:
-    """Whether the names of any stored tensors begin with `prefix`.
+    """Return whether the names of any stored tensors begin with `prefix`.
 
     Raises:
         ValueError: if these are no weights.

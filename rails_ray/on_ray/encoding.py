@@ -288,7 +288,7 @@ def _plan(
 
 @dataclass(frozen=True)
 class Work:
-    """What tasks read, encode and write.
+    """Work of the tasks that read, encode and write.
 
     config_json: config of the run, with the data to encode.
     tasks: groups of tasks that follow one another, several only by hash.

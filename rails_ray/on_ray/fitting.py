@@ -1,4 +1,4 @@
-"""What every run of Ray Train needs: retries, a checkpoint timer, and the reason of a failure."""
+"""Needs of every run of Ray Train: retries, a checkpoint timer, and the reason of a failure."""
 
 import tempfile
 import time

@@ -13,7 +13,7 @@ GRACE_S = 10.0  # for processes that end by themselves
 
 
 def children() -> set[psutil.Process]:
-    """Of this process, without their own children."""
+    """Children of this process, without their own children."""
     return set(psutil.Process().children())
 
 

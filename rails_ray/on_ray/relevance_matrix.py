@@ -39,7 +39,7 @@ NUM_PROBED = 16  # queries, and items, that show whether a ranker scores anythin
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """What of a data set a matrix holds.
+    """Part of a data set that a matrix holds.
 
     Args:
         num_items: items, drawn at random; 0 for all.
@@ -196,8 +196,8 @@ class Work:
         return score_all(ranker, {TEXT: text}, items, timeout_s=self.timeout_s)
 
     def _scores_any(self, ranker: HeavyRanker, items: Candidates, block: int) -> bool:
-        """Whether the ranker scores an item for some query of another block. If so, this block's queries are at fault,
-        or the ranker failed for a while: the block is scored once more."""
+        """Return whether the ranker scores an item for some query of another block. If so, this block's queries are at
+        fault, or the ranker failed for a while: the block is scored once more."""
         texts = relevances.read_table(Storage(self.storage), self.name, "queries")["text"].to_pylist()
         del texts[block * self.block_queries : (block + 1) * self.block_queries]
         others, some = (every[:: max(len(every) // NUM_PROBED, 1)] for every in (texts, items))

@@ -33,7 +33,7 @@ class TrainResources:
             raise ValueError(f"num_gpus must be at most 1, or whole, got {self.num_gpus:g}")
 
     def on(self, resources: Mapping[str, float], use_gpu: bool | None) -> "TrainResources":
-        """The same, with the number of GPUs decided.
+        """Decide the number of GPUs.
 
         Args:
             resources: CPU and GPU of the whole cluster.

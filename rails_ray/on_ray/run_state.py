@@ -25,7 +25,7 @@ class RunState:
 
     @property
     def is_one(self) -> bool:
-        """Whether the run is one piece, without a name."""
+        """Return whether the run is one piece, without a name."""
         return [piece.name for piece in self.pieces] == [""]
 
     def ready(self) -> list[Piece]:

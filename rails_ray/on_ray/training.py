@@ -72,8 +72,8 @@ class Settings:
             raise ValueError(f"timeout_s must be above 0, got {self.timeout_s}")
 
     def on_cluster(self, pieces: Sequence[Piece]) -> "Settings":
-        """The same, with the open choices made. Of pieces with one worker each, `num_workers` train at once, or fewer
-        if the cluster has less room.
+        """Make the open choices. Of pieces with one worker each, `num_workers` train at once, or fewer if the cluster
+        has less room.
 
         Raises:
             ValueError: if this number of workers cannot train a piece.

@@ -1,4 +1,4 @@
-"""What a query does with a budget of calls of the heavy ranker, once an index has named candidates.
+"""Budget of a query: what it does with calls of the heavy ranker, once an index has named candidates.
 
     calls  =  |S_I| for the query's own embedding (RBE; 0 for a dual encoder)  +  the rest, on the best candidates
 
@@ -72,7 +72,7 @@ class Spending:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is to be asked."""
+        """Return whether nothing more is to be asked."""
         return self.left == 0 or self.reason is not None
 
     def choose(self, found: Sequence[FoundItem], num_calls: int) -> list[FoundItem]:
@@ -103,7 +103,7 @@ class Spending:
         self.reason = reason
 
     def correction(self) -> Float[ndarray, " D"] | None:
-        """What to add to the query's vector; None if nothing is known."""
+        """Return what to add to the query's vector; None if nothing is known."""
         return None if self._correction is None else self._correction.vector()[0].float().numpy()
 
     def _learn(self, ranked: Sequence[RankedItem]) -> None:

@@ -128,7 +128,7 @@ class Surrogate:
         )
 
     def to(self, device: torch.device | str) -> "Surrogate":
-        """The same on another device."""
+        """Move to another device."""
         return Surrogate.of({name: tensor.to(device) for name, tensor in self.tensors().items()})
 
     def queries(self, similarity: Scorer, query: QueryState) -> Float[Tensor, "B D"]:
@@ -155,7 +155,7 @@ class WithSurrogate:
         return found
 
     def prepared(self) -> "WithSurrogate":
-        """The same with all made that depends on no query."""
+        """Prepare all that depends on no query."""
         return WithSurrogate(self.similarity.prepared(), self.surrogate)
 
     def queries(self, query: QueryState) -> Float[Tensor, "B D"]:
@@ -163,7 +163,7 @@ class WithSurrogate:
         return self.surrogate.queries(self.similarity, query)
 
     def to(self, device: torch.device | str) -> "WithSurrogate":
-        """The same on another device."""
+        """Move to another device."""
         return WithSurrogate(self.similarity.to(device), self.surrogate.to(device))
 
 

@@ -159,7 +159,7 @@ class ByAverage:
         return self.spec(query, SearchSpec(width, mask=mask), probing)
 
     def spec(self, query: QueryState, spec: SearchSpec, probing: Probing | None = None) -> Candidates:
-        """What the index finds of what is wanted, scored by the mean cosine."""
+        """Search the index, scored by the mean cosine."""
         found = self.index.search(self.vector_of(query), spec, probing)
         is_score = self.is_only_component and query.components.shape[1] == 1
         is_there, is_exhausted = found.scores > -torch.inf, found.num_found() < spec.k
@@ -211,7 +211,7 @@ class FirstStage:
 
     @property
     def has_average(self) -> bool:
-        """Whether `by_average` is there."""
+        """Return whether `by_average` is there."""
         return self._by_average is not None
 
 

@@ -1,4 +1,4 @@
-"""What an answer proves about the items that were passed over.
+"""Certificates: what an answer proves about the items that were passed over.
 
 Let t_p be the cosine of the last item that component p's EXACT list accepted. Every item outside all lists has
 c_p <= t_p for each p, and as gates are convex

@@ -1,4 +1,4 @@
-"""What every search asks of its arguments before it starts."""
+"""Checks of the arguments of a search, before it starts."""
 
 from rails_ray.modules.similarities import Scorer
 from rails_ray.modules.similarities.states import QueryState, Searched

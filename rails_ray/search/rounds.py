@@ -1,4 +1,4 @@
-"""What a query asks of others, round by round, as a generator without `await`: it yields what to ask the shards, or the
+"""Rounds of a query, as a generator without `await`: it yields what to ask the shards, or the
 heavy ranker, and is sent what each answers, or the exception that came instead.
 
     rounds.send(None) -> AskShards    rounds.send(answers) -> AskRanker ..    StopIteration(value) at the end
@@ -112,7 +112,7 @@ def log_normaliser(answers: Sequence[NDArray[np.float64] | BaseException]) -> ND
 
 
 def unanswered_error(answers: Sequence[Any], told: str, advice: str = "try again") -> UnavailableError:
-    """What to raise where too few shards answered: a `BusyError` if the queue of one was full."""
+    """Make the error of too few shards that answered: a `BusyError` if the queue of one was full."""
     if any(isinstance(answer, BusyError) for answer in answers):
         return BusyError(f"{told}, as the queue of another is full: {advice}")
     return UnavailableError(f"{told}: {advice}")

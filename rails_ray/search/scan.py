@@ -99,7 +99,7 @@ def scan(
     num_items: int,
     device: torch.device | None = None,
 ) -> SearchResult:
-    """What is wanted of `num_items` items, all scored, from consecutive blocks (first item row, scores)."""
+    """Search `num_items` items, all scored, from consecutive blocks (first item row, scores)."""
     running = Scan(spec)
     for first_row, scores in blocks:
         running.add(first_row, scores)

@@ -109,7 +109,7 @@ class Searcher(Protocol, Generic[Query]):
     def search(
         self, query: Query, spec: SearchSpec, method: str = "brute_force", params: SearchParams = DEFAULT_PARAMS
     ) -> SearchResult:
-        """What is wanted of each query, by a method.
+        """Search for each query, by a method.
 
         Raises:
             ValueError: if `retriever` refuses the method, or the method the query.

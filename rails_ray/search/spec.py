@@ -1,4 +1,4 @@
-"""What is asked of every index, retriever, shard and merge of shards, and what it gives.
+"""Question and answer of every index, retriever, shard and merge of shards.
 
     reached(q) = the score that an item missing from q's list had to reach to belong in it
     gap(q)     = max(bound(q) - reached(q), 0)

@@ -1,4 +1,4 @@
-"""Whether enough was searched, and what the answer is."""
+"""Answers of a search: whether enough was searched, and what was found."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ SHORT = CertificateResult(is_exact=False, gap=None, reason="the search found few
 def coverage_of(
     answers: Sequence[ShardResponse | BaseException], shard_items: Sequence[int], min_coverage: float
 ) -> Coverage:
-    """What was searched.
+    """Part of the corpus that was searched.
 
     Raises:
         UnavailableError: if the share that was searched is below `min_coverage`; a `BusyError` if a shard had no place.
@@ -162,7 +162,7 @@ def _gaps(merged: SearchResult, num_listed: NDArray[np.int64], done: Cut, *, end
 
 
 def _certificate(gap: float, reason: str | None, is_short: bool, coverage: Coverage) -> CertificateResult:
-    """What a kept list proves."""
+    """Return what a kept list proves."""
     if coverage.items_searched < coverage.num_items:
         reason = f"only {coverage.items_searched} of {coverage.num_items} items were searched"
         return CertificateResult(is_exact=False, gap=None, reason=reason)

@@ -84,7 +84,7 @@ class Batches:
             del self._under_way[kind], self._waiting[kind]
 
     def _may_begin(self, kind: str) -> bool:
-        """Whether a batch is the first under way, or a full one for which there is a place."""
+        """Return whether a batch is the first under way, or a full one for which there is a place."""
         if not self._under_way[kind] or self._under_way[kind] >= MOST_UNDER_WAY:
             return not self._under_way[kind]
         waiting = [own.request for own in islice(self._waiting[kind], MOST_QUERIES) if not own.answer.done()]

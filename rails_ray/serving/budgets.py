@@ -1,4 +1,4 @@
-"""What the query side of a version asks of a heavy ranker: a query's supports before it is encoded, and the best of
+"""Calls of a heavy ranker by the query side of a version: a query's supports before it is encoded, and the best of
 what a search found. `reranking.budget` says how a query spends its calls.
 
 Every step yields what to ask, as in `search.rounds`. A query at which the ranker fails is answered with an error;
@@ -78,7 +78,7 @@ def _digest(text: str) -> bytes:
 
 @dataclass(frozen=True)
 class Supported:
-    """What is known of a query before it is encoded.
+    """State of a query before it is encoded.
 
     scores: of the supports; None if the version has none, or the ranker failed.
     calls_used: pairs that were scored for it now; 0 if the query was asked before. Equal queries share them.
@@ -159,7 +159,7 @@ class Ranking:
                 raise ValueError(f"queries[{number}] must be given by text beside a budget, got {came}")
 
     def supported(self, queries: Sequence[Mapping[str, Any]], deadline: Deadline) -> Rounds[list[Supported]]:
-        """What the ranker says of the supports for each query.
+        """Ask the ranker for the scores of the supports for each query.
 
         Raises:
             UnavailableError: if it fails at every query.
@@ -280,7 +280,7 @@ class Ranking:
 
 
 def found_items(answers: Sequence[Any], asked: ShardRequest, state: AnyQuery) -> list[list[FoundItem]]:
-    """What the shards that answered found for each query, best first; estimates are by the query's own vector."""
+    """Merge what the shards that answered found for each query, best first; estimates are by the query's own vector."""
     parts = [answer for answer in answers if isinstance(answer, ShardResponse)]
     num_left = torch.from_numpy(np.sum([part.num_searched for part in parts], axis=0))
     merged = merge([part.found for part in parts], asked.spec(), num_left)
@@ -308,7 +308,7 @@ def found_items(answers: Sequence[Any], asked: ShardRequest, state: AnyQuery) ->
 
 @dataclass(frozen=True)
 class Spent:
-    """What became of each query's budget.
+    """Return what became of each query's budget.
 
     is_supports_only: whether nothing was left to rerank with.
     """

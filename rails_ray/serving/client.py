@@ -168,7 +168,7 @@ class Client:
 
 
 class AsyncClient:
-    """The same as `Client` for asyncio; many requests may be under way at once."""
+    """Asyncio's `Client`; many requests may be under way at once."""
 
     def __init__(
         self, url: str, *, key: str | None = None, timeout_s: float = TIMEOUT_S, retries: int = RETRIES
@@ -325,7 +325,7 @@ class _Exchange:
 
 
 def _has_died(came: httpx.Response | httpx.TransportError) -> bool:
-    """Whether the router died under the request."""
+    """Return whether the router died under the request."""
     if isinstance(came, httpx.TransportError):
         return isinstance(came, httpx.ReadError | httpx.RemoteProtocolError)
     # Ray's proxies report a dead router as text; our own answers are JSON.

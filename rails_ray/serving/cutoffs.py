@@ -176,7 +176,7 @@ class Cutoffs:
 
     @property
     def softmax_factor(self) -> float:
-        """What the training logits are divided by; 1 if no temperature is fitted."""
+        """Return what the training logits are divided by; 1 if no temperature is fitted."""
         return 1.0 if self.factors.softmax is None else self.factors.softmax.value
 
     @property

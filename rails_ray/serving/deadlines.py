@@ -19,7 +19,7 @@ def left_s() -> float:
 
 
 def is_late() -> bool:
-    """Whether the client has stopped waiting, or is about to."""
+    """Return whether the client has stopped waiting, or is about to."""
     return left_s() <= EARLY_S
 
 

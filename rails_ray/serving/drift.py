@@ -32,7 +32,7 @@ class Distance:
     p: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """What `/v1/index` tells."""
+        """Return what `/v1/index` says."""
         return {"num_queries": self.num_queries, "distance": self.distance, "p": self.p}
 
 

@@ -66,7 +66,7 @@ class QueryEncoder:
         _read(self.model, self.reader, queries)
 
     def represent(self, queries: Sequence[dict[str, Any]]) -> Float[np.ndarray, "B D"]:
-        """What the model makes of each query before it compares it; a search takes it as `embedding`.
+        """Encode each query as a search takes it in the field `embedding`.
 
         Raises:
             UnsupportedError: if the model has no such vector.

@@ -72,7 +72,7 @@ class Answered:
 
     @property
     def is_small(self) -> bool:
-        """Whether its results are made sooner here than in a thread."""
+        """Return whether its results are made sooner here than in a thread."""
         return self.num_parts <= FEW_PARTS
 
 

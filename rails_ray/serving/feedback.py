@@ -1,4 +1,5 @@
-"""Whether cut-offs keep live what they promise: clients report which items were relevant, and each search is repeated.
+"""Feedback: whether cut-offs keep live what they promise: clients report which items were relevant, and each search is
+repeated.
 
     kept(q) = |items(q) and relevant(q)| / |relevant(q)|
 
@@ -29,7 +30,7 @@ class Judged:
     promised: RunningMean = field(default_factory=RunningMean)
 
     def to_dict(self) -> dict[str, Any]:
-        """What `/v1/index` tells."""
+        """Return what `/v1/index` says."""
         return {**self.kept.to_dict("coverage"), "promised": self.promised.mean}
 
 

@@ -1,4 +1,4 @@
-"""What collects metrics, whoever shows them. Imports nothing, as proxies count too."""
+"""Contract of metrics collectors. Imports nothing, as proxies count too."""
 
 from collections.abc import Sequence
 from typing import Protocol

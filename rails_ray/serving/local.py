@@ -61,7 +61,7 @@ class LocalVersion:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the version is: items, shards, the fields that give a query, its cut-off."""
+        """Return what the version is: items, shards, the fields that give a query, its cut-off."""
         return self.engine.facts
 
     def search(

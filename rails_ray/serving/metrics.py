@@ -1,4 +1,4 @@
-"""What a server counts of its answers, whoever collects it.
+"""Metrics of a server's answers.
 
 rails_ray_requests          path, status            requests that were answered or refused
 rails_ray_stage_seconds     stage                   of a search; see `stages`

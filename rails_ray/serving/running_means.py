@@ -48,5 +48,5 @@ class RunningMean:
         return min(max((mean + Z**2 / (2 * n) + sign * spread) / (1 + Z**2 / n), 0.0), 1.0)
 
     def to_dict(self, name: str) -> dict[str, Any]:
-        """What `/v1/index` tells, the mean by this name."""
+        """Return what `/v1/index` says, the mean by this name."""
         return {"num_queries": self.num_queries, name: self.mean, "low": self.low, "high": self.high}

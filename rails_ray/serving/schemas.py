@@ -34,7 +34,7 @@ def _exactly_one(model: BaseModel, names: Sequence[str]) -> None:
 
 
 def _one_of(names: Sequence[str]) -> ConfigDict:
-    """The same in JSON Schema, where null counts as absent."""
+    """Say it in JSON Schema, where null counts as absent."""
     given: list[JsonValue] = [{"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in names]
     return ConfigDict(json_schema_extra={"oneOf": given})
 
@@ -134,7 +134,7 @@ class CutoffInput(_Strict):
 
     @property
     def needs_normaliser(self) -> bool:
-        """Whether the cut-off needs the softmax over all items, a first round to the shards."""
+        """Return whether the cut-off needs the softmax over all items, a first round to the shards."""
         return self.nucleus is not None or self.probability is not None
 
 
@@ -280,7 +280,7 @@ class QueryResult(BaseModel):
 
 
 class Coverage(BaseModel):
-    """What part of the corpus was searched. Not the cut-off of this name.
+    """Part of the corpus that was searched. Not the cut-off of this name.
 
     chunks_trained, num_chunks: trained chunks, and all chunks, of a model in chunks; null for other models.
     """

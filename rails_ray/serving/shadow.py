@@ -41,7 +41,7 @@ class Shadow:
         self.recall = RunningMean()
 
     def seen(self, request: SearchRequest, answered: Answered) -> Answered:
-        """The same answer; it is compared in the background if it is drawn and no other comparison is under way."""
+        """Return the answer; it is compared in the background if it is drawn and no other comparison is under way."""
         is_busy = self._comparing is not None and not self._comparing.done()
         is_comparable = request.method not in EXACT and request.budget is None and _is_whole(answered)
         if is_busy or not is_comparable or self._draw() >= self._fraction:

@@ -49,7 +49,7 @@ class ShardRequest:
     with_vectors: bool = False
 
     def spec(self, mask: Mask | None = None, device: str | None = None) -> SearchSpec:
-        """What a search on a device must find."""
+        """Compute what a search on a device must find."""
         threshold = None if self.threshold is None else torch.tensor(self.threshold, device=device)
         return SearchSpec(self.k, threshold, self.at_least, mask)
 

@@ -26,7 +26,7 @@ Stages = Mapping[str, float]
 
 
 def timed(rounds: Rounds[Value], clock: Callable[[], float] = time.perf_counter) -> Rounds[tuple[Value, Stages]]:
-    """The same rounds; their value comes with the stages."""
+    """Time the rounds; their value comes with the stages."""
     stages, own = defaultdict[str, float](float), "encode"
     answers: Sequence[Any] | None = None
     while True:

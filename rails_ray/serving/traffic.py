@@ -58,7 +58,7 @@ class Traffic:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What `/v1/index` tells of the traffic since the server began."""
+        """Return what `/v1/index` says of the traffic since the server began."""
         return {
             "shadow": self.shadow.recall.to_dict("recall"),
             "feedback": self._feedback.judged.to_dict(),

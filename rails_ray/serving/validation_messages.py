@@ -1,4 +1,4 @@
-"""What is wrong with a request, in one sentence: what must hold, what came."""
+"""Message of a wrong request, in one sentence: what must hold, what was given."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -34,7 +34,7 @@ def read(storage: Storage, folder: str) -> ItemCodes:
 
 
 def exist(storage: Storage, folder: str) -> bool:
-    """Whether a folder has codes."""
+    """Return whether a folder has codes."""
     return storage.exists(_path(folder))
 
 

@@ -49,7 +49,7 @@ class Opened(NamedTuple):
 
 
 class Files(Protocol):
-    """What a kind of storage can do. Its paths are already checked. `Storage` turns its refusals into messages."""
+    """Contract of a kind of storage. Its paths are already checked. `Storage` turns its refusals into messages."""
 
     def exists(self, path: str) -> bool: ...
 
@@ -112,7 +112,7 @@ class Storage:
         return str(self.files)
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether there is such a file."""
         return self.files.exists(_to_file(path))
 
     def read(self, path: str) -> bytes:

@@ -58,7 +58,7 @@ class IndexEntry(FileEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """What encoding has written, before publishing. A shard holds consecutive item rows.
+    """Record of what encoding has written, before publishing. A shard holds consecutive item rows.
 
     num_items: number of items to encode.
     query: the fields that a query may have (text, history, user_id), each with the type of its ids or text.

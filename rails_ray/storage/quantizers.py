@@ -39,7 +39,7 @@ def to_bytes(
 
 
 def facts(data: bytes) -> dict[str, float]:
-    """What was measured of a quantizer when its file was made; raises what `from_bytes` does."""
+    """Read what was measured of a quantizer when its file was made; raises what `from_bytes` does."""
     from_bytes(data)
     length = int.from_bytes(data[:8], "little")  # of the header, JSON, that a safetensors file begins with
     found: dict[str, float] = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["facts"])

@@ -161,7 +161,7 @@ def finish(storage: Storage, name: str, num_blocks: int, num_relevant: int) -> M
 
 
 def read_finished(storage: Storage, name: str) -> Matrix | None:
-    """What a finished matrix cost; None if it is not finished.
+    """Return what a finished matrix cost; None if it is not finished.
 
     Raises:
         DamagedError: if its report cannot be read.

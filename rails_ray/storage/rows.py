@@ -19,7 +19,7 @@ from rails_ray.errors import StorageError
 
 @dataclass(frozen=True)
 class Rows:
-    """What was read of a table.
+    """Columns that were read of a table.
 
     files, ends: its files, and the number of rows up to the end of each.
     """

@@ -65,7 +65,7 @@ def begin(storage: Storage, run: str, config: bytes, data_sha256: str, pieces: S
 
 
 def begin_piece(storage: Storage, run: str, piece: str, config: bytes, data_sha256: str) -> None:
-    """The same for a piece of a run that was begun."""
+    """Read a piece of a run that was begun."""
     _begin(storage, piece_run(run, piece), config, {"data_sha256": data_sha256})
 
 

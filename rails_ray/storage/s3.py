@@ -393,5 +393,5 @@ def _status(error: ClientError) -> int:
 
 
 def _is_missing(error: ClientError) -> bool:
-    """Whether the object is missing, rather than the bucket."""
+    """Return whether the object is missing, rather than the bucket."""
     return _status(error) == 404 and error.response["Error"]["Code"] != "NoSuchBucket"

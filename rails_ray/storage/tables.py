@@ -68,7 +68,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class FileRows:
-    """What a file of a table holds.
+    """Rows of a file of a table.
 
     tag: the state in which it was found.
     row_groups: rows of each row group.
@@ -147,12 +147,12 @@ class Table:
         return names
 
     def schema(self, number: int = 0) -> pa.Schema:
-        """The same with their types."""
+        """Return the names with their types."""
         with _opened(Storage(self.root), self.paths[number]) as (file, _):
             return file.schema_arrow
 
     def rows(self, number: int) -> FileRows:
-        """What a file holds, by its footer.
+        """Read what a file holds, by its footer.
 
         Raises:
             NotFoundError: if it is gone.

@@ -124,7 +124,7 @@ class Gathered:
 
 
 class PrimaryAndImage:
-    """The same by primary and image losses, as the paper has it."""
+    """Compute it by primary and image losses, as the paper has it."""
 
     def __call__(
         self, model: PairModel, objective: Objective, query: QueryState, items: ItemState, batch: TrainingBatch
@@ -205,14 +205,14 @@ class Shared:
         return columns
 
     def roles(self, batch: TrainingBatch) -> Roles:
-        """What each item, of any worker, is to each query."""
+        """Return the role of each item, of any worker, for each query."""
         is_copy = are_copies(self.item_rows)
         return roles_among_copies(self.item_rows, is_copy, self.positive(batch), batch.positive_rows, batch.relevance)
 
 
 def prefers_copies(device: torch.device) -> bool:
-    """Whether queries take their group's candidates as copies of their own, many groups at once: a GPU copies faster
-    than it starts as many kernels as a group takes, and a CPU does not."""
+    """Return whether queries take their group's candidates as copies of their own, many groups at once: a GPU copies
+    faster than it starts as many kernels as a group takes, and a CPU does not."""
     return device.type != "cpu"
 
 

@@ -27,7 +27,7 @@ NO_RATES: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Validation:
-    """What validation said after `step` steps; a larger value is better.
+    """Result of a validation after `step` steps; a larger value is better.
 
     measures: what else was measured then, by name.
     """
@@ -50,12 +50,12 @@ class Progress:
     seconds: float = 0.0
 
     def is_best(self) -> bool:
-        """Whether the last validation is better than all before it."""
+        """Return whether the last validation is better than all before it."""
         values = [validation.value for validation in self.validations]
         return values[-1] > max(values[:-1], default=-math.inf)
 
     def has_stalled(self, patience: int) -> bool:
-        """Whether `patience` validations have passed without a better one."""
+        """Return whether `patience` validations have passed without a better one."""
         values = [validation.value for validation in self.validations]
         return 0 < patience < len(values) - values.index(max(values)) if values else False
 
@@ -160,7 +160,8 @@ def _alone(step: nn.Module) -> AbstractContextManager[None]:
 
 
 def _groups(step: nn.Module, rates: Mapping[str, float]) -> list[dict[str, Any]]:
-    """What an optimiser trains, in the order of the module: neighbours of the same rate together."""
+    """Group the parameters that an optimiser trains, in the order of the module: neighbours of the same rate
+    together."""
 
     def rate_of(named: tuple[str, nn.Parameter]) -> float:
         return next((rate for prefix, rate in rates.items() if named[0].startswith(prefix)), 1.0)

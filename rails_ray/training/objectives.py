@@ -1,4 +1,5 @@
-"""What a training step minimises over the scores of a batch: one of the losses, with what it has to learn beside them.
+"""Objectives that a training step minimises over the scores of a batch: one of the losses, with what it has to learn
+beside them.
 
 Only `Contrastive` can also be computed block by block, over more items than fit in memory.
 
@@ -63,7 +64,7 @@ class Contrastive(nn.Module):
         return loss
 
     def sums(self, scores: Float[Tensor, "B N"], query: QueryState, roles: Roles) -> streaming.Sums:
-        """What the loss needs of one block of items."""
+        """Return what the loss needs of one block of items."""
         logits = self.logit(scores, query.temperature)
         return streaming.sums_of(logits, roles, self.offset if self.pointwise_weight else None)
 

@@ -22,7 +22,7 @@ from rails_ray.training.loop import Progress, train
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What a piece is prepared from, on one of its workers.
+    """Inputs that a piece is prepared from, on one of its workers.
 
     run: the run's name; its folder holds what the run fixed before it trained, and the weights of earlier pieces.
     checkpoint: a checkpoint of this piece, to go on from.
@@ -45,7 +45,7 @@ class Given:
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """What the training loop goes through.
+    """Steps that the training loop goes through.
 
     step: takes a batch and returns its loss.
     batch_of: this worker's batch of a step, by its number from 0.
@@ -94,7 +94,7 @@ class Piece(Protocol):
 
     @property
     def shares_gradient(self) -> bool:
-        """Whether several workers train it, in a process group; else one worker does, without a group."""
+        """Return whether several workers train it, in a process group; else one worker does, without a group."""
 
     @property
     def training(self) -> TrainingConfig | None:
@@ -111,7 +111,7 @@ class Piece(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """What a piece leaves behind.
+    """Result that a piece leaves behind.
 
     validation: what validation said.
     training: `losses` of each step, `validations` on the way, and the `seconds` that it took.

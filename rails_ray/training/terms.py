@@ -1,4 +1,4 @@
-"""What a training step adds to the losses of its queries: a list of terms, each one number for the whole batch.
+"""Terms that a training step adds to the losses of its queries: a list of terms, each one number for the whole batch.
 
 | member              | paper                                                            |
 |---------------------|------------------------------------------------------------------|
@@ -23,7 +23,7 @@ from rails_ray.modules.similarities.states import ItemState, QueryState
 
 
 class Compared(NamedTuple):
-    """What a step has computed when it comes to its terms.
+    """Tensors that a step has computed when it comes to its terms.
 
     quantized: the items' codewords; None if they are not quantised.
     own_gates: gates of each query and its positive, and after them those of as many others; None if the similarity has

@@ -1,4 +1,4 @@
-"""What there is to beat on the test queries, measured as `rails-ray evaluate` measures it.
+"""Baselines to beat on the test queries, measured as `rails-ray evaluate` measures it.
 
 A recipe that trains nothing is run: BM25 for texts, the plain cosine for vectors. Other data have popularity: every
 query gets the items that training names most often, less those that it has seen unless answers may hold them.
@@ -61,7 +61,8 @@ def most_queries(num_items: int) -> int:
 
 
 def untrained(own: TrainingFamily, read: DataSet) -> Baseline:
-    """What a recipe finds that trains nothing. It ranks a part of a corpus beyond `MOST_ITEMS`, where it finds more."""
+    """Measure what a recipe finds that trains nothing. It ranks a part of a corpus beyond `MOST_ITEMS`, where it finds
+    more."""
     part = sampling.part(read, MOST_ITEMS, most_queries(min(len(read.item_ids), MOST_ITEMS)))
     own = training_family(own.completed(part))
     [piece] = own.pieces()
@@ -76,7 +77,7 @@ def untrained(own: TrainingFamily, read: DataSet) -> Baseline:
 
 
 def popularity(read: DataSet) -> Baseline:
-    """What is found by how often training names an item."""
+    """Measure what popularity finds: how often training names an item."""
     test = sampling.taken(read.queries["test"], most_queries(len(read.item_ids)))
     counts = facts.training_queries_of_items(read)
     allowed = _figures(ranks_by(counts, test, None)) if has_both_figures(test) else None

@@ -22,12 +22,12 @@ Facts = dict[str, Any]
 
 
 def quantiles(numbers: NDArray[Any]) -> dict[str, float]:
-    """Of at least one number."""
+    """Summarise at least one number."""
     return {name: float(np.quantile(numbers, share)) for name, share in QUANTILES.items()}
 
 
 def of(read: DataSet, num_sampled: int) -> Facts:
-    """What a data set holds. Sections that do not apply are left out."""
+    """Facts of a data set. Sections that do not apply are left out."""
     train, test = read.queries["train"], read.queries["test"]
     found: Facts = {"items": {"num": len(read.item_ids), **_inputs(read.item_inputs, num_sampled)}}
     if not len(train):  # items alone, which an index can be made of
@@ -47,7 +47,7 @@ def of(read: DataSet, num_sampled: int) -> Facts:
 
 
 def _inputs(inputs: Any, num_sampled: int) -> Facts:
-    """What queries or items are made of; nothing of what is no input."""
+    """Describe what queries or items are made of; nothing of what is no input."""
     if isinstance(inputs, Texts):
         return {"texts": of_texts(inputs, num_sampled)}
     if isinstance(inputs, DenseRows):

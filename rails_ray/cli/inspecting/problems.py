@@ -58,7 +58,7 @@ class Found:
 
 
 def problems(sources: Sources, reading: Reading, surveyed: dict[str, Survey], first: str) -> list[str]:
-    """What is wrong with data that training refuses.
+    """Find what is wrong with data that training refuses.
 
     Args:
         reading: how recipes read it; it lacks no column of the tables that are there.

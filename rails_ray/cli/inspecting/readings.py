@@ -51,7 +51,7 @@ OPTIONAL: Mapping[str, Columns] = {  # of the items
 INSTEAD = {"position": "timestamp"}  # a column that does as well
 USERS = {"user_id": ID}  # of a table that may be left out
 ANY_COLUMN = tuple({column for tables in COLUMNS.values() for columns in tables.values() for column in columns})
-"""What a table may have that cannot be read."""
+"""Columns that a table may have and that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Reading:
         return missing
 
     def can_do_with_items(self, lacks: Sequence[str]) -> bool:
-        """Whether a recipe reads data that lack so much: every table but the items."""
+        """Return whether a recipe reads data that lack so much: every table but the items."""
         return bool(self.untrained) and set(lacks) == self.columns.keys() - {"items"}
 
 

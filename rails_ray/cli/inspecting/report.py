@@ -31,7 +31,7 @@ def inspect(
     exclude_seen: bool | None = None,
     on_progress: OnProgress = lambda done, total, note: None,
 ) -> dict[str, Any]:
-    """What a data set is, what is wrong with it, which recipes fit, what they take and what they must beat.
+    """Report on what a data set is, what is wrong with it, which recipes fit, what they take and what they must beat.
 
     Args:
         num_sampled: texts and vectors that are looked at, at most.
@@ -97,7 +97,7 @@ class Looked:
         return [(own, self.read[own[0].name]) for own in found.values()]
 
     def has_queries(self) -> bool:
-        """Whether queries of a table were read."""
+        """Return whether queries of a table were read."""
         there = (own for own in self.readings if own.name in self.read and not self.lacks[own.name])
         return any("queries" in own.columns for own in there)
 
@@ -134,7 +134,7 @@ def _items_alone(sources: Sources, reading: Reading) -> DataSet:
 
 
 def _first_lack(sources: Sources, nearest: Reading) -> str:
-    """What training says of data that lack a table or a column."""
+    """Return what training says of data that lack a table or a column."""
     try:
         nearest.form.read(sources)
     except (ValueError, NotFoundError) as error:

@@ -1,5 +1,6 @@
-"""What a training and an encoding will take: a few steps and a few items of the untrained model, in this process, with
-one thread, as a worker on one core has. Several threads that wait for each other on a busy machine would say nothing.
+"""Time that a training and an encoding will take: a few steps and a few items of the untrained model, in this process,
+with one thread, as a worker on one core has. Several threads that wait for each other on a busy machine would say
+nothing.
 
 The median of a few steps, times the steps and pieces of the recipe; and what stands before the first step (features,
 tokens) and encoding, times what a part leaves out. Validation is not counted, and starting Ray is not either.
@@ -56,7 +57,7 @@ class Timed:
 
 
 def can_be_timed(own: TrainingFamily, read: DataSet) -> bool:
-    """Whether the model is small enough to be built here."""
+    """Return whether the model is small enough to be built here."""
     return not own.has_a_row_for_each_item or len(read.item_ids) <= MOST_ROWS_OF_MODEL
 
 
@@ -72,7 +73,7 @@ def one_thread() -> Iterator[None]:
 
 
 def timed(own: TrainingFamily, read: DataSet, clock: Callable[[], float] = time.monotonic) -> Timed:
-    """What a recipe that trains would take on a data set."""
+    """Estimate what a recipe that trains would take on a data set."""
     own = training_family(own.completed(read))
     part = read if own.has_a_row_for_each_item else sampling.part(read, NUM_ROWS, NUM_ROWS)
     pieces = [(piece, piece.training) for piece in own.pieces() if piece.training is not None]

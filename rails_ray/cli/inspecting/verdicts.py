@@ -46,7 +46,7 @@ class Verdict:
 
 
 def verdict(own: TrainingFamily, read: DataSet, num_sampled: int) -> Verdict:
-    """Whether a recipe fits a data set.
+    """Return whether a recipe fits a data set.
 
     Args:
         num_sampled: texts whose lengths are counted, at most.
@@ -75,12 +75,12 @@ def verdict(own: TrainingFamily, read: DataSet, num_sampled: int) -> Verdict:
 
 
 def is_for_packaged(own: TrainingFamily) -> bool:
-    """Whether a recipe is sized for the data set in the package."""
+    """Return whether a recipe is sized for the data set in the package."""
     return own.config.name in FOR_PACKAGED
 
 
 def codes(read: DataSet, num_buckets: int) -> Verdict:
-    """Whether codes can be learnt: more items than buckets, and items that training queries name often."""
+    """Return whether codes can be learnt: more items than buckets, and items that training queries name often."""
     num_items = len(read.item_ids)
     named = facts.of_relevance(read)["test_pairs_named_in_training_fraction"]
     queries = float(np.median(facts.training_queries_of_items(read)))
@@ -107,7 +107,7 @@ def codes(read: DataSet, num_buckets: int) -> Verdict:
 
 
 def texts_of_tokens(items: Texts, max_length: int, num_sampled: int, similarity: str) -> Verdict:
-    """Whether a model that reads so many tokens reads most items to their end. A word is at least one token."""
+    """Return whether a model that reads so many tokens reads most items to their end. A word is at least one token."""
     cut = float((facts.num_words(facts.sample_of(items, num_sampled)) > max_length).mean())
     reason = f"it reads {max_length} tokens, and {cut:.1%} of the items have more words than that"
     if cut > MOST_CUT:

@@ -1,4 +1,4 @@
-"""What a corpus needs before anything is built: memory, shards, replicas, latency, storage, time to load.
+"""Needs of a corpus, before anything is built: memory, shards, replicas, latency, storage, time to load.
 
 | module       | what it holds                                                          |
 |--------------|------------------------------------------------------------------------|

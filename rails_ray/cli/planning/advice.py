@@ -17,7 +17,7 @@ def num_units(corpus: Corpus, made: Plan) -> int:
 
 
 def conclusion(corpus: Corpus, demand: Demand, made: Plan, by_batch: Mapping[int, Plan | None]) -> list[str]:
-    """What sets the numbers of shards and replicas, and what would be cheaper.
+    """Say what sets the numbers of shards and replicas, and what would be cheaper.
 
     Args:
         by_batch: plans for other requests, by their number of queries.
@@ -41,7 +41,7 @@ def conclusion(corpus: Corpus, demand: Demand, made: Plan, by_batch: Mapping[int
 
 
 def _cheaper(corpus: Corpus, made: Plan, by_batch: Mapping[int, Plan | None]) -> str:
-    """What larger requests would take, if that is less."""
+    """Say what larger requests would take, if that is less."""
     larger = {size: other for size, other in by_batch.items() if other is not None and size > corpus.search.batch}
     if not larger:
         return ""
@@ -52,7 +52,7 @@ def _cheaper(corpus: Corpus, made: Plan, by_batch: Mapping[int, Plan | None]) ->
 
 
 def _is_met_without_gpu(corpus: Corpus, demand: Demand, made: Plan) -> bool:
-    """Whether pairs of CPU cores, as many as GPUs at most, meet the demand too."""
+    """Return whether pairs of CPU cores, as many as GPUs at most, meet the demand too."""
     try:
         return plan(replace(corpus, machine=Cpu()), demand).num_machines <= made.num_machines
     except ValueError:
@@ -60,7 +60,7 @@ def _is_met_without_gpu(corpus: Corpus, demand: Demand, made: Plan) -> bool:
 
 
 def notes(corpus: Corpus, made: Plan) -> list[str]:
-    """What the numbers rest on, and what to watch."""
+    """Say what the numbers rest on, and what to watch."""
     found = []
     if corpus.machine.is_gpu:
         found.append(

@@ -32,7 +32,7 @@ RESOURCES = {
 
 @runtime_checkable
 class Machine(Protocol):
-    """What a replica of a shard runs on: a GPU, or some CPU cores."""
+    """Hardware of a shard's replica: a GPU, or some CPU cores."""
 
     @property
     def name(self) -> str: ...
@@ -42,7 +42,7 @@ class Machine(Protocol):
 
     @property
     def unit(self) -> str:
-        """What a replica takes some of."""
+        """Name what a replica takes some of."""
         ...
 
     @property
@@ -200,7 +200,7 @@ NO_GPU = "none"
 
 
 def machine(gpu: str, *, memory_gb: float | None = None, efficiency: float = EFFICIENCY) -> Machine:
-    """What replicas run on.
+    """Find the hardware that replicas run on.
 
     Args:
         gpu: one of GPUS, or NO_GPU.

@@ -19,7 +19,7 @@ WIDENED_BELOW = 4  # lists that hold less than 4 k items in all may have to be w
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What a deployment must do.
+    """Demands on a deployment.
 
     Args:
         qps: queries a second.
@@ -44,7 +44,7 @@ class Demand:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What it takes.
+    """Resources that a deployment takes.
 
     Args:
         num_items: X.
@@ -167,7 +167,7 @@ def around_s() -> float:
 
 
 def plan(corpus: Corpus, demand: Demand) -> Plan:
-    """What it takes to meet a demand.
+    """Compute what it takes to meet a demand.
 
     Raises:
         ValueError: if no number of shards meets it.
@@ -264,7 +264,7 @@ def bound_by(parts: Mapping[str, float], is_at_once: bool) -> str:
 
 
 def may_widen(corpus: Corpus) -> bool:
-    """Whether lists that overlap are so short that a search may have to double them and start again."""
+    """Return whether lists that overlap are so short that a search may have to double them and start again."""
     lists = corpus.search.lists(corpus.shape)
     num_listed = sum(one.num_lists * one.width for one in lists)
     return sum(one.num_lists for one in lists) > 1 and num_listed < WIDENED_BELOW * corpus.search.k

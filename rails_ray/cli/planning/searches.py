@@ -80,7 +80,7 @@ class Lists:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a search does.
+    """Work of one search.
 
     Args:
         product_flops: floating-point operations of matrix products.

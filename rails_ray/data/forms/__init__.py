@@ -87,7 +87,7 @@ class QueryForm(Protocol):
         """The items to encode, and what answers need beside them. Raises what `read` does, as far as it reads."""
 
     def reader(self, model: Model, read_file: Callable[[str], bytes]) -> QueryReader:
-        """What reads the requests of a version.
+        """Make the reader of a version's requests.
 
         Args:
             read_file: reads a file of the version, one of `Corpus.files`, by its name.

@@ -1,4 +1,4 @@
-"""What the fields of requests are made of, and how a sentence about a request repeats what came."""
+"""Types of the fields of requests, and how a sentence about a request repeats what came."""
 
 import json
 import reprlib
@@ -63,6 +63,6 @@ class _Echo(reprlib.Repr):
 
 
 def shortened(value: Any) -> str:
-    """What a request said, as short as an error may repeat it."""
+    """Repeat what a request said, as short as an error may repeat it."""
     text = _Echo().repr(value)
     return text if len(text) <= LONGEST_ECHO else f"{text[: LONGEST_ECHO - 3]}..."

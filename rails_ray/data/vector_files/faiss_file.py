@@ -95,7 +95,8 @@ def _check_whole(index: Any, inner: Any, base: Any, path: Path) -> None:
 
 
 def _keys(faiss: Any, base: Any, path: Path) -> NDArray[np.int64] | None:
-    """What the index calls each of its vectors; None if it is the row number. An IVF can look them up afterwards."""
+    """Return the ids that the index gives its vectors; None if it is the row number. An IVF can look them up
+    afterwards."""
     if not type(base).__name__.startswith(IVF):
         return None
     lists = base.invlists

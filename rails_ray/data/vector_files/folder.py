@@ -41,7 +41,7 @@ PART_BYTES = 2**26  # of vectors: what a reader holds at a time
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """What a data folder was given.
+    """Summary of what a data folder was given.
 
     num_pairs: number of neighbors, of all queries together.
     distance: what the files say of their distance; None if nothing.
@@ -154,7 +154,7 @@ class _Filling:
 
     @property
     def stands(self) -> bool:
-        """Whether the folder is still this import's."""
+        """Return whether the folder is still this import's."""
         try:
             return self.folder.read(UNFINISHED) == self.marker
         except NotFoundError:

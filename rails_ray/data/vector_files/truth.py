@@ -43,7 +43,7 @@ class Lengths:
 
 
 def is_cosine(distance: str | None, lengths: Lengths) -> bool:
-    """Whether a distance orders items of these lengths as cosine does; None is one that nobody has named."""
+    """Return whether a distance orders items of these lengths as cosine does; None is one that nobody has named."""
     named = None if distance is None else distance.lower()
     return named in ANGULAR or (named in {None, *BY_LENGTH} and lengths.are_equal)
 

@@ -1,4 +1,4 @@
-"""What is written: blocks of vectors and their ids, checked; a file that appears whole or not at all.
+"""Writing of vectors: blocks of vectors and their ids, checked; a file that appears whole or not at all.
 
 Axes: n rows of a block, d width of a row.
 """

@@ -158,7 +158,7 @@ Negatives = (
 
 @dataclass(frozen=True, kw_only=True)
 class DualEncoderConfig:
-    """What a run of a dual encoder is made of.
+    """Config of a dual encoder.
 
     A field with a `kind` is a union; these are its kinds:
 
@@ -274,7 +274,7 @@ class DualEncoderConfig:
 
     @property
     def _knows_width(self) -> bool:
-        """Whether the config knows a component's width before any vectors are read."""
+        """Return whether the config knows a component's width before any vectors are read."""
         if self.components.items == "projected":
             return True
         return self.encoder.shapes is not None

@@ -52,12 +52,12 @@ class DualEncoder(nn.Module):
         return [None] * len(inputs)
 
     def query_features(self, inputs: Any) -> Any:
-        """What `encode_queries` reads, from texts, histories or vectors."""
+        """Return what `encode_queries` reads, from texts, histories or vectors."""
         encoder: Encoder[Any] = self.encoder
         return encoder.query_features(inputs)
 
     def item_features(self, inputs: Any) -> Any:
-        """What `encode_items` reads, from texts, item rows or vectors."""
+        """Return what `encode_items` reads, from texts, item rows or vectors."""
         encoder: Encoder[Any] = self.encoder
         return encoder.item_features(inputs)
 

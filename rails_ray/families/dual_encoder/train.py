@@ -1,4 +1,4 @@
-"""What trains a dual encoder: its batches, its loss and what is added to it."""
+"""Training of a dual encoder: its batches, its loss and what is added to it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -142,7 +142,7 @@ class DualEncoderTraining(DualEncoderFamily, TrainingFamily):
         return validate(model, encoded, read.queries["valid"], distribution)
 
     def training_step(self, trained: DualEncoder, mean_over_workers: Callable[[Tensor], Tensor]) -> TrainingStep:
-        """What trains `trained` by the losses of the run."""
+        """Make the step that trains `trained` by the losses of the run."""
         return TrainingStep(
             trained,
             self.objective(trained),
@@ -154,7 +154,7 @@ class DualEncoderTraining(DualEncoderFamily, TrainingFamily):
         )
 
     def terms(self, mean_over_workers: Callable[[Tensor], Tensor]) -> list[Term]:
-        """What is added to the loss of the queries."""
+        """Make the terms that are added to the loss of the queries."""
         weights = self.own.terms
         added = list[Term]()
         if weights.mutual_information_weight:
@@ -176,7 +176,7 @@ class DualEncoderTraining(DualEncoderFamily, TrainingFamily):
                 assert_never(self.own.negatives)
 
     def objective(self, trained: DualEncoder) -> Objective:
-        """What the scores of a batch are trained by; its own initial weights depend on the seed alone."""
+        """Make the objective of a batch's scores; its own initial weights depend on the seed alone."""
         match self.own.loss:
             case ContrastiveConfig(pointwise_weight=weight):
                 return Contrastive(self.logit(), weight)
@@ -275,7 +275,7 @@ class DualEncoderTraining(DualEncoderFamily, TrainingFamily):
                 return Uniform(len(read.item_ids))
 
     def mining(self, trained: DualEncoder, read: DataSet, *, is_first: bool = True) -> Mining | None:
-        """What finds hard negatives; None if the run has none."""
+        """Make the search for hard negatives; None if the run has none."""
         negatives, queries = self.own.negatives, read.queries["train"]
         if not isinstance(negatives, HardNegatives):
             return None

@@ -51,7 +51,7 @@ QueryFeatures = NoFeatures | SentenceTransformerConfig | FunctionConfig
 
 @dataclass(frozen=True, kw_only=True)
 class RbeConfig:
-    """What a run of RBE is made of.
+    """Config of RBE.
 
     A field with a `kind` is a union; these are its kinds:
 

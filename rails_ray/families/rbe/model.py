@@ -58,7 +58,7 @@ class Combinations:
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What shapes a model's tensors.
+    """Sizes of a model's tensors.
 
     num_items, num_supports, num_queries: training items, supports and support queries.
     num_features: numbers of query features; 0 for none.

@@ -35,5 +35,5 @@ def emoji_mol() -> RunConfig:
 
 
 def emoji_dot() -> RunConfig:
-    """The same towers under a dot product of vectors as wide as one component of the mixture."""
+    """Towers of `emoji_mol` under a dot product of vectors as wide as one component of the mixture."""
     return replace(emoji_mol(), name="emoji-dot").with_family(similarity=DotProductConfig())

@@ -36,7 +36,8 @@ def ml1m_sasrec() -> RunConfig:
 
 
 def ml1m_sasrec_mol() -> RunConfig:
-    """The same backbone under a Mixture of Logits of 4 x 2 components, each as wide as the dot product's vectors."""
+    """Backbone of `ml1m_sasrec` under a Mixture of Logits of 4 x 2 components, each as wide as the dot product's
+    vectors."""
     return replace(ml1m_sasrec(), name="ml1m-sasrec-mol").with_family(
         similarity=MixtureOfLogitsConfig(
             # Dropout is for longer runs, and on a CPU it costs as much as the rest of the mixture.
@@ -68,7 +69,7 @@ def ml1m_sasrec_long() -> RunConfig:
 
 
 def ml1m_sasrec_mol_long() -> RunConfig:
-    """The same encoder under the paper's mixture of 8 x 4 components, for as long."""
+    """Encoder of the recipe without mixture under the paper's 8 x 4 components, for as long."""
     long = ml1m_sasrec_long()
     return replace(long, name="ml1m-sasrec-mol-long", training=replace(long.training, learning_rate=1e-3)).with_family(
         components=ComponentsConfig(width=64, query_hidden=0), similarity=_long_mixture(temperature=0.05)
@@ -105,7 +106,7 @@ def ml1m_hstu_long() -> RunConfig:
 
 
 def ml1m_hstu_mol_long() -> RunConfig:
-    """The same encoder under a tuned mixture, for as long."""
+    """Encoder of the recipe without mixture under a tuned mixture, for as long."""
     own = _hstu_long(ml1m_sasrec_mol_long(), "ml1m-hstu-mol-long", learning_rate=2.52e-3)
     return own.with_family(similarity=_long_mixture(temperature=0.0764))
 

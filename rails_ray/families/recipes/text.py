@@ -24,12 +24,12 @@ def text_mol() -> RunConfig:
 
 
 def text_dot() -> RunConfig:
-    """The same towers under a dot product."""
+    """Towers of `text_mol` under a dot product."""
     return replace(text_mol(), name="text-dot").with_family(similarity=DotProductConfig())
 
 
 def text_dot_glas() -> RunConfig:
-    """The same with the GLaS regulariser, SOLAR's baseline.
+    """`text_dot` with the GLaS regulariser, SOLAR's baseline.
 
     Its weight is the best on validation of 0, .1, 1, 10, 100, 300 and 1000 in runs of 600 steps on TLDR (seed 0): mean
     reciprocal ranks .4135, .4128, .4130, .4125, .4148, .4086, .3866, hit rates at 10 .596, .598, .599, .600, .608,
@@ -64,7 +64,7 @@ def text_transformer_dot() -> RunConfig:
 
 
 def text_transformer_mol() -> RunConfig:
-    """The same under a Mixture of Logits; each component has its own aggregation token."""
+    """The transformer under a Mixture of Logits; each component has its own aggregation token."""
     return replace(text_transformer_dot(), name="text-transformer-mol").with_family(
         encoder=TransformerConfig(pooling="aggregation"),
         similarity=MIXTURE,

@@ -32,7 +32,7 @@ def vector_dot() -> RunConfig:
 
 
 def vector_mol() -> RunConfig:
-    """The same under a Mixture of Logits of 4 x 4 components."""
+    """`vector_dot` under a Mixture of Logits of 4 x 4 components."""
     return replace(vector_dot(), name="vector-mol").with_family(
         components=ComponentsConfig(width=64, query_hidden=0, gate_hidden=64),
         similarity=MixtureOfLogitsConfig(

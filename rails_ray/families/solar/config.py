@@ -12,7 +12,7 @@ from rails_ray.modules.similarities.look_up import LookUpConfig
 
 @dataclass(frozen=True, kw_only=True)
 class SolarConfig:
-    """What a run of SOLAR is made of."""
+    """Config of SOLAR."""
 
     kind: Annotated[Literal["solar"], tyro.conf.Suppress] = "solar"
     encoder: ChunksConfig = field(default_factory=ChunksConfig)

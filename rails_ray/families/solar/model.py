@@ -24,7 +24,7 @@ BATCH_SIZE = 128  # texts at a time for which buckets are predicted
 
 @dataclass(frozen=True)
 class CodedItems:
-    """What the model reads of items: their ids, and the codes among which it finds theirs."""
+    """Items as the model reads them: their ids, and the codes among which it finds theirs."""
 
     item_ids: Sequence[Any]
     known: ItemCodes
@@ -81,7 +81,7 @@ class Solar(nn.Module):
 
     @torch.no_grad()
     def encode_queries(self, features: Any, precision: torch.dtype = torch.float32) -> Tables:
-        """What buckets add to a score: their probabilities or logits, over the number of chunks.
+        """Return what buckets add to a score: their probabilities or logits, over the number of chunks.
 
         Args:
             precision: dtype of the products; tables are float32.

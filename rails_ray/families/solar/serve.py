@@ -96,7 +96,7 @@ class SolarFamily(ServedFamily):
         return self.with_predicted(own, np.flatnonzero(is_new)[predicted.is_known], predicted)
 
     def predicted(self, storage: str, run: Run, texts: list[str]) -> Predicted:
-        """What the model of a run predicts for the texts of items."""
+        """Predict buckets for the texts of items by the model of a run."""
         return predicted_buckets(self.trained_model(runs.weights(Storage(storage), run)), texts)
 
     def item_encoder(
@@ -169,7 +169,7 @@ class SolarFamily(ServedFamily):
         return ItemCodes(item_ids, found), is_new
 
     def with_predicted(self, own: ItemCodes, rows: NDArray[np.integer], predicted: Predicted) -> ItemCodes:
-        """The same codes, but some new items get buckets that a model predicts for them, in the chunks that it has.
+        """Replace codes of some new items by buckets that a model predicts for them, in the chunks that it has.
 
         Args:
             rows: rows of the new items for which something is predicted.
@@ -183,7 +183,7 @@ class SolarFamily(ServedFamily):
 
 
 def _is_of(version: Manifest, run: Run) -> bool:
-    """Whether a version comes from this run, and not from an earlier run of the same name."""
+    """Return whether a version comes from this run, and not from an earlier run of the same name."""
     weights = run.weights_sha256
     return version.run == run.name and all(weights.get(entry.path) == entry.sha256 for entry in version.weights)
 

@@ -69,7 +69,7 @@ class SolarTraining(SolarFamily, TrainingFamily):
         return leave
 
     def training_queries(self, read: DataSet) -> Queries:
-        """What the chunks are trained on."""
+        """Return the queries that chunks are trained on."""
         queries = read.queries["train"]
         if not self.own.encoder.reads_items:
             return queries
@@ -81,7 +81,7 @@ class SolarTraining(SolarFamily, TrainingFamily):
         return Queries(queries.inputs.and_then(read.item_inputs), relevant)
 
     def chunk_training(self, trained: Chunk, read: DataSet, buckets: NDArray[np.integer]) -> ChunkTraining:
-        """What trains a chunk, which learns its tokens here.
+        """Make what trains a chunk, which learns its tokens here.
 
         Args:
             buckets: the chunk's bucket of each item row.
@@ -142,7 +142,7 @@ class ChunkPiece:
 
 
 def _of_width(sizes: ChunksConfig, read: DataSet, folder: str | None) -> ChunksConfig:
-    """The same sizes with the width of the data set's queries.
+    """Fill in the width of the data set's queries.
 
     Raises:
         ValueError: if the queries are not what the encoder reads, or wider than it says.

@@ -58,7 +58,7 @@ class VectorItems(ABC):
 
     @abstractmethod
     def similarity(self) -> MixtureOfLogits | DotProduct:
-        """What compares components, untrained."""
+        """Make the similarity, untrained."""
 
     @abstractmethod
     def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> Model:
@@ -69,7 +69,7 @@ class VectorItems(ABC):
         """The contract of `ServedFamily`."""
 
     def encoded_by(self, model: Model) -> ItemEncoder:
-        """What maps items to their components."""
+        """Make the map from items to their components."""
         return ByModel(model)
 
     @property
@@ -79,7 +79,7 @@ class VectorItems(ABC):
 
     @property
     def surrogate(self) -> SurrogateConfig:
-        """What finds candidates beside the components."""
+        """Return the config of the vectors that find candidates beside the components."""
         return SurrogateConfig()
 
     def fit(self, asked: Fitting) -> Fit:

@@ -31,7 +31,7 @@ class Rows:
 
 
 class OverFrozen(nn.Module):
-    """What `TrainingStep` asks of a model.
+    """Model whose queries and items are encoded already, as `TrainingStep` takes it.
 
     Args:
         similarity: what compares them; it is not trained either.

@@ -57,7 +57,7 @@ MOST_MEASURED = 2**16  # most items that a report measures the loss on
 
 @runtime_checkable
 class OfPairs(Protocol):
-    """What the pieces ask of their family."""
+    """Members of a family that the pieces use."""
 
     @property
     def config(self) -> RunConfig: ...
@@ -77,7 +77,7 @@ class OfPairs(Protocol):
 
 
 class Trained(nn.Module):
-    """What is stored: codebooks, and the encoder if it was trained with them."""
+    """Modules that are stored: codebooks, and the encoder if it was trained with them."""
 
     def __init__(self, quantizer: LearnedQuantizer, model: nn.Module | None) -> None:
         super().__init__()
@@ -257,8 +257,8 @@ class DecodedItems:
         return read_back(self.quantizer, self.items())
 
     def measured(self) -> dict[str, Any]:
-        """What a report says of codebooks: the mean of |x - x~|^2, codewords that no item has, and how many were put
-        elsewhere since training began."""
+        """Return what a report says of codebooks: the mean of |x - x~|^2, codewords that no item has, and how many were
+        put elsewhere since training began."""
         of_items = measured(self.quantizer, _some(self.items()).flatten(start_dim=1))
         return of_items | {"num_revived": int(self.quantizing.num_revived)}
 

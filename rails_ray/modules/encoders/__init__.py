@@ -42,11 +42,11 @@ class Encoder(Protocol, Generic[Features]):
 
     @property
     def form(self) -> Literal["text", "history", "vector"]:
-        """What a query is: a text, a history of item rows, or a vector."""
+        """Name the form of a query: a text, a history of item rows, or a vector."""
 
     @property
     def takes_representations(self) -> bool:
-        """Whether a query may also be given by its representation; no vector is, as it is the query itself."""
+        """Return whether a query may also be given by its representation; no vector is, as it is the query itself."""
 
     def query_features(self, inputs: Any) -> Features:
         """Queries as the tensors that `queries` reads."""
@@ -55,7 +55,7 @@ class Encoder(Protocol, Generic[Features]):
         """Items (texts, item rows or vectors) as the tensors that `items` reads."""
 
     def is_blank(self, query: Any) -> bool:
-        """Whether nothing in a query tells it from another."""
+        """Return whether nothing in a query tells it from another."""
 
     def queries(self, features: Features) -> Float[Tensor, "B D"]:
         """Representations of queries."""

@@ -44,7 +44,7 @@ class Bags:
         return self._of(self.starts[rows].repeat_interleave(lengths) + within, starts)
 
     def where(self, is_kept: Bool[Tensor, " W"]) -> "Bags":
-        """The same inputs with some of their tokens."""
+        """Keep some of the tokens."""
         counts = self.counts(is_kept)
         return self._of(is_kept, counts.cumsum(0) - counts)
 
@@ -78,7 +78,7 @@ def joined(parts: Sequence[Bags]) -> Bags:
 
 
 def of_length_one(bags: Bags) -> Bags:
-    """The same tokens, weighted so that the squares of an input's weights sum to 1."""
+    """Weigh tokens so that the squares of an input's weights sum to 1."""
     input_of = bags.input_of
     weights = bags.every_weight.double()  # their squares neither vanish nor overflow
     lengths = torch.zeros(len(bags), dtype=torch.float64).index_add(0, input_of, weights.square()).sqrt()
@@ -87,7 +87,7 @@ def of_length_one(bags: Bags) -> Bags:
 
 
 def known_only(bags: Bags, known: Int[Tensor, " V"]) -> Bags:
-    """The same inputs without the tokens that are not known.
+    """Leave out tokens that are not known.
 
     Args:
         known: the known tokens, ascending.
@@ -96,7 +96,7 @@ def known_only(bags: Bags, known: Int[Tensor, " V"]) -> Bags:
 
 
 def without_zeros(bags: Bags) -> Bags:
-    """The same inputs without the tokens of weight 0."""
+    """Leave out tokens of weight 0."""
     return bags.where(bags.every_weight != 0)
 
 

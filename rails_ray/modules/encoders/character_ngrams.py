@@ -53,7 +53,7 @@ def hash_texts(texts: Sequence[str], sizes: Sequence[int], num_buckets: int) -> 
 
 
 def _hashed(texts: list[str], sizes: Sequence[int], num_buckets: int) -> Bags:
-    """The same of few texts."""
+    """Hash a few texts."""
     framed = [f" {' '.join(parts)} " if parts else "" for parts in map(words, texts)]
     lengths = np.array([len(text) for text in framed], dtype=np.int64)
     text_of = np.repeat(np.arange(len(texts)), lengths)

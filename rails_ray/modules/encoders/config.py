@@ -1,4 +1,4 @@
-"""What every encoder's config says and does."""
+"""Contract of an encoder's config."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

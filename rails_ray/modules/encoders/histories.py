@@ -1,4 +1,4 @@
-"""What encoders of histories share: sizes, the batch they read, and the table of items that both sides read.
+"""Shared parts of encoders of histories: sizes, the batch they read, and the table of items that both sides read.
 
     query = representation of the last item ++ U[hash(user)]        the second only if users have embeddings
 
@@ -173,7 +173,7 @@ class HistoryEncoder(nn.Module, ABC):
 
     @abstractmethod
     def hidden(self, inputs: Float[Tensor, "B T D"], features: Histories) -> Float[Tensor, "B T D"]:
-        """What the blocks make of embedded histories; each position reads itself and those before it."""
+        """Run the blocks over embedded histories; each position reads itself and those before it."""
 
     @property
     def query_width(self) -> int:
@@ -249,7 +249,7 @@ class HistoryEncoder(nn.Module, ABC):
         return found[features.asked // features.rows.shape[1]]
 
     def _pays(self, features: Histories) -> bool:
-        """Whether the histories are so much shorter than the batch is wide that groups cost less."""
+        """Return whether the histories are so much shorter than the batch is wide that groups cost less."""
         return features.rows.numel() > PADDED_SHARE * int(features.lengths().sum())
 
 

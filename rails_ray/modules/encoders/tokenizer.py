@@ -65,7 +65,7 @@ def encode(tokenizer: Any, texts: Sequence[str], max_length: int) -> Int[Tensor,
 
 
 def _encoded(tokenizer: Any, texts: list[str], max_length: int) -> Int[Tensor, "B T"]:
-    """The same of few texts."""
+    """Encode a few texts."""
     lines = [encoding.ids[:max_length] or [BLANK] for encoding in tokenizer.encode_batch_fast(texts)]
     ids = torch.full((len(lines), max(map(len, lines), default=1)), PADDING)
     for number, line in enumerate(lines):

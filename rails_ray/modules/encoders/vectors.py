@@ -135,5 +135,5 @@ class Vectors(nn.Module):
 
 
 def scaled(vectors: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-    """The same directions, with the length sqrt(D)."""
+    """Scale vectors to the length sqrt(D)."""
     return F.normalize(vectors, dim=-1) * math.sqrt(vectors.shape[-1])

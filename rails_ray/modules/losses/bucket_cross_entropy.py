@@ -55,7 +55,7 @@ def sampled_bucket_cross_entropy(
     is_sampled: Bool[Tensor, " C"],
     num_buckets: int,
 ) -> Float[Tensor, " B"]:
-    """The same, estimated from a uniform sample of the buckets.
+    """Estimate the loss from a uniform sample of the buckets.
 
     It is unbiased if the sample has more buckets than a query has positive ones; a smaller one may hold no negative.
 

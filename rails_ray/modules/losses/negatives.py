@@ -26,7 +26,7 @@ class Relevance(NamedTuple):
 
 
 class Roles(NamedTuple):
-    """What each item is to each query.
+    """Roles of each item for each query.
 
     positive: column of the item that the query is trained towards.
     is_relevant: the positive, and the other items that answer the query: accidental hits, which are no negatives.
@@ -84,7 +84,7 @@ def roles_among_copies(
 
 
 def are_relevant(item_rows: Int[Tensor, " N"], num_queries: int, relevance: Relevance) -> Bool[Tensor, "B N"]:
-    """Whether an item answers a query."""
+    """Return whether an item answers a query."""
     distinct, place = item_rows.unique(return_inverse=True)
     hits = torch.zeros(num_queries, len(distinct), dtype=torch.bool, device=item_rows.device)
     if len(distinct):
@@ -95,7 +95,7 @@ def are_relevant(item_rows: Int[Tensor, " N"], num_queries: int, relevance: Rele
 
 
 def are_copies(item_rows: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
-    """Whether an earlier column is the same item."""
+    """Return whether an earlier column is the same item."""
     order = torch.argsort(item_rows, stable=True)
     ordered = item_rows[order]
     is_copy = torch.zeros_like(item_rows, dtype=torch.bool)

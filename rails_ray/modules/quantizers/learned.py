@@ -59,7 +59,7 @@ class Matched(NamedTuple):
 
     @property
     def read_back(self) -> Float[Tensor, "X P_X d"]:
-        """What their codes stand for."""
+        """Return the vectors that codes stand for."""
         found: Tensor = self.items.assigned.read_back.unflatten(1, (self.items.num_components, -1))
         return found
 
@@ -80,13 +80,13 @@ class Method(Protocol):
     def kind(self) -> str: ...
 
     def begin(self, start: ProductQuantizer) -> "LearnedQuantizer":
-        """What is trained, from codebooks that are fitted to the items."""
+        """Make what is trained, from codebooks that are fitted to the items."""
 
     def compared(self, items: Quantized) -> Float[Tensor, "X D"]:
-        """What queries are compared with in the softmax over items."""
+        """Return what queries are compared with in the softmax over items."""
 
     def loss(self, matched: Matched) -> Float[Tensor, " B"]:
-        """What is added to the softmax's loss of each query, in nats."""
+        """Return what is added to the softmax's loss of each query, in nats."""
 
 
 class Assigned(NamedTuple):

@@ -1,4 +1,4 @@
-"""What a quantizer loses: the mean of |x - x~|^2, and codewords that no item has.
+"""Losses of a quantizer: the mean of |x - x~|^2, and codewords that no item has.
 
 Axes: X items, D numbers of a vector, M subspaces.
 """

@@ -90,7 +90,7 @@ def selectors_of(
 
 @dataclass(frozen=True)
 class ProductQuantizer:
-    """What any of the methods leaves behind, ready to encode and to search.
+    """Product quantizer, however it was trained, ready to encode and to search.
 
     codebooks: what a code stands for.
     selectors, biases: what chooses a code.
@@ -146,7 +146,7 @@ class ProductQuantizer:
 
     @property
     def is_packed(self) -> bool:
-        """Whether codes are stored two in a byte."""
+        """Return whether codes are stored two in a byte."""
         return self.num_codewords <= MOST_IN_HALF
 
     def rotated(self, vectors: Float[Tensor, "X D"]) -> Float[Tensor, "X D"]:
@@ -173,7 +173,7 @@ class ProductQuantizer:
         return codes
 
     def decode(self, codes: Integer[Tensor, "X M"]) -> Float[Tensor, "X D"]:
-        """What codes stand for: x~.
+        """Return the vectors that codes stand for: x~.
 
         Raises:
             ValueError: if codes have another number of parts, or one is no codeword.
@@ -189,7 +189,7 @@ class ProductQuantizer:
         return flat.index_select(0, places.flatten()).view(*codes.shape[:-1], self.width)
 
     def lookup_table(self, queries: Float[Tensor, "B D"]) -> Float[Tensor, "B M L"]:
-        """What each codeword adds to the inner product of a query.
+        """Return what each codeword adds to the inner product of a query.
 
         Raises:
             ValueError: if queries have another width.
@@ -199,7 +199,7 @@ class ProductQuantizer:
         return torch.einsum("bmw,mlw->bml", parts, self.codebooks)
 
     def to(self, device: torch.device | str) -> "ProductQuantizer":
-        """The same on another device."""
+        """Move to another device."""
         rotation = None if self.rotation is None else self.rotation.to(device)
         return ProductQuantizer(self.codebooks.to(device), self.selectors.to(device), self.biases.to(device), rotation)
 

@@ -56,7 +56,7 @@ class ReadBack:
 
     @property
     def has_gate(self) -> bool:
-        """Whether items have their part of the gate's input."""
+        """Return whether items have their part of the gate's input."""
         return self.gate is not None
 
     @property

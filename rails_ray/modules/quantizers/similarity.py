@@ -1,4 +1,4 @@
-"""What scores items of codes: the similarity of their model, and the quantizer that reads them back."""
+"""Similarity of items that are codes: the similarity of their model, and the quantizer that reads them back."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ class QuantizedSimilarity(nn.Module):
         return longest_of(self.similarity)
 
     def to(self, *args: Any, **kwargs: Any) -> "QuantizedSimilarity":
-        """The same on another device."""
+        """Move to another device."""
         device = torch.device(*args, **kwargs)
         centroids = None if self.centroids is None else self.centroids.to(device)
         return QuantizedSimilarity(self.similarity.to(device), self.quantizer.to(device), centroids)

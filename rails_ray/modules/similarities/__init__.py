@@ -36,7 +36,7 @@ class Scorer(Protocol):
 
     @property
     def has_unit_vectors(self) -> bool:
-        """Whether components have length 1."""
+        """Return whether components have length 1."""
 
     def scores(self, query: QueryState, items: ItemState, floor: Float[Tensor, " B"] | None = None) -> Tensor:
         """Scores in [-1, 1] of each query against all items [B, X], or against candidates of its own [B, C].
@@ -61,4 +61,5 @@ class Similarity(Scorer, Protocol):
         """The scores of a call, by the shortest way there and back."""
 
     def prepared(self) -> Scorer:
-        """What scores alike as long as no weight changes, with all made that depends on neither query nor items."""
+        """Return a scorer that scores alike as long as no weight changes, with all made that depends on neither query
+        nor items."""

@@ -61,7 +61,7 @@ class TermWeights(AnyItems):
         return len(self.terms)
 
     def columns(self) -> dict[str, Tensor]:
-        """What an index stores of each item, by name."""
+        """Return what an index stores of each item, by name."""
         return {"terms": self.terms, "weights": self.weights}
 
     @staticmethod
@@ -122,7 +122,8 @@ def sums_of(query: TermCounts, postings: Postings, num_items: int) -> Float[Tens
 
 
 def shares(query: TermCounts, items: TermWeights) -> Float[Tensor, "B X T"]:
-    """What each term of a query adds to the score of each item, in float64; for few items, or for candidates [B C]."""
+    """Return what each term of a query adds to the score of each item, in float64; for few items, or for candidates [B
+    C]."""
     candidates = items.terms if items.terms.dim() == 3 else items.terms.expand(len(query), -1, -1)
     weights = items.weights if items.weights.dim() == 3 else items.weights.expand(len(query), -1, -1)
     is_shared = (

@@ -1,4 +1,4 @@
-"""What encoding leaves behind: the tensors that a similarity compares and an index stores.
+"""States that encoding leaves behind: the tensors that a similarity compares and an index stores.
 
 They lie below encoders, which make them, below retrieval, which stores and searches them, and below similarities, which
 score them.
@@ -44,7 +44,7 @@ class AnyQuery(ABC):
         raise ValueError(f"queries must be one vector each, got {self.kind}")
 
     def by_vectors(self, vectors: Float[Tensor, "B d"]) -> "AnyQuery":
-        """The same queries by other vectors; raises what `vectors` does."""
+        """Replace the vectors; raises what `vectors` does."""
         raise ValueError(f"queries must be one vector each, got {self.kind}")
 
 
@@ -64,12 +64,12 @@ class AnyItems(ABC):
 
     @abstractmethod
     def columns(self) -> dict[str, Tensor]:
-        """What an index stores of each item, by name."""
+        """Return what an index stores of each item, by name."""
 
     @staticmethod
     @abstractmethod
     def from_columns(columns: Mapping[str, Tensor]) -> "AnyItems":
-        """The same items again, from their columns.
+        """Read the items from their columns.
 
         Raises:
             KeyError: if a column is missing.
@@ -149,7 +149,7 @@ class ItemState(AnyItems):
 
     @property
     def has_gate(self) -> bool:
-        """Whether items have their part of the gate's input."""
+        """Return whether items have their part of the gate's input."""
         return self.gate is not None
 
     @property
@@ -170,7 +170,7 @@ class ItemState(AnyItems):
         return self.components.flatten(start_dim=1)
 
     def columns(self) -> dict[str, Tensor]:
-        """What an index stores of each item, by name. A single component is its own average, and stored once."""
+        """Return what an index stores of each item, by name. A single component is its own average, and stored once."""
         average = self.average if self.components.shape[1] > 1 else None
         found = {"components": self.components, "average": average, "gate": self.gate, "surrogate": self.surrogate}
         return {name: column for name, column in found.items() if column is not None}
@@ -212,7 +212,7 @@ class QuantizedItems(AnyItems):
         return self.residuals.shape[-1]
 
     def columns(self) -> dict[str, Tensor]:
-        """What an index stores of each item, by name. A single component is its own average, and stored once."""
+        """Return what an index stores of each item, by name. A single component is its own average, and stored once."""
         average = self.average if self.num_components > 1 else None
         lists = None if self.lists is None else self.lists[:, None]
         found = {"components": self.components, "average": average, "gate": self.gate, "lists": lists}
@@ -260,7 +260,7 @@ class Codes(AnyItems):
         return self.codes.shape[0]
 
     def columns(self) -> dict[str, Tensor]:
-        """What an index stores of each item, by name: int32 whatever the width of the codes."""
+        """Return what an index stores of each item, by name: int32 whatever the width of the codes."""
         return {"codes": self.codes.int()}
 
     @staticmethod

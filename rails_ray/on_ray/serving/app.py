@@ -60,7 +60,7 @@ def build(args: ServeArgs) -> Application:
 
 
 def application(args: ServeArgs, placement: DeploymentSize) -> Application:
-    """The same, with given replicas and reservations; raises what `build` does."""
+    """Build with given replicas and reservations; raises what `build` does."""
     allowed = AllowedCode.given(args.allow_code)
     version = Version.published(Storage(args.storage), args.version, allowed)
     own, storage = version.family, str(version.storage)

@@ -133,8 +133,8 @@ class Shards:
 
 
 async def _answer_by_handle(call: Callable[[], Awaitable[Value]]) -> Value:
-    """What a call by handle gives or, if it is silent for SILENT_S, what the same call gives again; Serve prefers a
-    replica that has fewer of them. A failure counts only if both fail."""
+    """Return what a call by handle gives or, if it is silent for SILENT_S, what the same call gives again; Serve
+    prefers a replica that has fewer of them. A failure counts only if both fail."""
     calls = [asyncio.ensure_future(call())]
     try:
         done, _ = await asyncio.wait(calls, timeout=SILENT_S)

@@ -102,7 +102,7 @@ class Listener:
 
     @property
     def is_open(self) -> bool:
-        """Whether it listens, or is about to."""
+        """Return whether it listens, or is about to."""
         return self._runner is not None
 
     async def close(self) -> None:

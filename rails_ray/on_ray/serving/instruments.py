@@ -53,7 +53,7 @@ class RayMetrics:
 
 
 class _Sum:
-    """What is added up until it is noted."""
+    """Counts that are added up until they are noted."""
 
     def __init__(self, note: Callable[[float, dict[str, str]], None]) -> None:
         self._note, self._lock, self._sums = note, threading.Lock(), defaultdict[Labels, float](float)

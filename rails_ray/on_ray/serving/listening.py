@@ -1,4 +1,4 @@
-"""What Ray calls in each process that listens for HTTP, before it makes its server, because `environment` says so: its
+"""Hook that Ray calls in each process that listens for HTTP, before it makes its server (`environment` names it): its
 proxy in Python, or the routers themselves where HAProxy asks them.
 
 RAILS_RAY_MAX_PASSED says how many questions the proxy passes on at once, where `max_requests` or the number of routers

@@ -1,4 +1,4 @@
-"""What to deploy and how: the application's arguments, replicas and reservations, and the Serve config."""
+"""Plan of a deployment: the application's arguments, replicas and reservations, and the Serve config."""
 
 from dataclasses import dataclass
 from typing import Any, Self

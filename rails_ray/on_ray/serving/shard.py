@@ -36,7 +36,7 @@ class Shard:
         trim()
 
     def __del__(self) -> Coroutine[Any, Any, None] | None:
-        """What Serve awaits before it ends the replica: it knows of no call that came directly."""
+        """Return what Serve awaits before it ends the replica: Serve knows of no direct call."""
         listener: Listener | None = getattr(self, "listener", None)  # none if the version could not be read
         return listener.close() if listener is not None and listener.is_open else None
 
@@ -45,7 +45,7 @@ class Shard:
         return await self.listener.address()
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """What is asked directly, which Serve does not see."""
+        """Count what is asked directly, which Serve does not see."""
         return {ONGOING: float(self.listener.num_ongoing)}
 
     @of_identity

@@ -67,7 +67,7 @@ class Candidates(Sequence[Candidate]):
 
     @staticmethod
     def of(candidates: Sequence[Candidate]) -> "Candidates":
-        """The same items with their texts, and no other field."""
+        """Keep the texts of the items, and no other field."""
         return Candidates([one.item_id for one in candidates], [one.fields[TEXT] for one in candidates])
 
 

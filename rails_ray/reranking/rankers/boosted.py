@@ -25,7 +25,7 @@ FEATURES, TREES = "features.npz", "trees.txt"  # files of a ranker's folder
 
 @dataclass(frozen=True, kw_only=True)
 class TreesConfig:
-    """What LightGBM is asked for.
+    """Settings of LightGBM.
 
     Args:
         num_rounds: trees.
@@ -59,7 +59,7 @@ class Features(NamedTuple):
 
 
 def pairs(query: Float[ndarray, " A"], items: Float[ndarray, "N C"], num_shared: int) -> Float[ndarray, "N _"]:
-    """What the trees read of a query and some items."""
+    """Return what the trees read of a query and some items."""
     asked = np.broadcast_to(query, (len(items), len(query)))
     return np.concatenate([asked, items, asked[:, :num_shared] * items[:, :num_shared]], axis=1)
 

@@ -65,7 +65,7 @@ class RankerConfig:
         object.__setattr__(self, "path", FORMER_MODULES.get(module, module) + colon + name)
 
     def at_absolute_folder(self) -> "RankerConfig":
-        """The same for processes that run in folders of their own."""
+        """Make paths absolute, for processes that run in folders of their own."""
         if not self.folder or "://" in self.folder:
             return self
         return replace(self, folder=str(Path(self.folder).expanduser().resolve()))
@@ -142,7 +142,7 @@ def scores_of(ranker: HeavyRanker, query: Mapping[str, Any], candidates: Sequenc
 def scores_within(
     timeout_s: float, ranker: HeavyRanker, query: Mapping[str, Any], candidates: Sequence[Candidate]
 ) -> Float[ndarray, " N"]:
-    """The same, in a thread of its own. Nothing can stop a call that hangs: it is left behind, beside later ones.
+    """Call the ranker in a thread of its own. Nothing can stop a call that hangs: it is left behind, beside later ones.
 
     Raises:
         LateError: if the call takes longer.

@@ -28,10 +28,10 @@ class Index(Protocol):
 
     @property
     def is_exact(self) -> bool:
-        """Whether no better item can have been missed."""
+        """Return whether no better item can have been missed."""
 
     def search(self, queries: Float[Tensor, "B d"], spec: SearchSpec) -> SearchResult:
-        """What is wanted of each query, inner products as scores.
+        """Search for each query, inner products as scores.
 
         Raises:
             ValueError: unless there is a threshold for each query, or none.

@@ -59,7 +59,7 @@ class CodeIndex:
 
     @property
     def is_exact(self) -> bool:
-        """Whether scores are those that are searched for."""
+        """Return whether scores are those that are searched for."""
         return not self.error
 
     def search(self, queries: Float[Tensor, "B d"], spec: SearchSpec, probing: Probing | None = None) -> SearchResult:

@@ -201,7 +201,7 @@ class FaissIndex:
 
     @property
     def is_exact(self) -> bool:
-        """Whether no better item can have been missed: by flat in fp32."""
+        """Return whether no better item can have been missed: by flat in fp32."""
         return self.kind.name == "flat" and not self.is_rounded
 
     def search(self, queries: Float[Tensor, "B d"], spec: SearchSpec, probing: Probing | None = None) -> SearchResult:
@@ -277,7 +277,7 @@ class FaissIndex:
         )
 
     def _highest(self, asked: Asked, scores: Floats, spec: SearchSpec, is_truncated: NDArray[np.bool_]) -> Floats:
-        """What an item that was passed over scores at most."""
+        """Return what an item that was passed over scores at most."""
         last = np.where(scores > -np.inf, scores, np.inf).min(axis=1, initial=np.inf)
         if spec.threshold is not None:
             tensors = torch.from_numpy(last), spec.threshold.float().cpu(), torch.from_numpy(is_truncated)
@@ -340,7 +340,7 @@ def _kind(faiss: Any, index: Any) -> Flat | Lists | Graph:
 
 
 def _written(faiss: Any, index: Any) -> bytes:
-    """What `faiss.serialize_index` gives, without its second and third copy."""
+    """Return what `faiss.serialize_index` gives, without its second and third copy."""
     memory = io.BytesIO()
     faiss.write_index(index, faiss.PyCallbackIOWriter(memory.write))
     return memory.getvalue()

@@ -64,7 +64,7 @@ class FastCodeIndex:
 
     @staticmethod
     def suits(quantizer: ProductQuantizer, codes: UInt8[Tensor, "X M"]) -> bool:
-        """Whether FAISS has a fast scan of such codes."""
+        """Return whether FAISS has a fast scan of such codes."""
         return quantizer.is_packed and quantizer.num_subspaces <= MOST_SUBSPACES and codes.is_cpu and len(codes) > 0
 
     def search(self, queries: Float[Tensor, "B d"], spec: SearchSpec, probing: Probing | None = None) -> SearchResult:

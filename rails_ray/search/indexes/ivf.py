@@ -95,7 +95,7 @@ class Lists:
         nearness, lists = index.quantizer.search(queries, nprobe)
 
         def best(lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:
-            """What index.search gives, without choosing the lists again."""
+            """Return what index.search gives, without choosing the lists again."""
             scores, rows = np.empty((len(lines), n), np.float32), np.empty((len(lines), n), np.int64)
             arrays = queries[lines], lists[lines], nearness[lines]
             asked, chosen, near = (faiss.swig_ptr(array) for array in arrays)

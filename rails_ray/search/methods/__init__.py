@@ -31,10 +31,10 @@ class Retriever(Protocol, Generic[Query]):
 
     @property
     def is_exact(self) -> bool:
-        """Whether every answer equals brute force's."""
+        """Return whether every answer equals brute force's."""
 
     def search(self, query: Query, spec: SearchSpec) -> SearchResult:
-        """What is wanted of each query. A list is short if fewer items are left, and for `inverted` also if fewer items
+        """Search for each query. A list is short if fewer items are left, and for `inverted` also if fewer items
         stand in the buckets that it looks up.
 
         Raises:

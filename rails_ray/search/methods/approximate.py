@@ -89,8 +89,8 @@ class Approximate:
 
     @property
     def is_exact(self) -> bool:
-        """Whether both sides have one component, whose cosine, and the average's, is the score itself, and no index
-        that is asked can pass over an item."""
+        """Return whether both sides have one component, whose cosine, and the average's, is the score itself, and no
+        index that is asked can pass over an item."""
         asked = [stage for stage in (self.per_embedding, self.by_average) if stage is not None]
         return self.num_pairs == 1 and all(stage.is_exact for stage in asked)
 
@@ -130,7 +130,7 @@ class Approximate:
         return self.slack * _lengths(query.components)
 
     def _rounded(self, query: QueryState, spec: SearchSpec) -> SearchSpec:
-        """The same of an index whose scores may be off by the rounding of what it stores."""
+        """Allow for an index whose scores may be off by the rounding of what it stores."""
         assert spec.threshold is not None
         assert self.by_average is not None
         error = self.by_average.error * _lengths(query.components) + self._slack(query)
@@ -184,6 +184,6 @@ class Approximate:
 
 
 def _lengths(components: Float[Tensor, "B P_Q d"]) -> Float[Tensor, " B"]:
-    """Of each query's longest component."""
+    """Return the length of each query's longest component."""
     lengths: Tensor = components.float().norm(dim=2).amax(dim=1)
     return lengths

@@ -90,7 +90,7 @@ class BruteForce:
             yield first, self.items.taken(slice(first, first + size))
 
     def _least(self, floor: Float[Tensor, " B"] | None, running: Scan) -> Float[Tensor, " B"] | None:
-        """What a largest cosine must reach for its item to be scored."""
+        """Return what a largest cosine must reach for its item to be scored."""
         reached = running.floor if self.prune else None
         if floor is not None:
             reached = floor if reached is None else torch.maximum(floor, reached)
@@ -103,7 +103,7 @@ def log_sum_exp(
     logit: ScoreLogit,
     mask: Mask | None = None,
 ) -> Float[Tensor, " B"]:
-    """The same from consecutive blocks of items: (first item row, scores) of each."""
+    """Compute it from consecutive blocks of items: (first item row, scores) of each."""
     total = torch.full_like(temperature, -torch.inf, dtype=torch.float64)
     for first, scores in blocks:
         logits = logit(scores, temperature).double()

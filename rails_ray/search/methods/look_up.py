@@ -93,7 +93,7 @@ class Inverted:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every bucket is posted and every item is a candidate."""
+        """Return whether every bucket is posted and every item is a candidate."""
         return self.num_probes == self.index.num_buckets and self.num_candidates >= len(self.items)
 
     def search(self, query: Tables, spec: SearchSpec) -> SearchResult:
@@ -175,7 +175,7 @@ class Inverted:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the sum of an item's weights T - t says about its score.
+    """Return what the sum of an item's weights T - t says about its score.
 
     Weights and their sum are rounded in float32, by at most K + 1 roundings of 2^-24 relative, as all terms are at
     least 0; sum_k t_k and a score are added up in float64, by at most K roundings of 2^-53 of the entries' sizes. A

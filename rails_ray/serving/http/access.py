@@ -248,7 +248,7 @@ class Guard:
 
 
 def _given(body: bytes, receive: Receive) -> Receive:
-    """What an application receives: the body in one piece, then whatever follows."""
+    """Make what an application receives: the body in one piece, then whatever follows."""
     is_given = False
 
     async def given() -> dict[str, Any]:

@@ -53,14 +53,15 @@ class Server(Protocol):
         """The component cosines and the gates of a query and some items."""
 
     async def health(self) -> dict[str, Any]:
-        """What the server says of itself when all of it answers.
+        """Return what the server says of itself when all of it answers.
 
         Raises:
             UnavailableError: if a part of it does not answer.
         """
 
     def index(self) -> dict[str, Any]:
-        """What is served: version, items, shards, columns, the default cut-off and the heavy ranker; its traffic."""
+        """Return what is served: version, items, shards, columns, the default cut-off and the heavy ranker; its
+        traffic."""
 
     @property
     def version_name(self) -> str:
@@ -130,26 +131,26 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
 
     @api.get("/v1/health", responses=refused_with(*ALWAYS, 503))
     async def health() -> dict[str, Any]:
-        """Whether every shard is there, with a warning if the file of API keys is unusable."""
+        """Return whether every shard is there, with a warning if the file of API keys is unusable."""
         with told_over_http():
             return await server().health()
 
     @api.get("/v1/health/live", responses=refused_with(408, 413))
     async def live() -> dict[str, str]:
-        """Whether the server runs. Needs no key."""
+        """Return whether the server runs. Needs no key."""
         return {"status": "ok"}
 
     @api.get("/v1/health/ready", responses=refused_with(408, 413, 503))
     async def ready() -> dict[str, str]:
-        """Whether every shard is there, and nothing else about it. Needs no key."""
+        """Return whether every shard is there, and nothing else about it. Needs no key."""
         with told_over_http():
             await server().health()
         return {"status": "ok"}
 
     @api.get("/v1/index", responses=refused_with(*ALWAYS))
     async def index() -> dict[str, Any]:
-        """What the server serves: version, items, shards, columns, the default cut-off and the heavy ranker; what it
-        learnt of its traffic."""
+        """Return what the server serves: version, items, shards, columns, the default cut-off and the heavy ranker;
+        what it learnt of its traffic."""
         return server().index()
 
     embedding.add_routes(api, server, _carried_out)

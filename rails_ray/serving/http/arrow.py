@@ -113,7 +113,7 @@ def _field(metadata: bytes, table: int, number: int) -> int | None:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Whether each value has bytes of its own in the body."""
+    """Return whether each value has bytes of its own in the body."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _is_plain(kind.value_type)
     if pa.types.is_fixed_size_list(kind):
@@ -136,7 +136,7 @@ def _unreadable(message: str) -> HTTPException:
 
 
 def is_wanted(accept: str | None) -> bool:
-    """Whether a header names this format among those that it accepts."""
+    """Return whether a header names this format among those that it accepts."""
     for given in (accept or "").split(","):
         kind, *parameters = [part.strip().lower() for part in given.split(";")]
         if kind == TYPE and not any(NO_QUALITY.fullmatch(own) for own in parameters):
@@ -165,7 +165,7 @@ def pieces(head: SearchResponse, results: Iterator[QueryResult]) -> Iterator[byt
 
 
 def _taken(sink: BytesIO) -> bytes:
-    """What was written since the last time."""
+    """Return what was written since the last time."""
     found = sink.getvalue()
     sink.seek(0)
     sink.truncate()

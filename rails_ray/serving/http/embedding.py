@@ -30,7 +30,7 @@ Texts = Annotated[list[StrictStr], Field(min_length=1, fail_fast=True)]
 
 
 class Encoder(Protocol):
-    """What the routes need of a server."""
+    """Members of a server that the routes need."""
 
     @property
     def version_name(self) -> str:
@@ -40,7 +40,7 @@ class Encoder(Protocol):
         """A vector for each text [B, D]; raises what `QueryEncoder.represent` does."""
 
     async def health(self) -> dict[str, Any]:
-        """What the server says of itself when all of it answers; raises `UnavailableError` otherwise."""
+        """Return what the server says of itself when all of it answers; raises `UnavailableError` otherwise."""
 
 
 class EmbeddingRequest(BaseModel):
@@ -130,23 +130,23 @@ def add_routes(
 
     @api.get("/v2", responses=refused_with(*ALWAYS))
     async def server() -> dict[str, Any]:
-        """What the server is."""
+        """Return what the server is."""
         return {"name": MODEL, "version": encoder().version_name, "extensions": []}
 
     @api.get("/v2/health/live", responses=refused_with(408, 413))
     async def live() -> dict[str, bool]:
-        """Whether the server runs. Needs no key."""
+        """Return whether the server runs. Needs no key."""
         return {"live": True}
 
     @api.get("/v2/health/ready", responses=refused_with(408, 413, 503))
     async def ready() -> dict[str, bool]:
-        """Whether every shard answers. Needs no key."""
+        """Return whether every shard answers. Needs no key."""
         await carried_out(encoder().health())
         return {"ready": True}
 
     @api.get("/v2/models/{name}", responses=refused_with(*ALWAYS, 404))
     async def model(name: str) -> dict[str, Any]:
-        """What the query encoder takes and gives."""
+        """Return what the query encoder takes and gives."""
         _check_model(name, encoder().version_name)
         return {
             "name": name,
@@ -158,7 +158,7 @@ def add_routes(
 
     @api.get("/v2/models/{name}/ready", responses=refused_with(*ALWAYS, 404))
     async def model_ready(name: str) -> dict[str, Any]:
-        """Whether the query encoder is there."""
+        """Return whether the query encoder is there."""
         _check_model(name, encoder().version_name)
         return {"name": name, "ready": True}
 

@@ -33,7 +33,7 @@ class NoKeysError(ValueError):
 
 @dataclass(frozen=True)
 class Key:
-    """What a server knows of a key, which is not the key itself.
+    """Entry of a key, which does not hold the key itself.
 
     digest: its SHA-256.
     scopes: what it opens.

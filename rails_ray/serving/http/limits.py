@@ -1,4 +1,4 @@
-"""What a client may ask at once, and how long it may take to say it."""
+"""Limits on what a client may ask at once, and how long it may take to say it."""
 
 HEADERS_S = 10  # for the headers of a request to arrive: many times what a slow network needs
 BODY_S = 20.0  # for a body to arrive; Serve would drop the request after thirty without a reason

@@ -120,7 +120,7 @@ def listening(lite: SingleProcessServer, *, host: str = "127.0.0.1", port: int =
 
     @api.get("/metrics", responses=refused_with(*ALWAYS))
     async def metrics() -> Response:
-        """What the server counted, as Prometheus reads it."""
+        """Return what the server counted, as Prometheus reads it."""
         return Response(lite.instruments.text(), media_type="text/plain; version=0.0.4")
 
     config = uvicorn.Config(

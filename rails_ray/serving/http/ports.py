@@ -1,4 +1,4 @@
-"""Whether a server may listen where it is told to."""
+"""Ports: whether a server may listen where it should."""
 
 import errno
 import socket

@@ -1,4 +1,4 @@
-"""What was asked, if the operator wants it in the log: queries may be private, so by default none is."""
+"""Log of queries, if the operator wants one: queries may be private, so by default none is."""
 
 import logging
 from collections.abc import Callable

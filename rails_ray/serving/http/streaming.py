@@ -28,7 +28,7 @@ def pieces(head: SearchResponse, results: Iterator[QueryResult]) -> Iterator[byt
 
 
 def in_large_pieces(small: Iterator[bytes]) -> Iterator[bytes]:
-    """The same bytes, in pieces of at least `PIECE_BYTES`; the last may be smaller."""
+    """Cut bytes into pieces of at least `PIECE_BYTES`; the last may be smaller."""
     held, num_bytes = list[bytes](), 0
     for piece in small:
         held.append(piece)

@@ -41,7 +41,7 @@ class Traced:
 
 
 def is_asked_for(environment: Mapping[str, str]) -> bool:
-    """Whether the variables name a collector."""
+    """Return whether the variables name a collector."""
     is_disabled = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     is_disabled |= environment.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none"
     return not is_disabled and any(environment.get(name) for name in ENDPOINTS)

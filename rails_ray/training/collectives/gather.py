@@ -36,7 +36,7 @@ def gather(tensors: list[Tensor], place: Place) -> list[Tensor]:
 
 
 def gather_constants(tensors: list[Tensor], place: Place) -> list[Tensor]:
-    """The same lines, but only this worker's own have a gradient: non-differentiable sampling, a baseline (NCS).
+    """Gather lines of which only this worker's own have a gradient: non-differentiable sampling, a baseline (NCS).
 
     Source: MoPQ, Table 5.
     """

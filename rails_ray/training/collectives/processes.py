@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 def in_processes(
     work: Callable[[], Result], num_workers: int, *, timeout_s: float = 600.0, backend: Literal["gloo", "nccl"] = "gloo"
 ) -> list[Result]:
-    """What `work` returns in each of `num_workers` new processes, by rank. Each has one thread, or its own GPU.
+    """Return what `work` returns in each of `num_workers` new processes, by rank. Each has one thread, or its own GPU.
     They have the environment that this process had when it first started such a group.
 
     Args:

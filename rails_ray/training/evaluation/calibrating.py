@@ -53,7 +53,7 @@ class ListLengths:
 
 @dataclass(frozen=True)
 class ShareKept:
-    """What one cut-off that takes a share keeps of the relevant, beside that share.
+    """Measurement of what one cut-off that takes a share keeps of the relevant, beside that share.
 
     cutoff, background: mass over a background, or nucleus.
     factor: on tau_q; 1 as trained.
@@ -114,7 +114,7 @@ def fitted_background(ranking: Ranking) -> Background:
 def list_lengths(
     calibration: Calibration, ranking: Ranking, num_items: int, levels: tuple[float, ...]
 ) -> list[ListLengths]:
-    """What a calibration keeps of the ranked lists of a corpus of `num_items`."""
+    """Measure what a calibration keeps of the ranked lists of a corpus of `num_items`."""
     found = []
     for level in levels:
         threshold = calibration.threshold(level, ranking.temperature)
@@ -197,7 +197,8 @@ def fitted_mass(
 
 
 def nuclei_watched(offers: CutoffSupport, factors: Factors) -> dict[float, MassAbove]:
-    """What must watch the ranking that measures nuclei, by the factor on tau_q: 1, and the fitted one if there is."""
+    """Make what must watch the ranking that measures nuclei, by the factor on tau_q: 1, and the fitted one if there
+    is."""
     if offers.training_logit is None:
         return {}
     fitted = [] if factors.softmax is None else [factors.softmax.value]
@@ -212,7 +213,7 @@ def shares_kept(
     ranking: Ranking,
     num_items: int,
 ) -> list[ShareKept]:
-    """What masses and nuclei keep on the queries of another split, with tau_q as trained and as fitted.
+    """Measure what masses and nuclei keep on the queries of another split, with tau_q as trained and as fitted.
 
     Args:
         watched: `nuclei_watched`, after the ranking.
@@ -248,7 +249,7 @@ def report_on(
     shares: Sequence[ShareKept] = (),
     unfitted: Sequence[str] = (),
 ) -> CalibrationReport:
-    """What a calibration promises, and keeps on the queries of another split."""
+    """Measure what a calibration promises, and keeps on the queries of another split."""
     measured = measure(calibration, positives_of(ranking, calibration.distribution))
     levels = tuple(level for level in LEVELS if level in {one.nominal for one in measured})
     return CalibrationReport(

@@ -1,4 +1,5 @@
-"""Whether a version is good enough to be published: its hit rate against a floor, and against the current version.
+"""Gates: whether a version is good enough to be published: its hit rate against a floor, and against the current
+version.
 
 Both reports must be on the same queries.
 """
@@ -10,7 +11,7 @@ from rails_ray.training.evaluation.report import HIT_RATES, Report
 
 @dataclass(frozen=True, kw_only=True)
 class Gates:
-    """What a version must reach before it is published.
+    """Gates that a version must pass before it is published.
 
     Args:
         k: length of the lists whose hit rate decides: 1, 10, 50 or 200.

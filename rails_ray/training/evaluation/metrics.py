@@ -40,7 +40,7 @@ def precision(is_relevant: Bool[np.ndarray, "Q N"], k: int) -> float:
 
 
 def attainable_precision(is_relevant: Bool[np.ndarray, "Q N"], num_relevant: Int64[np.ndarray, " Q"], k: int) -> float:
-    """The same as a share of what a perfect list has: 1 also for a query with fewer than k relevant items.
+    """Divide by what a perfect list has: 1 also for a query with fewer than k relevant items.
 
     SOLAR's code reports it as precision, which it exceeds wherever a query has fewer than k relevant items.
     """
@@ -82,7 +82,7 @@ def _check_relevant(num_relevant: Int64[np.ndarray, " Q"]) -> None:
 
 @dataclass(frozen=True)
 class ListQuality:
-    """What a cut-off keeps.
+    """Quality of what a cut-off keeps.
 
     precision: relevant share of a kept list, over the queries that keep any.
     recall: kept share of the relevant items, against labels.

@@ -1,4 +1,4 @@
-"""What a mixture's gates have become: what a search will cost, and whether the mixture is one at all.
+"""Gates of a trained mixture: what a search will cost, and whether the mixture is one at all.
 
     H(E[pi])        entropy of the mean gates, in nats: log P if all pairs of components are used alike
     E[H(pi | q, x)] mean entropy of a pair's gates: 0 if each is one-hot

@@ -144,7 +144,7 @@ def _kept(batch: Scored, is_relevant: Bool[Tensor, "B X"], k: int, logit: ScoreL
 
 
 def _are_listed(lists: ItemLists, scores: Float[Tensor, "B X"]) -> Bool[Tensor, "B X"]:
-    """Whether an item is on a query's list; lists may name items that the corpus lacks."""
+    """Return whether an item is on a query's list; lists may name items that the corpus lacks."""
     num_items = scores.shape[1]
     is_held = lists.rows < num_items
     places = np.repeat(np.arange(len(lists)) * num_items, lists.lengths)[is_held] + lists.rows[is_held]

@@ -1,4 +1,4 @@
-"""What the softmax of the training logit over the whole corpus says of the relevant items, batch by batch.
+"""Softmax of the training logit over the whole corpus: what it says of the relevant items, batch by batch.
 
     log p(x | q) = logit_qx / f - log sum_y exp(logit_qy / f)
 
