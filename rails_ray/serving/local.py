@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ValidationError
 
 from rails_ray.allowed_code import AllowedCode
-from rails_ray.families.building import build_version
 from rails_ray.families.version import Version
 from rails_ray.reranking.rankers import HeavyRanker
 from rails_ray.reranking.rankers.calling import answers_of, ranker_of
@@ -177,6 +176,8 @@ def build(
         ConflictError: if the folder has such a version already.
         ValueError: if the arguments are not as said.
     """
+    from rails_ray.families.building import build_version  # the recipes, which nothing that is opened needs
+
     if folder is not None:
         build_version(Storage(folder), version, vectors, ids, titles)
         return open(folder, version)
