@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rails_ray.cutoffs.distributions import UNIFORM, Background, ScoreDistribution, sphere
+from rails_ray.cutoffs.distributions import UNIFORM, Background, BetaDistribution, ScoreDistribution, sphere
 from rails_ray.errors import UnsupportedError
 from rails_ray.modules.losses import ScoreLogit
 
@@ -23,11 +23,11 @@ class CutoffSupport:
     """
 
     trained_by: str
-    training_logit: ScoreLogit | None
-    distribution_of: Callable[[Background], ScoreDistribution]
-    has_trained_temperature: bool
     has_bounded_scores: bool
-    width: int | None
+    training_logit: ScoreLogit | None = None
+    distribution_of: Callable[[Background], ScoreDistribution] = BetaDistribution
+    has_trained_temperature: bool = False
+    width: int | None = None
 
     @property
     def logit(self) -> ScoreLogit:

@@ -1,5 +1,6 @@
 """A version of vectors as they are, compared by their cosine: nothing is trained, and no cluster is needed."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
 from rails_ray.data.queries import DenseRows
@@ -18,12 +20,14 @@ from rails_ray.families.recipes.vectors import vector_cosine
 from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.vectors import VectorsConfig
 from rails_ray.storage import parts, versions
-from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.filesystem import NAME, Storage
+from rails_ray.storage.ids import ColumnDigest
 from rails_ray.storage.manifest import CONFIG, WEIGHTS, Manifest
 from rails_ray.storage.parquet import item_part
 
 PART_ITEMS = 2**14  # items of a part
 QUERY = {"embedding": "list<float>"}  # the field of a request that gives a query
+LARGEST_ID = 2**63 - 1
 RUN = "none"  # nothing was trained
 
 
@@ -43,12 +47,13 @@ def build_version(
 
     Raises:
         ConflictError: if there is such a version already.
-        ValueError: if the arguments are not as said.
+        ValueError: if the arguments are not as said, or an unfinished build of other items has this name.
     """
     rows = _rows(vectors)
     items = _items(len(rows), ids, titles)
-    if parts.is_finished(storage, version):
+    if NAME.fullmatch(version) and parts.is_finished(storage, version):
         raise ConflictError(f"version must be a new name in {storage}, got {version!r}: name another, or open that one")
+    parts.begin(storage, version, {"run": RUN, "items": _digest(rows, items)})  # parts of another build are not its own
     config = cosine_of(rows.shape[1])
     model = DualEncoderFamily.of(config).model().eval()
     encode = ByModel(model)
@@ -73,16 +78,23 @@ def cosine_of(width: int) -> RunConfig:
 
 def _rows(vectors: ArrayLike) -> NDArray[np.float32]:
     try:
-        with np.errstate(over="ignore"):  # an infinity is refused below
-            rows = np.asarray(vectors).astype(np.float32)
-    except (ValueError, TypeError) as error:
+        given = np.asarray(vectors)
+    except (
+        ValueError,
+        TypeError,
+        RuntimeError,
+    ) as error:  # unequal lists, tensors that are not plain
         raise ValueError(f"vectors must be numbers [items, width], got: {error}") from None
+    if given.dtype.kind not in "fiu":
+        raise ValueError(f"vectors must be numbers [items, width], got an array of {given.dtype}")
+    with np.errstate(over="ignore"):  # an infinity is refused below
+        rows = given.astype(np.float32)
     if rows.ndim != 2 or not rows.size:
         shape = " x ".join(map(str, rows.shape)) or "a number"
         raise ValueError(f"vectors must be [items, width], of one item at least, got {shape}")
     wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
     if len(wrong):
-        raise ValueError(f"vectors must be finite in float32, got another number in row {wrong[0]}")
+        raise ValueError(f"vectors must be finite in float32, got NaN or infinity in row {wrong[0]}")
     return rows
 
 
@@ -95,7 +107,7 @@ def _items(num_items: int, ids: Sequence[Any] | NDArray[Any] | None, titles: Seq
             raise ValueError(f"{option} must be one for each of the {num_items} vectors, got {len(values)}")
     try:
         table = pa.table({name: pa.array(values) for name, values in given.items()})
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise ValueError(f"ids must be all integers or all strings, and titles strings, got: {error}") from None
     kinds = {
         "item_id": (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string),
@@ -106,10 +118,22 @@ def _items(num_items: int, ids: Sequence[Any] | NDArray[Any] | None, titles: Seq
         if column.null_count or not any(is_kind(column.type) for is_kind in kinds[name]):
             came = "none for some items" if column.null_count else column.type
             raise ValueError(f"ids must be all integers or all strings, and titles strings, got {came} as {name}")
-    counts = table["item_id"].value_counts()
-    repeated = [one["values"].as_py() for one in counts.slice(0) if one["counts"].as_py() > 1][:1]
-    if repeated:
-        raise ValueError(f"ids must be distinct, got {repeated[0]!r} twice or more")
     column = table["item_id"]
+    counts = column.value_counts()
+    repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    if len(repeated):
+        raise ValueError(f"ids must be distinct, got {repeated[0].as_py()!r} twice or more")
+    if pa.types.is_integer(column.type) and pc.max(column).as_py() > LARGEST_ID:
+        raise ValueError(f"ids must be at most {LARGEST_ID}, got {pc.max(column).as_py()}: give them as strings")
     kind = pa.int64() if pa.types.is_integer(column.type) else pa.string()
     return table.set_column(0, "item_id", column.cast(kind))
+
+
+def _digest(rows: NDArray[np.float32], items: pa.Table) -> str:
+    """Return the sha256 of vectors, ids and titles."""
+    digest = hashlib.sha256(np.ascontiguousarray(rows).view(np.uint8).data)
+    for name in items.column_names:
+        column = ColumnDigest()
+        column.add(items[name])
+        digest.update(column.hexdigest().encode())
+    return digest.hexdigest()

@@ -5,10 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+import torch
 
 from rails_ray import local
 from rails_ray.errors import ConflictError
+from rails_ray.families import building
+from rails_ray.storage import parts
+from rails_ray.storage.filesystem import Storage
 
 GENERATOR = np.random.default_rng(0)
 VECTORS = GENERATOR.standard_normal((300, 7)) * GENERATOR.uniform(0.1, 10, (300, 1))
@@ -59,15 +64,53 @@ def test_nothing_is_kept_unless_a_folder_is_named(tmp_path: Path, monkeypatch: p
     assert local.open(folder).facts["num_items"] == 5
 
 
+def test_parts_are_one_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "PART_ITEMS", 64)
+    opened = local.build(torch.from_numpy(VECTORS).float(), IDS, titles=IDS)
+    assert len(opened.manifest.parts) == 5
+    for result, line in zip(opened.search(QUERIES, k=9).results, cosines(QUERIES, VECTORS), strict=True):
+        assert result.items == result.titles == [IDS[row] for row in np.argsort(-line)[:9]]
+
+
+def test_a_build_that_was_cut_off_is_never_a_part_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "PART_ITEMS", 64)
+    write, written = parts.write_part, list[int]()
+
+    def cut_off(storage: Storage, version: str, part: parts.PlannedPart, table: pa.Table) -> None:
+        write(storage, version, part, table)
+        written.append(part.first_row)
+        if len(written) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(parts, "write_part", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            local.build(VECTORS, IDS, folder=str(tmp_path))
+    with pytest.raises(ValueError, match="version 'v1' must keep the items that it was begun with"):
+        local.build(-VECTORS, IDS, folder=str(tmp_path))
+    [found] = local.build(VECTORS, IDS, folder=str(tmp_path)).search([VECTORS[5]], k=1).results
+    assert found.items == ["item-5"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"vectors": [[1, 2], [3]]}, r"vectors must be numbers \[items, width\], got: .*inhomogeneous"),
-        ({"vectors": "red"}, r"vectors must be numbers \[items, width\], got: could not convert"),
+        ({"vectors": "red"}, r"vectors must be numbers \[items, width\], got an array of <U3"),
         ({"vectors": [1.0, 2.0]}, r"vectors must be \[items, width\], of one item at least, got 2"),
         ({"vectors": np.empty((0, 3))}, r"vectors must be .*, of one item at least, got 0 x 3"),
-        ({"vectors": [[1, 2], [np.nan, 1]]}, "vectors must be finite in float32, got another number in row 1"),
-        ({"vectors": [[1e39, 1]]}, "vectors must be finite in float32, got another number in row 0"),
+        ({"vectors": [[1, 2], [np.nan, 1]]}, "vectors must be finite in float32, got NaN or infinity in row 1"),
+        ({"vectors": [[1e39, 1]]}, "vectors must be finite in float32, got NaN or infinity in row 0"),
+        ({"vectors": [["1", "2"]]}, "vectors must be numbers .*, got an array of <U1"),
+        ({"vectors": [[1 + 2j, 0]]}, "vectors must be numbers .*, got an array of complex128"),
+        ({"vectors": [[True, False]]}, "vectors must be numbers .*, got an array of bool"),
+        ({"vectors": torch.ones(2, 2, requires_grad=True)}, "vectors must be numbers .*, got: Can't call numpy"),
+        ({"version": "../other"}, "version must be made of letters, digits, .*, got '../other'"),
+        ({"ids": [2**63, 1]}, "ids must be all integers .*, got: Python int too large"),
+        (
+            {"ids": np.array([2**63, 1], np.uint64)},
+            "ids must be at most .*, got 9223372036854775808: give them as strings",
+        ),
         ({"ids": [1]}, "ids must be one for each of the 2 vectors, got 1"),
         ({"ids": [1, 1]}, "ids must be distinct, got 1 twice or more"),
         ({"ids": [1, "a"]}, "ids must be all integers or all strings, .*, got: "),

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rails_ray.cutoffs.distributions import BetaDistribution
 from rails_ray.cutoffs.support import CutoffSupport
 from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.families.bm25.config import Bm25Config
@@ -29,14 +28,7 @@ class Bm25Family(ServedFamily):
 
     @property
     def offers(self) -> CutoffSupport:
-        return CutoffSupport(
-            trained_by="none",
-            training_logit=None,
-            distribution_of=BetaDistribution,
-            has_trained_temperature=False,
-            has_bounded_scores=False,
-            width=None,
-        )
+        return CutoffSupport(trained_by="none", has_bounded_scores=False)
 
     def model(self) -> Bm25Model:
         """A model that has counted no words yet."""

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from rails_ray.cutoffs.distributions import BetaDistribution
 from rails_ray.cutoffs.support import CutoffSupport
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.encoding import encode_items
@@ -28,10 +27,7 @@ from rails_ray.storage.filesystem import Storage
 
 @dataclass(frozen=True)
 class RbeFamily(VectorItems, ServedFamily):
-    """The contract of `ServedFamily`. Items are vectors, stored and indexed as those of a dual encoder.
-
-    own: this family's part of the config.
-    """
+    """The contract of `ServedFamily`. Items are vectors, stored and indexed as those of a dual encoder."""
 
     own: RbeConfig
 
@@ -41,14 +37,7 @@ class RbeFamily(VectorItems, ServedFamily):
 
     @property
     def offers(self) -> CutoffSupport:
-        return CutoffSupport(
-            trained_by=self.own.loss.kind,
-            training_logit=None,
-            distribution_of=BetaDistribution,
-            has_trained_temperature=False,
-            has_bounded_scores=False,
-            width=self.own.width,
-        )
+        return CutoffSupport(trained_by=self.own.loss.kind, has_bounded_scores=False, width=self.own.width)
 
     @property
     def ranker(self) -> RankerConfig:

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rails_ray.cutoffs.distributions import BetaDistribution
 from rails_ray.cutoffs.support import CutoffSupport
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.forms import FORMS, QueryForm
@@ -56,14 +55,8 @@ class SolarFamily(ServedFamily):
 
     @property
     def offers(self) -> CutoffSupport:
-        return CutoffSupport(
-            trained_by=self.own.loss.kind,
-            training_logit=None,
-            distribution_of=BetaDistribution,
-            has_trained_temperature=False,
-            has_bounded_scores=self.own.similarity.values == "probability",
-            width=None,
-        )
+        is_bounded = self.own.similarity.values == "probability"
+        return CutoffSupport(trained_by=self.own.loss.kind, has_bounded_scores=is_bounded)
 
     @property
     def encodes_inputs(self) -> bool:

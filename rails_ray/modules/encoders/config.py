@@ -27,7 +27,7 @@ class InputFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(ABC):
-    """An encoder of queries and items, which lies beside it.
+    """Config of an encoder of queries and items, which its module holds too.
 
     form: what a query is.
     is_frozen: whether nothing of the encoder is trained.
@@ -65,7 +65,7 @@ class EncoderConfig(ABC):
         """Width of the user's vector in the representation of a query: that of a component, or 0 without users."""
         return 0
 
-    def check_code(self, allowed: AllowedCode) -> None:  # noqa: B027 - an encoder of ours names no code
+    def check_code(self, allowed: AllowedCode) -> None:  # noqa: B027 - only some encoders name code
         """Check that the code that the config names may be called. Nothing is imported.
 
         Raises:

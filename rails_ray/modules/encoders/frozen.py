@@ -100,7 +100,8 @@ class SentenceTransformerConfig(FrozenTextConfig):
 
     def for_inputs(self, facts: InputFacts, place: str, allowed: AllowedCode) -> "SentenceTransformerConfig":
         """Fill in the width and the folder's digest; the folder becomes absolute, as workers run in others."""
-        folder = str(Path(self.pretrained).expanduser().resolve())
+        # An empty name must not become the folder that the process runs in; `digest_of` refuses it.
+        folder = self.pretrained and str(Path(self.pretrained).expanduser().resolve())
         known = replace(self, pretrained=folder, sha256=self.sha256 or digest_of(folder))
         return replace(known, width=known.width_of_vectors(allowed))
 

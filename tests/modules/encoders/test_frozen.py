@@ -8,9 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rails_ray.allowed_code import AllowedCode
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.errors import DamagedError, UnsupportedError
 from rails_ray.modules.encoders import frozen
+from rails_ray.modules.encoders.config import InputFacts
 from rails_ray.modules.encoders.frozen import FrozenText, FunctionConfig, SentenceTransformerConfig
 from support.text_vectors import WIDTH, encode, save_sentence_transformer
 
@@ -66,6 +67,8 @@ def test_a_folder_without_a_model(tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")
     with pytest.raises(ValueError, match=r"encoder\.pretrained must be the folder of a model, got '/nowhere'"):
         SentenceTransformerConfig(pretrained="/nowhere").load()
+    with pytest.raises(ValueError, match=r"encoder\.pretrained must be the folder of a model, got ''"):
+        SentenceTransformerConfig().for_inputs(InputFacts(), "my-texts", OURS_ALONE)  # not the folder it runs in
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ValueError, match=r"must hold a model of sentence-transformers, got: "):
         SentenceTransformerConfig(pretrained=str(tmp_path)).load()
