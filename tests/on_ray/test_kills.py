@@ -4,6 +4,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rails_ray import on_ray
@@ -24,6 +26,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.faults]
 NUM_STEPS = 400
 MARK_S = 1e6
 LOOKS = 20  # for a worker to kill, in each call of the progress
+COPIES = 12
 
 
 @pytest.fixture(scope="module")
@@ -109,16 +112,22 @@ def test_workers_that_die_and_hang_while_the_other_waits_for_them(run_config: Ru
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_killed_worker_of_encoding(run_config: RunConfig, tmp_path: Path) -> None:
-    write_untrained_run(Storage(str(tmp_path)), "r", run_config)
+    folder = write_text_data(tmp_path / "data", num_items=120)
+    items = pq.read_table(folder / "items.parquet")
+    texts = items["text"].to_pylist() * COPIES  # so many that warm workers are not done before they are looked for
+    pq.write_table(
+        pa.table({"item_id": [f"item-{row}" for row in range(len(texts))], "text": texts}), folder / "items.parquet"
+    )
+    root = str(tmp_path / "storage")
+    write_untrained_run(Storage(root), "r", replace(run_config, data=DataConfig(folder=str(folder))))
     kills: list[int] = []
 
     def kill_once(done: int, total: int, note: str) -> None:
-        for _ in range(LOOKS):  # workers that are warm write all parts between two calls of this
+        for _ in range(LOOKS):
             if not kills and done < total and kill_one("ray::MapBatches", os.environ["RAY_AUTH_TOKEN"]):
                 kills.append(done)
 
-    encoded = on_ray.encode(str(tmp_path), "r", version="v", part_items=1, on_progress=kill_once)
+    encoded = on_ray.encode(root, "r", version="v", part_items=1, on_progress=kill_once)
     assert kills, "a worker must have been killed on the way"
-    assert len(encoded.parts) == 120
-    published = on_ray.publish(str(tmp_path), "v")
-    assert published.num_items == 120
+    assert len(encoded.parts) == len(texts)
+    assert on_ray.publish(root, "v").num_items == len(texts)

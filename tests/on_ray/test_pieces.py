@@ -40,7 +40,7 @@ from support.command_line import options_of
 from support.examples import mark, publish_solar, small_solar_config, times_of, write_number_data, write_text_data
 from support.pieces import CountingPiece
 from support.ports import free_port
-from support.processes import finished, interrupted, kill_one, killed
+from support.processes import finished, interrupted, kill_one, kill_owner, killed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
@@ -98,6 +98,20 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
 
 
+@pytest.fixture(scope="module")
+def slow(run_config: RunConfig) -> RunConfig:
+    """Two chunks: the first is far from its end when the second has begun; Ray Train starts one after the other."""
+    return replace(
+        run_config.with_family(encoder=replace(run_config.family.encoder, num_chunks=2)),
+        training=replace(run_config.training, num_steps=4000),
+    )
+
+
+@pytest.fixture(scope="module")
+def slow_alone(slow: RunConfig) -> list[dict[str, torch.Tensor]]:
+    return [alone(slow, number) for number in range(2)]
+
+
 def test_each_chunk_is_what_it_would_be_alone(run_config: RunConfig, trained: tuple[str, runs.Run]) -> None:
     root, run = trained
     for number in range(NUM_CHUNKS):
@@ -127,13 +141,12 @@ def test_a_finished_run_is_left_as_it_is(run_config: RunConfig, trained: tuple[s
     ],
 )
 def test_a_process_that_dies_takes_its_own_chunk_back_to_its_checkpoint(
-    run_config: RunConfig, backend: Literal["tasks", "ray_train"], title: str, tmp_path: Path
+    slow: RunConfig,
+    slow_alone: list[dict[str, torch.Tensor]],
+    backend: Literal["tasks", "ray_train"],
+    title: str,
+    tmp_path: Path,
 ) -> None:
-    # The first must be far from its end when the second has begun; Ray Train starts one after the other.
-    slow = replace(
-        run_config.with_family(encoder=replace(run_config.family.encoder, num_chunks=2)),
-        training=replace(run_config.training, num_steps=4000),
-    )
     checkpoints = [tmp_path / "runs" / "r" / name_of(number) / "checkpoint.safetensors" for number in range(2)]
     kills: list[bool] = []
     notes: list[str] = []
@@ -141,7 +154,9 @@ def test_a_process_that_dies_takes_its_own_chunk_back_to_its_checkpoint(
     def disturb(done: int, total: int, note: str) -> None:
         notes.append(note)
         if not kills and all(checkpoint.exists() for checkpoint in checkpoints):
-            kills.append(kill_one(title, os.environ["RAY_AUTH_TOKEN"]))
+            token = os.environ["RAY_AUTH_TOKEN"]
+            is_owner = title in ("TrainController", "_fit_task")
+            kills.append(kill_owner(title, "RayTrainWorker", token) if is_owner else kill_one(title, token))
 
     placing = TrainResources(backend=backend)
     run = on_ray.train(
@@ -152,8 +167,8 @@ def test_a_process_that_dies_takes_its_own_chunk_back_to_its_checkpoint(
     going_on = {piece for note in notes for piece in re.findall(r"chunk-00(\d) [^,]+, going on from step", note)}
     back = 0 if title == "ProgressBoard" else 1
     assert len(going_on) == back, "the chunk whose process died must go on from its checkpoint, the other as it was"
-    for number in range(2):
-        assert equal(weights_of(Storage(str(tmp_path)), "r", number), alone(slow, number))
+    for number, weights in enumerate(slow_alone):
+        assert equal(weights_of(Storage(str(tmp_path)), "r", number), weights)
 
 
 @pytest.mark.faults

@@ -45,6 +45,36 @@ def kill_one(title: str, token: str) -> bool:
     return False
 
 
+def wait_for(what: Callable[[], bool], timeout_s: float = 90) -> None:
+    """Until something is so."""
+    deadline = time.monotonic() + timeout_s
+    while not what():
+        assert time.monotonic() < deadline, "it must come to be in time"
+        time.sleep(0.02)  # a file or a process of another program gives no event to wait for
+
+
+def kill_owner(title: str, of: str, token: str) -> bool:
+    """SIGKILL one process whose title holds `title`, which owns one of those that hold `of`: those are stopped until
+    one has died with its owner, so that none can end its work first. Returns whether there was one to kill."""
+    owned = [process for process in with_token(token) if of in " ".join(process.cmdline())]
+    for process in owned:
+        process.suspend()
+    try:
+        is_killed = kill_one(title, token)
+        wait_for(lambda: not is_killed or any(not alive(process) for process in owned))
+    finally:
+        for process in owned:
+            with contextlib.suppress(psutil.Error):
+                process.resume()
+    return is_killed
+
+
+def alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 def stop_one(title: str, token: str, pause_s: float, is_killed: bool) -> None:
     """SIGSTOP one process of the cluster whose title holds `title`; after a pause let it go on, or SIGKILL it."""
     process = next(process for process in with_token(token) if title in " ".join(process.cmdline()))
@@ -54,14 +84,6 @@ def stop_one(title: str, token: str, pause_s: float, is_killed: bool) -> None:
         process.kill()
     else:
         process.resume()
-
-
-def wait_for(what: Callable[[], bool], timeout_s: float = 90) -> None:
-    """Until something is so."""
-    deadline = time.monotonic() + timeout_s
-    while not what():
-        assert time.monotonic() < deadline, "it must come to be in time"
-        time.sleep(0.02)  # a file or a process of another program gives no event to wait for
 
 
 def killed(arguments: list[str], when: Path) -> None:
