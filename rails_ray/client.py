@@ -1,28 +1,16 @@
 """Search over HTTP: the public door of `serving.client`."""
 
-from rails_ray.serving.client import (
-    Answer,
-    AsyncClient,
-    Client,
-    ExplainedItem,
-    Explanation,
-    Found,
-    Judged,
-    Query,
-    explain,
-    index,
-    search,
-)
+from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, QueryResult, SearchResponse
+from rails_ray.serving.client import AsyncClient, Client, Query, explain, index, search
 
 __all__ = [
-    "Answer",
     "AsyncClient",
     "Client",
-    "ExplainedItem",
-    "Explanation",
-    "Found",
-    "Judged",
+    "ExplainResponse",
+    "FeedbackResponse",
     "Query",
+    "QueryResult",
+    "SearchResponse",
     "explain",
     "index",
     "search",

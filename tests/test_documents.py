@@ -13,13 +13,22 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from rails_ray.cli.main import parse
 from rails_ray.families import recipes
-from rails_ray.serving.schemas import ExplainRequest, FeedbackRequest, SearchRequest
+from rails_ray.schema.queries import QueryInput
+from rails_ray.schema.requests import (
+    BudgetInput,
+    CutoffInput,
+    ExplainRequest,
+    FeedbackRequest,
+    Method,
+    SearchRequest,
+)
+from rails_ray.schema.responses import BudgetResult, CertificateResult, QueryResult, SearchResponse
 from support.command_line import ROOT, code_blocks, readme_commands, shell_lines
 
 LONGEST_README = 120  # lines: README.md sells and starts, docs/ explain
@@ -174,6 +183,14 @@ def test_the_documentation_is_built_strictly(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "local.build" in (tmp_path / "python" / "index.html").read_text()
+
+
+def test_what_a_request_may_say_and_what_an_answer_says_is_explained() -> None:
+    text = "".join((ROOT / "docs" / name).read_text() for name in ("http.md", "search.md", "cutoffs.md", "budgets.md"))
+    said = QueryInput, SearchRequest, CutoffInput, BudgetInput
+    answered = SearchResponse, QueryResult, CertificateResult, BudgetResult
+    names = {name for model in (*said, *answered) for name in model.model_fields} | set(get_args(Method))
+    assert {name for name in names if f"`{name}`" not in text and f'"{name}"' not in text} == set()
 
 
 def test_decimals_have_their_zero() -> None:

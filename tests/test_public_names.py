@@ -5,6 +5,7 @@ import importlib
 import pytest
 
 from rails_ray import client, local, on_ray
+from rails_ray.schema import responses
 from rails_ray.serving import client as serving_client
 from rails_ray.serving import local as serving_local
 
@@ -32,5 +33,7 @@ def test_the_client_has_all_that_its_module_defines() -> None:
         for name, value in vars(serving_client).items()
         if getattr(value, "__module__", "") == serving_client.__name__ and not name.startswith("_")
     }
-    assert {*own, "Query"} == set(client.__all__)
-    assert all(getattr(client, name) is getattr(serving_client, name) for name in client.__all__)
+    answers = {"SearchResponse", "QueryResult", "ExplainResponse", "FeedbackResponse"}
+    assert {*own, *answers, "Query"} == set(client.__all__)
+    assert all(getattr(client, name) is getattr(serving_client, name) for name in own)
+    assert all(getattr(client, name) is getattr(responses, name) for name in answers)

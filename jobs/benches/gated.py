@@ -35,8 +35,9 @@ from rails_ray.families.training_family import training_family
 from rails_ray.kernels.top_k import select
 from rails_ray.modules.similarities.states import ItemState, QueryState, take
 from rails_ray.reranking.surrogate import SurrogateConfig, fit_surrogate, scores_of_all
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.methods.gated import weighted
-from rails_ray.search.searcher import ByComponents, SearchParams
+from rails_ray.search.searcher import ByComponents
 from rails_ray.search.spec import SearchResult, SearchSpec
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage

@@ -30,12 +30,12 @@ from rich.console import Console
 from jobs.benches import pretrained
 from jobs.benches.record import Record
 from rails_ray.data.sources import Sources
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes.faiss_index import FIRST_VECTOR, Built, FaissIndex, IndexConfig, build, fit
 from rails_ray.search.indexes.flat import FlatConfig, FlatIndex
 from rails_ray.search.indexes.flat import Storage as Kept
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig
-from rails_ray.search.indexes.probing import Probing
 from rails_ray.search.spec import SearchSpec
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.memory import aligned
@@ -139,31 +139,31 @@ def of_config(
     copies = [(as_a_shard(made), faiss.deserialize_index(np.frombuffer(made.data, np.uint8))) for _ in range(COPIES)]
     index, direct = copies[0]
     asked = queries.numpy()
-    for probing, parameters in probings(config, direct):
+    for params, parameters in probings(config, direct):
         pairs = [
             in_turns(
                 repeats,
-                partial(our_copy.search, queries, SearchSpec(K), probing),
+                partial(our_copy.search, queries, SearchSpec(K), params),
                 partial(their_copy.search, asked, K, params=parameters),
             )
             for our_copy, their_copy in copies
         ]
         ours, theirs = (median(times) for times in zip(*pairs, strict=True))
-        found = index.search(queries, SearchSpec(K), probing).item_rows.numpy()
+        found = index.search(queries, SearchSpec(K), params).item_rows.numpy()
         yield {
             **told,
-            "nprobe": probing.nprobe,
-            "ef_search": probing.ef_search,
+            "nprobe": params.nprobe,
+            "ef_search": params.ef_search,
             "recall": round(float(np.mean([len(set(a) & set(b)) / K for a, b in zip(found, best, strict=True)])), 4),
             "ms": round(1000 * ours, 3),
             "direct_ms": round(1000 * theirs, 3),
             "ratio": round(ours / theirs, 3),
         }
     spec, widths = SearchSpec(10 * HITS, threshold), probings(config, direct)
-    probing, parameters = widths[(len(widths) - 1) // 2]
+    params, parameters = widths[(len(widths) - 1) // 2]
     ours, theirs = in_turns(
         min(repeats, 3),  # `range_search` takes 20 s in a flat index of 16 or 8 bits
-        lambda: index.search(queries, spec, probing),
+        lambda: index.search(queries, spec, params),
         lambda: [
             direct.range_search(asked[line : line + 1], float(threshold[line]), params=parameters)
             for line in range(len(asked))
@@ -172,8 +172,8 @@ def of_config(
     yield {
         **told,
         "search": "threshold",
-        "nprobe": probing.nprobe,
-        "ef_search": probing.ef_search,
+        "nprobe": params.nprobe,
+        "ef_search": params.ef_search,
         "ms": round(1000 * ours, 3),
         "direct_ms": round(1000 * theirs, 3),
         "ratio": round(ours / theirs, 3),
@@ -187,15 +187,15 @@ def as_a_shard(made: Built) -> FaissIndex:
     return FaissIndex.read(memory, made.error)
 
 
-def probings(config: IndexConfig, index: Any) -> list[tuple[Probing, Any]]:
+def probings(config: IndexConfig, index: Any) -> list[tuple[SearchParams, Any]]:
     import faiss
 
     if config.kind == "ivf":
         widths = sorted({max(index.nlist // share, 1) for share in (256, 64, 16, 4)})
-        return [(Probing(nprobe=width), faiss.SearchParametersIVF(nprobe=width)) for width in widths]
+        return [(SearchParams(nprobe=width), faiss.SearchParametersIVF(nprobe=width)) for width in widths]
     if config.kind == "hnsw":
-        return [(Probing(ef_search=width), faiss.SearchParametersHNSW(efSearch=width)) for width in (16, 64, 256)]
-    return [(Probing(), None)]
+        return [(SearchParams(ef_search=width), faiss.SearchParametersHNSW(efSearch=width)) for width in (16, 64, 256)]
+    return [(SearchParams(), None)]
 
 
 def opening(data: bytes, error: float, repeats: int) -> dict[str, float]:

@@ -22,10 +22,10 @@ from rails_ray.modules.quantizers.product import ProductQuantizer, pack, residua
 from rails_ray.modules.quantizers.similarity import QuantizedSimilarity
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.modules.similarities.states import QuantizedItems, QueryState
+from rails_ray.schema.search_params import DEFAULT_PARAMS
 from rails_ray.search.indexes.codes import CodeIndex
 from rails_ray.search.indexes.fast_codes import FastCodeIndex
 from rails_ray.search.methods.quantized import ByQuantized
-from rails_ray.search.searcher import DEFAULT_PARAMS
 from rails_ray.search.spec import SearchSpec
 
 WIDTH, NUM_QUERIES, K, RESCORED = 128, 32, 10, 1000

@@ -21,7 +21,8 @@ from rails_ray.data.encoding import encode_items, query_batches
 from rails_ray.data.queries import Queries
 from rails_ray.families.dual_encoder.model import DualEncoder
 from rails_ray.modules.similarities.mol import MixtureOfLogits
-from rails_ray.search.searcher import ByComponents, SearchParams
+from rails_ray.schema.search_params import SearchParams
+from rails_ray.search.searcher import ByComponents
 from rails_ray.search.spec import SearchSpec
 from rails_ray.training.evaluation.metrics import ndcg_of_queries
 from rails_ray.training.evaluation.ranking import rank_all

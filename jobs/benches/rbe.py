@@ -37,7 +37,7 @@ from rails_ray.on_ray.cluster import cluster
 from rails_ray.reranking.embedding import on_sphere
 from rails_ray.reranking.l2_greedy import l2_greedy
 from rails_ray.reranking.rankers import candidates_of
-from rails_ray.reranking.rankers.calling import RankerConfig, ranker_of, score_all
+from rails_ray.reranking.rankers.calling import ranker_of, score_all
 from rails_ray.reranking.supports import (
     ClusterSupports,
     FirstSupports,
@@ -46,11 +46,12 @@ from rails_ray.reranking.supports import (
     PopularSupports,
     RandomSupports,
 )
+from rails_ray.schema.ranker import RankerConfig
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes.faiss_index import FaissIndex, build, fit
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig
-from rails_ray.search.indexes.probing import Probing
 from rails_ray.search.spec import SearchSpec
 from rails_ray.serving import local
 from rails_ray.training.loop import Progress
@@ -248,8 +249,8 @@ def indexes(matrix: Matrix, record: Record) -> None:
         for kind, made in kinds.items():
             index = FaissIndex.read(*build(fit(made, vectors, len(vectors), 0), [vectors]))
             for width in (64, 128, 256) if kind == "hnsw" else (4, 8, 16) if kind == "ivf" else (0,):
-                probing = Probing(ef_search=width or None, nprobe=width or None)
-                rows = index.search(queries, SearchSpec(NUM_BEST), probing).item_rows
+                params = SearchParams(ef_search=width or None, nprobe=width or None)
+                rows = index.search(queries, SearchSpec(NUM_BEST), params).item_rows
                 recall = float((best[:, :, None] == rows[:, None]).any(dim=2).float().mean())
                 record.row(question="indexes", data=matrix.name, space=space, kind=kind, width=width, recall=recall)
                 print(f"{matrix.name} {kind} {width} {space}: recall@100 {recall:.4f}", flush=True)

@@ -35,9 +35,10 @@ from rails_ray.families.recipes import by_name
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.relevance_matrix import fill
 from rails_ray.on_ray.serving.app import served
-from rails_ray.on_ray.serving.plan import DeploymentSize, RankerPlacement, ServeArgs
+from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs
 from rails_ray.reranking.rankers import Candidate
-from rails_ray.reranking.rankers.calling import RankerConfig
+from rails_ray.schema.deployment import RankerPlacement
+from rails_ray.schema.ranker import RankerConfig
 
 NUM_ITEMS, NUM_QUERIES = 2000, 220
 FREE = RankerConfig(path="jobs.benches.rbe_serving:free")

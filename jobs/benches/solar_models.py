@@ -24,8 +24,9 @@ from rails_ray.families.solar.model import Solar, predicted_buckets
 from rails_ray.families.solar.train import SolarTraining
 from rails_ray.modules.quantizers.item_codes import ItemCodes
 from rails_ray.modules.similarities.states import Tables
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes.inverted import InvertedIndex, top_buckets
-from rails_ray.search.searcher import ByCodes, ByComponents, SearchParams
+from rails_ray.search.searcher import ByCodes, ByComponents
 from rails_ray.search.spec import SearchSpec
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation.metrics import attainable_precision, precision, recall_of_relevant

@@ -25,8 +25,9 @@ from jobs.benches.record import Record
 from rails_ray.cli import rendering
 from rails_ray.cli.tuning import asked_by, lists_of, try_kinds
 from rails_ray.cutoffs.distributions import UNIFORM
+from rails_ray.cutoffs.policies import POLICIES
 from rails_ray.cutoffs.temperatures import HELD_OUT
-from rails_ray.cutoffs.tuning import KINDS, tune
+from rails_ray.cutoffs.tuning import tune
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.encoding import encode_items
 from rails_ray.families.config import RunConfig
@@ -97,7 +98,7 @@ def rows_of(config: RunConfig, model: Model, data: DataSet) -> Iterator[dict[str
     cutoffs = Cutoffs.of(offers, num_items, None, stored)
     before, after = (rank_all(model, items, data.queries[own], k, cutoffs.softmax_logit) for own in ("valid", "test"))
     for beta in BETAS:
-        best, _, _ = try_kinds(cutoffs, lists_of(before, num_items), before.log_normaliser, KINDS, beta)
+        best, _, _ = try_kinds(cutoffs, lists_of(before, num_items), before.log_normaliser, list(POLICIES), beta)
         for one in best:
             policy = cutoffs.policy(asked_by(one.kind, one.value), k, after.log_normaliser)
             measured, _ = tune(one.kind, [(one.value, policy)], lists_of(after, num_items), beta)

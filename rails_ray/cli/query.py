@@ -2,18 +2,28 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, make_dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.cli.base import STORAGE, AllowsCode, errors, out
-from rails_ray.cli.serving import CutoffName, check_folder, named_cutoff
-from rails_ray.reranking.rankers.calling import RankerConfig, ranker_of
+from rails_ray.cli.serving import check_folder, named_cutoff
+from rails_ray.reranking.rankers.calling import ranker_of
+from rails_ray.schema.ranker import RankerConfig
+from rails_ray.schema.requests import CutoffKind
+from rails_ray.schema.responses import BudgetResult, CertificateResult, SearchResponse
+from rails_ray.schema.search_params import PARAM_NAMES, SearchParams
 
-Search = Callable[..., Any]
+Search = Callable[..., SearchResponse]
+if TYPE_CHECKING:
+    Params = SearchParams
+else:
+    named = [(name, int | None, field(default=None)) for name in PARAM_NAMES]
+    Params = make_dataclass("Params", named, frozen=True, kw_only=True)
+    Params.__doc__ = SearchParams.__doc__  # what `--help` says
 DEFAULT_URL = "http://127.0.0.1:8000"
 MORE_BY_BUCKETS = "the buckets looked up hold no more items; raise --num-probes to look up more"
 MORE_BY_INDEX = "the index found no more items; raise --nprobe or --ef-search to look at more"
@@ -36,9 +46,7 @@ class Query(AllowsCode):
         method: brute_force and two_pass are exact. per_embedding, average, combined, gated (mixtures only), ann (dot
             products only), surrogate (versions with one), lookup and ivf_lookup (components stored as codes) and
             inverted (SOLAR only) are approximate and say how far off an answer can be.
-        num_probes: Buckets that inverted looks up in each chunk.
-        nprobe: Lists that ivf_lookup, or an ivf index, scans.
-        ef_search: Items in the beam of an hnsw index.
+        params: How much the search looks at.
         calls: Budget of calls of the heavy ranker for each query. If left out: none but those that an index of RBE
             spends on a query.
         deadline_ms: With --calls: milliseconds after which the order is the index's.
@@ -57,11 +65,9 @@ class Query(AllowsCode):
     embedding: tuple[float, ...] = ()
     k: int | None = None
     show: int = 4
-    cutoff: tuple[CutoffName, float] | None = None
+    cutoff: tuple[CutoffKind, float] | None = None
     method: str = "brute_force"
-    num_probes: int | None = None
-    nprobe: int | None = None
-    ef_search: int | None = None
+    params: Annotated[Params, tyro.conf.arg(name="")] = field(default_factory=Params)
     calls: int | None = None
     deadline_ms: float | None = None
     rounds: int = 1
@@ -79,31 +85,26 @@ class Query(AllowsCode):
         kinds, search = self._here() if self.local else self._at_url()
         names, queries = zip(*self.asked(kinds), strict=True)
         cutoff = None if self.cutoff is None else named_cutoff(self.cutoff)
-        how: dict[str, Any] = {
-            "method": self.method,
-            "num_probes": self.num_probes,
-            "nprobe": self.nprobe,
-            "ef_search": self.ef_search,
-        }
+        how: dict[str, Any] = {"method": self.method, **asdict(self.params)}
         budget = self.budget()
         best = search(queries, self.show, **how, **budget, cutoff={"top_k": self.show})
         cut = best
         if not budget:
             cut = search(queries, self.k, **how, cutoff=cutoff)
-        certified = _certified([result["certificate"] for result in best["results"]])
-        out.print(rendering.answers(names, cut, best, f"version {cut['version']}, {self.method}: {certified}"))
-        coverage = cut["coverage"]
-        if coverage["num_chunks"] != coverage["chunks_trained"]:
-            out.print(f"{coverage['chunks_trained']} of {coverage['num_chunks']} chunks of the model are trained")
-        for name, result in zip(names, best["results"], strict=True):
-            if result["is_short"]:
+        certified = _certified([result.certificate for result in best.results])
+        out.print(rendering.answers(names, cut, best, f"version {cut.version}, {self.method}: {certified}"))
+        coverage = cut.coverage
+        if coverage.num_chunks != coverage.chunks_trained:
+            out.print(f"{coverage.chunks_trained} of {coverage.num_chunks} chunks of the model are trained")
+        for name, result in zip(names, best.results, strict=True):
+            if result.is_short:
                 out.print(f"{name!r}: {MORE_BY_BUCKETS if self.method == 'inverted' else MORE_BY_INDEX}")
-            if result["is_known"] is False:
+            if result.is_known is False:
                 out.print(f"training saw no part of {name!r}: this is the answer to an empty query")
-            if result["error"] is not None:
-                errors.print(f"rails-ray: {name!r}: {result['error']}", highlight=False, markup=False, soft_wrap=True)
-            elif budget:
-                out.print(f"{name!r}: {_told(result['budget'])}", highlight=False, markup=False, soft_wrap=True)
+            if result.error is not None:
+                errors.print(f"rails-ray: {name!r}: {result.error}", highlight=False, markup=False, soft_wrap=True)
+            elif budget and result.budget is not None:
+                out.print(f"{name!r}: {_told(result.budget)}", highlight=False, markup=False, soft_wrap=True)
 
     def budget(self) -> dict[str, Any]:
         """The field `budget` of the request, if there is one.
@@ -134,7 +135,7 @@ class Query(AllowsCode):
         ranker = ranker_of(self.ranker, allowed) if self.ranker.path else None
         with out.status("loading the version"):
             version = local.open(self.storage, self.version, ranker=ranker, allow_code=self.allow_code)
-        return version.facts["query"], lambda *asked, **how: version.search(*asked, **how).model_dump()
+        return version.facts["query"], version.search
 
     def asked(self, kinds: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
         """The queries, each with the name to show for it.
@@ -156,17 +157,17 @@ class Query(AllowsCode):
         return asked
 
 
-def _told(budget: dict[str, Any]) -> str:
+def _told(budget: BudgetResult) -> str:
     """Say what became of a budget."""
-    order = "the heavy ranker's order" if budget["is_reranked"] else "the index's order"
-    reason = "" if budget["reason"] is None else f": {budget['reason']}"
-    return f"{budget['calls_used']} calls, {order}{reason}"
+    order = "the heavy ranker's order" if budget.is_reranked else "the index's order"
+    reason = "" if budget.reason is None else f": {budget.reason}"
+    return f"{budget.calls_used} calls, {order}{reason}"
 
 
-def _certified(certificates: list[dict[str, Any]]) -> str:
+def _certified(certificates: list[CertificateResult]) -> str:
     """Sum up the certificates of all lists."""
-    gaps = [certificate["gap"] for certificate in certificates]
-    if None in gaps:
+    gaps = [certificate.gap for certificate in certificates if certificate.gap is not None]
+    if len(gaps) < len(certificates):
         return "approximate"
     return "exact" if not max(gaps) else f"a missing item scores at most {max(gaps):.2g} more than the last item"
 

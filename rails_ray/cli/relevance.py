@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rails_ray.cli.base import AllowsCode, Stored, load, out, say_next
-from rails_ray.reranking.rankers.calling import RankerConfig
+from rails_ray.schema.ranker import RankerConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from rich.text import Text
 from rails_ray.cli.tuning import Tuning
 from rails_ray.cutoffs.measuring import LEVELS, Measured, segment_name
 from rails_ray.cutoffs.temperatures import Factors
+from rails_ray.schema.responses import SearchResponse
 from rails_ray.storage.manifest import IndexEntry, Manifest, PartEntry, summary
 from rails_ray.storage.versions import Listed
 from rails_ray.training.evaluation.calibrating import CalibrationReport, ShareKept
@@ -74,7 +75,7 @@ def _progress(console: Console, *columns: Any) -> Progress:
     return Progress(*columns, console=console, refresh_per_second=4)
 
 
-def answers(names: Sequence[str], cut: Mapping[str, Any], best: Mapping[str, Any], title: str) -> Table:
+def answers(names: Sequence[str], cut: SearchResponse, best: SearchResponse, title: str) -> Table:
     """A table of search results: query, best items with scores, number of items that the cut-off kept.
 
     Args:
@@ -84,7 +85,7 @@ def answers(names: Sequence[str], cut: Mapping[str, Any], best: Mapping[str, Any
     """
     cutoff = ", ".join(
         f"{name} {value if isinstance(value, str) else f'{value:.6g}'}"
-        for name, value in cut["cutoff"].items()
+        for name, value in cut.cutoff.items()
         if (name, value) != ("min_items", 1)  # of any cut-off that no request names
     )
     table = Table(title=title, caption=f"dim: below the threshold of the cut-off, {cutoff}", title_justify="left")
@@ -92,17 +93,15 @@ def answers(names: Sequence[str], cut: Mapping[str, Any], best: Mapping[str, Any
     table.add_column("found, with scores")
     table.add_column("kept", justify="right")
     table.add_column("threshold", justify="right", style="dim")
-    for name, kept, found in zip(names, cut["results"], best["results"], strict=True):
-        pairs = zip(found["titles"] or found["items"], found["scores"], strict=True)
+    for name, kept, found in zip(names, cut.results, best.results, strict=True):
+        pairs = zip(found.titles or found.items, found.scores, strict=True)
         cells = [
-            Text(f"{item} {score:.2f}", style="" if number < kept["num_kept"] else "dim")
+            Text(f"{item} {score:.2f}", style="" if number < kept.num_kept else "dim")
             for number, (item, score) in enumerate(pairs)
         ]
-        between = Text("\n" if found["titles"] else "  ")
-        threshold = "" if kept["threshold"] is None else f"{kept['threshold']:.2f}"
-        table.add_row(
-            Text(name), between.join(cells), f"{kept['num_kept']}{'+' if kept['is_truncated'] else ''}", threshold
-        )
+        between = Text("\n" if found.titles else "  ")
+        threshold = "" if kept.threshold is None else f"{kept.threshold:.2f}"
+        table.add_row(Text(name), between.join(cells), f"{kept.num_kept}{'+' if kept.is_truncated else ''}", threshold)
     return table
 
 

@@ -10,39 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rails_ray.cli.base import EXIT_FAILED, AllowsCode, Stored, fail, load, out
-from rails_ray.reranking.rankers.calling import RankerConfig
+from rails_ray.schema.deployment import RankerArgs, RankerPlacement
+from rails_ray.schema.ranker import RankerConfig
+from rails_ray.schema.requests import CutoffKind
 
 if TYPE_CHECKING:
     from rails_ray.on_ray.environment import ProxyPorts
 
 LOOK_S = 1.0  # between two looks at the file of keys
 
-CutoffName = Literal["mass", "coverage", "nucleus", "probability", "score", "top_k"]
-
 
 @dataclass(frozen=True, kw_only=True)
-class Ranker:
-    """The heavy ranker and where it runs.
-
-    Args:
-        path: Import path, MODULE:NAME. If left out: the version's own.
-        folder: What it reads. If left out: the version's own, or nothing.
-        replicas: Replicas of the ranker.
-        cpus: CPUs that each replica reserves.
-        gpus: GPUs that each replica reserves; may be a part of one.
-        timeout_s: Seconds that a call may take, its wait for a place included.
-        concurrency: Calls that a replica scores at once.
-        max_in_flight: Calls of a router that are under way at once; others wait.
-    """
-
-    path: str = ""
-    folder: str = ""
-    replicas: int = 1
-    cpus: float = 1
-    gpus: float = 0
-    timeout_s: float = 10
-    concurrency: int = 1
-    max_in_flight: int = 32
+class RankerOptions(RankerArgs, RankerPlacement):
+    """The heavy ranker: which one, how it is called, and where it runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +81,10 @@ class Serve(AllowsCode, Stored):
     max_replicas: int | None = None
     cpus: float = 0.1
     gpus: float = 0
-    cutoff: tuple[CutoffName, float] | None = None
+    cutoff: tuple[CutoffKind, float] | None = None
     shadow_fraction: float = 0
     log_queries: bool = False
-    ranker: Ranker = field(default_factory=lambda: Ranker())
+    ranker: RankerOptions = field(default_factory=RankerOptions)
     lite: bool = False
     print_config: bool = False
 
@@ -114,7 +94,7 @@ class Serve(AllowsCode, Stored):
             return
         load()
         from rails_ray.on_ray.environment import set_profile
-        from rails_ray.on_ray.serving.plan import DeploymentSize, RankerPlacement, ServeArgs, commented, serve_config
+        from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs, commented, serve_config
         from rails_ray.serving.http.ports import LOOPBACK, check_port, check_port_number
 
         host = self.host or ("0.0.0.0" if self.profile == "production" else "127.0.0.1")
@@ -148,7 +128,7 @@ class Serve(AllowsCode, Stored):
             max_replicas=self.max_replicas,
             num_cpus=self.cpus,
             num_gpus=self.gpus,
-            ranker=RankerPlacement(replicas=self.ranker.replicas, num_cpus=self.ranker.cpus, num_gpus=self.ranker.gpus),
+            ranker=self.ranker,
         )
         allowed = AllowedCode.given(self.allow_code).also(self.ranker.path)
         version = Version.published(Storage(self.storage), self.version, allowed)
@@ -173,7 +153,7 @@ class Serve(AllowsCode, Stored):
         if is_production:
             ports.check_free(host)
         num_replicas = (1 + version.num_shards) * (self.max_replicas or replicas)
-        num_cpus = placement.num_cpus * num_replicas + (self.ranker.cpus * self.ranker.replicas if ranker else 0)
+        num_cpus = placement.num_cpus * num_replicas + (self.ranker.num_cpus * self.ranker.replicas if ranker else 0)
         with ExitStack() as stack:
             with rendering.spinner(out, f"deploy version {version.name}"):
                 is_own = stack.enter_context(cluster(4 + math.ceil(num_cpus)))
@@ -194,7 +174,7 @@ class Serve(AllowsCode, Stored):
             from rails_ray.serving.http.limits import DEADLINE_S
             from rails_ray.serving.http.lite import SingleProcessServer, listening
 
-        own = RankerConfig(path=self.ranker.path, folder=self.ranker.folder).at_absolute_folder()
+        own = self.ranker.at_absolute_folder()
         check_folder(own)
         version = local.open(
             self.storage,
@@ -235,7 +215,7 @@ class Serve(AllowsCode, Stored):
             "--print-config": self.print_config,
             "--cpus": self.cpus != Serve.cpus,
             "--haproxy options": self.haproxy != Haproxy(),
-            "--ranker options": self.ranker != Ranker(path=self.ranker.path, folder=self.ranker.folder),
+            "--ranker options": self.ranker != RankerOptions(path=self.ranker.path, folder=self.ranker.folder),
         }
         for name, is_given in given.items():
             if is_given:
@@ -272,23 +252,18 @@ class Serve(AllowsCode, Stored):
 
     def _ranker(self, own: Any) -> Any:
         """The heavy ranker to deploy: the one that is named, or else the version's own; None for none."""
-        from pydantic import ValidationError
+        from pydantic import TypeAdapter, ValidationError
 
-        from rails_ray.on_ray.serving.plan import RankerArgs
         from rails_ray.serving.validation_messages import sentence
 
-        named = RankerConfig(path=self.ranker.path, folder=self.ranker.folder).at_absolute_folder()
+        named = self.ranker.at_absolute_folder()
         if own is None and not named.path:
             check_folder(named)
             return None
+        chosen = {setting.name: getattr(named, setting.name) for setting in dataclasses.fields(RankerArgs)}
+        chosen |= {} if named.path else {"path": own.path, "folder": named.folder or own.folder}
         try:
-            return RankerArgs(
-                path=named.path or own.path,
-                folder=named.folder or ("" if named.path else own.folder),
-                timeout_s=self.ranker.timeout_s,
-                concurrency=self.ranker.concurrency,
-                max_in_flight=self.ranker.max_in_flight,
-            )
+            return TypeAdapter(RankerArgs).validate_python(chosen)
         except ValidationError as error:
             name, _, told = sentence(dict(error.errors()[0])).partition(" ")
             raise ValueError(f"--ranker.{name.replace('_', '-')} {told}") from None
@@ -331,7 +306,7 @@ def cutoff_of(given: tuple[str, float] | None) -> Any:
     """
     from pydantic import ValidationError
 
-    from rails_ray.serving.schemas import CutoffInput
+    from rails_ray.schema.requests import CutoffInput
     from rails_ray.serving.validation_messages import sentence
 
     if given is None:

@@ -4,14 +4,13 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 
 from rails_ray.cli.base import AllowsCode, AskedOfHistories, Stored, out, say_next
 from rails_ray.cli.stages import data_config
-
-Kind = Literal["top_k", "score", "mass", "nucleus", "probability", "coverage"]
+from rails_ray.schema.requests import CutoffKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +28,7 @@ class Tune(AllowsCode, Stored, AskedOfHistories):
         to: JSON file to write all that was tried to. If left out: none is written.
     """
 
-    cutoff: Annotated[tuple[Kind, ...], tyro.conf.arg(metavar="[KIND ..]")] = ()
+    cutoff: Annotated[tuple[CutoffKind, ...], tyro.conf.arg(metavar="[KIND ..]")] = ()
     run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
     version: str | None = None
     split: str = "valid"

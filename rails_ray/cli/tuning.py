@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.cutoffs import Cutoff
-from rails_ray.cutoffs.tuning import KINDS, Lists, Tried, tune, values_of
+from rails_ray.cutoffs.policies import POLICIES
+from rails_ray.cutoffs.tuning import Lists, Tried, tune, values_of
 from rails_ray.data.queries import Queries
 from rails_ray.errors import UnsupportedError
 from rails_ray.families import config
@@ -19,8 +20,8 @@ from rails_ray.families.training_family import training_family
 from rails_ray.families.version_queries import VersionQueries, with_data_of
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyItems
+from rails_ray.schema.requests import CutoffInput
 from rails_ray.serving.cutoffs import Cutoffs
-from rails_ray.serving.schemas import CutoffInput
 from rails_ray.storage import calibrations, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation import seen
@@ -97,8 +98,8 @@ def tune_cutoffs(
             "`rails-ray evaluate`"
         )
     for kind in kinds:
-        if kind not in KINDS:
-            raise ValueError(f"a cut-off to try must be one of {', '.join(KINDS)}, got {kind!r}")
+        if kind not in POLICIES:
+            raise ValueError(f"a cut-off to try must be one of {', '.join(POLICIES)}, got {kind!r}")
     if not beta > 0:
         raise ValueError(f"beta must be above 0, got {beta:g}")
     allowed = AllowedCode.given(allow_code)
@@ -111,12 +112,12 @@ def tune_cutoffs(
         model = own.trained_model(runs.weights(store, found))
         items = own.run_items(store, run, model, read)
         cutoffs = Cutoffs.of(own.offers, len(items), found.cutoff_mass, None)
-        return _tuned(run, cutoffs, model, items, read.queries[split], split, kinds or KINDS, beta)
+        return _tuned(run, cutoffs, model, items, read.queries[split], split, kinds or list(POLICIES), beta)
     stored = VersionQueries.read(store, version, data, [split], allowed)
     calibration = calibrations.read_current(store, stored.version)
     cutoffs = Cutoffs.of(training_family(stored.config).offers, len(stored.items), stored.cutoff_mass, calibration)
     queries = stored.queries(split)
-    return _tuned(stored.version, cutoffs, stored.model, stored.items, queries, split, kinds or KINDS, beta)
+    return _tuned(stored.version, cutoffs, stored.model, stored.items, queries, split, kinds or list(POLICIES), beta)
 
 
 def _tuned(

@@ -27,16 +27,19 @@ import torch
 from numpy.typing import NDArray
 
 from rails_ray.cutoffs import Cutoff, Decision
-from rails_ray.cutoffs.calibration import Calibration
+from rails_ray.cutoffs.calibration import CANDIDATE_MASSES, Calibration
 from rails_ray.cutoffs.distributions import ScoreDistribution, check_temperature
 from rails_ray.modules.losses import ScoreLogit
 
 TOLERANCE = 2**-7  # of a cosine: vectors stored in bfloat16 are longer than 1 by up to half of it
+SHARES = (*np.round(np.arange(0.05, 0.96, 0.05), 2).tolist(), 0.97, 0.98, 0.99, 0.995, 0.999)  # to try in tuning
+LENGTHS = tuple(np.unique(np.round(np.geomspace(1, 1000, 60))).astype(int).tolist())
+NUM_SCORES = 60  # fixed scores to try, of lists from a tenth of an item to all that were found
 GRIDS, CELLS = 4, 128  # of [-1, 1]: to 7e-9, below the spacing of float32 at 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits(ABC):
+class Policy(ABC):
     """How many items a policy keeps whatever their scores, and what most policies have in common.
 
     Args:
@@ -59,6 +62,15 @@ class Limits(ABC):
     def num_wanted(self) -> int | None:
         return None
 
+    @staticmethod
+    def values(scores: NDArray[np.floating]) -> list[float]:
+        """The values to try in tuning, ascending.
+
+        Args:
+            scores: of the best items of each query, descending, -inf where nothing was found [Q, k].
+        """
+        return list(SHARES)
+
     @abstractmethod
     def floor(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]: ...
 
@@ -67,7 +79,7 @@ class Limits(ABC):
 
 
 @dataclass(frozen=True)
-class TopKCutoff(Limits):
+class TopKCutoff(Policy):
     """Keep the best k."""
 
     k: int
@@ -76,6 +88,10 @@ class TopKCutoff(Limits):
         super().__post_init__()
         if self.k < 1:
             raise ValueError(f"top_k must be at least 1, got {self.k}")
+
+    @staticmethod
+    def values(scores: NDArray[np.floating]) -> list[float]:
+        return [float(length) for length in LENGTHS if length <= scores.shape[1]]
 
     @property
     def num_wanted(self) -> int:
@@ -89,7 +105,7 @@ class TopKCutoff(Limits):
 
 
 @dataclass(frozen=True)
-class ScoreCutoff(Limits):
+class ScoreCutoff(Policy):
     """Keep items whose score is at least `score`."""
 
     score: float
@@ -99,12 +115,19 @@ class ScoreCutoff(Limits):
         if not math.isfinite(self.score):
             raise ValueError(f"score must be a number, got {self.score}")
 
+    @staticmethod
+    def values(scores: NDArray[np.floating]) -> list[float]:
+        found = np.sort(scores[scores > -np.inf])[::-1]
+        lengths = np.geomspace(0.1, max(len(found) / len(scores), 0.2), NUM_SCORES)
+        places = np.minimum((lengths * len(scores)).astype(int), len(found) - 1) if len(found) else []
+        return sorted({round(float(found[place]), 4) for place in places})
+
     def floor(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
         return np.full(len(temperature), self.score, dtype=np.float64)
 
 
 @dataclass(frozen=True)
-class MassCutoff(Limits):
+class MassCutoff(Policy):
     """Keep items above the score that a relevant item reaches with probability `mass`. Needs a trained tau_q."""
 
     mass: float
@@ -113,6 +136,10 @@ class MassCutoff(Limits):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_share("mass", self.mass)
+
+    @staticmethod
+    def values(scores: NDArray[np.floating]) -> list[float]:
+        return sorted({*SHARES, *(round(1 - float(f"{1 - mass:.2g}"), 14) for mass in CANDIDATE_MASSES.tolist())})
 
     def floor(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
         return self.distribution.quantile(1 - self.mass, temperature)
@@ -129,7 +156,7 @@ class MassCutoff(Limits):
 
 
 @dataclass(frozen=True)
-class CoverageCutoff(Limits):
+class CoverageCutoff(Policy):
     """Keep, on average over queries, a share `coverage` of a query's relevant items."""
 
     coverage: float
@@ -145,7 +172,7 @@ class CoverageCutoff(Limits):
 
 
 @dataclass(frozen=True)
-class OfSoftmax(Limits):
+class OfSoftmax(Policy):
     """A policy that goes by p(x | q), the softmax of the training logit over the corpus.
 
     Args:
@@ -186,6 +213,10 @@ class ProbabilityCutoff(OfSoftmax):
         super().__post_init__()
         _check_share("probability", self.probability)
 
+    @staticmethod
+    def values(scores: NDArray[np.floating]) -> list[float]:
+        return [float(f"{10.0**-x:.3g}") for x in np.arange(6, 0.2, -0.1)]
+
     def floor(self, temperature: NDArray[np.floating]) -> NDArray[np.float64]:
         return self.score_at(math.log(self.probability), temperature)
 
@@ -218,6 +249,16 @@ class NucleusCutoff(OfSoftmax):
             last = np.take_along_axis(scores, is_held.argmax(axis=1)[:, None], axis=1)[:, 0]
             threshold = np.where(is_open, threshold, last)
         return Decision(threshold, is_open)
+
+
+POLICIES: dict[str, type[Policy]] = {
+    "top_k": TopKCutoff,
+    "score": ScoreCutoff,
+    "mass": MassCutoff,
+    "nucleus": NucleusCutoff,
+    "probability": ProbabilityCutoff,
+    "coverage": CoverageCutoff,
+}
 
 
 @dataclass(frozen=True)

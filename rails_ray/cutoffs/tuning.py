@@ -17,13 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rails_ray.cutoffs import Cutoff
-from rails_ray.cutoffs.calibration import CANDIDATE_MASSES
-from rails_ray.cutoffs.policies import cut
-
-KINDS = ("top_k", "score", "mass", "nucleus", "probability", "coverage")
-SHARES = (*np.round(np.arange(0.05, 0.96, 0.05), 2).tolist(), 0.97, 0.98, 0.99, 0.995, 0.999)
-LENGTHS = tuple(np.unique(np.round(np.geomspace(1, 1000, 60))).astype(int).tolist())
-NUM_SCORES = 60  # fixed scores to try, of lists from a tenth of an item to all that were found
+from rails_ray.cutoffs.policies import POLICIES, cut
 
 
 @dataclass(frozen=True)
@@ -75,22 +69,9 @@ def values_of(kind: str, lists: Lists) -> list[float]:
     Raises:
         ValueError: if there is no such kind.
     """
-    match kind:
-        case "top_k":
-            return [float(length) for length in LENGTHS if length <= lists.scores.shape[1]]
-        case "score":
-            found = np.sort(lists.scores[lists.scores > -np.inf])[::-1]
-            lengths = np.geomspace(0.1, max(len(found) / len(lists.scores), 0.2), NUM_SCORES)
-            places = np.minimum((lengths * len(lists.scores)).astype(int), len(found) - 1) if len(found) else []
-            return sorted({round(float(found[place]), 4) for place in places})
-        case "mass":
-            return sorted({*SHARES, *(round(1 - float(f"{1 - mass:.2g}"), 14) for mass in CANDIDATE_MASSES.tolist())})
-        case "nucleus" | "coverage":
-            return list(SHARES)
-        case "probability":
-            return [float(f"{10.0**-x:.3g}") for x in np.arange(6, 0.2, -0.1)]
-        case _:
-            raise ValueError(f"a cut-off to try must be one of {', '.join(KINDS)}, got {kind!r}")
+    if kind not in POLICIES:
+        raise ValueError(f"a cut-off to try must be one of {', '.join(POLICIES)}, got {kind!r}")
+    return POLICIES[kind].values(lists.scores)
 
 
 def f_beta(

@@ -18,7 +18,7 @@ from rails_ray.families.rbe.config import RbeConfig
 from rails_ray.families.solar.config import SolarConfig
 from rails_ray.modules.encoders.frozen import FunctionConfig
 from rails_ray.modules.schedule import TrainingConfig
-from rails_ray.reranking.rankers.calling import RankerConfig
+from rails_ray.schema.ranker import RankerConfig
 
 FamilyConfig = DualEncoderConfig | SolarConfig | Bm25Config | RbeConfig
 

@@ -21,7 +21,8 @@ from rails_ray.families.items import ByModel, Fit, Fitting, ItemEncoder
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyItems
 from rails_ray.reranking.rankers import Candidate
-from rails_ray.reranking.rankers.calling import RankerConfig, check_ranker
+from rails_ray.reranking.rankers.calling import check_ranker
+from rails_ray.schema.ranker import RankerConfig
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.indexes.faiss_index import IndexConfig
 from rails_ray.search.searcher import Searcher

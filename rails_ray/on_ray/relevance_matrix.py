@@ -26,7 +26,8 @@ from rails_ray.modules.encoders.frozen import digest_of_files
 from rails_ray.on_ray.progress import OnProgress, watch
 from rails_ray.on_ray.task_runner import run_tasks
 from rails_ray.reranking.rankers import TEXT, Candidates, HeavyRanker
-from rails_ray.reranking.rankers.calling import RankerConfig, Scored, ranker_of, score_all
+from rails_ray.reranking.rankers.calling import Scored, ranker_of, score_all
+from rails_ray.schema.ranker import RankerConfig
 from rails_ray.storage import relevances, tables
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ColumnDigest

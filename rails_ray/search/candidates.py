@@ -23,9 +23,9 @@ from torch import Tensor
 
 from rails_ray.kernels.top_k import distinct
 from rails_ray.modules.similarities.states import QueryState, Searched
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.indexes.flat import FlatIndex
-from rails_ray.search.indexes.probing import Probing
 from rails_ray.search.masks import Mask
 from rails_ray.search.spec import SearchSpec, reasons_of
 
@@ -98,13 +98,13 @@ class PerEmbedding:
         return all(index.is_exact for index in self.indexes)
 
     def __call__(
-        self, query: QueryState, width: int, mask: Mask | None = None, probing: Probing | None = None
+        self, query: QueryState, width: int, mask: Mask | None = None, params: SearchParams | None = None
     ) -> Candidates:
         """The union of `width` items (or all) per pair of components."""
         num_queries, num_components, _ = query.components.shape
         vectors = query.components.flatten(end_dim=1)  # [B * P_Q, d]
         spec = SearchSpec(width, mask=None if mask is None else mask.repeat_each(num_components))
-        found = [index.search(vectors, spec, probing) for index in self.indexes]
+        found = [index.search(vectors, spec, params) for index in self.indexes]
         rows = torch.cat([one.item_rows.view(num_queries, num_components * one.k) for one in found], dim=1)
         cosines = torch.cat([one.scores.view(num_queries, num_components * one.k) for one in found], dim=1)
         shape = (len(found), num_queries, num_components)
@@ -153,14 +153,14 @@ class ByAverage:
         return self.index.error
 
     def __call__(
-        self, query: QueryState, width: int, mask: Mask | None = None, probing: Probing | None = None
+        self, query: QueryState, width: int, mask: Mask | None = None, params: SearchParams | None = None
     ) -> Candidates:
         """`width` items (or all); nothing is known about the other items' cosines, unless there is one component."""
-        return self.spec(query, SearchSpec(width, mask=mask), probing)
+        return self.spec(query, SearchSpec(width, mask=mask), params)
 
-    def spec(self, query: QueryState, spec: SearchSpec, probing: Probing | None = None) -> Candidates:
+    def spec(self, query: QueryState, spec: SearchSpec, params: SearchParams | None = None) -> Candidates:
         """Search the index, scored by the mean cosine."""
-        found = self.index.search(self.vector_of(query), spec, probing)
+        found = self.index.search(self.vector_of(query), spec, params)
         is_score = self.is_only_component and query.components.shape[1] == 1
         is_there, is_exhausted = found.scores > -torch.inf, found.num_found() < spec.k
         last, is_best, reasons = found.ceiling(spec), found.bound == -torch.inf, found.reasons

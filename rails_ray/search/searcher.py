@@ -14,7 +14,6 @@ Axes: B queries, X items.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, Protocol, runtime_checkable
 
 import torch
@@ -27,6 +26,7 @@ from rails_ray.modules.similarities import Similarity
 from rails_ray.modules.similarities.explain import Explained, explain_look_ups, explain_mixture
 from rails_ray.modules.similarities.look_up import LookUp
 from rails_ray.modules.similarities.states import Codes, QueryState, Searched, Tables, take
+from rails_ray.schema.search_params import DEFAULT_PARAMS, SearchParams
 from rails_ray.search.candidates import (
     AVERAGE,
     BY_SURROGATE,
@@ -36,12 +36,10 @@ from rails_ray.search.candidates import (
     longest_component,
     vectors_of,
 )
-from rails_ray.search.checks import check_width
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.indexes.flat import FlatIndex
 from rails_ray.search.indexes.inverted import NUM_PROBES, InvertedIndex
 from rails_ray.search.indexes.lookup import LookupIndex
-from rails_ray.search.indexes.probing import Probing
 from rails_ray.search.masks import Mask
 from rails_ray.search.methods import Query, Retriever
 from rails_ray.search.methods.approximate import Approximate, Lists
@@ -50,41 +48,6 @@ from rails_ray.search.methods.gated import Gated
 from rails_ray.search.methods.look_up import FullLookUp, Inverted
 from rails_ray.search.methods.two_pass import AverageFirst, TwoPass
 from rails_ray.search.spec import SearchResult, SearchSpec
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchParams:
-    """How much the first stage of a search looks at. A method reads only the fields that name it.
-
-    Args:
-        num_candidates: items that `average` and `combined` take by the average component, `surrogate` by its vectors,
-            `gated` in all rounds, `inverted` by posted buckets.
-        num_per_embedding: items that `per_embedding`, `combined` and `two_pass` take by each pair of components.
-        num_rounds: rounds that `gated` splits its candidates into, at least 2. Each but the first begins with a fit to
-            the scores so far and a scan.
-        num_probes: buckets of each chunk that `inverted` looks up; None for NUM_PROBES, or all if there are fewer.
-        nprobe: lists that an `ivf` index scans; None for the square root of their number.
-        ef_search: items in the beam of an `hnsw` index; None for 64.
-    """
-
-    num_candidates: int = 1000
-    num_per_embedding: int = 50
-    num_rounds: int = 3
-    num_probes: int | None = None
-    nprobe: int | None = None
-    ef_search: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, least in (("num_candidates", 1), ("num_per_embedding", 1), ("num_rounds", 2)):
-            check_width(name, getattr(self, name), least, "")
-
-    @property
-    def probing(self) -> Probing:
-        """How much of its indexes a search looks at."""
-        return Probing(nprobe=self.nprobe, ef_search=self.ef_search)
-
-
-DEFAULT_PARAMS = SearchParams()
 
 
 @runtime_checkable
@@ -183,12 +146,12 @@ class ByComponents:
                 return self._gated(params)
             case "surrogate" if self.by_surrogate is not None:
                 lists = Lists(num_by_average=params.num_candidates)
-                return Approximate(self.scorer, self.items, lists, self.by_surrogate, params.probing)
+                return Approximate(self.scorer, self.items, lists, self.by_surrogate, params)
             case "combined":
                 lists = Lists(num_per_embedding=params.num_per_embedding, num_by_average=params.num_candidates)
             case _:
                 raise _unknown(method, self.methods, "items that have components")
-        return Approximate(self.scorer, self.items, lists, self.first_stage, params.probing)
+        return Approximate(self.scorer, self.items, lists, self.first_stage, params)
 
     def _gated(self, params: SearchParams) -> Gated:
         """Its first items are those of `surrogate` or, if there is none, of `average`."""
@@ -197,7 +160,7 @@ class ByComponents:
         rounds = params.num_candidates, params.num_rounds
         together = self.first_stage.together
         assert together is not None  # codes come with an index of them
-        return Gated(self.scorer, self.items, together, first, *rounds, params.probing)
+        return Gated(self.scorer, self.items, together, first, *rounds, params)
 
     def search(
         self, query: QueryState, spec: SearchSpec, method: str = "brute_force", params: SearchParams = DEFAULT_PARAMS

@@ -3,7 +3,6 @@
 
 | member                | what it does                                                             |
 |-----------------------|--------------------------------------------------------------------------|
-| `schemas`             | requests and answers as JSON has them                                    |
 | `validation_messages` | what is wrong with a request, in one sentence                            |
 | `encoder`             | queries -> query state                                                   |
 | `cutoffs`             | which cut-off a request gets                                             |

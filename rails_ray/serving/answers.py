@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,12 +12,12 @@ from torch import Tensor
 
 from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.policies import Cut, cut
-from rails_ray.data.forms.fields import shortened
 from rails_ray.item_ids import ItemId
+from rails_ray.schema.fields import shortened
+from rails_ray.schema.responses import CertificateResult, Coverage, ExplainedItem, ExplainResponse, QueryResult
 from rails_ray.search.rounds import unanswered_error
 from rails_ray.search.sharded import merge
 from rails_ray.search.spec import SearchResult, gap_to, needed
-from rails_ray.serving.schemas import CertificateResult, Coverage, ExplainedItem, ExplainResponse, QueryResult
 from rails_ray.serving.shard_search import ShardExplanation, ShardRequest, ShardResponse
 from rails_ray.stopwatch import part
 
@@ -80,15 +80,17 @@ def results_of(
             _List(
                 item_rows=item_rows[number, :num],
                 scores=scores[number, :num],
-                num_kept=int(done.num_kept[number]),
-                threshold=threshold if np.isfinite(threshold) else None,
-                num_searched=int(num_searched[number]),
-                num_scored=num_scored[number],
                 certificate=_certificate(gaps[number], merged.reasons[number], bool(is_short[number]), coverage),
-                is_truncated=bool(done.is_truncated[number]),
-                is_short=bool(is_short[number]),
-                is_known=is_known[number],
-                temperature=float(temperature[number]) if has_temperature else None,
+                others={
+                    "num_kept": int(done.num_kept[number]),
+                    "threshold": threshold if np.isfinite(threshold) else None,
+                    "num_searched": int(num_searched[number]),
+                    "num_scored": num_scored[number],
+                    "is_truncated": bool(done.is_truncated[number]),
+                    "is_short": bool(is_short[number]),
+                    "is_known": is_known[number],
+                    "temperature": float(temperature[number]) if has_temperature else None,
+                },
             )
         )
     return Results(answered, lists)
@@ -96,19 +98,12 @@ def results_of(
 
 @dataclass(frozen=True)
 class _List:
-    """The items of a query by their rows [n], and the other fields of its `QueryResult`."""
+    """The items of a query by their rows [n], and the other fields of its `QueryResult` by name."""
 
     item_rows: NDArray[np.int64]
     scores: NDArray[np.float32]
-    num_kept: int
-    threshold: float | None
-    num_searched: int
-    num_scored: int
     certificate: CertificateResult
-    is_truncated: bool
-    is_short: bool
-    is_known: bool | None
-    temperature: float | None
+    others: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -136,15 +131,8 @@ class Results:
                 items=[item_ids[row] for row in rows],
                 titles=None if title_of is None else [title_of[row] for row in rows],
                 scores=own.scores.tolist(),
-                threshold=own.threshold,
-                num_kept=own.num_kept,
-                num_searched=own.num_searched,
-                num_scored=own.num_scored,
                 certificate=own.certificate,
-                is_truncated=own.is_truncated,
-                is_short=own.is_short,
-                is_known=own.is_known,
-                temperature=own.temperature,
+                **own.others,
             )
 
 

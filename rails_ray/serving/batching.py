@@ -17,9 +17,10 @@ from functools import partial
 from itertools import islice
 
 from rails_ray.errors import UnsupportedError
+from rails_ray.schema.requests import SearchRequest
+from rails_ray.schema.responses import QueryResult
 from rails_ray.serving.deadlines import ends_at
 from rails_ray.serving.engine import Answered
-from rails_ray.serving.schemas import QueryResult, SearchRequest
 
 MOST_QUERIES = 64  # of a batch of requests; more are searched no faster, and wait for each other
 MOST_UNDER_WAY = 2  # batches of requests alike that are searched at once

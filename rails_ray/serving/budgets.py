@@ -24,17 +24,11 @@ from rails_ray.errors import LateError, UnavailableError, UnsupportedError
 from rails_ray.modules.similarities.states import AnyQuery, take
 from rails_ray.reranking.budget import FoundItem, Spending, split
 from rails_ray.reranking.rankers import Candidate, Candidates
+from rails_ray.schema.requests import CUTOFF_KINDS, BudgetInput, CutoffInput
+from rails_ray.schema.responses import BudgetResult, CertificateResult, QueryResult
 from rails_ray.search.rounds import AskRanker, AskShards, RankerCall, Rounds, check_refusals
 from rails_ray.search.sharded import merge
 from rails_ray.serving.deadlines import Deadline
-from rails_ray.serving.schemas import (
-    CUTOFF_FORMS,
-    BudgetInput,
-    BudgetResult,
-    CertificateResult,
-    CutoffInput,
-    QueryResult,
-)
 from rails_ray.serving.shard_search import ShardRequest, ShardResponse
 
 NO_BUDGET = "no budget was asked for"
@@ -135,7 +129,7 @@ class Ranking:
                 "with --keep-texts"
             )
         if cutoff.top_k is None:
-            name = next(name for name in CUTOFF_FORMS if getattr(cutoff, name) is not None)
+            name = next(name for name in CUTOFF_KINDS if getattr(cutoff, name) is not None)
             raise ValueError(f"cutoff must be top_k beside a budget, as scores become the ranker's, got {name}")
         calls = budget.calls - least
         if 0 < calls < k:

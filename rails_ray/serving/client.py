@@ -1,7 +1,7 @@
 """Query a running server over HTTP.
 
     with Client("http://127.0.0.1:8000") as server:
-        server.search([{"text": "pizza"}], k=10)["results"][0]["items"]
+        server.search([{"text": "pizza"}], k=10).results[0].items
 
 `AsyncClient` is the same with `async with` and `await`; the functions ask one question each. A request changes nothing,
 so it is safe to repeat; feedback that is repeated may count twice.
@@ -12,11 +12,13 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Self, TypedDict
+from typing import Any, Self, TypeVar
 
 import httpx
+from pydantic import ValidationError
 
 from rails_ray.errors import AccessError, UnavailableError, UnsupportedError
+from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, Response, SearchResponse
 
 TIMEOUT_S = 30.0
 KEY_VARIABLE = "RAILS_RAY_API_KEY"
@@ -24,64 +26,10 @@ RETRIES = 3
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0  # before a request is repeated; twice as long each time
 BUSY = (httpx.codes.TOO_MANY_REQUESTS, httpx.codes.SERVICE_UNAVAILABLE)
 
+_Given = TypeVar("_Given", bound=Response)
 Query = dict[str, Any]
 """As in the JSON of a request: {"text": "pizza"}, {"history": [1193, 661]}, {"user_id": 42, "exclude_seen": False}.
 Without `exclude_seen` the version decides whether items of the history are found, which `index` tells."""
-
-
-class Found(TypedDict):
-    """The list of one query; docs/http.md describes the fields."""
-
-    items: list[Any]
-    titles: list[str] | None
-    scores: list[float]
-    threshold: float | None
-    num_kept: int
-    num_searched: int
-    num_scored: int
-    certificate: dict[str, Any]
-    is_truncated: bool
-    is_short: bool
-    is_known: bool | None
-    temperature: float | None
-    budget: dict[str, Any] | None
-    error: str | None
-
-
-class Answer(TypedDict):
-    """The answer of `POST /v1/search`."""
-
-    version: str
-    method: str
-    is_exact: bool
-    cutoff: dict[str, Any]
-    coverage: dict[str, Any]
-    results: list[Found]
-
-
-class ExplainedItem(TypedDict):
-    """cosines, gates: `[P_Q][P_X]`."""
-
-    item: str | int
-    title: str | None
-    score: float
-    cosines: list[list[float]]
-    gates: list[list[float]]
-
-
-class Explanation(TypedDict):
-    """The answer of `POST /v1/explain`."""
-
-    version: str
-    items: list[ExplainedItem]
-
-
-class Judged(TypedDict):
-    """The answer of `POST /v1/feedback`."""
-
-    version: str
-    cutoff: dict[str, Any]
-    kept: list[list[bool] | None]
 
 
 class Client:
@@ -111,7 +59,7 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def search(self, queries: Sequence[Query], k: int | None = None, **options: Any) -> Answer:
+    def search(self, queries: Sequence[Query], k: int | None = None, **options: Any) -> SearchResponse:
         """The answer of `POST /v1/search`.
 
         Args:
@@ -124,18 +72,16 @@ class Client:
             UnsupportedError: if the served version cannot do what the request asks.
             UnavailableError: if no server answers, or the server cannot search now.
         """
-        found: Any = self._ask(*_search(queries, k, options))
-        answer: Answer = found
-        return answer
+        return _read(SearchResponse, self._ask(*_search(queries, k, options)))
 
-    def explain(self, query: Query, items: Sequence[str | int]) -> Explanation:
+    def explain(self, query: Query, items: Sequence[str | int]) -> ExplainResponse:
         """The answer of `POST /v1/explain`: component cosines and gates of a query with each item; raises as
         `search`."""
-        found: Any = self._ask(*_explain(query, items))
-        explained: Explanation = found
-        return explained
+        return _read(ExplainResponse, self._ask(*_explain(query, items)))
 
-    def feedback(self, queries: Sequence[Query], relevant: Sequence[Sequence[str | int]], **options: Any) -> Judged:
+    def feedback(
+        self, queries: Sequence[Query], relevant: Sequence[Sequence[str | int]], **options: Any
+    ) -> FeedbackResponse:
         """The answer of `POST /v1/feedback`: which of the relevant items a search keeps. From it the server measures
         whether its cut-offs keep their promise; raises as `search`.
 
@@ -143,9 +89,7 @@ class Client:
             relevant: for each query, the items that turned out to be relevant, found or not.
             options: other fields of the search, such as method and cutoff.
         """
-        found: Any = self._ask(*_feedback(queries, relevant, options))
-        judged: Judged = found
-        return judged
+        return _read(FeedbackResponse, self._ask(*_feedback(queries, relevant, options)))
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """A vector for each text, which a search takes as `embedding`; raises as `search`."""
@@ -183,25 +127,19 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
 
-    async def search(self, queries: Sequence[Query], k: int | None = None, **options: Any) -> Answer:
+    async def search(self, queries: Sequence[Query], k: int | None = None, **options: Any) -> SearchResponse:
         """As `Client.search`."""
-        found: Any = await self._ask(*_search(queries, k, options))
-        answer: Answer = found
-        return answer
+        return _read(SearchResponse, await self._ask(*_search(queries, k, options)))
 
-    async def explain(self, query: Query, items: Sequence[str | int]) -> Explanation:
+    async def explain(self, query: Query, items: Sequence[str | int]) -> ExplainResponse:
         """As `Client.explain`."""
-        found: Any = await self._ask(*_explain(query, items))
-        explained: Explanation = found
-        return explained
+        return _read(ExplainResponse, await self._ask(*_explain(query, items)))
 
     async def feedback(
         self, queries: Sequence[Query], relevant: Sequence[Sequence[str | int]], **options: Any
-    ) -> Judged:
+    ) -> FeedbackResponse:
         """As `Client.feedback`."""
-        found: Any = await self._ask(*_feedback(queries, relevant, options))
-        judged: Judged = found
-        return judged
+        return _read(FeedbackResponse, await self._ask(*_feedback(queries, relevant, options)))
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """As `Client.embed`."""
@@ -225,13 +163,13 @@ class AsyncClient:
 
 def search(
     url: str, queries: Sequence[Query], k: int | None = None, *, key: str | None = None, **options: Any
-) -> Answer:
+) -> SearchResponse:
     """`Client.search` on a connection of its own, which repeats a request only if the router died under it."""
     with Client(url, key=key, retries=0) as client:
         return client.search(queries, k, **options)
 
 
-def explain(url: str, query: Query, items: Sequence[str | int], *, key: str | None = None) -> Explanation:
+def explain(url: str, query: Query, items: Sequence[str | int], *, key: str | None = None) -> ExplainResponse:
     """`Client.explain`, likewise."""
     with Client(url, key=key, retries=0) as client:
         return client.explain(query, items)
@@ -241,6 +179,20 @@ def index(url: str, *, key: str | None = None) -> dict[str, Any]:
     """`Client.index`, likewise."""
     with Client(url, key=key, retries=0) as client:
         return client.index()
+
+
+def _read(kind: type[_Given], answer: dict[str, Any]) -> _Given:
+    """Raises:
+    UnavailableError: if a field is missing, as in the answer of an earlier release.
+    """
+    try:
+        return kind.model_validate(answer)
+    except ValidationError as error:
+        first = error.errors()[0]
+        found = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise UnavailableError(
+            f"the server must answer as a rails-ray server of this release, got one whose {found}"
+        ) from None
 
 
 def _search(queries: Sequence[Query], k: int | None, options: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:

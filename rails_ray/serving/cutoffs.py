@@ -21,7 +21,7 @@ from rails_ray.cutoffs.temperatures import AS_TRAINED, HELD_OUT, Factors
 from rails_ray.errors import UnsupportedError
 from rails_ray.families.version import Version
 from rails_ray.modules.losses import ScoreLogit
-from rails_ray.serving.schemas import CutoffInput
+from rails_ray.schema.requests import CutoffInput
 from rails_ray.storage import calibrations
 from rails_ray.storage.calibrations import StoredCalibration
 

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from math import inf
 
 from rails_ray.errors import LateError
-from rails_ray.serving.schemas import BudgetInput
+from rails_ray.schema.requests import BudgetInput
 
 EARLY_S = 0.002  # by which an event loop may end a wait too soon: uvloop's timers count whole milliseconds
 

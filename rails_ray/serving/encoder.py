@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Float
 
 from rails_ray.data.forms import FORMS, QueryReader
-from rails_ray.data.forms.fields import SUPPORTS, check_embedding
 from rails_ray.errors import UnsupportedError
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyQuery, concatenate, take, to
-from rails_ray.serving.schemas import ASKED_BY
+from rails_ray.schema.fields import SUPPORTS, check_embedding
+from rails_ray.schema.queries import QUERY_FIELDS
 
 REPRESENTATION = "embedding"  # the field for a query given by its representation
 
@@ -121,7 +121,7 @@ def _read(
     read, representations = dict[int, Any](), dict[int, list[float]]()  # by number of the query
     for number, query in enumerate(queries):
         where = f"queries[{number}]"
-        field = next(name for name in ASKED_BY if query.get(name) is not None)
+        field = next(name for name in QUERY_FIELDS if query.get(name) is not None)
         if field not in takes:
             raise ValueError(f"{where} must be given by {' or '.join(takes)} for this index, got {field}")
         if field in own:

@@ -13,23 +13,16 @@ from numpy.typing import NDArray
 from rails_ray.cutoffs import Cutoff
 from rails_ray.families.version import Version
 from rails_ray.reranking.rankers import Candidates
+from rails_ray.schema.queries import QueryInput
+from rails_ray.schema.requests import BudgetInput, CutoffInput, ExplainRequest, SearchRequest
+from rails_ray.schema.responses import ExplainResponse, QueryResult, SearchResponse
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.rounds import AskShards, Rounds, search_rounds
-from rails_ray.search.searcher import DEFAULT_PARAMS, SearchParams
 from rails_ray.serving.answers import coverage_of, explained, results_of
 from rails_ray.serving.budgets import KeptScores, Ranking, in_order, unranked
 from rails_ray.serving.cutoffs import DEFAULT_K, Cutoffs
 from rails_ray.serving.deadlines import Deadline
 from rails_ray.serving.encoder import QueryEncoder
-from rails_ray.serving.schemas import (
-    BudgetInput,
-    CutoffInput,
-    ExplainRequest,
-    ExplainResponse,
-    QueryInput,
-    QueryResult,
-    SearchRequest,
-    SearchResponse,
-)
 from rails_ray.serving.shard_search import ShardRequest, ShardResponse
 from rails_ray.serving.stages import Stages, timed
 from rails_ray.storage.manifest import summary
@@ -161,10 +154,12 @@ class Engine:
             decided = policy or self.cutoffs.policy(cutoff, k, log_normaliser)
             if cutoff.top_k is not None or num_listed is not None:
                 most = num_listed or k
-                asked = ShardRequest(request.method, _search_params(request, most), most)
+                asked = ShardRequest(request.method, SearchParams.of_request(vars(request), most), most)
             else:
                 floor = decided.floor(temperature).astype(np.float32)
-                asked = ShardRequest(request.method, _search_params(request, k), k, floor, min(cutoff.min_items, k))
+                asked = ShardRequest(
+                    request.method, SearchParams.of_request(vars(request), k), k, floor, min(cutoff.min_items, k)
+                )
             return decided, self._for_ranker(asked, request)
 
         factor = self.cutoffs.softmax_factor if cutoff.needs_normaliser else None
@@ -261,7 +256,7 @@ class Engine:
         if request.budget is None:
             return asked
         num_items = min(max(asked.k, request.budget.calls), sum(self.shard_items))
-        params = _search_params(request, num_items)
+        params = SearchParams.of_request(vars(request), num_items)
         return replace(asked, k=num_items, params=params, for_ranker=True, with_vectors=request.budget.rounds > 1)
 
     def explain(self, request: ExplainRequest) -> Rounds[ExplainResponse]:
@@ -274,15 +269,3 @@ class Engine:
         encoded = self.encoder([asked], [supported.scores])
         answers: Sequence[Any] = yield AskShards("explain", (encoded.state, request.items))
         return explained(self.facts["version"], answers, request.items)
-
-
-def _search_params(request: SearchRequest, k: int) -> SearchParams:
-    """The search parameters of the request; by default the usual ones, or k if that is more."""
-    return SearchParams(
-        num_candidates=request.num_candidates or max(DEFAULT_PARAMS.num_candidates, k),
-        num_per_embedding=request.num_per_embedding or max(DEFAULT_PARAMS.num_per_embedding, k),
-        num_rounds=request.num_rounds or DEFAULT_PARAMS.num_rounds,
-        num_probes=request.num_probes,
-        nprobe=request.nprobe,
-        ef_search=request.ef_search,
-    )

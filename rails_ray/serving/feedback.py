@@ -13,10 +13,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from rails_ray.schema.requests import FeedbackRequest, SearchRequest
+from rails_ray.schema.responses import FeedbackResponse, QueryResult
 from rails_ray.serving.cutoffs import MOST_ITEMS
 from rails_ray.serving.engine import Answered, Limits
 from rails_ray.serving.running_means import RunningMean
-from rails_ray.serving.schemas import FeedbackRequest, FeedbackResponse, QueryResult, SearchRequest
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,10 @@ from rails_ray.allowed_code import AllowedCode
 from rails_ray.families.version import Version
 from rails_ray.reranking.rankers import HeavyRanker
 from rails_ray.reranking.rankers.calling import answers_of, ranker_of
+from rails_ray.schema.requests import CutoffInput, ExplainRequest, SearchRequest
+from rails_ray.schema.responses import ExplainResponse, SearchResponse
 from rails_ray.search.rounds import AskRanker, AskShards, Rounds
 from rails_ray.serving.engine import Engine, Limits
-from rails_ray.serving.schemas import CutoffInput, ExplainRequest, ExplainResponse, SearchRequest, SearchResponse
 from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.serving.validation_messages import sentence
 from rails_ray.storage.filesystem import Storage

@@ -17,12 +17,12 @@ rails_ray_cutoff_drift                              see `drift`; the distance
 from collections import Counter
 from collections.abc import Iterator
 
+from rails_ray.schema.responses import QueryResult
 from rails_ray.serving.drift import Distance
 from rails_ray.serving.engine import Answered
 from rails_ray.serving.feedback import Judged
 from rails_ray.serving.instruments import Instrument, Instruments
 from rails_ray.serving.running_means import RunningMean
-from rails_ray.serving.schemas import QueryResult
 
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # bounds of buckets
 LENGTHS = (0.5, 1.5, 2.5, 5.5, 10.5, 20.5, 50.5, 100.5, 200.5, 500.5, 1000.5)

@@ -13,10 +13,12 @@ from dataclasses import replace
 from math import inf
 
 from rails_ray.errors import RailsRayError
+from rails_ray.schema.requests import SearchRequest
+from rails_ray.schema.responses import QueryResult
+from rails_ray.schema.search_params import PARAM_NAMES
 from rails_ray.serving.deadlines import ends_at
 from rails_ray.serving.engine import Answered
 from rails_ray.serving.running_means import RunningMean
-from rails_ray.serving.schemas import QueryResult, SearchRequest
 
 EXACT = ("brute_force", "two_pass")  # methods
 
@@ -52,7 +54,7 @@ class Shadow:
 
     async def _compare(self, request: SearchRequest, results: Sequence[QueryResult]) -> None:
         ends_at.set(inf)  # no client waits for it
-        exactly = {"method": "brute_force", "num_candidates": None, "num_per_embedding": None, "num_probes": None}
+        exactly = {"method": "brute_force", **dict.fromkeys(PARAM_NAMES)}
         try:
             exact = await self._search(request.model_copy(update=exactly))
         except (RailsRayError, ValueError):  # a shard is missing: there is nothing to compare with

@@ -19,8 +19,8 @@ from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
 from rails_ray.kernels import reaching
 from rails_ray.modules.similarities.states import AnyQuery, map_tensors
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.masks import Exclusions, Mask
-from rails_ray.search.searcher import SearchParams
 from rails_ray.search.sharded import of_corpus
 from rails_ray.search.spec import SearchResult, SearchSpec
 from rails_ray.stopwatch import noted

@@ -6,13 +6,14 @@ What a server learns of its traffic is all here, so that every server learns the
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+from rails_ray.schema.requests import FeedbackRequest, SearchRequest
+from rails_ray.schema.responses import FeedbackResponse, QueryResult
 from rails_ray.serving.batching import Batches
 from rails_ray.serving.drift import Drift
 from rails_ray.serving.engine import Answered, Engine
 from rails_ray.serving.feedback import Feedback
 from rails_ray.serving.instruments import Instruments
 from rails_ray.serving.metrics import Metrics
-from rails_ray.serving.schemas import FeedbackRequest, FeedbackResponse, QueryResult, SearchRequest
 from rails_ray.serving.shadow import Shadow
 
 

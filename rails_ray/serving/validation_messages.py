@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rails_ray.data.forms.fields import LONGEST_ECHO, shortened
+from rails_ray.schema.fields import LONGEST_ECHO, shortened
 
 
 def sentence(error: dict[str, Any]) -> str:

@@ -28,7 +28,7 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from rails_ray.errors import ConflictError, DamagedError
-from rails_ray.reranking.rankers.calling import RankerConfig
+from rails_ray.schema.ranker import RankerConfig
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import NAME, Storage
 from rails_ray.storage.manifest import read_json

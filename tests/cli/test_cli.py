@@ -15,6 +15,7 @@ from rails_ray.storage import calibrations, manifest, versions
 from rails_ray.storage.filesystem import Storage
 from support.calibrations import STORED
 from support.examples import encode
+from support.responses import search_response
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -98,15 +99,7 @@ def test_a_query_is_no_markup() -> None:
 
     from rails_ray.cli import rendering
 
-    result = {
-        "items": ["[/b]"],
-        "titles": None,
-        "scores": [0.5],
-        "threshold": 0.1,
-        "num_kept": 1,
-        "is_truncated": False,
-    }
-    answer = {"cutoff": {"score": 0.1}, "results": [result]}
+    answer = search_response(items=["[/b]"], scores=[0.5], threshold=0.1)
     console = Console(file=StringIO(), width=100)
     console.print(rendering.answers(["x [/b] [red] :pizza:"], answer, answer, "title"))
     assert "x [/b] [red] :pizza:" in console.file.getvalue()

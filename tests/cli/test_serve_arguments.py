@@ -1,5 +1,6 @@
 """What `rails-ray serve` makes of its arguments: the config that it prints, the ranker, the cut-off."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import yaml
 
 from rails_ray.cli import serving
 from rails_ray.cli.main import EXIT_BAD_ARGUMENT, main
-from rails_ray.on_ray.serving.plan import RankerArgs
+from rails_ray.schema.deployment import RankerArgs
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 from support.examples import encode
@@ -91,14 +92,14 @@ def test_the_config_that_is_printed_has_the_ranker(tmp_path: Path, capsys: pytes
 
 
 def serving_with(**fields: Any) -> serving.Serve:
-    return serving.Serve(storage="s", ranker=serving.Ranker(**fields))
+    return serving.Serve(storage="s", ranker=serving.RankerOptions(**fields))
 
 
 def test_the_versions_own_ranker_is_deployed_unless_another_is_named() -> None:
     own = RankerArgs(path="made:With", folder="/made/with")
     assert serving_with()._ranker(None) is None
-    assert serving_with(timeout_s=3)._ranker(own) == own.model_copy(update={"timeout_s": 3})
-    assert serving_with(folder="/moved")._ranker(own) == own.model_copy(update={"folder": "/moved"})
+    assert serving_with(timeout_s=3)._ranker(own) == replace(own, timeout_s=3)
+    assert serving_with(folder="/moved")._ranker(own) == replace(own, folder="/moved")
     assert serving_with(path="an:Other")._ranker(own) == RankerArgs(path="an:Other")  # which reads no folder
 
 

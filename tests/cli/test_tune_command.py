@@ -9,15 +9,14 @@ import pytest
 
 from rails_ray.cli.main import main
 from rails_ray.cli.tuning import tune_cutoffs
-from rails_ray.cutoffs.policies import cut
-from rails_ray.cutoffs.tuning import LENGTHS
+from rails_ray.cutoffs.policies import LENGTHS, cut
 from rails_ray.data.encoding import encode_items
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import read_data
 from rails_ray.families.training_family import training_family
 from rails_ray.modules.losses.config import ContrastiveConfig
+from rails_ray.schema.requests import CutoffInput
 from rails_ray.serving.cutoffs import Cutoffs
-from rails_ray.serving.schemas import CutoffInput
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation.metrics import list_quality
 from rails_ray.training.evaluation.ranking import rank_all

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from rails_ray.modules.similarities.states import take
-from rails_ray.search.searcher import SearchParams
+from rails_ray.schema.requests import SearchRequest
+from rails_ray.schema.responses import QueryResult
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.spec import SearchResult
 from rails_ray.serving import local
 from rails_ray.serving.batching import MOST_QUERIES, Batches
 from rails_ray.serving.engine import Answered
-from rails_ray.serving.schemas import QueryResult, SearchRequest
 from support.examples import publish_here
 from support.indexed import NUM_ITEMS, TOLERANCE, Question, corpus, each, questions, search
 

@@ -9,11 +9,12 @@ import torch
 from rails_ray.cutoffs.policies import ScoreCutoff, TopKCutoff
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.modules.similarities.states import ItemState, QueryState
+from rails_ray.schema.responses import Coverage
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes.ivf import IvfConfig
-from rails_ray.search.searcher import ByComponents, SearchParams
+from rails_ray.search.searcher import ByComponents
 from rails_ray.search.spec import SearchSpec
 from rails_ray.serving.answers import results_of
-from rails_ray.serving.schemas import Coverage
 from rails_ray.serving.shard_search import ShardRequest, ShardResponse
 from support.faiss_indexes import opened
 from support.indexed import NUM_ITEMS, TOLERANCE, assert_claims, each, questions, search

@@ -29,12 +29,12 @@ from rails_ray.modules.encoders.frozen import FunctionConfig
 from rails_ray.modules.losses.config import ContrastiveConfig
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyItems, AnyQuery, concatenate, take, tensors_of
+from rails_ray.schema.requests import CutoffInput
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.searcher import Searcher
 from rails_ray.search.spec import SearchSpec
 from rails_ray.serving.cutoffs import Cutoffs
 from rails_ray.serving.encoder import encode
-from rails_ray.serving.schemas import CutoffInput
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import item_part, item_state, part_to_bytes

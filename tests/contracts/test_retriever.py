@@ -13,9 +13,9 @@ from rails_ray.modules.losses.beta_nce import beta_logit
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogits
 from rails_ray.modules.similarities.states import map_tensors, take
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.methods import Retriever
-from rails_ray.search.searcher import SearchParams
 from rails_ray.search.sharded import merge, of_corpus
 from rails_ray.search.spec import SearchSpec
 from support.bitmap import Bitmap

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.masks import Exclusions
-from rails_ray.search.searcher import Searcher, SearchParams
+from rails_ray.search.searcher import Searcher
 from rails_ray.search.spec import SearchSpec
 from support.examples import random_states, small_mixture
 from support.retrievers import NUM_ITEMS, NUM_QUERIES, Named, any_method, case, either, of_a_mixture, retriever_of

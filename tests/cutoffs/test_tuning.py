@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 import oracles.cutoffs
 from rails_ray.cutoffs.distributions import UNIFORM, BetaDistribution
-from rails_ray.cutoffs.policies import MassCutoff, ScoreCutoff, TopKCutoff
-from rails_ray.cutoffs.tuning import KINDS, SHARES, Lists, f_beta, held_out, tune, values_of
+from rails_ray.cutoffs.policies import POLICIES, SHARES, MassCutoff, ScoreCutoff, TopKCutoff
+from rails_ray.cutoffs.tuning import Lists, f_beta, held_out, tune, values_of
 
 
 def drawn(num_queries: int, k: int, seed: int = 0, num_items: int = 1000) -> Lists:
@@ -83,7 +83,7 @@ def test_each_half_is_measured_with_what_is_best_on_the_other() -> None:
     assert held_out(np.array([[0.3], [0.8]])) == 0.8, "one query cannot be halved"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", POLICIES)
 def test_values_rise_and_can_be_asked_for(kind: str) -> None:
     values = values_of(kind, drawn(30, 20))
     assert values == sorted(set(values))

@@ -16,7 +16,8 @@ from rails_ray.families.rbe import run_ranker
 from rails_ray.families.rbe.run_ranker import RunRanker
 from rails_ray.families.training_family import training_family
 from rails_ray.reranking.rankers import HeavyRanker, candidates_of
-from rails_ray.reranking.rankers.calling import RankerConfig, ranker_of, scores_of
+from rails_ray.reranking.rankers.calling import ranker_of, scores_of
+from rails_ray.schema.ranker import RankerConfig
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from support.examples import (

@@ -20,7 +20,7 @@ from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.items import Fitting
 from rails_ray.families.training_family import training_family
 from rails_ray.modules.similarities.states import ItemState, QueryState, concatenate
-from rails_ray.search.searcher import SearchParams
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.spec import SearchSpec
 from rails_ray.storage import runs, surrogates
 from rails_ray.storage.filesystem import Storage

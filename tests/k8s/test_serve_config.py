@@ -12,7 +12,8 @@ from ray.serve.config import AutoscalingConfig
 from ray.serve.schema import ServeDeploySchema
 
 from rails_ray.on_ray.serving import plan
-from rails_ray.on_ray.serving.plan import DeploymentSize, RankerArgs, RankerPlacement, ServeArgs
+from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs
+from rails_ray.schema.deployment import RankerArgs, RankerPlacement
 from support.command_line import code_blocks
 from support.kuberay import CRDS, Object, at, cluster_of, groups
 from support.manifests import K8S, change, every_overlay, move, named, of_kind, parsed, secret_keys, serve_config, the

@@ -21,7 +21,8 @@ from rails_ray.families.training_family import training_family
 from rails_ray.families.version import Version
 from rails_ray.on_ray.relevance_matrix import Sampling, fill
 from rails_ray.reranking.rankers import candidates_of
-from rails_ray.reranking.rankers.calling import RankerConfig, scores_of
+from rails_ray.reranking.rankers.calling import scores_of
+from rails_ray.schema.ranker import RankerConfig
 from rails_ray.serving import local
 from rails_ray.storage import relevances
 from rails_ray.storage.filesystem import Storage

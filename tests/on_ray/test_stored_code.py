@@ -12,7 +12,7 @@ from rails_ray.cli.main import EXIT_BAD_ARGUMENT, main
 from rails_ray.families.config import DataConfig
 from rails_ray.on_ray.pipelining import pipeline
 from rails_ray.on_ray.relevance_matrix import fill
-from rails_ray.reranking.rankers.calling import RankerConfig
+from rails_ray.schema.ranker import RankerConfig
 from support.examples import small_config, write_text_data
 from support.stored_code import OF_TEXTS, publish_with_encoder
 

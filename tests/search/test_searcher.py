@@ -10,9 +10,10 @@ from rails_ray.kernels.lookup_scan import LEAST_BESIDE
 from rails_ray.modules.quantizers import random_codes
 from rails_ray.modules.similarities.look_up import LookUp
 from rails_ray.modules.similarities.states import Codes, Tables
-from rails_ray.search.searcher import METHODS, ByCodes, ByComponents, SearchParams
+from rails_ray.schema.requests import SearchRequest
+from rails_ray.schema.search_params import SearchParams
+from rails_ray.search.searcher import METHODS, ByCodes, ByComponents
 from rails_ray.search.spec import SearchResult, SearchSpec
-from rails_ray.serving.schemas import SearchRequest
 from support.examples import random_states, small_config, small_mixture
 from support.searchers import make_searchable
 

@@ -10,10 +10,10 @@ from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.policies import ScoreCutoff, TopKCutoff
 from rails_ray.errors import BusyError, DamagedError, UnavailableError
 from rails_ray.on_ray.failures import own_cause, told_plainly
-from rails_ray.search.searcher import SearchParams
+from rails_ray.schema.responses import CertificateResult, Coverage
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.spec import SearchResult
 from rails_ray.serving.answers import coverage_of, explained, results_of
-from rails_ray.serving.schemas import CertificateResult, Coverage
 from rails_ray.serving.shard_search import ShardExplanation, ShardRequest, ShardResponse
 
 

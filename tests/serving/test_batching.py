@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from rails_ray.errors import UnavailableError, UnsupportedError
+from rails_ray.schema.requests import SearchRequest
+from rails_ray.schema.responses import CertificateResult, Coverage, QueryResult, SearchResponse
 from rails_ray.serving.batching import MOST_QUERIES, Batches
 from rails_ray.serving.deadlines import ends_at
 from rails_ray.serving.engine import Answered
-from rails_ray.serving.schemas import CertificateResult, Coverage, QueryResult, SearchRequest, SearchResponse
 
 EXACT = CertificateResult(is_exact=True, gap=0.0, reason=None)
 OPEN = CertificateResult(is_exact=False, gap=0.5, reason=None)

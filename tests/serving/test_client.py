@@ -10,17 +10,12 @@ import httpx
 import pytest
 
 from rails_ray.errors import AccessError, UnavailableError
+from rails_ray.schema.requests import FeedbackRequest
+from rails_ray.schema.responses import FeedbackResponse, SearchResponse
 from rails_ray.serving import client
-from rails_ray.serving.schemas import (
-    ExplainedItem,
-    ExplainResponse,
-    FeedbackRequest,
-    FeedbackResponse,
-    QueryResult,
-    SearchResponse,
-)
+from support.responses import search_response
 
-FOUND = {"results": []}
+FOUND = search_response().model_dump()
 REAL: dict[str, Any] = {"Client": httpx.Client, "AsyncClient": httpx.AsyncClient}
 DIED = httpx.Response(500, text="Internal Server Error")
 
@@ -56,7 +51,7 @@ def test_a_router_that_dies_under_a_request_is_asked_again_once(
     first: httpx.Response | Exception, answering: Callable[..., list[httpx.Request]]
 ) -> None:
     requests = answering(first, httpx.Response(200, json=FOUND))
-    assert client.search("http://server", [{"text": "pizza"}], 3) == FOUND
+    assert client.search("http://server", [{"text": "pizza"}], 3) == SearchResponse(**FOUND)
     assert [request.content for request in requests] == [b'{"queries":[{"text":"pizza"}],"k":3}'] * 2
     requests = answering(first, first, httpx.Response(200, json=FOUND))
     with pytest.raises(UnavailableError):
@@ -131,7 +126,7 @@ def test_a_client_repeats_what_may_pass_and_waits_as_it_is_told(
 ) -> None:
     requests = answering(*what_may_pass(), httpx.Response(200, json=FOUND))
     with client.Client("http://server", retries=4) as server:
-        assert server.search([{"text": "pizza"}], 3) == FOUND
+        assert server.search([{"text": "pizza"}], 3) == SearchResponse(**FOUND)
     assert len(requests) == 5
     assert pauses == [0.0, 0.1, 0.2, 7.0, 0.8]
 
@@ -145,7 +140,7 @@ def test_an_asynchronous_client_does_the_same(
         async with client.AsyncClient("http://server", retries=4) as server:
             return await server.search([{"text": "pizza"}], 3)
 
-    assert asyncio.run(ask()) == FOUND
+    assert asyncio.run(ask()) == SearchResponse(**FOUND)
     assert len(requests) == 5
     assert pauses == [0.0, 0.1, 0.2, 7.0, 0.8]
 
@@ -202,10 +197,23 @@ def test_a_url_that_is_none(kind: Any) -> None:
         kind("http://server:port")
 
 
-def test_its_types_are_the_servers() -> None:
-    """The client states them again because the server's import torch."""
-    assert client.Found.__annotations__.keys() == QueryResult.model_fields.keys()
-    assert client.Answer.__annotations__.keys() == SearchResponse.model_fields.keys()
-    assert client.ExplainedItem.__annotations__.keys() == ExplainedItem.model_fields.keys()
-    assert client.Explanation.__annotations__.keys() == ExplainResponse.model_fields.keys()
-    assert client.Judged.__annotations__.keys() == FeedbackResponse.model_fields.keys()
+def test_an_answer_is_read_by_attribute_and_by_item(answering: Callable[..., list[httpx.Request]]) -> None:
+    later = FOUND | {"results": [FOUND["results"][0] | {"of_a_later_release": 3}]}
+    answering(httpx.Response(200, json=later))
+    found = client.search("http://server", [{"text": "pizza"}])
+    assert found.results[0].items == found["results"][0]["items"] == [1]
+    assert found["results"][0]["certificate"]["gap"] is None
+    assert found["results"][0]["of_a_later_release"] == 3, "a client passes on what a newer server says"
+    assert "version" in found
+    assert "keys" not in found
+    assert found.get("version") == "v"
+    assert found.get("none", 1) == 1
+    assert found.model_dump() == later
+    with pytest.raises(KeyError):
+        found["none"]
+
+
+def test_an_answer_that_lacks_a_field_is_not_of_this_release(answering: Callable[..., list[httpx.Request]]) -> None:
+    answering(httpx.Response(200, json={"results": []}))
+    with pytest.raises(UnavailableError, match=r"must answer as a rails-ray server of this release, got .* version"):
+        client.search("http://server", [{"text": "pizza"}])

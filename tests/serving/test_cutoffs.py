@@ -15,9 +15,9 @@ from rails_ray.families.recipes.baselines import baseline_bm25
 from rails_ray.families.training_family import training_family
 from rails_ray.modules.losses.config import ContrastiveConfig
 from rails_ray.modules.losses.exp_nce import exp_logit
+from rails_ray.schema.requests import CutoffInput
 from rails_ray.serving.cutoffs import Cutoffs
 from rails_ray.serving.http.api import told_over_http
-from rails_ray.serving.schemas import CutoffInput
 from support.calibrations import BETA, STORED, drawn
 from support.examples import small_config
 

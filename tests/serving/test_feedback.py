@@ -6,18 +6,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from rails_ray.schema.requests import FeedbackRequest, SearchRequest
+from rails_ray.schema.responses import CertificateResult, Coverage, QueryResult, SearchResponse
 from rails_ray.serving.cutoffs import MOST_ITEMS
 from rails_ray.serving.engine import Answered, Limits
 from rails_ray.serving.feedback import Feedback, Judged
 from rails_ray.serving.running_means import RunningMean
-from rails_ray.serving.schemas import (
-    CertificateResult,
-    Coverage,
-    FeedbackRequest,
-    QueryResult,
-    SearchRequest,
-    SearchResponse,
-)
 
 FOUND = {"a": ["1", "2", "3"], "b": ["4"], "none": []}
 

@@ -6,8 +6,8 @@ import jsonschema
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from rails_ray.data.forms.fields import shortened
-from rails_ray.serving.schemas import CutoffInput, ExplainRequest, SearchRequest
+from rails_ray.schema.fields import shortened
+from rails_ray.schema.requests import CutoffInput, ExplainRequest, SearchRequest
 from rails_ray.serving.validation_messages import sentence
 
 

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from rails_ray.errors import UnavailableError
+from rails_ray.schema.requests import SearchRequest
+from rails_ray.schema.responses import CertificateResult, Coverage, QueryResult, SearchResponse
 from rails_ray.serving.deadlines import ends_at
 from rails_ray.serving.engine import Answered
 from rails_ray.serving.running_means import RunningMean
-from rails_ray.serving.schemas import CertificateResult, Coverage, QueryResult, SearchRequest, SearchResponse
 from rails_ray.serving.shadow import Shadow
 
 EXACTLY = {"a": ["1", "2", "3", "4"], "b": ["5", "6"], "none": []}

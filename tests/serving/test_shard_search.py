@@ -11,7 +11,7 @@ from rails_ray.families.version import Version
 from rails_ray.kernels import reaching
 from rails_ray.kernels.compiled import loops
 from rails_ray.modules.similarities.states import QueryState
-from rails_ray.search.searcher import SearchParams
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.serving.shard_search import ShardRequest, ShardSearch
 from rails_ray.storage.filesystem import Storage
 from support.examples import publish_here

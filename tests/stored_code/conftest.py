@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rails_ray.reranking.rankers.calling import RankerConfig
+from rails_ray.schema.ranker import RankerConfig
 from support.stored_code import MINE, publish_with_encoder, publish_with_ranker, write_program
 
 

@@ -19,7 +19,8 @@ from rails_ray.families.config import from_json, to_json
 from rails_ray.families.rbe.run_ranker import RunRanker
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.reranking import rankers
-from rails_ray.reranking.rankers.calling import FORMER_MODULES, OWN_RANKERS, RankerConfig, check_ranker
+from rails_ray.reranking.rankers.calling import OWN_RANKERS, check_ranker
+from rails_ray.schema.ranker import FORMER_MODULES, RankerConfig
 from rails_ray.serving import local
 from rails_ray.storage import relevances
 from rails_ray.storage.filesystem import Storage

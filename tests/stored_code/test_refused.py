@@ -21,8 +21,10 @@ from rails_ray.families.data import read_data
 from rails_ray.families.rbe.run_ranker import RunRanker
 from rails_ray.families.training_family import training_family
 from rails_ray.on_ray.serving.app import application, build
-from rails_ray.on_ray.serving.plan import DeploymentSize, RankerArgs, ServeArgs
-from rails_ray.reranking.rankers.calling import RankerConfig, ranker_of
+from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs
+from rails_ray.reranking.rankers.calling import ranker_of
+from rails_ray.schema.deployment import RankerArgs
+from rails_ray.schema.ranker import RankerConfig
 from rails_ray.serving import local
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 import oracles.ranking
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes.faiss_index import Built, FaissIndex, IndexConfig, build, fit
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig
-from rails_ray.search.indexes.probing import Probing
 from rails_ray.search.spec import SearchResult, SearchSpec
 
 WIDTH = 8
@@ -28,7 +28,7 @@ KINDS: dict[str, IndexConfig] = {
 }
 kinds = pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
 storages = pytest.mark.parametrize("storage", STORAGES)
-ALL_LISTS = Probing(nprobe=6)
+ALL_LISTS = SearchParams(nprobe=6)
 
 
 def vectors(num: int, seed: int = 0, width: int = WIDTH) -> Tensor:

@@ -16,12 +16,13 @@ from rails_ray.modules.similarities.bm25 import Bm25
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.modules.similarities.look_up import LookUp
 from rails_ray.modules.similarities.states import AnyItems, AnyQuery, ItemState, take
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.candidates import AVERAGE, SURROGATE, TOGETHER, component_name, vectors_of
 from rails_ray.search.indexes.faiss_index import FaissIndex, IndexConfig, build, fit
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.methods.bm25 import ByTerms
 from rails_ray.search.methods.quantized import ByQuantized
-from rails_ray.search.searcher import ByCodes, ByComponents, Searcher, SearchParams
+from rails_ray.search.searcher import ByCodes, ByComponents, Searcher
 from rails_ray.search.sharded import merge, of_corpus
 from rails_ray.search.spec import SearchResult, SearchSpec
 from support.examples import random_states, sharp_mixture, small_mixture

@@ -19,7 +19,8 @@ from rails_ray.modules.encoders.frozen import FunctionConfig
 from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.reranking.embedding import RelevanceEmbeddingConfig
 from rails_ray.reranking.rankers import Candidate, HeavyRanker, candidates_of
-from rails_ray.reranking.rankers.calling import RankerConfig, score_all
+from rails_ray.reranking.rankers.calling import score_all
+from rails_ray.schema.ranker import RankerConfig
 from rails_ray.storage import relevances
 from rails_ray.storage.filesystem import Storage
 from support.examples import write_text_data

@@ -12,11 +12,12 @@ from rails_ray.modules.similarities.bm25 import Bm25, TermWeights
 from rails_ray.modules.similarities.look_up import LookUp
 from rails_ray.modules.similarities.mol import MixtureOfLogits
 from rails_ray.modules.similarities.states import AnyItems, AnyQuery, QueryState, Tables, map_tensors, take
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.masks import Exclusions, Mask
 from rails_ray.search.methods import Retriever
 from rails_ray.search.methods.bm25 import ByTerms
 from rails_ray.search.methods.quantized import ByQuantized
-from rails_ray.search.searcher import METHODS, ByCodes, Searcher, SearchParams
+from rails_ray.search.searcher import METHODS, ByCodes, Searcher
 from rails_ray.search.spec import SearchResult, SearchSpec
 from support.examples import random_states, small_mixture
 from support.of_codes import FEW_PROBES, NUM_BUCKETS, look_ups, random_codes

@@ -16,7 +16,7 @@ from rails_ray.families.data import for_data, read_data
 from rails_ray.families.training_family import training_family
 from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.frozen import FunctionConfig
-from rails_ray.reranking.rankers.calling import RankerConfig
+from rails_ray.schema.ranker import RankerConfig
 from rails_ray.storage import manifest, parts, runs, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import item_part

@@ -103,7 +103,7 @@ def readings() -> list[Reading]:
     forms = dict[tuple[str, tuple[str, ...]], QueryForm]()
     for recipe in names():
         form = training_family(by_name(recipe)).form
-        form_name = next(name for name, other in FORMS.items() if other.fields.keys() == form.fields.keys())
+        form_name = next(name for name, other in FORMS.items() if other.fields == form.fields)
         read = form_name, getattr(form, "item_columns", ())  # only vectors have some
         recipes.setdefault(read, []).append(recipe)
         forms.setdefault(read, form)  # of texts with scores and without: those without, which need less

@@ -8,19 +8,18 @@
 | `history`     | items in time order                   | `history`, `user_id` | items, interactions       |
 | `scored_text` | a text that a heavy ranker has scored | `text`               | those of `text`, scores   |
 
-`numbers` reads the tables of `vector` and `features`; `fields` has what the fields of requests are made of.
+`numbers` reads the tables of `vector` and `features`.
 
 A query of any form may also be given by its representation, as field `embedding`, if the model takes one. If queries
 are vectors, that field is the query itself.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any, Protocol, runtime_checkable
 
 from rails_ray.data.corpus import Corpus
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms.features import FeaturesForm
-from rails_ray.data.forms.fields import FieldDefinition
 from rails_ray.data.forms.history import HistoryForm
 from rails_ray.data.forms.scored_text import ScoredTextForm
 from rails_ray.data.forms.text import TextForm
@@ -60,8 +59,8 @@ class QueryReader(Protocol):
 @runtime_checkable
 class QueryForm(Protocol):
     @property
-    def fields(self) -> Mapping[str, FieldDefinition]:
-        """The request fields for such a query; one of them gives it."""
+    def fields(self) -> tuple[str, ...]:
+        """The request fields for such a query, of those in `schema.queries`; one of them gives it."""
 
     @property
     def tables(self) -> str:

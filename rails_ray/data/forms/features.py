@@ -1,37 +1,24 @@
 """A query is numbers of features with a value each. `data.forms.numbers` says which tables a data set has."""
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Collection
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from rails_ray.data.corpus import Corpus
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import numbers
-from rails_ray.data.forms.fields import LARGEST_INTEGER, LARGEST_NUMBER, FeatureNumber, FieldDefinition, Finite
 from rails_ray.data.queries import SPLITS, SparseRows
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.model import Model
+from rails_ray.schema.fields import LARGEST_INTEGER, LARGEST_NUMBER
 
 
 class FeaturesForm:
     """The contract of `QueryForm`."""
 
-    fields: Mapping[str, FieldDefinition] = {
-        "features": (
-            Annotated[
-                dict[FeatureNumber, Finite],
-                Field(max_length=100_000, fail_fast=True, json_schema_extra={"additionalProperties": False}),
-            ]
-            | None,
-            Field(
-                None,
-                description="The value of each feature by its number in decimal digits, where queries are features.",
-            ),
-        )
-    }
+    fields: tuple[str, ...] = ("features",)
     tables = numbers.TABLES
     packaged = None
 

@@ -17,23 +17,22 @@ that a run can stop early without a look at the test.
 """
 
 import io
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import Field
 
 from rails_ray.data.corpus import Corpus, ListedItems
 from rails_ray.data.dataset import DataSet, Texts
-from rails_ray.data.forms.fields import FieldDefinition, IdField, shortened
 from rails_ray.data.queries import SPLITS, ItemLists, Queries, Visits
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.model import Model
+from rails_ray.schema.fields import shortened
 from rails_ray.storage.ids import ItemIds, keys_of
 from rails_ray.storage.manifest import HISTORIES, ITEMS
 from rails_ray.storage.parquet import read_plain, to_bytes
@@ -57,13 +56,7 @@ class SequenceData(DataSet):
 class HistoryForm:
     """The contract of `QueryForm`."""
 
-    fields: Mapping[str, FieldDefinition] = {
-        "history": (
-            Annotated[list[IdField], Field(min_length=1, max_length=10_000, fail_fast=True)] | None,
-            Field(None, description="Items in time order; ids that the index does not know are ignored."),
-        ),
-        "user_id": (IdField | None, Field(None, description="A user whose history the index holds.")),
-    }
+    fields: tuple[str, ...] = ("history", "user_id")
     tables = "items and interactions"
     packaged = None
 

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rails_ray.data.dataset import DataSet, Texts
-from rails_ray.data.forms.fields import SUPPORTS
 from rails_ray.data.forms.text import TextForm, TextReader
 from rails_ray.data.queries import SPLITS, Queries
 from rails_ray.data.relevance import by_split
@@ -24,6 +23,7 @@ from rails_ray.data.scored import ScoredTexts
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.model import Model
+from rails_ray.schema.fields import SUPPORTS
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.rows import Rows, check_distinct, rows_of
 from rails_ray.storage.tables import ID, TEXT

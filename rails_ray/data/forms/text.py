@@ -8,24 +8,23 @@ Further columns are ignored. The position of an item in its table is its item ro
 Queries that no item answers are left out. If no query is of split "valid", every tenth one of "train" is.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field
 
 from rails_ray.data import emoji
 from rails_ray.data.corpus import Corpus, ItemFiles
 from rails_ray.data.dataset import DataSet, Texts
-from rails_ray.data.forms.fields import FieldDefinition, shortened
 from rails_ray.data.packaged import Packaged
 from rails_ray.data.queries import SPLITS
 from rails_ray.data.relevance import are_to_be_read, by_split, no_queries
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.model import Model
+from rails_ray.schema.fields import shortened
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.rows import check_distinct
 from rails_ray.storage.tables import ID, TEXT, Batch
@@ -34,9 +33,7 @@ from rails_ray.storage.tables import ID, TEXT, Batch
 class TextForm:
     """The contract of `QueryForm`."""
 
-    fields: Mapping[str, FieldDefinition] = {
-        "text": (Annotated[str, Field(min_length=1, max_length=10_000)] | None, None)
-    }
+    fields: tuple[str, ...] = ("text",)
     tables = "items, queries and relevance"
     packaged: Packaged | None = Packaged("emoji", emoji.tables, ("items", "queries", "relevance"))
 

@@ -1,20 +1,19 @@
 """A query is a vector, which a request gives as `embedding`; `data.forms.numbers` says which tables a data set has."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import Field
 
 from rails_ray.data.corpus import Corpus
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import numbers
-from rails_ray.data.forms.fields import FieldDefinition, Finite, check_embedding
 from rails_ray.data.queries import SPLITS, DenseRows
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.model import Model
+from rails_ray.schema.fields import check_embedding
 
 
 @dataclass(frozen=True)
@@ -28,16 +27,7 @@ class VectorForm:
     item_columns: tuple[str, ...] = ()
     item_shape: tuple[int, ...] = ()
 
-    fields: ClassVar[Mapping[str, FieldDefinition]] = {
-        "embedding": (
-            Annotated[list[Finite], Field(min_length=1, max_length=65_536, fail_fast=True)] | None,
-            Field(
-                None,
-                description="The representation that the query tower would make, of its width; or, where queries are "
-                "vectors, the query itself.",
-            ),
-        )
-    }
+    fields: ClassVar[tuple[str, ...]] = ("embedding",)
     tables: ClassVar[str] = numbers.TABLES
     packaged: ClassVar[None] = None
 

@@ -9,8 +9,8 @@ from pydantic import Field
 from rails_ray.families.vector_items.storing import FullItems, IndexOf, Items, PqItems, TrainedConfig
 from rails_ray.modules.encoders.frozen import FunctionConfig, SentenceTransformerConfig
 from rails_ray.reranking.embedding import RelevanceEmbeddingConfig
-from rails_ray.reranking.rankers.calling import RankerConfig
 from rails_ray.reranking.supports import L2GreedySupports, SupportsConfig
+from rails_ray.schema.ranker import RankerConfig
 from rails_ray.search.indexes.faiss_index import IndexConfig
 from rails_ray.search.indexes.flat import FlatConfig
 

@@ -31,8 +31,9 @@ from rails_ray.modules.similarities.states import ItemState, QueryState
 from rails_ray.reranking.anncur import AnnCur
 from rails_ray.reranking.embedding import RelevanceEmbedding, RelevanceEmbeddingConfig, on_sphere
 from rails_ray.reranking.rankers import TEXT, Candidate, Candidates, HeavyRanker
-from rails_ray.reranking.rankers.calling import RankerConfig, ranker_of, score_all, scores_of
+from rails_ray.reranking.rankers.calling import ranker_of, score_all, scores_of
 from rails_ray.reranking.scored import ScoredQueries, SupportScores
+from rails_ray.schema.ranker import RankerConfig
 
 
 @dataclass(frozen=True)

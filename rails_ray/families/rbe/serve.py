@@ -21,7 +21,7 @@ from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.modules.similarities.states import AnyItems
 from rails_ray.reranking.rankers import Candidate, candidates_of
-from rails_ray.reranking.rankers.calling import RankerConfig
+from rails_ray.schema.ranker import RankerConfig
 from rails_ray.storage.filesystem import Storage
 
 

@@ -22,20 +22,12 @@ from rails_ray.errors import UnavailableError
 from rails_ray.families.served_family import ServedFamily
 from rails_ray.families.version import Version
 from rails_ray.on_ray.serving.listening import most_passed
-from rails_ray.on_ray.serving.plan import (
-    NAME,
-    RANKER,
-    DeploymentSize,
-    RankerArgs,
-    ServeArgs,
-    deployments,
-    http_options,
-    shard_name,
-)
+from rails_ray.on_ray.serving.plan import NAME, RANKER, DeploymentSize, ServeArgs, deployments, http_options, shard_name
 from rails_ray.on_ray.serving.ranker import Ranker
 from rails_ray.on_ray.serving.router import Router
 from rails_ray.on_ray.serving.shard import Shard
 from rails_ray.on_ray.serving.starting import ProgressWatch, picture, still_missing
+from rails_ray.schema.deployment import RankerArgs
 from rails_ray.serving.cutoffs import NO_CALIBRATION, Cutoffs
 from rails_ray.serving.http.keys import KeysFile
 from rails_ray.serving.http.ports import check_port

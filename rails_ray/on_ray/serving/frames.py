@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rails_ray.modules.similarities.states import AnyQuery
-from rails_ray.search.searcher import SearchParams
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.spec import SearchResult
 from rails_ray.serving.shard_search import ShardExplanation, ShardRequest, ShardResponse
 

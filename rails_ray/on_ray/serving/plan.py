@@ -1,6 +1,6 @@
 """Plan of a deployment: the application's arguments, replicas and reservations, and the Serve config."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import yaml
@@ -8,14 +8,14 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from rails_ray.allowed_code import VARIABLE, AllowedCode
 from rails_ray.on_ray.environment import ROUTER_PORTS, Profile, ProxyPorts, variables_of
+from rails_ray.schema.deployment import REQUEST_TIMEOUT_S, RankerArgs, RankerPlacement, check_replica
+from rails_ray.schema.requests import CutoffInput
 from rails_ray.serving.http.limits import ANSWER_S, DEADLINE_S, MAX_BODY_BYTES, MAX_REQUESTS
 from rails_ray.serving.http.ports import LOOPBACK
-from rails_ray.serving.schemas import CutoffInput
 
 NAME = "rails-ray"
 SHARD, RANKER = "Shard", "Ranker"  # how the names of deployments begin
 IMPORT_PATH = "rails_ray.serve_app:build"  # a name in what is installed, not in the repository around it
-REQUEST_TIMEOUT_S = 30  # for a whole request: a body as slow as `access` allows, or shards as slow as `timeout_s`
 # Requests at once in a replica. A router accepts every request, and `access` refuses quickly what has no place: Ray
 # would queue it, and a slow body would hold a place.
 ONGOING_OF_ROUTER, ONGOING_OF_SHARD = 2000, 32
@@ -24,25 +24,6 @@ ONGOING_OF_ROUTER, ONGOING_OF_SHARD = 2000, 32
 QUEUED_OF_SHARD = 128
 POLICY_OF_SHARD = "rails_ray.on_ray.serving.scaling:by_all_calls"  # Serve's controller imports it
 TARGET_ONGOING = 8  # average per replica above which autoscaling adds one: a quarter of a shard's limit
-
-
-class RankerArgs(BaseModel):
-    """The heavy ranker that a deployment calls."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    path: str = Field(description="import path, MODULE:NAME, on the ranker's machines")
-    folder: str = Field("", description="what it reads; empty for nothing")
-    timeout_s: float = Field(10, gt=0, description="how long a call may take, its wait for a place included")
-    concurrency: int = Field(1, ge=1, description="calls that a replica scores at once")
-    max_in_flight: int = Field(32, ge=1, description="calls of a router that are under way at once; others wait")
-
-    @field_validator("timeout_s")
-    @classmethod
-    def _check(cls, timeout_s: float) -> float:
-        if timeout_s >= REQUEST_TIMEOUT_S:
-            raise ValueError(f"must be less than the {REQUEST_TIMEOUT_S} s of a whole request, got {timeout_s:g}")
-        return timeout_s
 
 
 class ServeArgs(BaseModel):
@@ -85,33 +66,6 @@ class ServeArgs(BaseModel):
         return self
 
 
-def _check_replica(replicas: int, num_cpus: float, num_gpus: float) -> None:
-    if replicas < 1:
-        raise ValueError(f"replicas must be at least 1, got {replicas}")
-    if num_cpus < 0 or num_gpus < 0:
-        raise ValueError(f"num_cpus and num_gpus must be at least 0, got {num_cpus:g} and {num_gpus:g}")
-    if num_gpus > 1 and num_gpus % 1:
-        raise ValueError(f"num_gpus must be a part of one GPU or a whole number, got {num_gpus:g}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankerPlacement:
-    """Where the heavy ranker runs.
-
-    Args:
-        replicas: replicas of the ranker.
-        num_cpus: CPUs that each replica reserves.
-        num_gpus: GPUs, or part of one, that each replica reserves.
-    """
-
-    replicas: int = 1
-    num_cpus: float = 1
-    num_gpus: float = 0
-
-    def __post_init__(self) -> None:
-        _check_replica(self.replicas, self.num_cpus, self.num_gpus)
-
-
 @dataclass(frozen=True, kw_only=True)
 class DeploymentSize:
     """How many replicas each deployment has, and what each replica reserves.
@@ -128,10 +82,10 @@ class DeploymentSize:
     max_replicas: int | None = None
     num_cpus: float = 0.1
     num_gpus: float = 0
-    ranker: RankerPlacement = RankerPlacement()
+    ranker: RankerPlacement = field(default_factory=RankerPlacement)
 
     def __post_init__(self) -> None:
-        _check_replica(self.replicas, self.num_cpus, self.num_gpus)
+        check_replica(self.replicas, self.num_cpus, self.num_gpus)
         if self.max_replicas is not None and self.max_replicas < self.replicas:
             raise ValueError(f"max_replicas must be at least the {self.replicas} replicas, got {self.max_replicas}")
 

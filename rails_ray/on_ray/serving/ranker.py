@@ -16,7 +16,8 @@ from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.errors import LateError, UnavailableError, UnsupportedError
 from rails_ray.on_ray.failures import own_cause
 from rails_ray.reranking.rankers import Candidate
-from rails_ray.reranking.rankers.calling import RankerConfig, ranker_of, scores_of
+from rails_ray.reranking.rankers.calling import ranker_of, scores_of
+from rails_ray.schema.ranker import RankerConfig
 from rails_ray.search.rounds import AskRanker, RankerCall
 
 PAUSES_S = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0)  # before each try, as long as the time of a call allows

@@ -24,13 +24,14 @@ from rails_ray.on_ray.serving.direct import Replicas
 from rails_ray.on_ray.serving.instruments import RayMetrics
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.ranker import RankerCaller
+from rails_ray.schema.requests import ExplainRequest, SearchRequest
+from rails_ray.schema.responses import ExplainResponse
 from rails_ray.serving.batching import ASSUMED_K
 from rails_ray.serving.engine import Answered, Engine, Limits
 from rails_ray.serving.http import logs, query_log
 from rails_ray.serving.http.access import Access
 from rails_ray.serving.http.api import Server, api_of
 from rails_ray.serving.http.keys import KeysFile
-from rails_ray.serving.schemas import ExplainRequest, ExplainResponse, SearchRequest
 from rails_ray.serving.traffic import Traffic
 from rails_ray.storage.filesystem import Storage
 

@@ -13,9 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +23,7 @@ from numpy import ndarray
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode, is_path
 from rails_ray.errors import LateError, UnavailableError
 from rails_ray.reranking.rankers import Candidate, HeavyRanker
+from rails_ray.schema.ranker import RankerConfig
 from rails_ray.search.rounds import RankerCall
 
 RANKER = "ranker"  # what an import path names, in messages
@@ -38,37 +37,7 @@ OWN_RANKERS = frozenset(  # that a stored config may name
         "rails_ray.reranking.rankers.transformers_ranker:TransformersRanker",
     }
 )
-FORMER_MODULES = {  # where stored configs of earlier releases name our own rankers -> where they are
-    "rails_ray.build.run_ranker": "rails_ray.families.rbe.run_ranker",
-    **{
-        f"rails_ray.relevance.rankers.{name}": f"rails_ray.reranking.rankers.{name}"
-        for name in ("boosted", "cross_encoder", "molecules", "syntax_trees", "transformers_ranker")
-    },
-}
 LARGEST = 1e18  # score, whose square float32 holds; beyond it one is as good as infinite
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankerConfig:
-    """Which heavy ranker.
-
-    Args:
-        path: its import path, MODULE:NAME, on every machine that calls it; empty for none.
-        folder: what it was trained to, or whatever else it reads; empty if it needs nothing.
-    """
-
-    path: str = ""
-    folder: str = ""
-
-    def __post_init__(self) -> None:
-        module, colon, name = self.path.partition(":")
-        object.__setattr__(self, "path", FORMER_MODULES.get(module, module) + colon + name)
-
-    def at_absolute_folder(self) -> "RankerConfig":
-        """Make paths absolute, for processes that run in folders of their own."""
-        if not self.folder or "://" in self.folder:
-            return self
-        return replace(self, folder=str(Path(self.folder).expanduser().resolve()))
 
 
 def check_ranker(config: RankerConfig, allowed: AllowedCode) -> None:

@@ -18,7 +18,7 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
-from rails_ray.search.indexes.probing import Probing
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.spec import SearchResult, SearchSpec
 
 
@@ -46,11 +46,13 @@ class VectorIndex(Index, Protocol):
     def error(self) -> float:
         """How far the score of a query of length 1 may be from its inner product with the vector that was indexed."""
 
-    def search(self, queries: Float[Tensor, "B d"], spec: SearchSpec, probing: Probing | None = None) -> SearchResult:
+    def search(
+        self, queries: Float[Tensor, "B d"], spec: SearchSpec, params: SearchParams | None = None
+    ) -> SearchResult:
         """The contract of `Index`.
 
         Args:
-            probing: how much to look at; by default what the kind of index takes.
+            params: how much to look at; by default what the kind of index takes.
 
         Raises:
             ValueError: also if the index has less than that.

@@ -30,9 +30,9 @@ from torch import Tensor
 from rails_ray.kernels.faiss_library import as_float32, faiss_library, finite, training
 from rails_ray.modules.quantizers.faiss_convert import to_faiss
 from rails_ray.modules.quantizers.product import ProductQuantizer, pack, turned
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes.faiss_index import FaissIndex
 from rails_ray.search.indexes.lookup import LookupIndex
-from rails_ray.search.indexes.probing import Probing
 from rails_ray.search.spec import SearchResult, SearchSpec, needed
 
 UNIT = 2.0**-24  # relative error of one rounded operation in float32
@@ -62,7 +62,9 @@ class CodeIndex:
         """Return whether scores are those that are searched for."""
         return not self.error
 
-    def search(self, queries: Float[Tensor, "B d"], spec: SearchSpec, probing: Probing | None = None) -> SearchResult:
+    def search(
+        self, queries: Float[Tensor, "B d"], spec: SearchSpec, params: SearchParams | None = None
+    ) -> SearchResult:
         """The contract of `VectorIndex`; every code is looked at."""
         found = self.index.search(self.quantizer.lookup_table(for_mean(queries, self.num_vectors)), spec)
         return found if self.is_exact else with_error(found, queries, spec, self.error, len(self.index.codes))
@@ -88,9 +90,11 @@ class MeanIndex:
         """Never: lists may pass over any item."""
         return False
 
-    def search(self, queries: Float[Tensor, "B d"], spec: SearchSpec, probing: Probing | None = None) -> SearchResult:
+    def search(
+        self, queries: Float[Tensor, "B d"], spec: SearchSpec, params: SearchParams | None = None
+    ) -> SearchResult:
         """The contract of `VectorIndex`."""
-        return self.index.search(turned(for_mean(queries, self.num_vectors), self.rotation), spec, probing)
+        return self.index.search(turned(for_mean(queries, self.num_vectors), self.rotation), spec, params)
 
 
 def for_mean(queries: Float[Tensor, "B d"], num_vectors: int) -> Float[Tensor, "B D"]:

@@ -29,12 +29,13 @@ from torch import Tensor
 
 from rails_ray.errors import DamagedError
 from rails_ray.kernels.faiss_library import as_float32, faiss_library, finite, one_thread, training
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes import flat, hnsw, ivf
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.grown_lists import SCAN, GrownLists
 from rails_ray.search.indexes.hnsw import Graph, HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig, Lists
-from rails_ray.search.indexes.probing import Asked, Floats, Only, Probing, Rows
+from rails_ray.search.indexes.probing import Asked, Floats, Only, Rows
 from rails_ray.search.scan import scan
 from rails_ray.search.spec import SearchResult, SearchSpec, needed, reasons_of
 
@@ -204,16 +205,18 @@ class FaissIndex:
         """Return whether no better item can have been missed: by flat in fp32."""
         return self.kind.name == "flat" and not self.is_rounded
 
-    def search(self, queries: Float[Tensor, "B d"], spec: SearchSpec, probing: Probing | None = None) -> SearchResult:
+    def search(
+        self, queries: Float[Tensor, "B d"], spec: SearchSpec, params: SearchParams | None = None
+    ) -> SearchResult:
         """The contract of `Index`. Among equal scores at the end of a list, hnsw may leave out a lower row.
 
         Raises:
             ValueError: unless there is a threshold for each query, or none; if queries are not as wide as the vectors,
-                or `probing` asks for more lists than there are.
+                or `params` asks for more lists than there are.
         """
         spec.check_queries(len(queries))
         _check_width(queries, self.index.d, "queries")
-        asked = self.kind.ask(as_float32(queries), probing or Probing())
+        asked = self.kind.ask(as_float32(queries), params or SearchParams())
         lists = GrownLists(spec, len(queries), self.num_items, self.kind.growth)
         longest = 0 if spec.threshold is not None and self.is_exact and self.clone is None else LONGEST_LIST
         for lines, n, passed_over in lists.calls():
@@ -295,7 +298,7 @@ class Flat:
     def __init__(self, index: Any) -> None:
         self.index = index
 
-    def ask(self, queries: Floats, probing: Probing) -> Asked:
+    def ask(self, queries: Floats, params: SearchParams) -> Asked:
         """All items are looked at."""
         faiss, index = faiss_library(), self.index
 

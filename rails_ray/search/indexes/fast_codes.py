@@ -25,9 +25,9 @@ from rails_ray.kernels.faiss_library import as_float32, faiss_library
 from rails_ray.kernels.top_k import select
 from rails_ray.modules.quantizers.faiss_convert import to_faiss
 from rails_ray.modules.quantizers.product import ProductQuantizer
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes.codes import UNIT, for_mean, with_error
 from rails_ray.search.indexes.lookup import LookupIndex
-from rails_ray.search.indexes.probing import Probing
 from rails_ray.search.masks import Mask
 from rails_ray.search.spec import SearchResult, SearchSpec, joined
 
@@ -67,7 +67,9 @@ class FastCodeIndex:
         """Return whether FAISS has a fast scan of such codes."""
         return quantizer.is_packed and quantizer.num_subspaces <= MOST_SUBSPACES and codes.is_cpu and len(codes) > 0
 
-    def search(self, queries: Float[Tensor, "B d"], spec: SearchSpec, probing: Probing | None = None) -> SearchResult:
+    def search(
+        self, queries: Float[Tensor, "B d"], spec: SearchSpec, params: SearchParams | None = None
+    ) -> SearchResult:
         """The contract of `VectorIndex`; every code is looked at."""
         spec.check_queries(len(queries))
         if spec.threshold is not None or not len(queries):

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rails_ray.kernels.faiss_library import faiss_library
-from rails_ray.search.indexes.probing import Probing
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.scan import scan
 from rails_ray.search.spec import SearchResult, SearchSpec
 
@@ -60,7 +60,9 @@ class FlatIndex:
     def __init__(self, vectors: Float[Tensor, "X d"]) -> None:
         self.vectors = vectors
 
-    def search(self, queries: Float[Tensor, "B d"], spec: SearchSpec, probing: Probing | None = None) -> SearchResult:
+    def search(
+        self, queries: Float[Tensor, "B d"], spec: SearchSpec, params: SearchParams | None = None
+    ) -> SearchResult:
         """The contract of `VectorIndex`; every vector is looked at."""
         spec.check_queries(len(queries))
         return scan(self._blocks(queries), spec, len(queries), len(self.vectors), queries.device)

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rails_ray.kernels.faiss_library import faiss_library
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes.flat import Storage, scalar_quantizer
 from rails_ray.search.indexes.grown_lists import WALK
-from rails_ray.search.indexes.probing import Asked, Floats, Only, Probing, Rows
+from rails_ray.search.indexes.probing import Asked, Floats, Only, Rows
 
 EF_SEARCH = 64  # recall of the ten best: 1.00 of 1,000,000 x 64 clustered vectors of length 1, with the default config
 LARGEST_BEAM = 4096  # with a mask: about 11 ms a query among 1,000,000 x 64
@@ -63,10 +64,10 @@ class Graph:
     def __init__(self, index: Any) -> None:
         self.index = index
 
-    def ask(self, queries: Floats, probing: Probing) -> Asked:
+    def ask(self, queries: Floats, params: SearchParams) -> Asked:
         """FAISS counts the items that it scores for all threads together, so that only those it returns are known."""
         faiss = faiss_library()
-        index, ef_search = self.index, probing.ef_search or EF_SEARCH
+        index, ef_search = self.index, params.ef_search or EF_SEARCH
 
         def best(lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:
             beam = max(ef_search, n)

@@ -17,9 +17,10 @@ from typing import Any, Literal
 import numpy as np
 
 from rails_ray.kernels.faiss_library import faiss_library
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes.flat import Storage, scalar_quantizer
 from rails_ray.search.indexes.grown_lists import SCAN
-from rails_ray.search.indexes.probing import Asked, Floats, Only, Probing, Rows
+from rails_ray.search.indexes.probing import Asked, Floats, Only, Rows
 
 LISTS_PER_ROOT = 4  # nlist is 4 to 16 sqrt(X): FAISS's wiki, "Guidelines to choose an index"
 POINTS_PER_LIST = 39  # of the sample, for k-means: `min_points_per_centroid` in FAISS's ClusteringParameters
@@ -81,14 +82,14 @@ class Lists:
         lists = index.invlists
         self.sizes = np.array([lists.list_size(number) for number in range(index.nlist)], np.int64)
 
-    def ask(self, queries: Floats, probing: Probing) -> Asked:
+    def ask(self, queries: Floats, params: SearchParams) -> Asked:
         """
         Raises:
             ValueError: if there are fewer lists than nprobe.
         """
         faiss = faiss_library()
         index, nlist = self.index, self.index.nlist
-        nprobe = probing.nprobe or max(round(math.sqrt(nlist)), 1)  # pgvector's README: "a good place to start"
+        nprobe = params.nprobe or max(round(math.sqrt(nlist)), 1)  # pgvector's README: "a good place to start"
         if nprobe > nlist:
             raise ValueError(f"nprobe must be at most the {nlist} lists of the index, got {nprobe}")
         parameters = faiss.SearchParametersIVF(nprobe=nprobe)

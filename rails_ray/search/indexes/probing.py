@@ -4,7 +4,6 @@ Axes: B queries, n places of a list, d width of a vector.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,25 +13,6 @@ from rails_ray.search.spec import SearchResult, SearchSpec
 
 Floats = NDArray[np.float32]
 Rows = NDArray[np.int64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Probing:
-    """Search-time parameters. A kind of index reads the field that names it.
-
-    Args:
-        nprobe: lists that `ivf` scans for a query; None for the square root of their number.
-        ef_search: items in the beam of `hnsw`; None for 64. It grows to the number of items asked for, or, with a
-            threshold, that reach it.
-    """
-
-    nprobe: int | None = None
-    ef_search: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, number in (("nprobe", self.nprobe), ("ef_search", self.ef_search)):
-            if number is not None and number < 1:
-                raise ValueError(f"{name} must be at least 1, got {number}")
 
 
 class Only(NamedTuple):

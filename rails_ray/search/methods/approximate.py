@@ -21,10 +21,10 @@ from torch import Tensor
 
 from rails_ray.modules.similarities import Scorer
 from rails_ray.modules.similarities.states import QueryState, Searched
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.candidates import Candidates, FirstStage, chosen, longest_component, union
 from rails_ray.search.certificates import rounding_slack
 from rails_ray.search.checks import check_items, check_query, check_width
-from rails_ray.search.indexes.probing import Probing
 from rails_ray.search.masks import Mask
 from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.rescore import candidate_scores
@@ -64,7 +64,7 @@ class Approximate:
 
     Args:
         first_stage: the indexes of the items, if they are made already.
-        probing: how much of its indexes a search looks at.
+        params: how much of its indexes a search looks at.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Approximate:
         items: Searched,
         lists: Lists,
         first_stage: FirstStage | None = None,
-        probing: Probing | None = None,
+        params: SearchParams | None = None,
     ) -> None:
         check_items(similarity, items)
         if first_stage is None:
@@ -81,7 +81,7 @@ class Approximate:
         self.similarity = similarity
         self.items = items
         self.lists = lists
-        self.probing = probing
+        self.params = params
         self.per_embedding = first_stage.per_embedding if lists.num_per_embedding else None
         self.by_average = first_stage.by_average if lists.num_by_average else None
         self.num_pairs = math.prod(similarity.num_components)
@@ -112,7 +112,7 @@ class Approximate:
         reaches = None  # a threshold that the lists were not asked for
         if self.num_pairs == 1 and self.by_average is not None and spec.threshold is not None:
             # One item more than wanted, so that the scan sees whether there are more.
-            found = self.by_average.spec(query, replace(self._rounded(query, spec), k=spec.k + 1), self.probing)
+            found = self.by_average.spec(query, replace(self._rounded(query, spec), k=spec.k + 1), self.params)
         else:
             found = self._at_least(query, num_left.clamp(max=spec.least), spec.mask)
             reaches = spec.threshold
@@ -157,7 +157,7 @@ class Approximate:
 
     def _candidates(self, query: QueryState, lists: Lists, mask: Mask | None) -> Candidates:
         found = [
-            search(query, width, mask, self.probing)
+            search(query, width, mask, self.params)
             for search, width in (
                 (self.per_embedding, lists.num_per_embedding),
                 (self.by_average, lists.num_by_average),

@@ -14,9 +14,9 @@ from rails_ray.modules.losses import ScoreLogit
 from rails_ray.modules.similarities.bm25 import Bm25, Postings, TermCounts, TermWeights, shares, sums_of
 from rails_ray.modules.similarities.explain import Explained
 from rails_ray.modules.similarities.states import take
+from rails_ray.schema.search_params import DEFAULT_PARAMS, SearchParams
 from rails_ray.search.masks import Mask
 from rails_ray.search.scan import scan
-from rails_ray.search.searcher import DEFAULT_PARAMS, SearchParams
 from rails_ray.search.spec import SearchResult, SearchSpec
 
 

@@ -32,10 +32,10 @@ from torch import Tensor
 from rails_ray.kernels.top_k import NO_ROW
 from rails_ray.modules.similarities import Scorer
 from rails_ray.modules.similarities.states import ItemState, QueryState, Searched, take
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.candidates import ByAverage
 from rails_ray.search.checks import check_items, check_query, check_width
 from rails_ray.search.indexes import VectorIndex
-from rails_ray.search.indexes.probing import Probing
 from rails_ray.search.masks import Mask
 from rails_ray.search.rescore import candidate_blocks
 from rails_ray.search.scan import Scan
@@ -69,7 +69,7 @@ class Gated:
         first: gives the first round's items; None for the best by all components, weighted alike.
         num_candidates: items to score in all.
         num_rounds: at least 2.
-        probing: how much of its index `first` looks at.
+        params: how much of its index `first` looks at.
     """
 
     is_exact = False
@@ -82,7 +82,7 @@ class Gated:
         first: ByAverage | None,
         num_candidates: int,
         num_rounds: int,
-        probing: Probing | None = None,
+        params: SearchParams | None = None,
     ) -> None:
         check_items(similarity, items)
         self.similarity = similarity
@@ -91,7 +91,7 @@ class Gated:
         self.first = first
         self.num_candidates = num_candidates
         self.num_rounds = num_rounds
-        self.probing = probing
+        self.params = params
 
     def search(self, query: QueryState, spec: SearchSpec) -> SearchResult:
         """The contract of `Retriever`. It scores `num_candidates` items, or as many as are wanted whatever their
@@ -133,7 +133,7 @@ class Gated:
     ) -> tuple[Int[Tensor, "B _"], Bool[Tensor, "B _"]]:
         """The best items that are not yet scored, so many that each query has `width` in all."""
         if self.first is not None and not so_far.item_rows.shape[1]:
-            found = self.first(query, width, mask, self.probing)
+            found = self.first(query, width, mask, self.params)
             return found.item_rows, found.is_there
         vectors = weighted(query, fitted(so_far.cosines, so_far.scores))
         listed = self.together.search(vectors, SearchSpec(width, mask=mask))

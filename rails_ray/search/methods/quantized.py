@@ -19,6 +19,7 @@ from rails_ray.modules.quantizers.read_back import ReadBack, excess, of_componen
 from rails_ray.modules.quantizers.similarity import QuantizedSimilarity
 from rails_ray.modules.similarities.explain import Explained
 from rails_ray.modules.similarities.states import ItemState, QuantizedItems, QueryState, Searched
+from rails_ray.schema.search_params import DEFAULT_PARAMS, SearchParams
 from rails_ray.search.candidates import AVERAGE, TOGETHER, FirstStage, component_name
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.indexes.codes import CodeIndex, in_lists
@@ -26,7 +27,7 @@ from rails_ray.search.indexes.fast_codes import FastCodeIndex
 from rails_ray.search.masks import Mask
 from rails_ray.search.methods import Retriever
 from rails_ray.search.methods.approximate import Approximate, Lists
-from rails_ray.search.searcher import DEFAULT_PARAMS, ByComponents, SearchParams
+from rails_ray.search.searcher import ByComponents
 from rails_ray.search.spec import SearchResult, SearchSpec
 
 
@@ -94,7 +95,7 @@ class ByQuantized:
         if method not in self.by_codes:
             return Turned(self.by_components.retriever(method, params), self.rotation)
         own, lists = self.by_components, Lists(num_by_average=params.num_candidates)
-        found = Approximate(own.scorer, own.items, lists, self.by_codes[method], params.probing)
+        found = Approximate(own.scorer, own.items, lists, self.by_codes[method], params)
         return Turned(found, self.rotation)
 
     def search(

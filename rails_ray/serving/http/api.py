@@ -15,6 +15,8 @@ from starlette.routing import Route
 from starlette.types import Scope
 
 from rails_ray.errors import BusyError, UnavailableError, UnsupportedError
+from rails_ray.schema.requests import ExplainRequest, FeedbackRequest, SearchRequest
+from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, SearchResponse
 from rails_ray.serving.http import arrow, console, deadlines, embedding, refusals
 from rails_ray.serving.http.access import Access, Guard
 from rails_ray.serving.http.deadlines import deadline_of, in_time, within
@@ -22,14 +24,6 @@ from rails_ray.serving.http.refusals import refused_with
 from rails_ray.serving.http.request_ids import RequestIds
 from rails_ray.serving.http.streaming import pieces, response_of
 from rails_ray.serving.http.traces import Traced, show_stages
-from rails_ray.serving.schemas import (
-    ExplainRequest,
-    ExplainResponse,
-    FeedbackRequest,
-    FeedbackResponse,
-    SearchRequest,
-    SearchResponse,
-)
 from rails_ray.serving.stages import as_header
 from rails_ray.serving.traffic import Traffic
 

@@ -12,13 +12,15 @@ import struct
 from collections.abc import Iterator
 from io import BytesIO
 from itertools import chain, islice
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
 
 import pyarrow as pa
 from starlette.exceptions import HTTPException
 
-from rails_ray.data.forms.fields import shortened
-from rails_ray.serving.schemas import BudgetResult, CertificateResult, QueryInput, QueryResult, SearchResponse
+from rails_ray.schema.fields import shortened
+from rails_ray.schema.queries import QueryInput
+from rails_ray.schema.responses import QueryResult, Response, SearchResponse
 
 TYPE = "application/vnd.apache.arrow.stream"
 SEARCH, ANSWER = b"search", b"answer"
@@ -27,24 +29,25 @@ ROWS_OF_A_BATCH = 64  # of an answer
 NO_QUALITY = re.compile(r"q=0(\.0*)?")  # of a header: not this one
 SCHEMA, RECORD_BATCH = 1, 3  # messages, by their numbers in Message.fbs
 HEADER_TYPE, HEADER, COMPRESSION = 1, 2, 3  # fields of Message, and of RecordBatch
-OF_CERTIFICATE = pa.struct([("is_exact", pa.bool_()), ("gap", pa.float64()), ("reason", pa.string())])
-OF_BUDGET = pa.struct([("calls_used", pa.int64()), ("is_reranked", pa.bool_()), ("reason", pa.string())])
 ANSWERS: dict[int | str, dict[str, Any]] = {200: {"content": {TYPE: {}}}}  # of OpenAPI
 BODIES: dict[str, Any] = {"requestBody": {"content": {TYPE: {"schema": {"type": "string", "format": "binary"}}}}}
+SCALARS = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
+
+
+def type_of(annotation: Any) -> pa.DataType:
+    """The type of a column for a field of an answer. A list of scores is in float32, as a search has them."""
+    if get_origin(annotation) in (UnionType, Union):  # or null
+        [annotation] = [own for own in get_args(annotation) if own is not NoneType]
+    if get_origin(annotation) is list:
+        [member] = get_args(annotation)
+        return pa.list_(pa.float32() if member is float else type_of(member))
+    if annotation in SCALARS:
+        return SCALARS[annotation]
+    return pa.struct([(name, type_of(field.annotation)) for name, field in annotation.model_fields.items()])
+
+
 KINDS: dict[str, pa.DataType] = {
-    "titles": pa.list_(pa.string()),
-    "scores": pa.list_(pa.float32()),
-    "threshold": pa.float64(),
-    "num_kept": pa.int64(),
-    "num_searched": pa.int64(),
-    "num_scored": pa.int64(),
-    "certificate": OF_CERTIFICATE,
-    "is_truncated": pa.bool_(),
-    "is_short": pa.bool_(),
-    "is_known": pa.bool_(),
-    "temperature": pa.float64(),
-    "budget": OF_BUDGET,
-    "error": pa.string(),
+    name: type_of(field.annotation) for name, field in QueryResult.model_fields.items() if name != "items"
 }
 
 
@@ -174,4 +177,4 @@ def _taken(sink: BytesIO) -> bytes:
 
 def _told(row: QueryResult, name: str) -> Any:
     value = getattr(row, name)
-    return value.model_dump() if isinstance(value, CertificateResult | BudgetResult) else value
+    return value.model_dump() if isinstance(value, Response) else value

@@ -15,9 +15,9 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import Field, TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 
+from rails_ray.schema.requests import BudgetInput
 from rails_ray.serving.deadlines import ends_at
 from rails_ray.serving.http.limits import ANSWER_S
-from rails_ray.serving.schemas import BudgetInput
 
 HEADER = "x-deadline-ms"
 FOR_RANKER = 0.9  # of the time of an answer; the rest is to write and to send it

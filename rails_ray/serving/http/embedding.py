@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, StrictStr
 from starlette.exceptions import HTTPException
 
-from rails_ray.data.forms.fields import shortened
+from rails_ray.schema.fields import shortened
 from rails_ray.serving.http import deadlines
 from rails_ray.serving.http.deadlines import deadline_of, in_time
 from rails_ray.serving.http.refusals import refused_with

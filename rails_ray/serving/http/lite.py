@@ -16,6 +16,8 @@ from fastapi import Response
 from numpy.typing import NDArray
 
 from rails_ray.errors import UnavailableError
+from rails_ray.schema.requests import ExplainRequest, SearchRequest
+from rails_ray.schema.responses import ExplainResponse
 from rails_ray.search.rounds import Rounds
 from rails_ray.serving.engine import Answered
 from rails_ray.serving.http.access import Access
@@ -27,7 +29,6 @@ from rails_ray.serving.http.limits import MAX_BODY_BYTES, MAX_REQUESTS
 from rails_ray.serving.http.ports import check_port
 from rails_ray.serving.http.refusals import refused_with
 from rails_ray.serving.local import LocalVersion
-from rails_ray.serving.schemas import ExplainRequest, ExplainResponse, SearchRequest
 from rails_ray.serving.traffic import Traffic
 
 LOOK_S = 1.0  # between two looks at the file of keys

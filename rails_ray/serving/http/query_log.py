@@ -3,8 +3,8 @@
 import logging
 from collections.abc import Callable
 
+from rails_ray.schema.requests import SearchRequest
 from rails_ray.serving.http.request_ids import current_id
-from rails_ray.serving.schemas import SearchRequest
 
 log = logging.getLogger(__name__)
 

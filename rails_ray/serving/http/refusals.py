@@ -21,9 +21,9 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rails_ray.data.forms.fields import shortened
+from rails_ray.schema.fields import shortened
+from rails_ray.schema.responses import ErrorResponse
 from rails_ray.serving.http import arrow
-from rails_ray.serving.schemas import ErrorResponse
 from rails_ray.serving.validation_messages import sentence
 
 LONGEST_SENTENCE = 1000  # characters; our own messages quote less, but others may not

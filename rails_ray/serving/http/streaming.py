@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 from fastapi import Response
 from fastapi.responses import StreamingResponse
 
+from rails_ray.schema.responses import QueryResult, SearchResponse
 from rails_ray.serving.heap import give_back_soon
-from rails_ray.serving.schemas import QueryResult, SearchResponse
 
 PIECE_BYTES = 256 * 2**10  # each piece costs a message from router to proxy
 JSON = "application/json"

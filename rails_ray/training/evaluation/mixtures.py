@@ -23,7 +23,8 @@ from rails_ray.data.encoding import encode_items
 from rails_ray.data.queries import Queries
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import take
-from rails_ray.search.searcher import ByComponents, SearchParams
+from rails_ray.schema.search_params import SearchParams
+from rails_ray.search.searcher import ByComponents
 from rails_ray.search.spec import SearchSpec
 
 NUM_QUERIES = 256  # a share of them is known to .03

@@ -11,7 +11,7 @@ import torch
 from rails_ray.modules.similarities.bm25 import TermCounts
 from rails_ray.modules.similarities.states import AnyQuery, Tables
 from rails_ray.on_ray.serving.frames import RECORD, packed, unpacked
-from rails_ray.search.searcher import SearchParams
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.spec import SearchResult
 from rails_ray.serving.shard_search import ShardExplanation, ShardRequest, ShardResponse
 from support.examples import random_states

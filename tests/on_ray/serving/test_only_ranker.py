@@ -12,7 +12,8 @@ import pytest
 import ray
 
 from rails_ray.on_ray.serving.app import served
-from rails_ray.on_ray.serving.plan import DeploymentSize, RankerArgs, RankerPlacement, ServeArgs
+from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs
+from rails_ray.schema.deployment import RankerArgs, RankerPlacement
 from rails_ray.serving import local
 from support.ports import free_port
 from support.processes import wait_for

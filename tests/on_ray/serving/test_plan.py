@@ -30,8 +30,6 @@ from rails_ray.on_ray.serving.plan import (
     QUEUED_OF_SHARD,
     DeploymentSize,
     Profile,
-    RankerArgs,
-    RankerPlacement,
     ServeArgs,
     assignment,
     commented,
@@ -39,6 +37,7 @@ from rails_ray.on_ray.serving.plan import (
     serve_config,
 )
 from rails_ray.on_ray.serving.scaling import ONGOING, by_all_calls
+from rails_ray.schema.deployment import RankerArgs, RankerPlacement
 from support.ports import free_ports
 
 ROOT = Path(__file__).parents[3]

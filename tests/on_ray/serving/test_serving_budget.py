@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from rails_ray.on_ray.serving.app import served
-from rails_ray.on_ray.serving.plan import DeploymentSize, RankerArgs, RankerPlacement, ServeArgs
+from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs
+from rails_ray.schema.deployment import RankerArgs, RankerPlacement
 from rails_ray.serving import local
 from support.examples import publish_untrained, write_text_data
 from support.ports import free_port

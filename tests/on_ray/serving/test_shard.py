@@ -26,12 +26,14 @@ from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.asking import Shards
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.shard import Shard
+from rails_ray.schema.requests import SearchRequest
+from rails_ray.schema.responses import SearchResponse
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.methods.brute_force import BruteForce
-from rails_ray.search.searcher import METHODS, SearchParams
+from rails_ray.search.searcher import METHODS
 from rails_ray.serving import client
 from rails_ray.serving.encoder import EncodedQueries
 from rails_ray.serving.engine import Engine
-from rails_ray.serving.schemas import SearchRequest, SearchResponse
 from rails_ray.serving.shard_search import ShardRequest
 from rails_ray.storage import manifest, parts, versions
 from rails_ray.storage.filesystem import Storage

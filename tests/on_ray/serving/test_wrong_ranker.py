@@ -6,7 +6,8 @@ import pytest
 
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.serving.app import served
-from rails_ray.on_ray.serving.plan import DeploymentSize, RankerArgs, RankerPlacement, ServeArgs
+from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs
+from rails_ray.schema.deployment import RankerArgs, RankerPlacement
 from support.ports import free_port
 from support.served_version import AtUrl
 from support.stored_code import OF_TEXTS, publish_with_encoder

@@ -12,9 +12,10 @@ import pytest
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.errors import UnavailableError
 from rails_ray.reranking.rankers import Candidate, Candidates, HeavyRanker, candidates_of
-from rails_ray.reranking.rankers.calling import RankerConfig, ranker_of, score_all, scores_of
+from rails_ray.reranking.rankers.calling import ranker_of, score_all, scores_of
 from rails_ray.reranking.rankers.molecules import MoleculeRanker
 from rails_ray.reranking.rankers.syntax_trees import SyntaxTreeRanker, tree_of
+from rails_ray.schema.ranker import RankerConfig
 
 MOLECULES = ["CC(=O)Oc1ccccc1C(=O)O", "OC(=O)c1ccccc1O", "CCO", "Cn1cnc2c1c(=O)n(C)c(=O)n2C"]
 PROGRAMS = [

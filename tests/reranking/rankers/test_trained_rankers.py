@@ -15,9 +15,10 @@ from rails_ray.errors import UnavailableError
 from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.reranking.rankers import Candidate, candidates_of
 from rails_ray.reranking.rankers.boosted import Features, TreesConfig, pairs
-from rails_ray.reranking.rankers.calling import RankerConfig, ranker_of, scores_of
+from rails_ray.reranking.rankers.calling import ranker_of, scores_of
 from rails_ray.reranking.rankers.cross_encoder import CrossEncoder, CrossEncoderConfig, CrossEncoderRanker, Reader, save
 from rails_ray.reranking.rankers.transformers_ranker import TransformersRanker
+from rails_ray.schema.ranker import RankerConfig
 from rails_ray.training.rankers import PairSampler, train_boosted, train_cross_encoder
 from support.examples import write_text_data
 

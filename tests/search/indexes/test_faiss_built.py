@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from rails_ray.errors import DamagedError, UnsupportedError
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes import ivf
 from rails_ray.search.indexes.faiss_index import FIRST_VECTOR, FaissIndex, IndexConfig, build, fit, on_gpu
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig
-from rails_ray.search.indexes.probing import Probing
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.spec import SearchSpec
 from rails_ray.storage.memory import aligned
@@ -76,7 +76,7 @@ def test_plain_faiss_opens_the_bytes(config: IndexConfig) -> None:
         assert index.hnsw.efConstruction == 40
     queries = vectors(3, 1)
     scores, rows = index.search(queries.numpy(), 5)
-    found = FaissIndex.read(data, 0.0).search(queries, SearchSpec(5), Probing(nprobe=2))
+    found = FaissIndex.read(data, 0.0).search(queries, SearchSpec(5), SearchParams(nprobe=2))
     assert found.item_rows.tolist() == rows.tolist()
     assert found.scores.tolist() == scores.tolist()
     memory = io.BytesIO(data)
@@ -137,7 +137,7 @@ def test_many_threads_find_what_one_finds() -> None:
             (
                 queries[first : first + 12],
                 SearchSpec(5, threshold, mask=mask),
-                Probing(nprobe=nprobe, ef_search=nprobe * 20),
+                SearchParams(nprobe=nprobe, ef_search=nprobe * 20),
             )
             for nprobe in (1, 3)
             for first in range(0, 48, 12)
@@ -167,16 +167,16 @@ def test_lists_are_four_times_the_root_but_leave_39_items_each() -> None:
 
 def test_default_probing() -> None:
     index, queries = opened(IvfConfig(nlist=25), vectors(500)), vectors(3, 1)
-    for one, other in ((None, Probing()), (None, Probing(nprobe=5)), (None, Probing(ef_search=3))):
+    for one, other in ((None, SearchParams()), (None, SearchParams(nprobe=5)), (None, SearchParams(ef_search=3))):
         found, same = index.search(queries, SearchSpec(3), one), index.search(queries, SearchSpec(3), other)
         assert found.num_scored.tolist() == same.num_scored.tolist()
         assert torch.equal(found.item_rows, same.item_rows)
     graph = opened(HnswConfig(), vectors(500))
     assert torch.equal(
         graph.search(queries, SearchSpec(3)).item_rows,
-        graph.search(queries, SearchSpec(3), Probing(ef_search=64, nprobe=10**6)).item_rows,
+        graph.search(queries, SearchSpec(3), SearchParams(ef_search=64, nprobe=10**6)).item_rows,
     )
-    assert graph.search(queries, SearchSpec(100), Probing(ef_search=1)).num_found().tolist() == [100] * 3
+    assert graph.search(queries, SearchSpec(100), SearchParams(ef_search=1)).num_found().tolist() == [100] * 3
 
 
 @pytest.mark.parametrize(
@@ -187,8 +187,8 @@ def test_default_probing() -> None:
         (lambda: HnswConfig(M=257), "M must be at least 2 and at most 256, got 257"),
         (lambda: HnswConfig(ef_construction=0), "ef_construction must be at least 1 and at most 4096, got 0"),
         (lambda: HnswConfig(ef_construction=4097), "ef_construction must be at least 1 and at most 4096, got 4097"),
-        (lambda: Probing(nprobe=0), "nprobe must be at least 1, got 0"),
-        (lambda: Probing(ef_search=-5), "ef_search must be at least 1, got -5"),
+        (lambda: SearchParams(nprobe=0), "nprobe must be at least 1, got 0"),
+        (lambda: SearchParams(ef_search=-5), "ef_search must be at least 1, got -5"),
         (
             lambda: fit(IvfConfig(nlist=1000), vectors(17), 17, 0),
             "nlist must be at most the 17 items of the sample, got 1000: take fewer lists",
@@ -223,7 +223,7 @@ def test_default_probing() -> None:
             "queries must have the 8 numbers of an indexed vector, got 9",
         ),
         (
-            lambda: opened(IvfConfig(nlist=6), vectors(50)).search(vectors(1), SearchSpec(1), Probing(nprobe=7)),
+            lambda: opened(IvfConfig(nlist=6), vectors(50)).search(vectors(1), SearchSpec(1), SearchParams(nprobe=7)),
             "nprobe must be at most the 6 lists of the index, got 7",
         ),
         (
@@ -311,8 +311,8 @@ def test_a_copy_on_the_gpu_finds_the_same(config: IndexConfig, calls: list[int])
         SearchSpec(4, mask=Exclusions.of(rows)),
         SearchSpec(3000),
     ):
-        for probing in (None, ALL_LISTS):
-            one, other = index.search(queries, spec, probing), copy.search(queries, spec, probing)
+        for params in (None, ALL_LISTS):
+            one, other = index.search(queries, spec, params), copy.search(queries, spec, params)
             assert torch.equal(one.item_rows, other.item_rows)
             assert torch.equal(one.bound, other.bound)
             assert torch.equal(one.num_scored, other.num_scored)

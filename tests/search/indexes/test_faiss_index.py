@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes import faiss_index, grown_lists
 from rails_ray.search.indexes.faiss_index import FaissIndex, IndexConfig, build, fit
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.grown_lists import Growth
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig
-from rails_ray.search.indexes.probing import Probing
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.spec import SearchSpec
 from support.bitmap import Bitmap
@@ -69,7 +69,7 @@ def test_a_bitmap_that_hides_most_items(config: IndexConfig, monkeypatch: pytest
             SearchSpec(7, mask=Bitmap(is_hidden)),
             SearchSpec(9, torch.full((5,), 0.1), 2, Bitmap(is_hidden)),
         ):
-            found = index.search(queries, spec, Probing(nprobe=6, ef_search=300))
+            found = index.search(queries, spec, SearchParams(nprobe=6, ef_search=300))
             check_equals_oracle(found, index, queries, spec, [hidden] * 5)
 
 
@@ -115,9 +115,9 @@ def test_equal_scores_by_the_lower_row(config: IndexConfig, longest: int, monkey
 
 def test_more_lists_never_find_worse_items() -> None:
     index, queries = opened(IvfConfig(nlist=20), vectors(2000)), vectors(50, 1)
-    before = index.search(queries, SearchSpec(10), Probing(nprobe=1))
+    before = index.search(queries, SearchSpec(10), SearchParams(nprobe=1))
     for nprobe in range(2, 21):
-        found = index.search(queries, SearchSpec(10), Probing(nprobe=nprobe))
+        found = index.search(queries, SearchSpec(10), SearchParams(nprobe=nprobe))
         assert (found.scores >= before.scores - 1e-6).all()
         assert (found.num_scored >= before.num_scored).all()
         before = found
@@ -129,7 +129,7 @@ def test_recall_grows_with_the_beam() -> None:
     index, exact = opened(HnswConfig(M=4), items), opened(FlatConfig(), items).search(queries, SearchSpec(10))
     recall = []
     for ef_search in (10, 20, 80, 640):
-        found = index.search(queries, SearchSpec(10), Probing(ef_search=ef_search)).item_rows
+        found = index.search(queries, SearchSpec(10), SearchParams(ef_search=ef_search)).item_rows
         recall.append((found[:, :, None] == exact.item_rows[:, None]).any(2).float().mean().item())
     assert recall == sorted(recall)
     assert recall[0] < 0.9 < 0.98 < recall[-1]
@@ -138,7 +138,7 @@ def test_recall_grows_with_the_beam() -> None:
 def test_a_threshold_finds_all_in_the_lists_that_are_scanned() -> None:
     """Far more than the first list holds."""
     index, queries = opened(IvfConfig(nlist=6), vectors(4000)), vectors(3, 1)
-    two = Probing(nprobe=2)
+    two = SearchParams(nprobe=2)
     reached = index.search(queries, SearchSpec(4000), two)
     assert (reached.num_found() == reached.num_scored).all()
     for place in (10, 400, 900):
@@ -170,7 +170,7 @@ def test_a_threshold_in_a_graph_is_not_cut_by_the_beam() -> None:
 def test_few_items(config: IndexConfig, num_items: int) -> None:
     items = vectors(num_items)
     index, queries = opened(config, items), torch.ones(2, WIDTH)
-    every = Probing(nprobe=6)
+    every = SearchParams(nprobe=6)
     best = index.search(queries, SearchSpec(3), every)
     above = index.search(queries, SearchSpec(3, torch.tensor([-torch.inf, torch.inf]), 1), every)
     hidden = index.search(queries, SearchSpec(3, mask=Exclusions.of([[0], []])), every)
@@ -252,7 +252,7 @@ def test_the_bound_is_the_last_score_and_what_rounding_hides() -> None:
 @pytest.mark.parametrize(("config", "article"), [(IvfConfig(nlist=6), "an ivf"), (HnswConfig(), "an hnsw")])
 def test_nothing_is_known_of_items_that_were_not_looked_at(config: IndexConfig, article: str) -> None:
     index, queries = opened(config, vectors(40)), vectors(2, 1)
-    found = index.search(queries, SearchSpec(3), Probing(nprobe=2))
+    found = index.search(queries, SearchSpec(3), SearchParams(nprobe=2))
     assert found.bound.tolist() == [torch.inf] * 2
     assert found.reasons == [f"candidates by {article} index, which may pass over any item"] * 2
     assert not index.is_exact

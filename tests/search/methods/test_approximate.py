@@ -8,13 +8,13 @@ import torch.nn.functional as F
 
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.modules.similarities.states import ItemState, QueryState
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.candidates import AVERAGE, FirstStage, component_name, longest_component
 from rails_ray.search.indexes.faiss_index import FaissIndex, build, fit
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.ivf import IvfConfig
-from rails_ray.search.indexes.probing import Probing
 from rails_ray.search.methods.approximate import Approximate, Lists
-from rails_ray.search.searcher import ByComponents, SearchParams
+from rails_ray.search.searcher import ByComponents
 from rails_ray.search.spec import SearchSpec
 from support.examples import random_states, small_mixture
 
@@ -41,7 +41,7 @@ def query_of(items: ItemState, *rows: int) -> QueryState:
 def made(items: ItemState, index: FaissIndex, width: int, nprobe: int) -> Approximate:
     first_stage = FirstStage(items, {AVERAGE: index})
     return Approximate(
-        DotProduct(DotProductConfig()), items, Lists(num_by_average=width), first_stage, Probing(nprobe=nprobe)
+        DotProduct(DotProductConfig()), items, Lists(num_by_average=width), first_stage, SearchParams(nprobe=nprobe)
     )
 
 
@@ -61,9 +61,9 @@ def test_lists_that_hold_no_more_are_not_asked_for_longer(
     asked = list[int]()
     search = FaissIndex.search
 
-    def heard(self: FaissIndex, queries: torch.Tensor, spec: SearchSpec, probing: Probing | None = None) -> object:
+    def heard(self: FaissIndex, queries: torch.Tensor, spec: SearchSpec, params: SearchParams | None = None) -> object:
         asked.append(spec.k)
-        return search(self, queries, spec, probing)
+        return search(self, queries, spec, params)
 
     monkeypatch.setattr(FaissIndex, "search", heard)
     found = made(items, index, 200, 1).search(query_of(items, 3), SearchSpec(200))

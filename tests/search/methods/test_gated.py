@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 import oracles.ranking
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.modules.similarities.states import ItemState, QueryState, map_tensors, take
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.methods.gated import NEAR, RIDGE, among, fitted, pair_cosines, weighted
-from rails_ray.search.searcher import ByComponents, SearchParams
+from rails_ray.search.searcher import ByComponents
 from rails_ray.search.spec import SearchSpec
 from support.examples import random_states, sharp_mixture, small_mixture
 from support.tried import tried

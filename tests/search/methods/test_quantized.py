@@ -11,10 +11,9 @@ from rails_ray.modules.quantizers.read_back import decoded
 from rails_ray.modules.quantizers.similarity import QuantizedSimilarity
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.modules.similarities.states import QuantizedItems, QueryState
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes.codes import fit_lists, in_lists, lists_of
-from rails_ray.search.indexes.probing import Probing
 from rails_ray.search.methods.quantized import ByQuantized
-from rails_ray.search.searcher import SearchParams
 from rails_ray.search.spec import SearchSpec
 from support.quantizers import a_quantizer, some_vectors
 
@@ -76,7 +75,7 @@ def test_the_bound_of_a_mean_holds_however_many_vectors_an_item_has() -> None:
     means = vectors.view(60, 3, 2).mean(dim=1)
     error = float((means - quantizer.decode(codes).view(60, 3, 2).mean(dim=1)).norm(dim=1).max())
     index = in_lists(quantizer, codes, torch.zeros(60, dtype=torch.int32), torch.ones(1, 2), 3, error)
-    found = index.search(queries, SearchSpec(4), Probing(nprobe=1))
+    found = index.search(queries, SearchSpec(4), SearchParams(nprobe=1))
     assert torch.allclose(found.bound, found.scores[:, -1] + queries.norm(dim=1) * error, atol=1e-4)
     missing = (queries @ means.T).scatter(1, found.item_rows, -torch.inf).amax(dim=1)
     assert (missing <= found.bound + 1e-5).all()

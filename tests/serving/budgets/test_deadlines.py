@@ -8,9 +8,9 @@ import pytest
 
 from rails_ray.errors import LateError, UnavailableError
 from rails_ray.reranking.rankers.calling import answers_of
+from rails_ray.schema.requests import BudgetInput
 from rails_ray.search.rounds import AskShards
 from rails_ray.serving.deadlines import Deadline
-from rails_ray.serving.schemas import BudgetInput
 from support.budgets import Clock, opened
 from support.ranked import by_pairs
 

@@ -18,7 +18,8 @@ from rails_ray.errors import UnsupportedError
 from rails_ray.families.config import DataConfig
 from rails_ray.families.training_family import training_family
 from rails_ray.reranking.rankers import candidates_of
-from rails_ray.reranking.rankers.calling import RankerConfig, ranker_of
+from rails_ray.reranking.rankers.calling import ranker_of
+from rails_ray.schema.ranker import RankerConfig
 from rails_ray.serving import local
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from rails_ray.errors import BusyError, UnavailableError
+from rails_ray.schema.requests import BudgetInput, SearchRequest
 from rails_ray.serving.http import logs, query_log
 from rails_ray.serving.http.access import WITHOUT_KEY, Access
 from rails_ray.serving.http.api import api_of
@@ -22,7 +23,6 @@ from rails_ray.serving.http.deadlines import within
 from rails_ray.serving.http.instruments import PrometheusMetrics
 from rails_ray.serving.http.lite import SingleProcessServer
 from rails_ray.serving.local import LocalVersion
-from rails_ray.serving.schemas import BudgetInput, SearchRequest
 from rails_ray.serving.traffic import Traffic
 
 KEY = "a-key-of-the-test-1"

@@ -9,11 +9,12 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from rails_ray.schema.queries import QueryInput
+from rails_ray.schema.responses import QueryResult
 from rails_ray.serving.http import arrow, streaming
 from rails_ray.serving.http.api import api_of
 from rails_ray.serving.http.lite import SingleProcessServer
 from rails_ray.serving.local import LocalVersion
-from rails_ray.serving.schemas import QueryInput, QueryResult
 
 TEXTS = ["red", "blue hat", "green"]
 OPTIONS = {"k": 4, "cutoff": {"top_k": 4}}

@@ -11,9 +11,11 @@ from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rails_ray.schema.queries import QueryInput
+from rails_ray.schema.requests import ExplainRequest, SearchRequest
+from rails_ray.schema.responses import ErrorResponse
 from rails_ray.serving.http import refusals
 from rails_ray.serving.http.refusals import read_json
-from rails_ray.serving.schemas import ErrorResponse, ExplainRequest, QueryInput, SearchRequest
 
 TEXT = b'{"queries": [{"text": "red"}]}'
 

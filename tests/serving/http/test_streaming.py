@@ -7,9 +7,9 @@ import threading
 import pytest
 from fastapi.responses import StreamingResponse
 
+from rails_ray.schema.responses import CertificateResult, Coverage, QueryResult, SearchResponse
 from rails_ray.serving.http import streaming
 from rails_ray.serving.http.streaming import in_large_pieces, pieces, response_of
-from rails_ray.serving.schemas import CertificateResult, Coverage, QueryResult, SearchResponse
 
 
 def result(number: int) -> QueryResult:

@@ -5,7 +5,8 @@ import torch
 
 from rails_ray.families.dual_encoder.model import DualEncoder
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
-from rails_ray.search.searcher import ByComponents, SearchParams
+from rails_ray.schema.search_params import SearchParams
+from rails_ray.search.searcher import ByComponents
 from rails_ray.search.spec import SearchSpec
 from rails_ray.training.evaluation import mixtures
 from rails_ray.training.evaluation.mixtures import measures

@@ -2,9 +2,10 @@
 
 // The console of a server: it asks the same API as any client, from the page's own origin alone.
 
-const METHODS = ["brute_force", "two_pass", "per_embedding", "average", "combined", "gated", "ann", "surrogate",
-  "lookup", "ivf_lookup", "inverted"];
-const CUTOFFS = { "the version's": null, top_k: 10, coverage: 0.9, mass: 0.9, nucleus: 0.5, probability: 0.01, score: 0.5 };
+// SCHEMA, which the server writes above this line, has what a request may name.
+const METHODS = SCHEMA.methods;
+const USUAL = { top_k: 10, coverage: 0.9, mass: 0.9, nucleus: 0.5, probability: 0.01, score: 0.5 };
+const CUTOFFS = { "the version's": null, ...Object.fromEntries(SCHEMA.cutoffs.map((kind) => [kind, USUAL[kind] ?? 0.5])) };
 const CURVE = 100; // items of the curve, cut or not
 const STAGES = ["queue", "encode", "shards", "candidates", "score", "ranker", "merge", "cut"];
 const EXAMPLES = { text: "a text", history: "item ids, separated by commas", user_id: "a user's id",

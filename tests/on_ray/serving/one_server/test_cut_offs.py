@@ -7,9 +7,9 @@ import pytest
 
 from rails_ray.cutoffs.policies import cut
 from rails_ray.families.version import Version
+from rails_ray.schema.requests import CutoffInput
 from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.serving.cutoffs import Cutoffs
-from rails_ray.serving.schemas import CutoffInput
 from rails_ray.storage.filesystem import Storage
 from support.served_version import ASKED, TEXTS, Served
 

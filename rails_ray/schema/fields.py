@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from pydantic import Field, GetCoreSchemaHandler, StrictInt, StrictStr
 from pydantic_core import CoreSchema, core_schema
 
-FieldDefinition = tuple[Any, Any]  # type, and default or `Field`: what `pydantic.create_model` takes
 SUPPORTS = "supports"  # of a query that is read, not of a request: a heavy ranker's score of each support
 LARGEST_INTEGER = 2**31 - 1  # far above what an index holds, and a tensor takes it
 LARGEST_NUMBER = 1e6  # of an embedding: far above what towers make, far below where float32 products overflow

@@ -1,0 +1,86 @@
+"""A query of a request: one field of a form of queries, and what may stand beside it."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, model_validator
+
+from rails_ray.schema.fields import LARGEST_INTEGER, FeatureNumber, Finite, IdField
+
+Timestamp = Annotated[int, Field(strict=True, ge=0, le=LARGEST_INTEGER)]
+ItemList = Annotated[list[IdField], Field(min_length=1, max_length=10_000, fail_fast=True)]
+Features = Annotated[
+    dict[FeatureNumber, Finite],
+    Field(max_length=100_000, fail_fast=True, json_schema_extra={"additionalProperties": False}),
+]
+
+
+class Strict(BaseModel):
+    """An object that has no other fields than its own."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_fields(cls, given: Any) -> Any:
+        """Refuse many unknown fields at once: an error for each of a million would take a gigabyte."""
+        if isinstance(given, dict) and len(given) > len(cls.model_fields):
+            raise ValueError(f"must have no more than its {len(cls.model_fields)} fields, got {len(given)}")
+        return given
+
+
+def exactly_one(model: BaseModel, names: Sequence[str]) -> None:
+    """Raises:
+    ValueError: unless one of the fields is given.
+    """
+    given = [name for name in names if getattr(model, name) is not None]
+    if len(given) != 1:
+        raise ValueError(f"must have exactly one of {', '.join(names)}, got {' and '.join(given) or 'none'}")
+
+
+def one_of(names: Sequence[str]) -> ConfigDict:
+    """Say it in JSON Schema, where null counts as absent."""
+    given: list[JsonValue] = [{"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in names]
+    return ConfigDict(json_schema_extra={"oneOf": given})
+
+
+QUERY_FIELDS = ("text", "embedding", "features", "history", "user_id")
+"""The fields of which a query has one; each belongs to a form in `data.forms`."""
+
+
+class QueryInput(Strict):
+    """One query, by exactly one of text, embedding, features, history and user_id. An index takes some of these."""
+
+    model_config = one_of(QUERY_FIELDS)
+
+    text: Annotated[str, Field(min_length=1, max_length=10_000)] | None = None
+    embedding: Annotated[list[Finite], Field(min_length=1, max_length=65_536, fail_fast=True)] | None = Field(
+        None,
+        description="The representation that the query tower would make, of its width; or, where queries are vectors, "
+        "the query itself.",
+    )
+    features: Features | None = Field(
+        None, description="The value of each feature by its number in decimal digits, where queries are features."
+    )
+    history: ItemList | None = Field(
+        None, description="Items in time order; ids that the index does not know are ignored."
+    )
+    user_id: IdField | None = Field(None, description="A user whose history the index holds.")
+    timestamps: Annotated[list[Timestamp], Field(max_length=10_000, fail_fast=True)] | None = Field(
+        None, description="When each item of the history was: seconds since 1970, not going backwards."
+    )
+    exclude_seen: StrictBool | None = Field(
+        None,
+        description="Whether the search skips the items of the history; by default as the version says, which GET "
+        "/v1/index tells.",
+    )
+    exclude: Annotated[list[IdField], Field(max_length=100_000, fail_fast=True)] = Field(
+        default=[], description="Items to leave out of the answer; ids unknown to the index are ignored."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        exactly_one(self, QUERY_FIELDS)
+        if self.timestamps is not None and self.history is None:
+            raise ValueError("must have history beside timestamps, got none")
+        return self
