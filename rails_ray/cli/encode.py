@@ -1,8 +1,8 @@
 """The stage encode as a command: a run's items, or vectors as they are, into an index version."""
 
 import re
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
@@ -12,11 +12,11 @@ from rails_ray.families.config import RunConfig
 from rails_ray.families.recipes import by_name
 from rails_ray.families.vector_items.storing import Dtype, IndexOf
 
-INDEX_OPTIONS = {  # of encode: the field that each fills in, and the kinds of index that have it
-    "index_storage": ("storage", ("flat", "ivf", "hnsw")),
-    "nlist": ("nlist", ("ivf",)),
-    "hnsw_m": ("M", ("hnsw",)),
-    "ef_construction": ("ef_construction", ("hnsw",)),
+INDEX_OPTIONS = {  # of encode: the field of an index's config that each fills in
+    "index_storage": "storage",
+    "nlist": "nlist",
+    "hnsw_m": "M",
+    "ef_construction": "ef_construction",
 }
 
 
@@ -77,7 +77,7 @@ class Encode(AllowsCode, Stored, AskedOfHistories):
     surrogate_reads: Literal["query", "supports"] | None = None
     surrogate_width: int | None = None
     dtype: Dtype | None = None
-    index: Literal["flat", "ivf", "hnsw"] | None = None
+    index: Annotated[str | None, tyro.conf.arg(metavar="KIND")] = None
     index_storage: Literal["fp32", "fp16", "sq8"] | None = None
     index_of: IndexOf | None = None
     nlist: int | None = None
@@ -148,20 +148,7 @@ class Encode(AllowsCode, Stored, AskedOfHistories):
 
     def stored(self) -> dict[str, Any]:
         """How to store items, where it differs from the run's config."""
-        from rails_ray.search.indexes.flat import FlatConfig
-        from rails_ray.search.indexes.hnsw import HnswConfig
-        from rails_ray.search.indexes.ivf import IvfConfig
-
-        given = dict[str, Any]()
-        for option, (field_name, kinds) in INDEX_OPTIONS.items():
-            value = getattr(self, option)
-            if value is not None and self.index not in kinds:
-                named, came = f"--{option.replace('_', '-')}", self.index or "none"
-                raise ValueError(f"{named} must stand beside --index {' or '.join(kinds)}, got {came}")
-            if value is not None:
-                given[field_name] = value
-        made: dict[str, Any] = {"flat": FlatConfig, "ivf": IvfConfig, "hnsw": HnswConfig}
-        index = None if self.index is None else made[self.index](**given)
+        index = self.index_config()
         asked = {
             "codes": self.sizes(),
             "keep_vectors": self.keep_vectors or None,
@@ -173,6 +160,28 @@ class Encode(AllowsCode, Stored, AskedOfHistories):
             "index_of": self.index_of,
         }
         return {name: value for name, value in asked.items() if value is not None}
+
+    def index_config(self) -> Any:
+        """The config of the index; None for the run's.
+
+        Raises:
+            ValueError: if there is no such kind, or it lacks an option.
+        """
+        from rails_ray.search.indexes.faiss_index import IndexConfig
+
+        made = {config.kind: config for config in get_args(IndexConfig)}
+        if self.index is not None and self.index not in made:
+            raise ValueError(f"--index must be {', '.join(made)}, got {self.index}")
+        given = dict[str, Any]()
+        for option, name in INDEX_OPTIONS.items():
+            value = getattr(self, option)
+            kinds = [kind for kind, config in made.items() if name in {own.name for own in fields(config)}]
+            if value is not None and self.index not in kinds:
+                named, came = f"--{option.replace('_', '-')}", self.index or "none"
+                raise ValueError(f"{named} must stand beside --index {' or '.join(kinds)}, got {came}")
+            if value is not None:
+                given[name] = value
+        return None if self.index is None else made[self.index](**given)
 
     def fields_of_surrogate(self) -> dict[str, Any]:
         """The fields of a surrogate that differ from the run's.

@@ -19,7 +19,7 @@ Axes: B queries, X items, N items of a sample, d width of a vector, n places of 
 import io
 import threading
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -30,20 +30,17 @@ from torch import Tensor
 from rails_ray.errors import DamagedError
 from rails_ray.kernels.faiss_library import as_float32, faiss_library, finite, one_thread, training
 from rails_ray.schema.search_params import SearchParams
-from rails_ray.search.indexes import flat, hnsw, ivf
 from rails_ray.search.indexes.flat import FlatConfig
-from rails_ray.search.indexes.grown_lists import SCAN, GrownLists
-from rails_ray.search.indexes.hnsw import Graph, HnswConfig
-from rails_ray.search.indexes.ivf import IvfConfig, Lists
-from rails_ray.search.indexes.probing import Asked, Floats, Only, Rows
-from rails_ray.search.scan import scan
+from rails_ray.search.indexes.grown_lists import GrownLists
+from rails_ray.search.indexes.hnsw import HnswConfig
+from rails_ray.search.indexes.ivf import IvfConfig
+from rails_ray.search.indexes.probing import Asked, Floats, KindSearch, Only, Rows
 from rails_ray.search.spec import SearchResult, SearchSpec, needed, reasons_of
 
 IndexConfig = FlatConfig | IvfConfig | HnswConfig
 
 LONGEST_LIST = 2**13  # of flat: where more items tie or reach a threshold, it is scanned
 MOST_PLACES = 2**23  # of the lists of one call, 100 MB
-ROWS_OF_BLOCK = 2**16  # of a scan: 16 MB of vectors with 64 numbers
 MOST_ON_GPU = 2048  # n; FAISS's limit
 FIRST_VECTOR = 45  # byte of the file of flat fp32 at which it has its vectors: FAISS scans them where they lie
 UNIT = 2.0**-24  # relative error of one rounded operation in float32
@@ -71,8 +68,7 @@ def check(config: IndexConfig, num_items: int, num_points: int) -> None:
         UnsupportedError: without FAISS.
     """
     faiss_library()
-    if isinstance(config, IvfConfig):
-        ivf.num_lists(config.nlist, num_items, num_points)
+    config.check(num_items, num_points)
 
 
 def fit(config: IndexConfig, sample: Float[Tensor, "N d"], num_items: int, seed: int) -> bytes:
@@ -90,15 +86,7 @@ def fit(config: IndexConfig, sample: Float[Tensor, "N d"], num_items: int, seed:
     if not len(sample):
         raise ValueError("sample must hold at least 1 item, got 0")
     points = finite(sample, "sample")
-    width = points.shape[1]
-    index: Any
-    match config:
-        case FlatConfig():
-            index = flat.untrained(config, width)
-        case IvfConfig():
-            index = ivf.untrained(config, width, ivf.num_lists(config.nlist, num_items, len(points)), seed)
-        case HnswConfig():
-            index = hnsw.untrained(config, width)
+    index = config.untrained(points.shape[1], num_items, len(points), seed)
     with training(f"an index {config.kind}", points):
         index.train(points)
     return _written(faiss, index)
@@ -160,7 +148,7 @@ class FaissIndex:
         self.error = error
         rounded = faiss.IndexScalarQuantizer | faiss.IndexIVFScalarQuantizer | faiss.IndexIVFPQ
         self.is_rounded = isinstance(index, rounded)
-        self.kind = _kind(faiss, index)
+        self.kind = _kind(index)
         if index.metric_type != faiss.METRIC_INNER_PRODUCT:
             raise ValueError(f"metric_type must be METRIC_INNER_PRODUCT, 0, got {index.metric_type}")
         self.data: Any = None
@@ -290,41 +278,11 @@ class FaissIndex:
         return np.where(last == np.inf, -np.inf, highest).astype(np.float32)  # nothing reaches a threshold of inf
 
 
-class Flat:
-    """An index of this kind, as it is searched."""
-
-    name, growth = "flat", SCAN
-
-    def __init__(self, index: Any) -> None:
-        self.index = index
-
-    def ask(self, queries: Floats, params: SearchParams) -> Asked:
-        """All items are looked at."""
-        faiss, index = faiss_library(), self.index
-
-        def best(lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:
-            parameters = None if only is None else faiss.SearchParameters(sel=only.selector)
-            found: tuple[Floats, Rows] = index.search(queries[lines], n, params=parameters)
-            return found
-
-        def scanned(lines: Rows, spec: SearchSpec) -> SearchResult:
-            own = torch.from_numpy(queries[lines])
-            if isinstance(index, faiss.IndexFlat):
-                vectors = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d).reshape(-1, index.d)
-                return flat.FlatIndex(torch.from_numpy(vectors)).search(own, spec)
-            starts = range(0, index.ntotal, ROWS_OF_BLOCK)
-            stored = ((row, index.reconstruct_n(row, min(ROWS_OF_BLOCK, index.ntotal - row))) for row in starts)
-            blocks = ((row, own @ torch.from_numpy(vectors).T) for row, vectors in stored)
-            return scan(blocks, spec, len(lines), index.ntotal)
-
-        return Asked(queries, best, None, np.full(len(queries), index.ntotal, np.int64), True, scanned)
-
-
 def on_gpu(index: FaissIndex) -> FaissIndex:
     """`index` with a copy on the first GPU, which answers up to 2,048 items a query unless many are hidden. Returns
     `index` itself if FAISS sees no GPU, and for hnsw and rounded flat indexes, which FAISS has only on the CPU."""
     faiss = faiss_library()
-    if not faiss.get_num_gpus() or index.kind.name == "hnsw" or (index.kind.name == "flat" and index.is_rounded):
+    if not faiss.get_num_gpus() or not index.kind.runs_on_gpu:
         return index
     other = FaissIndex(index.index, index.error)
     other.data = index.data
@@ -332,14 +290,15 @@ def on_gpu(index: FaissIndex) -> FaissIndex:
     return other
 
 
-def _kind(faiss: Any, index: Any) -> Flat | Lists | Graph:
-    if isinstance(index, faiss.IndexFlat | faiss.IndexScalarQuantizer):
-        return Flat(index)
-    if isinstance(index, faiss.IndexIVFFlat | faiss.IndexIVFScalarQuantizer | faiss.IndexIVFPQ):
-        return Lists(index)
-    if isinstance(index, faiss.IndexHNSW):
-        return Graph(index)
-    raise ValueError(f"an index must be flat, ivf or hnsw in fp32, fp16 or sq8, got an {type(index).__name__}")
+def _kind(index: Any) -> KindSearch:
+    for config in get_args(IndexConfig):
+        opened: KindSearch | None = config.opened(index)
+        if opened is not None:
+            return opened
+    *first, last = (config.kind for config in get_args(IndexConfig))
+    raise ValueError(
+        f"an index must be {', '.join(first)} or {last} in fp32, fp16 or sq8, got an {type(index).__name__}"
+    )
 
 
 def _written(faiss: Any, index: Any) -> bytes:

@@ -11,16 +11,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from rails_ray.kernels.faiss_library import faiss_library
 from rails_ray.schema.search_params import SearchParams
+from rails_ray.search.indexes.grown_lists import SCAN
+from rails_ray.search.indexes.probing import Asked, Floats, Only, Rows
 from rails_ray.search.scan import scan
 from rails_ray.search.spec import SearchResult, SearchSpec
 
 Storage = Literal["fp32", "fp16", "sq8"]
+ROWS_OF_BLOCK = 2**16  # of a scan of rounded vectors: 16 MB of them with 64 numbers
 BLOCK_SCORES = 2**23  # scores of a block, 32 MB: wide lines, in which selection costs least per score
 
 
@@ -36,13 +40,21 @@ class FlatConfig:
     kind: Literal["flat"] = "flat"
     storage: Storage = "fp32"
 
+    def check(self, num_items: int, num_points: int) -> None:
+        """The contract of `KindConfig`: any sample will do."""
 
-def untrained(config: FlatConfig, width: int) -> Any:
-    """FAISS's index. Only sq8 storage needs training."""
-    faiss = faiss_library()
-    if config.storage == "fp32":
-        return faiss.IndexFlatIP(width)
-    return faiss.IndexScalarQuantizer(width, scalar_quantizer(config.storage), faiss.METRIC_INNER_PRODUCT)
+    def untrained(self, width: int, num_items: int, num_points: int, seed: int) -> Any:
+        """The contract of `KindConfig`. Only sq8 storage needs training."""
+        faiss = faiss_library()
+        if self.storage == "fp32":
+            return faiss.IndexFlatIP(width)
+        return faiss.IndexScalarQuantizer(width, scalar_quantizer(self.storage), faiss.METRIC_INNER_PRODUCT)
+
+    @staticmethod
+    def opened(index: Any) -> "FlatSearch | None":
+        """The contract of `KindConfig`."""
+        faiss = faiss_library()
+        return FlatSearch(index) if isinstance(index, faiss.IndexFlat | faiss.IndexScalarQuantizer) else None
 
 
 def scalar_quantizer(storage: Storage) -> Any:
@@ -76,3 +88,34 @@ class FlatIndex:
             vectors = self.vectors[first : first + size].to(queries.dtype)
             scores = memory[: len(queries) * len(vectors)].view(len(queries), len(vectors))
             yield first, torch.mm(queries, vectors.T, out=scores)
+
+
+class FlatSearch:
+    """The contract of `KindSearch`. FAISS has rounded vectors on the CPU alone."""
+
+    name, growth = "flat", SCAN
+
+    def __init__(self, index: Any) -> None:
+        self.index = index
+        self.runs_on_gpu = isinstance(index, faiss_library().IndexFlat)
+
+    def ask(self, queries: Floats, params: SearchParams) -> Asked:
+        """All items are looked at."""
+        faiss, index = faiss_library(), self.index
+
+        def best(lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:
+            parameters = None if only is None else faiss.SearchParameters(sel=only.selector)
+            found: tuple[Floats, Rows] = index.search(queries[lines], n, params=parameters)
+            return found
+
+        def scanned(lines: Rows, spec: SearchSpec) -> SearchResult:
+            own = torch.from_numpy(queries[lines])
+            if isinstance(index, faiss.IndexFlat):
+                vectors = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d).reshape(-1, index.d)
+                return FlatIndex(torch.from_numpy(vectors)).search(own, spec)
+            starts = range(0, index.ntotal, ROWS_OF_BLOCK)
+            stored = ((row, index.reconstruct_n(row, min(ROWS_OF_BLOCK, index.ntotal - row))) for row in starts)
+            blocks = ((row, own @ torch.from_numpy(vectors).T) for row, vectors in stored)
+            return scan(blocks, spec, len(lines), index.ntotal)
+
+        return Asked(queries, best, None, np.full(len(queries), index.ntotal, np.int64), True, scanned)

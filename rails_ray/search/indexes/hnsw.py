@@ -43,23 +43,30 @@ class HnswConfig:
             if not least <= number <= most:
                 raise ValueError(f"{name} must be at least {least} and at most {most}, got {number}")
 
+    def check(self, num_items: int, num_points: int) -> None:
+        """The contract of `KindConfig`: any sample will do."""
 
-def untrained(config: HnswConfig, width: int) -> Any:
-    """FAISS's index. Only sq8 storage needs training."""
-    faiss = faiss_library()
-    metric = faiss.METRIC_INNER_PRODUCT
-    if config.storage == "fp32":
-        index = faiss.IndexHNSWFlat(width, config.M, metric)
-    else:
-        index = faiss.IndexHNSWSQ(width, scalar_quantizer(config.storage), config.M, metric)
-    index.hnsw.efConstruction = config.ef_construction
-    return index
+    def untrained(self, width: int, num_items: int, num_points: int, seed: int) -> Any:
+        """The contract of `KindConfig`. Only sq8 storage needs training."""
+        faiss = faiss_library()
+        metric = faiss.METRIC_INNER_PRODUCT
+        if self.storage == "fp32":
+            index = faiss.IndexHNSWFlat(width, self.M, metric)
+        else:
+            index = faiss.IndexHNSWSQ(width, scalar_quantizer(self.storage), self.M, metric)
+        index.hnsw.efConstruction = self.ef_construction
+        return index
+
+    @staticmethod
+    def opened(index: Any) -> "HnswSearch | None":
+        """The contract of `KindConfig`."""
+        return HnswSearch(index) if isinstance(index, faiss_library().IndexHNSW) else None
 
 
-class Graph:
-    """A trained index of this kind, as it is searched."""
+class HnswSearch:
+    """The contract of `KindSearch`. FAISS has it on the CPU alone."""
 
-    name, growth = "hnsw", WALK
+    name, growth, runs_on_gpu = "hnsw", WALK, False
 
     def __init__(self, index: Any) -> None:
         self.index = index

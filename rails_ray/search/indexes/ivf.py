@@ -43,6 +43,33 @@ class IvfConfig:
         if self.nlist < 0:
             raise ValueError(f"nlist must be at least 0, got {self.nlist}")
 
+    def check(self, num_items: int, num_points: int) -> None:
+        """The contract of `KindConfig`."""
+        num_lists(self.nlist, num_items, num_points)
+
+    def untrained(self, width: int, num_items: int, num_points: int, seed: int) -> Any:
+        """The contract of `KindConfig`: k-means with `seed` is to train it."""
+        nlist = num_lists(self.nlist, num_items, num_points)
+        faiss = faiss_library()
+        centroids, metric = faiss.IndexFlatIP(width), faiss.METRIC_INNER_PRODUCT
+        if self.storage == "fp32":
+            index = faiss.IndexIVFFlat(centroids, width, nlist, metric)
+        else:
+            # By residual: sq8 found 0.967 of the ten best among 100,000 x 64 clustered vectors of length 1, else 0.953.
+            by_residual = True
+            quantizer = scalar_quantizer(self.storage)
+            index = faiss.IndexIVFScalarQuantizer(centroids, width, nlist, quantizer, metric, by_residual)
+        index.cp.seed = seed
+        index.cp.min_points_per_centroid = 1  # FAISS warns below 39, which a given nlist may be
+        return index
+
+    @staticmethod
+    def opened(index: Any) -> "IvfSearch | None":
+        """The contract of `KindConfig`."""
+        faiss = faiss_library()
+        kinds = faiss.IndexIVFFlat | faiss.IndexIVFScalarQuantizer | faiss.IndexIVFPQ
+        return IvfSearch(index) if isinstance(index, kinds) else None
+
 
 def num_lists(nlist: int, num_items: int, num_points: int) -> int:
     """How many lists `num_items` items are put in, with centroids fitted to a sample of `num_points` items.
@@ -55,26 +82,10 @@ def num_lists(nlist: int, num_items: int, num_points: int) -> int:
     return nlist or max(min(int(LISTS_PER_ROOT * math.sqrt(num_items)), num_points // POINTS_PER_LIST), 1)
 
 
-def untrained(config: IvfConfig, width: int, nlist: int, seed: int) -> Any:
-    """FAISS's index, which k-means with `seed` is to train."""
-    faiss = faiss_library()
-    centroids, metric = faiss.IndexFlatIP(width), faiss.METRIC_INNER_PRODUCT
-    if config.storage == "fp32":
-        index = faiss.IndexIVFFlat(centroids, width, nlist, metric)
-    else:
-        # By residual: sq8 found 0.967 of the ten best among 100,000 x 64 clustered vectors of length 1, else 0.953.
-        by_residual = True
-        quantizer = scalar_quantizer(config.storage)
-        index = faiss.IndexIVFScalarQuantizer(centroids, width, nlist, quantizer, metric, by_residual)
-    index.cp.seed = seed
-    index.cp.min_points_per_centroid = 1  # FAISS warns below 39, which a given nlist may be
-    return index
+class IvfSearch:
+    """The contract of `KindSearch`."""
 
-
-class Lists:
-    """A trained index of this kind, as it is searched."""
-
-    name, growth = "ivf", SCAN
+    name, growth, runs_on_gpu = "ivf", SCAN, True
 
     def __init__(self, index: Any) -> None:
         self.index = index

@@ -1,14 +1,16 @@
-"""How an index of FAISS is asked: how much of it a search looks at, and a batch of queries.
+"""The contract of a kind of FAISS index: its config makes and recognises it, and its search asks it.
 
 Axes: B queries, n places of a list, d width of a vector.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rails_ray.schema.search_params import SearchParams
+from rails_ray.search.indexes.grown_lists import Growth
 from rails_ray.search.spec import SearchResult, SearchSpec
 
 Floats = NDArray[np.float32]
@@ -40,3 +42,47 @@ class Asked(NamedTuple):
     num_scored: Rows | None
     is_exhaustive: bool
     scan: Callable[[Rows, SearchSpec], SearchResult] | None = None
+
+
+@runtime_checkable
+class KindSearch(Protocol):
+    """A trained index of one kind, as it is searched.
+
+    name: the kind.
+    growth: how a list that does not hold the answer grows.
+    runs_on_gpu: whether FAISS has the kind on a GPU.
+    """
+
+    name: str
+    growth: Growth
+    runs_on_gpu: bool
+
+    def ask(self, queries: Floats, params: SearchParams) -> Asked:
+        """A batch of queries [B, d], ready to be asked for its best items.
+
+        Raises:
+            ValueError: if the index has less than `params` asks for.
+        """
+
+
+@runtime_checkable
+class KindConfig(Protocol):
+    """The config of one kind."""
+
+    kind: str
+
+    def check(self, num_items: int, num_points: int) -> None:
+        """
+        Args:
+            num_items, num_points: as many items as an index is to hold, and as its sample will have.
+
+        Raises:
+            ValueError: if such an index cannot be fitted.
+        """
+
+    def untrained(self, width: int, num_items: int, num_points: int, seed: int) -> Any:
+        """FAISS's index, which is to be trained by the sample and filled."""
+
+    @staticmethod
+    def opened(index: Any) -> KindSearch | None:
+        """The search of an index of FAISS; None if it is of another kind."""
