@@ -87,7 +87,9 @@ class DualEncoderTraining(DualEncoderFamily, TrainingFamily):
     def remarks(self, read: DataSet) -> list[str]:
         """Remark on more negatives than items, and on histories longer than the window."""
         negatives, encoder, num_items = self.own.negatives, self.own.encoder, len(read.item_ids)
-        found = []
+        found = list[str]()
+        if not self.trains:
+            return found
         if isinstance(negatives, DrawnNegatives) and negatives.num_items > num_items:
             found.append(
                 f"negatives.num_items should be at most the {num_items} items of {self.data_name}, got "
